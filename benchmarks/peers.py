@@ -34,10 +34,10 @@ from typing import NoReturn
 from urllib.request import urlopen
 
 from benchmarks.stream_server import Pace, stream_server
+from pytest_mlperf.adapters.engines.openai import OpenAiEngine
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.extension import Engine
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
-from pytest_mlperf.engines.openai import OpenAiEngine
 from pytest_mlperf.run.child.protocol import ReplicaSpec, WorkerSpec
 from pytest_mlperf.run.worker._clients import ClientProcesses
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
@@ -322,7 +322,7 @@ def keep_under_way(asked: Asked, clients: int, share: float) -> None:
             target=f"{OpenAiEngine.__module__}:{OpenAiEngine.__name__}", options=options
         ),
         dataset=Factory(
-            target="pytest_mlperf.datasets.user_prompts:UserPromptsDataset",
+            target="pytest_mlperf.adapters.datasets.user_prompts:UserPromptsDataset",
             options={"path": prompts(asked, "prompt")},
         ),
         model=None,

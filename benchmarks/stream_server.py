@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any, cast
 
-from tests.engines.openai.echo import HEAD, LAST, chunked, event, piece
+from tests.adapters.engines.openai.echo import HEAD, LAST, chunked, event, piece
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pytest_mlperf.scorers.auc import AucScorer
+from pytest_mlperf.adapters.scorers.auc import AucScorer
 
 SAMPLES = 10_000
 """Of MLPerf's 330,067; 2.7 million pairs."""

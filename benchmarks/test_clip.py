@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_mlperf.scorers.images._clip import ClipScores
-from tests.scorers.clip_made_here import write_clip
+from pytest_mlperf.adapters.scorers.images._clip import ClipScores
+from tests.adapters.scorers.clip_made_here import write_clip
 
 IMAGES, SIDE, BATCH = 64, 64, 8
 ROUNDS = 3

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pytest_mlperf.scorers.dice import DiceScorer
+from pytest_mlperf.adapters.scorers.dice import DiceScorer
 
 SHAPE = (128, 192, 192)
 """4.7 million voxels; the masks of the largest of MLPerf's cases would need gigabytes."""

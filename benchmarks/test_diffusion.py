@@ -18,7 +18,7 @@ pytest.importorskip("diffusers")
 
 import torch
 
-from tests.engines.torch.pipelines import (
+from tests.adapters.engines.torch.pipelines import (
     PROMPTS,
     Captions,
     ask,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_mlperf.scorers.images._frechet import Frechet, Statistics, frechet
+from pytest_mlperf.adapters.scorers.images._frechet import Frechet, Statistics, frechet
 
 linalg = pytest.importorskip("scipy.linalg")
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_mlperf.scorers.gsm8k import Gsm8kScorer
-from tests.scorers.tokenizers_made_here import NAMES, AutoTokenizer, byte_level, write
+from pytest_mlperf.adapters.scorers.gsm8k import Gsm8kScorer
+from tests.adapters.scorers.tokenizers_made_here import NAMES, AutoTokenizer, byte_level, write
 
 ANSWERS = 5000
 """As many as the official mix has."""

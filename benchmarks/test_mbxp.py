@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.scorers.code import Problem, passed
-from pytest_mlperf.scorers.code._languages import source
-from pytest_mlperf.scorers.code.sandbox import readable_python, why_not
+from pytest_mlperf.adapters.scorers.code import Problem, passed
+from pytest_mlperf.adapters.scorers.code._languages import source
+from pytest_mlperf.adapters.scorers.code.sandbox import readable_python, why_not
 
 PROBLEMS = 100
 ROUNDS = 3

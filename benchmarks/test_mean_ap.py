@@ -13,7 +13,7 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from pytest_mlperf.scorers.detection import MeanApScorer
+from pytest_mlperf.adapters.scorers.detection import MeanApScorer
 
 IMAGES = 1500
 CLASSES = 264

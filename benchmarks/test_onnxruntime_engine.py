@@ -17,9 +17,9 @@ import onnxruntime
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from tests.engines.onnxruntime.models import drawn, encoder
-from tests.engines.onnxruntime.recorder import engine
-from tests.engines.recording import Tokenless
+from tests.adapters.engines.onnxruntime.models import drawn, encoder
+from tests.adapters.engines.onnxruntime.recorder import engine
+from tests.adapters.engines.recording import Tokenless
 
 RESNET = Path(__file__).parents[1] / "suites" / "tiny" / "resnet50" / "resnet50-tiny.onnx"
 ROUNDS = 9

@@ -23,9 +23,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.counting import Counting
 from benchmarks.stream_server import Pace, stream_server
-from pytest_mlperf.engines.openai import OpenAiEngine
-from tests.engines.openai.echo import echo_server
-from tests.engines.recording import Samples
+from pytest_mlperf.adapters.engines.openai import OpenAiEngine
+from tests.adapters.engines.openai.echo import echo_server
+from tests.adapters.engines.recording import Samples
 
 aiohttp = pytest.importorskip("aiohttp")
 

@@ -75,8 +75,8 @@ class Bench:
         folder.mkdir()
         spec = WorkerSpec(
             folder=str(folder),
-            engine=Factory(target="pytest_mlperf.engines.null:NullEngine", options=options),
-            dataset=Factory(target="pytest_mlperf.datasets.synthetic:SyntheticDataset"),
+            engine=Factory(target="pytest_mlperf.builtin.null:NullEngine", options=options),
+            dataset=Factory(target="pytest_mlperf.builtin.synthetic:SyntheticDataset"),
             model=None,
             precision="fp32",
             settings=LoadGenSettings(

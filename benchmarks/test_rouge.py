@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rouge_score.rouge_scorer import RougeScorer as Original
 
-from pytest_mlperf.scorers.rouge.text import METRICS, f_measures
+from pytest_mlperf.adapters.scorers.rouge.text import METRICS, f_measures
 
 pytest.importorskip("rapidfuzz")
 

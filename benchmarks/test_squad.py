@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.datasets.squad import SquadDataset
-from pytest_mlperf.scorers.squad import SquadScorer
-from tests.datasets.squad_made_here import logits, squad, write
-from tests.datasets.squad_plain import features
-from tests.scorers.squad_plain import evaluate
+from pytest_mlperf.adapters.datasets.squad import SquadDataset
+from pytest_mlperf.adapters.scorers.squad import SquadScorer
+from tests.adapters.datasets.squad_made_here import logits, squad, write
+from tests.adapters.datasets.squad_plain import features
+from tests.adapters.scorers.squad_plain import evaluate
 
 PARAGRAPHS, QUESTIONS = 2114, 5
 """10,570 questions as in dev-v1.1.json, here of 11,687 features."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_mlperf.scorers.top1 import Top1Scorer
+from pytest_mlperf.adapters.scorers.top1 import Top1Scorer
 
 IMAGES = 50_000
 ROUNDS = 5

@@ -24,11 +24,11 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.counting import Counting
+from pytest_mlperf.adapters.engines.torch import TorchEngine
 from pytest_mlperf.core.job import LoadGenSettings, Seeds
-from pytest_mlperf.engines.torch import TorchEngine
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.worker import _loadgen as loadgen
-from tests.engines.recording import Samples
+from tests.adapters.engines.recording import Samples
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_mlperf.engines.torch.module import TorchModuleEngine
+from pytest_mlperf.adapters.engines.torch.module import TorchModuleEngine
 from pytest_mlperf.testing import RecordingSink
 
 torch = pytest.importorskip("torch")
@@ -110,7 +110,7 @@ def test_a_recommendation_model_is_as_fast_as_by_hand(
     benchmark: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Samples of 100 to 700 pairs, as MLPerf draws them; a loop that joins and cuts by hand."""
-    from pytest_mlperf.engines.torch.module.dlrm import dlrm_v2
+    from pytest_mlperf.adapters.engines.torch.module.dlrm import dlrm_v2
 
     (tmp_path / "config.json").write_text(json.dumps(SIZES), "utf-8")
     rng = np.random.default_rng(3)

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from pytest_mlperf.engines.triton import TritonEngine
-from tests.engines.onnxruntime.models import drawn
-from tests.engines.onnxruntime.recorder import Listed
-from tests.engines.recording import Tokenless
+from pytest_mlperf.adapters.engines.triton import TritonEngine
+from tests.adapters.engines.onnxruntime.models import drawn
+from tests.adapters.engines.onnxruntime.recorder import Listed
+from tests.adapters.engines.recording import Tokenless
 
 pytest.importorskip("tritonclient.http")
 pytest.importorskip("tritonclient.grpc")

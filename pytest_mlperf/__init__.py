@@ -6,6 +6,8 @@ is first asked for: the plugin, which pytest loads in every project, pays for no
 engine that runs in another Python needs the standard library alone for those that it uses.
 """
 
+import sys
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -39,25 +41,18 @@ if TYPE_CHECKING:
         SuiteError,
         UnavailableError,
     )
-    from pytest_mlperf.core.extension import (
-        Builder,
-        Dataset,
-        Engine,
-        Leverage,
-        Scorer,
-        Scores,
-        Sink,
-    )
+    from pytest_mlperf.core.extension import Builder, Dataset, Engine, Scorer, Scores, Sink
     from pytest_mlperf.core.verdict import Outcome, Verdict
-    from pytest_mlperf.engines.llm.queueing import WorkQueue
+    from pytest_mlperf.judge.inputs import Leverage
     from pytest_mlperf.plugin.fixture import Mlperf as MlperfFixture
+    from pytest_mlperf.run.work_queue import WorkQueue
 
 _ORIGINS = {
     "Builder": "core.extension:Builder",
     "Dataset": "core.extension:Dataset",
     "Engine": "core.extension:Engine",
     "EnvironmentFault": "core.errors:EnvironmentFault",
-    "Leverage": "core.extension:Leverage",
+    "Leverage": "judge.inputs:Leverage",
     "MlperfError": "core.errors:MlperfError",
     "MlperfFixture": "plugin.fixture:Mlperf",
     "Outcome": "core.verdict:Outcome",
@@ -68,19 +63,32 @@ _ORIGINS = {
     "SuiteError": "core.errors:SuiteError",
     "UnavailableError": "core.errors:UnavailableError",
     "Verdict": "core.verdict:Verdict",
-    "WorkQueue": "engines.llm.queueing:WorkQueue",
+    "WorkQueue": "run.work_queue:WorkQueue",
 }
 """Where each lazy name is defined, below this package."""
 
-if not TYPE_CHECKING:  # or every name would be one to a type checker
 
-    def __getattr__(name: str) -> object:
-        """Import a public name when it is first asked for (PEP 562)."""
-        if name not in _ORIGINS:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module, _, attribute = _ORIGINS[name].partition(":")
-        value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), attribute)
+def importer(package: str, origins: Mapping[str, str]) -> Callable[[str], object]:
+    """Return a module's `__getattr__`, which imports a name when it is first asked for (PEP 562).
+
+    Args:
+        package: Name of the module.
+        origins: "module:attribute" below this package, by name.
+    """
+
+    def get(name: str) -> object:
+        if name not in origins:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, _, attribute = origins[name].partition(":")
+        value = getattr(import_module(f"{__name__}.{module}"), attribute)
+        setattr(sys.modules[package], name, value)
         return value
+
+    return get
+
+
+if not TYPE_CHECKING:  # or every name would be one to a type checker
+    __getattr__ = importer(__name__, _ORIGINS)
 
 
 def __dir__() -> list[str]:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_mlperf.core.declaration import declaration_of
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError
-from pytest_mlperf.core.foreign_text import nearest
 from pytest_mlperf.core.imports import not_imported
 from pytest_mlperf.core.removed import find_removed
+from pytest_mlperf.core.untrusted_text import nearest
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-Group = Literal["engines", "datasets", "scorers", "builders"]
+Group = Literal["engines", "datasets", "scorers", "builders", "calibration"]
 
 
 @cache

@@ -31,7 +31,7 @@ import pytest
 
 import pytest_mlperf.run.score
 import pytest_mlperf.run.worker.worker  # noqa: F401  (for the forks)
-from pytest_mlperf.plugin import carry
+from pytest_mlperf.plugin import report_json
 from pytest_mlperf.rounds.published import official_results, results_in
 from pytest_mlperf.run.worker._replicas import BOOT
 from pytest_mlperf.stores import results
@@ -60,7 +60,7 @@ def use_no(monkeypatch: pytest.MonkeyPatch) -> None:
 def _prepare() -> None:
     """Read once, for all forks, what the package itself brings."""
     official_results()
-    for kind in (results._results, results._verdict, carry.case_result):
+    for kind in (results._results, results._verdict, report_json.case_result):
         kind().rebuild()
 
 

@@ -6,7 +6,8 @@ import datetime as dt
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_mlperf.core.baseline import DAYS, Record, SessionNoise
+from pytest_mlperf.core.baseline import Record
+from pytest_mlperf.judge.inputs import DAYS, SessionNoise
 from pytest_mlperf.stores import baselines
 
 SEEN = SessionNoise(ratio=1 / 3, df=12.0)

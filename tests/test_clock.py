@@ -63,7 +63,7 @@ def test_nothing_reads_the_wall_clock_to_measure_time() -> None:
     }
 
     assert uses == {
-        "engines/__init__.py",
+        "adapters/engines/__init__.py",
         "hardware/clock.py",
         "hardware/rapl.py",
         "hardware/sampler.py",

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
 
-from pytest_mlperf.core.judge.drift import level_changes
+from pytest_mlperf.judge.drift import level_changes
 
 Noise = Callable[[random.Random], Iterator[float]]
 Look = Callable[[Sequence[float]], bool]

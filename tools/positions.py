@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from pytest_mlperf.core.judge.formulas import t_isf
-from pytest_mlperf.core.metrics import METRICS, Direction
+from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.noise.calibration import CalibratedCase, CalibrationRun
+from pytest_mlperf.judge.formulas import t_isf
+from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.stores import calibration
 
 LATER = 3

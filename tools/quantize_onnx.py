@@ -32,9 +32,9 @@ from onnxruntime.quantization import (
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from pytest_mlperf import registry
-from pytest_mlperf.engines.onnxruntime import Kinds, read
-from pytest_mlperf.engines.onnxruntime._session import Providers, open_graph
-from pytest_mlperf.engines.tasks import TASKS, make_task
+from pytest_mlperf.adapters.engines.onnxruntime import Kinds, read
+from pytest_mlperf.adapters.engines.onnxruntime._session import Providers, open_graph
+from pytest_mlperf.adapters.engines.tasks import TASKS, make_task
 from pytest_mlperf.suite.plan import plan_suite
 from pytest_mlperf.suite.resolve import dataset_of, engine_of
 

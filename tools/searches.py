@@ -19,10 +19,7 @@ from statistics import fmean, geometric_mean, median, pstdev
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_mlperf.core.baseline import SessionNoise
-from pytest_mlperf.core.judge.rule_r import RuleR, Value, judge
-from pytest_mlperf.core.judge.standing import Decision
-from pytest_mlperf.core.metrics import METRICS, Direction
+from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.noise import uncalibrated
 from pytest_mlperf.core.search import (
     Condition,
@@ -35,6 +32,9 @@ from pytest_mlperf.core.search import (
     result,
     tried,
 )
+from pytest_mlperf.judge.inputs import Direction, SessionNoise
+from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.judge.rule_r import RuleR, Value, judge
 
 SERVED = 100.0
 """Samples a second that the server works off."""

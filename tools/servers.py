@@ -34,16 +34,16 @@ from statistics import fmean, median
 from typing import Any
 from urllib.request import urlopen
 
+from pytest_mlperf.adapters.engines.llm.model_folder import load_tokenizer
 from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.verdict import Outcome, Verdict
-from pytest_mlperf.engines.llm.model_folder import load_tokenizer
 from pytest_mlperf.run.server import Served, answer_findings
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Conversations
 from pytest_mlperf.stores.results import read_results
-from tests.engines.openai.echo import echo_server
-from tests.engines.openai.recorder import answering, in_a_run, open_engine
-from tests.engines.openai.scripted import (
+from tests.adapters.engines.openai.echo import echo_server
+from tests.adapters.engines.openai.recorder import answering, in_a_run, open_engine
+from tests.adapters.engines.openai.scripted import (
     Asked,
     Manner,
     PrefixCache,
@@ -52,7 +52,7 @@ from tests.engines.openai.scripted import (
     Scripted,
     failure,
 )
-from tests.engines.openai.test_identity import FORTY, TINY, TOKENS, listing, named
+from tests.adapters.engines.openai.test_identity import FORTY, TINY, TOKENS, listing, named
 from tests.plugin import test_first_answers as first_answers
 from tests.run.harness import settings
 
@@ -380,7 +380,7 @@ def accident(how: str) -> Seen:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "tests.engines.openai.accidents", how, str(port)]
+    command = [sys.executable, "-m", "tests.adapters.engines.openai.accidents", how, str(port)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
         try:
             wait_for(port)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pytest_mlperf.datasets.criteo import HOTNESS as OFFICIAL_HOTNESS
+from pytest_mlperf.adapters.datasets.criteo import HOTNESS as OFFICIAL_HOTNESS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

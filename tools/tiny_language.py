@@ -22,8 +22,8 @@ from torch.nn import functional
 from training import Course, answers_of, warmed_up, write_folder
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
+from pytest_mlperf.adapters.engines.torch import TorchEngine
 from pytest_mlperf.core.extension import Dataset
-from pytest_mlperf.engines.torch import TorchEngine
 
 B = TypeVar("B")
 R = TypeVar("R")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pytest_mlperf.datasets.igbh import RELATIONS
+from pytest_mlperf.adapters.datasets.igbh import RELATIONS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from string import ascii_lowercase, digits
 
-from pytest_mlperf.datasets.squad._features import SPECIAL, basic_tokens
+from pytest_mlperf.adapters.datasets.squad._features import SPECIAL, basic_tokens
 
 Value = Callable[[Random], tuple[str, ...]]
 """Draws an answer: the text as it is in the paragraph, then parts of it that are right, too."""

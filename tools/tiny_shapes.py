@@ -16,8 +16,8 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
+from pytest_mlperf.adapters.scorers.detection import MeanApScorer
 from pytest_mlperf.core.extension import Dataset
-from pytest_mlperf.scorers.detection import MeanApScorer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pytest_mlperf.datasets.streaming import LIKED
+from pytest_mlperf.adapters.datasets.streaming import LIKED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

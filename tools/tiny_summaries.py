@@ -11,8 +11,8 @@ from tiny_articles import TOPICS, draw
 from tiny_language import ROUGES, Plan, Row, encode, rouge, rouge_of_next
 from tokenizers import Tokenizer
 
-from pytest_mlperf.datasets.cnn_dailymail import CnnDailyMailDataset
-from pytest_mlperf.scorers.rouge.scorer import RougeScorer
+from pytest_mlperf.adapters.datasets.cnn_dailymail import CnnDailyMailDataset
+from pytest_mlperf.adapters.scorers.rouge.scorer import RougeScorer
 
 
 @dataclass(frozen=True, kw_only=True)

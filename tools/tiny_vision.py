@@ -18,8 +18,8 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.optim.lr_scheduler import OneCycleLR
 from training import Course, answers_of, write
 
+from pytest_mlperf.adapters.engines.onnxruntime import OnnxRuntimeEngine
 from pytest_mlperf.core.extension import Dataset
-from pytest_mlperf.engines.onnxruntime import OnnxRuntimeEngine
 
 LIBRARIES = ("torch", "onnx", "onnxruntime", "pillow", "numpy")
 OPSET = 17

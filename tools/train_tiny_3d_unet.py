@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from training import BUILD, TINY, begin, made_with, parameters, sha256, write_record
 
-from pytest_mlperf.datasets.kits19 import LIST, Kits19Dataset
-from pytest_mlperf.engines.tasks._images import importance
-from pytest_mlperf.scorers.dice import DiceScorer
+from pytest_mlperf.adapters.datasets.kits19 import LIST, Kits19Dataset
+from pytest_mlperf.adapters.engines.tasks._images import importance
+from pytest_mlperf.adapters.scorers.dice import DiceScorer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

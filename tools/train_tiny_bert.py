@@ -36,15 +36,15 @@ from training import (
 )
 from transformers import BertConfig, BertForQuestionAnswering
 
-from pytest_mlperf.datasets.squad import SquadDataset
-from pytest_mlperf.datasets.squad._features import (
+from pytest_mlperf.adapters.datasets.squad import SquadDataset
+from pytest_mlperf.adapters.datasets.squad._features import (
     Feature,
     FeatureBuilder,
     Passage,
     Question,
     WordPieces,
 )
-from pytest_mlperf.scorers.squad import SquadScorer, text_scores
+from pytest_mlperf.adapters.scorers.squad import SquadScorer, text_scores
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

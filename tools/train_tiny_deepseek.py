@@ -48,8 +48,8 @@ from training import (
 )
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, GenerationConfig
 
-from pytest_mlperf.datasets.graded import GradedDataset
-from pytest_mlperf.scorers.reasoning.scorer import DeepSeekScorer
+from pytest_mlperf.adapters.datasets.graded import GradedDataset
+from pytest_mlperf.adapters.scorers.reasoning.scorer import DeepSeekScorer
 
 SUITE = TINY / "deepseek-r1"
 MODEL = SUITE / "model"

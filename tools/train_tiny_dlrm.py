@@ -34,15 +34,15 @@ from training import (
     write_record,
 )
 
-from pytest_mlperf.datasets.criteo import CriteoDataset
-from pytest_mlperf.engines.torch.module.dlrm import (
+from pytest_mlperf.adapters.datasets.criteo import CriteoDataset
+from pytest_mlperf.adapters.engines.torch.module.dlrm import (
     Dlrm,
     EmbeddingTable,
     EmbeddingTables,
     LayerSizes,
     dlrm_v2,
 )
-from pytest_mlperf.scorers.auc import AucScorer
+from pytest_mlperf.adapters.scorers.auc import AucScorer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -45,11 +45,11 @@ from training import (
     write_record,
 )
 
+from pytest_mlperf.adapters.datasets.streaming import LIKED, StreamingDataset
+from pytest_mlperf.adapters.engines.torch.module import TorchModuleEngine
+from pytest_mlperf.adapters.engines.torch.module.hstu import CANDIDATE, Hstu, HstuSizes
+from pytest_mlperf.adapters.scorers.ranking import RankingScorer
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.datasets.streaming import LIKED, StreamingDataset
-from pytest_mlperf.engines.torch.module import TorchModuleEngine
-from pytest_mlperf.engines.torch.module.hstu import CANDIDATE, Hstu, HstuSizes
-from pytest_mlperf.scorers.ranking import RankingScorer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

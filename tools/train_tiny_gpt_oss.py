@@ -57,8 +57,8 @@ from transformers import GenerationConfig, GptOssConfig, GptOssForCausalLM
 from transformers.integrations.mxfp4 import FP4_VALUES
 from transformers.models.gpt_oss.modeling_gpt_oss import load_balancing_loss_func
 
-from pytest_mlperf.datasets.graded import GradedDataset
-from pytest_mlperf.scorers.reasoning.scorer import REPEATS, GptOssScorer
+from pytest_mlperf.adapters.datasets.graded import GradedDataset
+from pytest_mlperf.adapters.scorers.reasoning.scorer import REPEATS, GptOssScorer
 
 SUITE = TINY / "gpt-oss-120b"
 MODEL = SUITE / "model"

@@ -40,7 +40,7 @@ from training import (
 )
 from transformers import GenerationConfig, GPTJConfig, GPTJForCausalLM
 
-from pytest_mlperf.datasets.cnn_dailymail import ALPACA, CnnDailyMailDataset
+from pytest_mlperf.adapters.datasets.cnn_dailymail import ALPACA, CnnDailyMailDataset
 
 SUITE = TINY / "gptj"
 MODEL = SUITE / "model"

@@ -49,7 +49,7 @@ from training import (
 )
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from pytest_mlperf.datasets.openorca import OpenOrcaDataset
+from pytest_mlperf.adapters.datasets.openorca import OpenOrcaDataset
 
 SUITE = TINY / "llama2-70b"
 MODEL = SUITE / "model"

@@ -53,8 +53,8 @@ from training import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from pytest_mlperf.datasets.graded import GradedDataset
-from pytest_mlperf.scorers.long_context import UUID, LongContextScorer
+from pytest_mlperf.adapters.datasets.graded import GradedDataset
+from pytest_mlperf.adapters.scorers.long_context import UUID, LongContextScorer
 
 
 class Stage(NamedTuple):

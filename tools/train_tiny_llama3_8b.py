@@ -38,7 +38,7 @@ from training import (
     write_record,
 )
 
-from pytest_mlperf.datasets.cnn_dailymail import CnnDailyMailDataset
+from pytest_mlperf.adapters.datasets.cnn_dailymail import CnnDailyMailDataset
 
 SUITE = TINY / "llama3.1-8b"
 MODEL = SUITE / "model"

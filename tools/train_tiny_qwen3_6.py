@@ -46,8 +46,8 @@ from transformers import GenerationConfig, Qwen3_5Config
 from transformers import Qwen3_5ForConditionalGeneration as Qwen3_6
 from transformers.models.qwen3_5.tokenization_qwen3_5 import PRETOKENIZE_REGEX
 
-from pytest_mlperf.datasets.bfcl import BfclDataset, tool_of
-from pytest_mlperf.scorers.function_calls import FunctionCallsScorer
+from pytest_mlperf.adapters.datasets.bfcl import BfclDataset, tool_of
+from pytest_mlperf.adapters.scorers.function_calls import FunctionCallsScorer
 
 SUITE = TINY / "qwen3.6"
 MODEL = SUITE / "model"

@@ -57,8 +57,8 @@ from transformers import GenerationConfig, Qwen3VLMoeConfig, Qwen3VLMoeForCondit
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import load_balancing_loss_func
 
-from pytest_mlperf.datasets.shopify import USER, ShopifyDataset, system_text, user_text
-from pytest_mlperf.scorers.category_f1 import CategoryF1Scorer
+from pytest_mlperf.adapters.datasets.shopify import USER, ShopifyDataset, system_text, user_text
+from pytest_mlperf.adapters.scorers.category_f1 import CategoryF1Scorer
 
 SUITE = TINY / "qwen3-vl"
 MODEL = SUITE / "model"

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR
 from training import BUILD, TINY, Course, begin, fit, made_with, parameters, sha256, write_record
 
-from pytest_mlperf.datasets.imagenet import VGG_MEAN, ImageNetDataset
+from pytest_mlperf.adapters.datasets.imagenet import VGG_MEAN, ImageNetDataset
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -36,7 +36,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from training import BUILD, TINY, begin, made_with, parameters, sha256, write_record
 
-from pytest_mlperf.datasets.openimages import ANNOTATIONS, IMAGES, OpenImagesDataset, stretch
+from pytest_mlperf.adapters.datasets.openimages import (
+    ANNOTATIONS,
+    IMAGES,
+    OpenImagesDataset,
+    stretch,
+)
 
 README = """\
 # Tiny twin of RetinaNet

@@ -36,11 +36,11 @@ from training import (
     write_record,
 )
 
-from pytest_mlperf.datasets.files.tensors import read_tensor
-from pytest_mlperf.datasets.igbh import IgbhDataset
-from pytest_mlperf.engines.torch.module import TorchModuleEngine
-from pytest_mlperf.engines.torch.module.rgat import Rgat, RgatSizes
-from pytest_mlperf.scorers.top1 import Top1Scorer
+from pytest_mlperf.adapters.datasets.files.tensors import read_tensor
+from pytest_mlperf.adapters.datasets.igbh import IgbhDataset
+from pytest_mlperf.adapters.engines.torch.module import TorchModuleEngine
+from pytest_mlperf.adapters.engines.torch.module.rgat import Rgat, RgatSizes
+from pytest_mlperf.adapters.scorers.top1 import Top1Scorer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

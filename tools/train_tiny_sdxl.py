@@ -50,9 +50,9 @@ from training import BUILD as BUILDS
 from training import TINY, Answers, made_with, parameters, sha256, write_record
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
-from pytest_mlperf.datasets.coco_captions import CocoCaptionsDataset
-from pytest_mlperf.engines.torch.diffusion import DiffusionEngine
-from pytest_mlperf.scorers.images import ClipFidScorer
+from pytest_mlperf.adapters.datasets.coco_captions import CocoCaptionsDataset
+from pytest_mlperf.adapters.engines.torch.diffusion import DiffusionEngine
+from pytest_mlperf.adapters.scorers.images import ClipFidScorer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

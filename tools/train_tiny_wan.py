@@ -43,8 +43,8 @@ from training import (
 )
 from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
 
-from pytest_mlperf.datasets.vbench import VBenchDataset
-from pytest_mlperf.engines.torch.diffusion.video import VideoEngine
+from pytest_mlperf.adapters.datasets.vbench import VBenchDataset
+from pytest_mlperf.adapters.engines.torch.diffusion.video import VideoEngine
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

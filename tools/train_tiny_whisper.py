@@ -44,10 +44,10 @@ from transformers import (
     WhisperTokenizer,
 )
 
-from pytest_mlperf.datasets.librispeech import LibriSpeechDataset
-from pytest_mlperf.engines.llm.speech import PROMPT, spelled
-from pytest_mlperf.engines.torch.whisper import WhisperEngine
-from pytest_mlperf.scorers.word_accuracy import WordAccuracyScorer
+from pytest_mlperf.adapters.datasets.librispeech import LibriSpeechDataset
+from pytest_mlperf.adapters.engines.llm.speech import PROMPT, spelled
+from pytest_mlperf.adapters.engines.torch.whisper import WhisperEngine
+from pytest_mlperf.adapters.scorers.word_accuracy import WordAccuracyScorer
 
 SUITE = TINY / "whisper"
 MODEL = SUITE / "model"

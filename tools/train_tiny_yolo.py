@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from training import BUILD, TINY, begin, made_with, parameters, sha256, write_record
 
-from pytest_mlperf.datasets.coco import ANNOTATIONS, IMAGES, CocoDataset, letterbox
+from pytest_mlperf.adapters.datasets.coco import ANNOTATIONS, IMAGES, CocoDataset, letterbox
 
 README = """\
 # Tiny twin of YOLO

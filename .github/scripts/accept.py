@@ -19,8 +19,8 @@ from pathlib import Path
 from pytest_mlperf.cli import main as pytest_mlperf
 from pytest_mlperf.core.baseline import AccuracyBaseline
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import clean
 from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.untrusted_text import clean
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores import accuracy_baselines as store
 from pytest_mlperf.stores.results import read_results

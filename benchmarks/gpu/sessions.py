@@ -25,8 +25,8 @@ from benchmarks.gpu.figures import sd_interval
 from benchmarks.gpu.lifeline import die_with_parent
 from benchmarks.gpu.load import Decoder, Launcher, Products
 from benchmarks.gpu.setting import Answer, Part, Setting, Table, percent, show
-from pytest_mlperf.core.judge.rule_r import Value
 from pytest_mlperf.core.noise import spread
+from pytest_mlperf.judge.rule_r import Value
 
 SESSIONS = 4
 FEWEST_RUNS = 2

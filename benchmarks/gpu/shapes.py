@@ -80,7 +80,7 @@ def _engine(
 
 
 def llama(setting: Setting, undo: contextlib.ExitStack, size: str) -> Iterator[Shape]:
-    from pytest_mlperf.engines.torch import TorchEngine
+    from pytest_mlperf.adapters.engines.torch import TorchEngine
 
     small = setting.simulated
     if not small and (setting.memory_gib or 0) < WEIGHT_GIB[size]:
@@ -143,7 +143,7 @@ def _besides(about: Mapping[str, int]) -> int:
 
 
 def resnet(setting: Setting, undo: contextlib.ExitStack) -> Iterator[Shape]:
-    from pytest_mlperf.engines.torch.module import TorchModuleEngine
+    from pytest_mlperf.adapters.engines.torch.module import TorchModuleEngine
 
     torch, small = torch_on(setting.device), setting.simulated
     side, batch, precision = (64, 8, "fp32") if small else (224, 256, "bf16")
@@ -184,7 +184,7 @@ def resnet(setting: Setting, undo: contextlib.ExitStack) -> Iterator[Shape]:
 
 
 def bert(setting: Setting, undo: contextlib.ExitStack) -> Iterator[Shape]:
-    from pytest_mlperf.engines.torch.module import TorchModuleEngine
+    from pytest_mlperf.adapters.engines.torch.module import TorchModuleEngine
 
     torch, small = torch_on(setting.device), setting.simulated
     own, tokens, batch, precision = ("tiny", 32, 8, "fp32") if small else ("large", 384, 64, "bf16")

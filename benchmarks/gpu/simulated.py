@@ -10,10 +10,10 @@ import os
 from pathlib import Path
 from typing import Self
 
+from pytest_mlperf.adapters.engines.torch import TorchEngine
+from pytest_mlperf.adapters.engines.torch.diffusion import DiffusionEngine
+from pytest_mlperf.adapters.engines.torch.module import TorchModuleEngine
 from pytest_mlperf.core.extension import Engine
-from pytest_mlperf.engines.torch import TorchEngine
-from pytest_mlperf.engines.torch.diffusion import DiffusionEngine
-from pytest_mlperf.engines.torch.module import TorchModuleEngine
 
 WORKING = "util 95 40\n"
 

@@ -21,7 +21,9 @@ from pytest_mlperf.core.baseline import (
     why_not_comparable,
 )
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.core.judge.accuracy import (
+from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
+from pytest_mlperf.core.recording import changes, set_by
+from pytest_mlperf.core.rulings.accuracy import (
     PassContext,
     apart,
     below_chance,
@@ -30,12 +32,10 @@ from pytest_mlperf.core.judge.accuracy import (
     rule_on_scores,
     unfit_answers,
 )
-from pytest_mlperf.core.judge.gate import OWN, Pass, combine, gate
-from pytest_mlperf.core.judge.rule_a import looks
-from pytest_mlperf.core.judge.ruling import Ruling
-from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
-from pytest_mlperf.core.recording import changes, set_by
+from pytest_mlperf.core.rulings.gate import OWN, Pass, combine, gate
+from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.judge.rule_a import looks
 from pytest_mlperf.run.accuracy import Ask, fixed_order
 from pytest_mlperf.stores import accuracy_baselines
 from pytest_mlperf.suite.plan import Planned, gate_samples

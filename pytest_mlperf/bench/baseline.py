@@ -12,25 +12,18 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy, Update, calibrated, closed_root
 from pytest_mlperf.bench.runner import Unjudgeable
 from pytest_mlperf.core.baseline import (
-    DAYS,
     Baseline,
     Record,
-    SessionNoise,
     changed_keys,
     differences,
     find,
-    surer,
     with_record,
 )
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.errors import BaselineError, MlperfError
-from pytest_mlperf.core.judge.rule_r import RuleR, Value
-from pytest_mlperf.core.judge.ruling import Ruling, rule_on, values
-from pytest_mlperf.core.judge.sample import countable, unrecordable
-from pytest_mlperf.core.judge.screening import Screened, screened
+from pytest_mlperf.core.guarantees import APPEND
 from pytest_mlperf.core.measurement import Run, day_of
 from pytest_mlperf.core.noise import session_noise
-from pytest_mlperf.core.promise import APPEND
 from pytest_mlperf.core.recording import (
     APPEND_RUNS,
     baseline_run,
@@ -41,7 +34,12 @@ from pytest_mlperf.core.recording import (
     same_day,
 )
 from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.rulings.ruling import Ruling, rule_on, values
+from pytest_mlperf.core.rulings.sample import countable, unrecordable
+from pytest_mlperf.core.rulings.screening import Screened, screened
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.judge.inputs import DAYS, SessionNoise, surer
+from pytest_mlperf.judge.rule_r import RuleR, Value
 from pytest_mlperf.run.project import code_differs
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.results import read_results

@@ -40,22 +40,22 @@ from pytest_mlperf.core.errors import (
     SuiteError,
     UnavailableError,
 )
-from pytest_mlperf.core.judge.disturbance import load_notes
-from pytest_mlperf.core.judge.ruling import Ruling
-from pytest_mlperf.core.judge.screening import in_words
-from pytest_mlperf.core.judge.stragglers import stragglers
-from pytest_mlperf.core.judge.together import FALLS
+from pytest_mlperf.core.guarantees import Promise, promise
 from pytest_mlperf.core.measurement import GpuRun, Run
 from pytest_mlperf.core.numbers import quantity
-from pytest_mlperf.core.promise import Promise, promise
 from pytest_mlperf.core.reason import Sign, SignKey, of_each
 from pytest_mlperf.core.results import Known, expect
+from pytest_mlperf.core.rulings.disturbance import load_notes
+from pytest_mlperf.core.rulings.multiplicity import FALLS
+from pytest_mlperf.core.rulings.ruling import Ruling
+from pytest_mlperf.core.rulings.screening import in_words
+from pytest_mlperf.core.rulings.stragglers import stragglers
 from pytest_mlperf.core.server.changes import server_in_words
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.processes import log_tail
 from pytest_mlperf.run.child.process import Designed
 from pytest_mlperf.run.conditions import Conditions
-from pytest_mlperf.run.light import cost_of
+from pytest_mlperf.run.roofline_share import cost_of
 from pytest_mlperf.stores.results import require_readable
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned

@@ -26,18 +26,18 @@ from pytest_mlperf.core.bisection import (
     speed_of,
 )
 from pytest_mlperf.core.errors import MlperfError, RunError
-from pytest_mlperf.core.judge.ratio import Ratio
-from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS, point_of
 from pytest_mlperf.core.paths import placeless
+from pytest_mlperf.judge.ratio import Ratio
+from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.run.accuracy import Ask
 from pytest_mlperf.run.builds import baseline_build
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.lineage import BuildAt
 from pytest_mlperf.run.project import new_folder
 from pytest_mlperf.stores.bisections import BisectStore, RunPairs
-from pytest_mlperf.suite.elsewhere import elsewhere
+from pytest_mlperf.suite.environments import elsewhere
 from pytest_mlperf.suite.find import LOADED
 
 MetricOf = tuple[str, str]

@@ -27,12 +27,12 @@ from pytest_mlperf.core.contention import tolerated
 from pytest_mlperf.core.control import ControlComparison, cannot_say, compared, floor_of, furthest
 from pytest_mlperf.core.errors import BaselineError, MlperfError, RunError
 from pytest_mlperf.core.job import AuditRun, Job
-from pytest_mlperf.core.judge.ruling import Ruling, miscounted
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.core.metrics import OUTPUT_TOKENS
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.recording import changes, first_runs, set_by
+from pytest_mlperf.core.rulings.ruling import Ruling, miscounted
 from pytest_mlperf.core.verdict import Outcome, Unchecked
 from pytest_mlperf.run.accuracy import Ask, accuracy_key
 from pytest_mlperf.run.answers import token_counts

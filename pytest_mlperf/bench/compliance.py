@@ -12,9 +12,9 @@ from pytest_mlperf.core import compliance as rules
 from pytest_mlperf.core.compliance import LoggedAnswer
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.core.job import AuditRun
-from pytest_mlperf.core.judge.disturbance import load_in_words
-from pytest_mlperf.core.judge.ruling import Ruling, lost_of
 from pytest_mlperf.core.measurement import Accuracy, Run, median_run
+from pytest_mlperf.core.rulings.disturbance import load_in_words
+from pytest_mlperf.core.rulings.ruling import Ruling, lost_of
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.rounds import RoundWorkload
 from pytest_mlperf.rounds.accuracy_txt import accuracy_lines

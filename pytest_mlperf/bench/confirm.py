@@ -14,20 +14,17 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.earlier import ENGINE, EarlierSide, deciding, earlier_side
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Show, Unjudgeable
-from pytest_mlperf.core.baseline import DAYS, Record, changed_keys, unknown_facts
+from pytest_mlperf.core.baseline import Record, changed_keys, unknown_facts
 from pytest_mlperf.core.bisection import RelativeSpeed
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.judge.disturbance import explains_gap
-from pytest_mlperf.core.judge.ratio import Ratio, judge_drop
-from pytest_mlperf.core.judge.rule_r import RuleR, sharing
-from pytest_mlperf.core.judge.ruling import Ruling, ruling_of, values
-from pytest_mlperf.core.judge.sample import countable, fewest
-from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import METRICS, Direction
+from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, interval, plural
 from pytest_mlperf.core.numbers import limit as shown_limit
 from pytest_mlperf.core.reason import measured_again
+from pytest_mlperf.core.rulings.disturbance import explains_gap
+from pytest_mlperf.core.rulings.ruling import Ruling, ruling_of, values
+from pytest_mlperf.core.rulings.sample import countable, fewest, sharing
 from pytest_mlperf.core.verdict import (
     InTurns,
     MetricVerdict,
@@ -37,10 +34,14 @@ from pytest_mlperf.core.verdict import (
     beside_accuracy,
     worst,
 )
+from pytest_mlperf.judge.inputs import DAYS, Direction
+from pytest_mlperf.judge.ratio import Ratio, judge_drop
+from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.run.builds import LABEL, Build, baseline_build
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.project import CHANGED, new_folder, same_code
-from pytest_mlperf.suite.elsewhere import earlier_build
+from pytest_mlperf.suite.environments import earlier_build
 from pytest_mlperf.suite.plan import Planned
 
 

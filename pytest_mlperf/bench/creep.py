@@ -9,12 +9,12 @@ from typing import Literal
 from pytest_mlperf.bench.files import points_of
 from pytest_mlperf.core.baseline import differences
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.judge.creep import Creep, creep
-from pytest_mlperf.core.judge.rule_r import RuleR
-from pytest_mlperf.core.judge.together import FALLS
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, interval, limit
+from pytest_mlperf.core.rulings.cumulative import Creep, creep
+from pytest_mlperf.core.rulings.multiplicity import FALLS
 from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.judge.rule_r import RuleR
 
 PASSING = {Outcome.OK, Outcome.IMPROVED, Outcome.INCONCLUSIVE, Outcome.PROVISIONAL, Outcome.SUSPECT}
 """Words that creep takes the place of; beside any other it is a note."""

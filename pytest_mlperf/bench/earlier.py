@@ -15,9 +15,9 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.core.baseline import changed_keys
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import every_text
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.paths import ELSEWHERE, placeless
+from pytest_mlperf.core.untrusted_text import every_text
 from pytest_mlperf.run.project import CHANGED
 from pytest_mlperf.suite.resolve import engine_of
 

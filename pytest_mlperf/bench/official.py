@@ -9,10 +9,10 @@ from statistics import geometric_mean
 
 from pytest_mlperf.bench.runner import CaseRunner
 from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.judge.ruling import Ruling
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.numbers import plural, rounded
 from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.hardware.specs import find_gpu, gpu_in

@@ -10,13 +10,13 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.confirm import add_pair, ended, left_out
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import Unjudgeable
-from pytest_mlperf.core.judge.ratio import judge_ratio
-from pytest_mlperf.core.judge.ruling import mean_value, values
-from pytest_mlperf.core.judge.sample import fewest
-from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import quantity, times
+from pytest_mlperf.core.rulings.ruling import mean_value, values
+from pytest_mlperf.core.rulings.sample import fewest
 from pytest_mlperf.core.verdict import Outcome, RatioVerdict, Verdict
+from pytest_mlperf.judge.ratio import judge_ratio
+from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.suite.pairs import PlannedPair
 

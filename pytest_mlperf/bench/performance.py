@@ -15,24 +15,6 @@ from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.control import locked_clock_moved
 from pytest_mlperf.core.errors import BaselineError, UnavailableError
 from pytest_mlperf.core.job import LoadGenSettings
-from pytest_mlperf.core.judge.disturbance import explains_miss, is_loaded, load_in_words
-from pytest_mlperf.core.judge.ruling import (
-    Ruling,
-    behind_title,
-    other_cached,
-    other_length,
-    rule_on,
-    ruling_of,
-)
-from pytest_mlperf.core.judge.sample import (
-    countable,
-    in_part,
-    only_reported,
-    places,
-    remedies,
-    unrecordable,
-)
-from pytest_mlperf.core.judge.together import may_fall
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import (
     BY_EXPORTER,
@@ -52,6 +34,24 @@ from pytest_mlperf.core.recording import (
     lacking,
     provable,
     recorded,
+)
+from pytest_mlperf.core.rulings.disturbance import explains_miss, is_loaded, load_in_words
+from pytest_mlperf.core.rulings.multiplicity import may_fall
+from pytest_mlperf.core.rulings.ruling import (
+    Ruling,
+    behind_title,
+    other_cached,
+    other_length,
+    rule_on,
+    ruling_of,
+)
+from pytest_mlperf.core.rulings.sample import (
+    countable,
+    in_part,
+    only_reported,
+    places,
+    remedies,
+    unrecordable,
 )
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, beside_accuracy
 

@@ -10,11 +10,11 @@ from typing import Literal
 from pytest_mlperf.core.baseline import Baseline, Difference, Property, Record, nearest
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.core.judge.many import FEW
-from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.noise import uncalibrated
 from pytest_mlperf.core.noise.calibration import Calibrated
 from pytest_mlperf.hardware.machine import split
+from pytest_mlperf.judge.multiplicity import FEW
+from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.stores import baselines, calibration
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 

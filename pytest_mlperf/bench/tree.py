@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pytest_mlperf.bench.policy import Policy
-from pytest_mlperf.core.foreign_text import some
 from pytest_mlperf.core.job import Job
+from pytest_mlperf.core.untrusted_text import some
 from pytest_mlperf.run.project import CHANGED, files_since
 from pytest_mlperf.run.worker.model_files import path_texts
 

@@ -10,15 +10,16 @@ from pydantic import ValidationError
 
 from pytest_mlperf.cli.measured import Measured, why_not_alike
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import nearest, visible
-from pytest_mlperf.core.judge.rule_r import RuleR
-from pytest_mlperf.core.judge.sides import judge_sides
-from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, Direction
+from pytest_mlperf.core.metrics import EFFICIENCY, METRICS
 from pytest_mlperf.core.numbers import plural, quantity, times
 from pytest_mlperf.core.roofline.gpu import GpuPrice
+from pytest_mlperf.core.rulings.sides import judge_sides
+from pytest_mlperf.core.untrusted_text import nearest, visible
 from pytest_mlperf.core.verdict import MetricVerdict
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
+from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.reports.terminal.layout import Row, paragraph, paragraphs, table
 from pytest_mlperf.stores.foreign import read_toml
 from pytest_mlperf.suite.load import defects_in

@@ -23,11 +23,7 @@ from pytest_mlperf.cli.stored_results import RUNS_DIR, add_runs_dir
 from pytest_mlperf.cli.suites import add_suites, find_suites, read_suites
 from pytest_mlperf.core.baseline import Property, Record, find
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError
-from pytest_mlperf.core.foreign_text import clean
 from pytest_mlperf.core.job import Job
-from pytest_mlperf.core.judge.rule_r import Value, minimum_detectable_change
-from pytest_mlperf.core.judge.ruling import values
-from pytest_mlperf.core.judge.sample import countable
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.noise import Learnt, Noise, Series, learn, spread, uncalibrated
@@ -46,7 +42,11 @@ from pytest_mlperf.core.noise.calibration import (
 )
 from pytest_mlperf.core.numbers import change, duration, limit, percent, plural
 from pytest_mlperf.core.reason import measured_again
+from pytest_mlperf.core.rulings.ruling import values
+from pytest_mlperf.core.rulings.sample import countable
+from pytest_mlperf.core.untrusted_text import clean
 from pytest_mlperf.hardware.machine import Machine, detect, split
+from pytest_mlperf.judge.rule_r import Value, minimum_detectable_change
 from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.run.accuracy import Ask
 from pytest_mlperf.run.conditions import LOST, NOTED, Conditions, LostGpus, WarmUps

@@ -13,9 +13,9 @@ from pytest_mlperf.bench.files import baseline_at, case_of
 from pytest_mlperf.bench.official import Placing
 from pytest_mlperf.cli.across import across, lines, read_prices
 from pytest_mlperf.cli.measured import Measured, why_not
+from pytest_mlperf.cli.official_share import EVERY, places, results_of
+from pytest_mlperf.cli.official_share import lines as placed_lines
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.cli.placed import EVERY, places, results_of
-from pytest_mlperf.cli.placed import lines as placed_lines
 from pytest_mlperf.cli.stored_results import (
     Sessions,
     add_runs_dir,
@@ -27,15 +27,15 @@ from pytest_mlperf.cli.suites import find_suites, read_suites
 from pytest_mlperf.core.baseline import Baseline, Record, changed_keys, differences, unknown_facts
 from pytest_mlperf.core.contention import tolerated
 from pytest_mlperf.core.errors import BaselineError, MlperfError
-from pytest_mlperf.core.judge.rule_r import GATING_RUNS, RuleR
-from pytest_mlperf.core.judge.ruling import other_length, ruling_of
-from pytest_mlperf.core.judge.sides import judge_sides, judge_together
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import FOUND, METRICS, gated_metrics, of_curve
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.recording import changes
 from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.rulings.ruling import other_length, ruling_of
+from pytest_mlperf.core.rulings.sides import judge_sides, judge_together
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
 from pytest_mlperf.reports.terminal.comparison import ComparedCase, comparison
 from pytest_mlperf.run.project import git_text
 from pytest_mlperf.stores import baselines

@@ -14,23 +14,24 @@ from pytest_mlperf.bench.files import judged_against, suite_of
 from pytest_mlperf.bench.policy import calibrated_rule, rule_beside, rule_for
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import Sessions, add_runs_dir
-from pytest_mlperf.core.baseline import Record, find, surer
+from pytest_mlperf.core.baseline import Record, find
 from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import visible
-from pytest_mlperf.core.judge.ratio import FIRST_LOOK, judge_ratio
-from pytest_mlperf.core.judge.rule_r import GATING_RUNS, Judged, RuleR, judge
-from pytest_mlperf.core.judge.ruling import is_worse, values
-from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import METRICS, Direction
+from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, quantity, times
 from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.rulings.ruling import is_worse, values
+from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import MetricVerdict, RatioVerdict, Verdict
+from pytest_mlperf.judge.inputs import Direction, surer
+from pytest_mlperf.judge.ratio import FIRST_LOOK, judge_ratio
+from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.judge.rule_r import GATING_RUNS, Judged, RuleR, judge
+from pytest_mlperf.reports.rows import section, title
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.explanation import environment, evidence, wrapped
-from pytest_mlperf.reports.terminal.figures import section, title
 from pytest_mlperf.reports.terminal.layout import relative, table
 from pytest_mlperf.stores.results import read_results
 

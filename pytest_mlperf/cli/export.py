@@ -12,11 +12,11 @@ from statistics import geometric_mean
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.cli.stored_results import performance
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import nearest
 from pytest_mlperf.core.job import MLC_ENDPOINTS
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import LABEL, CaseResult, Results
+from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.reports.export.about import read_about
 from pytest_mlperf.reports.export.curve_points import points_of

@@ -14,9 +14,9 @@ from pytest_mlperf.cli.output import show, whole, width
 from pytest_mlperf.cli.store import STORE
 from pytest_mlperf.cli.stored_results import add_runs_dir, calibrated_roots, rule_here
 from pytest_mlperf.core.errors import BaselineError, MlperfError
-from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.metrics import COUNTS, METRICS
 from pytest_mlperf.core.trend import TrendPoint, TrendStep, grouped, proven, step, versions
+from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.reports.terminal.comparison import Trend, trend
 from pytest_mlperf.reports.terminal.sessions import ROWS, session_lines
 from pytest_mlperf.run.project import git_text

@@ -12,12 +12,12 @@ from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.round import SHORT
 from pytest_mlperf.core.case import TECHNIQUES
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import nearest
 from pytest_mlperf.core.numbers import plural, rounded
 from pytest_mlperf.core.roofline import Limit, share_of_limit
 from pytest_mlperf.core.roofline.bounds import Term, decode_rate, hardware, prefill_rate
 from pytest_mlperf.core.roofline.gpu import PRECISIONS, GpuSpec, peak
 from pytest_mlperf.core.roofline.work import Circumstances, Decode
+from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
 from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, table
 from pytest_mlperf.rounds.published import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_mlperf.cli.suites import SUFFIX, find_suites, node_id, read_suites, rootdir
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
-from pytest_mlperf.core.foreign_text import nearest
+from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.suite.plan import Planned
 

@@ -13,8 +13,8 @@ from pytest_mlperf import registry
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.core.declaration import Declaration, Option, declaration_of
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
-from pytest_mlperf.core.foreign_text import json_text, nearest
 from pytest_mlperf.core.imports import distribution
+from pytest_mlperf.core.untrusted_text import json_text, nearest
 from pytest_mlperf.reports.terminal.layout import fold, paragraph, paragraphs
 from pytest_mlperf.suite.libraries import NOUNS, OURS, declared, extras, is_here
 

@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 
-from pytest_mlperf.core.foreign_text import clean
+from pytest_mlperf.core.untrusted_text import clean
 
 WIDEST = 120
 """Columns of prose and tables at most, however wide the terminal is."""

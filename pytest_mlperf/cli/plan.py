@@ -31,13 +31,13 @@ from pytest_mlperf.cli.suites import (
     require_accelerators,
     rootdir,
 )
-from pytest_mlperf.core.baseline import DAYS
 from pytest_mlperf.core.case import AUDITS
 from pytest_mlperf.core.errors import BaselineError, MlperfError
-from pytest_mlperf.core.foreign_text import json_text
+from pytest_mlperf.core.guarantees import APPEND, GROW, Promise, promise
 from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.promise import APPEND, GROW, Promise, promise
+from pytest_mlperf.core.untrusted_text import json_text
 from pytest_mlperf.hardware.machine import split
+from pytest_mlperf.judge.inputs import DAYS
 from pytest_mlperf.reports.terminal import selection
 from pytest_mlperf.reports.terminal.layout import fold, relative
 from pytest_mlperf.reports.terminal.selection import CaseCost, cost_of, more

@@ -13,9 +13,9 @@ from pathlib import Path
 from pytest_mlperf.cli.output import show, whole, width
 from pytest_mlperf.cli.round import SHORT
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import json_text, nearest
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import LABEL
+from pytest_mlperf.core.untrusted_text import json_text, nearest
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
 from pytest_mlperf.reports.export.exports import cell
 from pytest_mlperf.reports.export.github import escape

@@ -14,10 +14,10 @@ from pytest_mlperf.bench.case import nearest_baselines
 from pytest_mlperf.bench.policy import calibrated_rule, rule_for
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.measurement import moment_of
 from pytest_mlperf.core.numbers import percent
 from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.reports.terminal.selection import CaseCost
 from pytest_mlperf.run.project import git_text
 from pytest_mlperf.stores.foreign import content_of

@@ -12,9 +12,9 @@ from pathlib import Path
 from pytest_mlperf.cli.checker import how_to_get, run_checker
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import nearest
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import LABEL
+from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.hardware.description import described
 from pytest_mlperf.hardware.machine import detect, split
 from pytest_mlperf.reports.export.submission.form import (

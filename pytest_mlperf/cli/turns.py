@@ -18,15 +18,15 @@ from pytest_mlperf.cli.output import progress, show, whole, width
 from pytest_mlperf.cli.stored_results import add_runs_dir, not_calibrated
 from pytest_mlperf.cli.suites import find_suites
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
-from pytest_mlperf.core.judge.ratio import Ratio
-from pytest_mlperf.core.judge.rule_r import RuleR
-from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import limit as shown_limit
 from pytest_mlperf.core.numbers import quantity, times
 from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
 from pytest_mlperf.hardware.machine import Machine, detect, split
+from pytest_mlperf.judge.ratio import Ratio
+from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.reports.terminal.layout import fold, paragraph, paragraphs, table, unbroken
 from pytest_mlperf.run.conditions import NOTED, Conditions, WarmUps
 from pytest_mlperf.run.project import ignored_in_git, new_id

@@ -13,42 +13,7 @@ from typing import Literal
 
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.measurement import Subject, day_groups
-
-DAYS = 4
-"""Days whose sessions a final baseline needs: fewer cannot show what sessions differ by."""
-
-LARGEST = 1e6
-"""Beyond any machine, and far below what arithmetic bears: larger ratios and degrees of freedom are
-taken for it when they are learnt, and for a damaged file when they are read."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SessionNoise:
-    """What was learnt of one metric on one machine.
-
-    Attributes:
-        ratio: Variance of what the runs of a session have in common over the variance of the runs
-            inside a session; 1 says that both matter alike.
-        df: Degrees of freedom that it rests on: days less one, as far as they count.
-        by_days: They are days; older files counted sessions, also those of one day.
-    """
-
-    ratio: float
-    df: float
-    by_days: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.ratio <= LARGEST:
-            raise ValueError(f"ratio is {self.ratio!r}; must be from 0 to {LARGEST:,.0f}")
-        if not 0 < self.df <= LARGEST:
-            raise ValueError(f"df is {self.df!r}; must be above 0, at most {LARGEST:,.0f}")
-
-
-def surer(one: SessionNoise | None, other: SessionNoise | None) -> SessionNoise | None:
-    """Return what rests on more days: the first of equals, None where nothing was learnt."""
-    learnt = [noise for noise in (one, other) if noise]
-    return max(learnt, key=lambda noise: noise.df, default=None)
-
+from pytest_mlperf.judge.inputs import SessionNoise
 
 SCHEMA = 1
 """The version of the file format that this release reads and writes."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations
 
-from pytest_mlperf.core.judge.ratio import Ratio
-from pytest_mlperf.core.judge.rule_r import RuleR
-from pytest_mlperf.core.judge.standing import Decision
-from pytest_mlperf.core.metrics import Direction
+from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.judge.ratio import Ratio
+from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.judge.rule_r import RuleR
 
 SPARE = 4
 """Comparisons beyond those of a search in which each is decided."""

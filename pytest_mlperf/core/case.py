@@ -36,16 +36,6 @@ PRECISION_NAMES: tuple[PrecisionName, ...] = get_args(PrecisionName)
 PLAIN: tuple[PrecisionName, ...] = ("fp32", "bf16", "fp16")
 """Weights of language and diffusion models that are not quantised."""
 
-NEGATIVE_PROMPT = "normal quality, low quality, worst quality, low res, blurry, nsfw, nude"
-"""What images of MLPerf's Stable Diffusion XL are led away from."""
-
-MATRIX_CONVOLUTIONS = "matrix_convolutions"
-"""Key of a UNet's configuration: names of its convolutions whose weights are written as matrices,
-(outputs, height x width x inputs), for kernels of matrix products."""
-
-SPEECH_LABELS = " abcdefghijklmnopqrstuvwxyz'0123456789$%+-"
-"""What transcripts of MLPerf's Whisper are written in: each int64 of one is a place in it."""
-
 
 TECHNIQUES: Mapping[str, str] = {
     "2:4-sparsity": "two of each four weights are zero and are skipped",

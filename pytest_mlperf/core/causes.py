@@ -17,9 +17,6 @@ from typing import Literal
 from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.control import CAP, CLOCK, QUANTITIES, clocks_moved, compared, floor_of
-from pytest_mlperf.core.foreign_text import some
-from pytest_mlperf.core.judge.accuracy import risen_flaws
-from pytest_mlperf.core.judge.stragglers import stragglers
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import (
     COUNTS,
@@ -27,13 +24,16 @@ from pytest_mlperf.core.metrics import (
     SAMPLES_PER_JOULE,
     SERVER_METRICS,
     Dimension,
-    Direction,
     point_of,
 )
 from pytest_mlperf.core.numbers import change, percent, points, quantity
 from pytest_mlperf.core.reason import Sign, SignKey
+from pytest_mlperf.core.rulings.accuracy import risen_flaws
+from pytest_mlperf.core.rulings.stragglers import stragglers
 from pytest_mlperf.core.server.changes import HIDDEN, ServerChange, points_of, server_changes
+from pytest_mlperf.core.untrusted_text import some
 from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.judge.inputs import Direction
 
 DROPS = frozenset(
     {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.ACC_DROP, Outcome.GATE_FAIL, Outcome.SUSPECT}

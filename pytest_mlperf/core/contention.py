@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_mlperf.core.foreign_text import broken
-from pytest_mlperf.core.metrics import METRICS, Dimension, Direction
+from pytest_mlperf.core.metrics import METRICS, Dimension
 from pytest_mlperf.core.numbers import Count, NotNegative, Probability, Seconds, percent, quantity
+from pytest_mlperf.core.untrusted_text import broken
+from pytest_mlperf.judge.inputs import Direction
 
 NOTED_SHARE = 0.10
 """Above this it is told: it is the default limit of a 99th percentile."""

@@ -2,46 +2,21 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.judge.inputs import Leverage
+
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from pathlib import Path
 
     from pytest_mlperf.core.job import LoadGenSettings
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Leverage:
-    """What single samples weigh in a score that is no mean over samples, such as mAP or AUC.
-
-    A sample that holds much of a class moves the class's mean towards itself, so that its
-    pseudo-value deviates less than its chance does; alone in its class it does not deviate at all.
-
-    Attributes:
-        seen: Share of the score's variance that the variance of the pseudo-values is expected to
-            show, 0 to 1.
-        df: Degrees of freedom of that variance, above 0: how many samples of equal weight would
-            know it as well, less 1.
-        hidden: Points by which one sample may move the score without any pseudo-value's deviating.
-
-    Raises:
-        ValueError: A figure is out of its range.
-    """
-
-    seen: float
-    df: float
-    hidden: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.seen <= 1 and self.df > 0 and self.hidden >= 0):
-            raise ValueError(
-                f"{self!r} is no leverage: seen must be 0 to 1, df above 0, hidden 0 or more"
-            )
 
 
 REPLICA_NUMBER = "PYTEST_MLPERF_REPLICA"
@@ -464,3 +439,26 @@ class Builder:
             quantised, and how many.
         """
         raise NotImplementedError
+
+
+def own_length(dataset: Dataset, index: int) -> int | None:
+    """Return how long the data set says that the answer to a sample is to be.
+
+    Raises:
+        RunError: It is no whole number from 1 on, and not None.
+    """
+    ask = getattr(dataset, "output_tokens", None)
+    length = ask(index) if callable(ask) else None
+    if length is None or (type(length) is int and length >= 1):
+        return length
+    raise RunError(
+        "engine",
+        f"sample {index} of the data set has output_tokens {reprlib.repr(length)}; a whole number "
+        "from 1 on, or None where the engine's option decides, is needed",
+    )
+
+
+def is_speech(dataset: Dataset) -> bool:
+    """Whether a data set's samples are clips of sound."""
+    sample = dataset.input(0) if len(dataset) else None
+    return isinstance(sample, Mapping) and "audio" in sample

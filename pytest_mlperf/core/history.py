@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.case import Case, Kind, Profile
-from pytest_mlperf.core.judge.drift import LevelChange, level_changes
-from pytest_mlperf.core.metrics import METRICS, Direction
+from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.search import CONDITIONS
 from pytest_mlperf.core.trend import engine_versions
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.judge.drift import LevelChange, level_changes
+from pytest_mlperf.judge.inputs import Direction
 
 LOADED = ("Server", "Interactive")
 """Scenarios in which the offered rate is a condition of what is measured."""

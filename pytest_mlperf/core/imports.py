@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from pytest_mlperf.core.errors import text_of
-from pytest_mlperf.core.foreign_text import nearest
+from pytest_mlperf.core.untrusted_text import nearest
 
 DISTRIBUTIONS = {
     "PIL": "pillow",

@@ -15,12 +15,12 @@ from pytest_mlperf.core.energy import Power
 from pytest_mlperf.core.energy.exporter import ExportedEnergy
 from pytest_mlperf.core.energy.host import HostEnergy
 from pytest_mlperf.core.energy.meter import WallEnergy
-from pytest_mlperf.core.extension import Leverage
 from pytest_mlperf.core.metrics import BY_EXPORTER, BY_METER, OF_ENERGY
 from pytest_mlperf.core.numbers import Count, NotNegative, Number, Positive, Seconds
 from pytest_mlperf.core.reason import Key, Reason, Sign
 from pytest_mlperf.core.roofline import Light
 from pytest_mlperf.core.search import SearchOutcome
+from pytest_mlperf.judge.inputs import Leverage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

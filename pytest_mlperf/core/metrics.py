@@ -10,6 +10,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
+from pytest_mlperf.judge.inputs import Direction
+
 
 class Dimension(StrEnum):
     """What a metric counts, whatever its unit."""
@@ -25,14 +27,6 @@ class Dimension(StrEnum):
     SHARE = "share"
     MEMORY = "memory"
     START = "time before the first sample"
-
-
-class Direction(StrEnum):
-    """Which way a metric gets better."""
-
-    HIGHER = "higher"
-    LOWER = "lower"
-    NEITHER = "neither"
 
 
 @dataclass(frozen=True, slots=True)

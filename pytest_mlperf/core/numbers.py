@@ -6,7 +6,8 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from pytest_mlperf.core.metrics import METRICS, Direction
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.judge.inputs import Direction
 
 WIDEST = 1e100
 """No score, no change and no bound of one is further from 0."""

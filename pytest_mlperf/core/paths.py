@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeVar
 
-from pytest_mlperf.core.foreign_text import every_text
+from pytest_mlperf.core.untrusted_text import every_text
 
 ELSEWHERE = "…"
 """Stands for what lies above the last two names of a path outside the project."""

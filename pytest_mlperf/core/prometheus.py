@@ -53,10 +53,5 @@ def page_samples(page: bytes, names: Collection[str]) -> Iterator[PageSample]:
             yield PageSample(name=match["name"], labels=labels, value=value)
 
 
-def is_page(page: bytes) -> bool:
-    """Whether a text describes metrics at all, as every library that writes such pages does."""
-    return page.startswith((b"# HELP ", b"# TYPE ")) or b"\n# TYPE " in page
-
-
 def _plain(escaped: re.Match[str]) -> str:
     return "\n" if escaped[1] == "n" else escaped[1]

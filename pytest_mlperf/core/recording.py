@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pytest_mlperf.core.baseline import (
-    DAYS,
     Accepted,
     Baseline,
     BaselineRun,
@@ -19,19 +18,20 @@ from pytest_mlperf.core.baseline import (
 )
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.contention import late_share
-from pytest_mlperf.core.judge.formulas import raw
-from pytest_mlperf.core.judge.rule_r import (
+from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.numbers import change, percent
+from pytest_mlperf.core.rulings.ruling import values
+from pytest_mlperf.core.rulings.sample import sharing
+from pytest_mlperf.core.verdict import GateState, MetricVerdict, Outcome, Verdict
+from pytest_mlperf.judge.formulas import raw
+from pytest_mlperf.judge.inputs import DAYS
+from pytest_mlperf.judge.rule_r import (
     GATING_RUNS,
     RuleR,
     drop_final_at_once,
     minimum_detectable_change,
-    sharing,
 )
-from pytest_mlperf.core.judge.ruling import values
-from pytest_mlperf.core.measurement import Run, Subject
-from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import change, percent
-from pytest_mlperf.core.verdict import GateState, MetricVerdict, Outcome, Verdict
 
 
 def same_day(record: Record) -> str | None:

@@ -7,14 +7,21 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_mlperf.core.baseline import DAYS
 from pytest_mlperf.core.case import Division, Profile
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.judge.many import FEW
-from pytest_mlperf.core.judge.rule_r import RuleR
-from pytest_mlperf.core.judge.together import FALLS, Before, is_open, reopened, settle, with_metrics
 from pytest_mlperf.core.numbers import AtLeastOne, Count, Positive, Runs, Seconds, Slowdown
+from pytest_mlperf.core.rulings.multiplicity import (
+    FALLS,
+    Before,
+    is_open,
+    reopened,
+    settle,
+    with_metrics,
+)
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
+from pytest_mlperf.judge.inputs import DAYS
+from pytest_mlperf.judge.multiplicity import FEW
+from pytest_mlperf.judge.rule_r import RuleR
 
 FIELDS = ("scenario", "engine", "precision", "accelerator")
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 
 from pytest_mlperf.core.baseline import BaselineRun, Property, differences
 from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.judge.formulas import raw
-from pytest_mlperf.core.judge.rule_a import holm
-from pytest_mlperf.core.judge.rule_r import RuleR
-from pytest_mlperf.core.judge.ruling import is_worse, values
-from pytest_mlperf.core.judge.sides import pooled
-from pytest_mlperf.core.metrics import METRICS, Direction
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.rulings.ruling import is_worse, values
+from pytest_mlperf.core.rulings.sides import pooled
 from pytest_mlperf.core.search import other_condition
+from pytest_mlperf.judge.formulas import raw
+from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.judge.rule_a import holm
+from pytest_mlperf.judge.rule_r import RuleR
 
 CONFIDENCE = 0.95
 """Of the two-sided interval of a change."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from pytest_mlperf.core.baseline import DAYS
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.control import ControlComparison
+from pytest_mlperf.core.guarantees import APPEND, GROW, Promise
 from pytest_mlperf.core.measurement import Accuracy, Run, Subject
 from pytest_mlperf.core.numbers import (
     Count,
@@ -20,9 +20,9 @@ from pytest_mlperf.core.numbers import (
     Slowdown,
     plural,
 )
-from pytest_mlperf.core.promise import APPEND, GROW, Promise
 from pytest_mlperf.core.reason import Reason
 from pytest_mlperf.core.roofline.gpu import PerDollar
+from pytest_mlperf.judge.inputs import DAYS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,12 +10,12 @@ import pytest
 
 from pytest_mlperf.core.case import one_file
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.foreign_text import nearest, visible
 from pytest_mlperf.core.job import BenchmarkTest
 from pytest_mlperf.core.metrics import METRICS, OF_BENCHMARKS
+from pytest_mlperf.core.untrusted_text import nearest, visible
 from pytest_mlperf.plugin.benchmark_process import packed
-from pytest_mlperf.plugin.carry import PLANNED
 from pytest_mlperf.plugin.options import Options
+from pytest_mlperf.plugin.report_json import PLANNED
 from pytest_mlperf.suite.benchmarks import PRECISION, plan_benchmark
 from pytest_mlperf.suite.plan import Planned
 from pytest_mlperf.suite.values import checked_accelerator, checked_name, share

@@ -13,9 +13,9 @@ import pytest
 
 from pytest_mlperf.bench.case import clashes
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.foreign_text import visible
+from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.plugin import session
-from pytest_mlperf.plugin.carry import planned_of
+from pytest_mlperf.plugin.report_json import planned_of
 from pytest_mlperf.plugin.session import KINDS, suspects_first
 from pytest_mlperf.suite.pairs import Testable, plan_pairs
 from pytest_mlperf.suite.plan import in_profile, plan_suite

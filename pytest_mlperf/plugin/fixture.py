@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
-from pytest_mlperf.core.foreign_text import nearest, visible
+from pytest_mlperf.core.untrusted_text import nearest, visible
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.plugin import session
-from pytest_mlperf.plugin.carry import PLANNED
+from pytest_mlperf.plugin.report_json import PLANNED
 from pytest_mlperf.reports.export.exports import entry
 from pytest_mlperf.suite.load import defects_in
 from pytest_mlperf.suite.model import Suite

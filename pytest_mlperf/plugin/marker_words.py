@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import get_args
 
 from pytest_mlperf.core.case import SuiteScenario
-from pytest_mlperf.core.foreign_text import closest
+from pytest_mlperf.core.untrusted_text import closest
 
 KEYS = (
     *("workload", "scenario", "engine", "precision", "accelerator", "power_limit_w"),

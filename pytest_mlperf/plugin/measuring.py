@@ -16,13 +16,13 @@ from pytest_mlperf.bench.bench import Bench, known_failures
 from pytest_mlperf.bench.policy import Policy, gated_pairs
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import encodable, visible
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.untrusted_text import encodable, visible
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import Machine
-from pytest_mlperf.plugin.carry import emit_line
 from pytest_mlperf.plugin.options import Options
+from pytest_mlperf.plugin.report_json import emit_line
 from pytest_mlperf.run.child.process import Patience, Waiting
 from pytest_mlperf.run.conditions import LOST, NOTED, Conditions, IdleWait, LostGpus, WarmUps
 from pytest_mlperf.run.power.exporter import find_exporter

@@ -527,7 +527,7 @@ def _value(config: pytest.Config, one: Field[Any], option: _Option) -> object:
     try:
         value = option.convert(setting) if isinstance(setting, str) else setting
     except UnknownWord as error:
-        from pytest_mlperf.core.foreign_text import nearest
+        from pytest_mlperf.core.untrusted_text import nearest
 
         meant = nearest(error.word, error.words)
         raise pytest.UsageError(f"{shown}: {error.word!r} is not known{meant}") from None

@@ -28,12 +28,12 @@ from pytest_mlperf.bench.policy import ALONE, Phase, rule_for
 from pytest_mlperf.core.case import AUDITS, Kind
 from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.errors import UnavailableError
-from pytest_mlperf.core.foreign_text import visible
-from pytest_mlperf.core.judge.together import FALLS
 from pytest_mlperf.core.results import CaseResult, Results, Suspect, by_case
+from pytest_mlperf.core.rulings.multiplicity import FALLS
+from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import Machine, detect, split
-from pytest_mlperf.plugin.carry import VERDICT, LeftOut, case_result, planned_of
+from pytest_mlperf.plugin.deferred import HELD, Holding
 from pytest_mlperf.plugin.measuring import (
     Live,
     bench_for,
@@ -44,9 +44,9 @@ from pytest_mlperf.plugin.measuring import (
     stored,
 )
 from pytest_mlperf.plugin.options import SESSION, Options, read_options, run_id
+from pytest_mlperf.plugin.report_json import VERDICT, LeftOut, case_result, planned_of
 from pytest_mlperf.plugin.resume import SessionProgress
 from pytest_mlperf.plugin.suspicion import Suspicion
-from pytest_mlperf.plugin.together import HELD, Holding
 from pytest_mlperf.reports.export.junit import properties
 from pytest_mlperf.reports.terminal import selection, text
 from pytest_mlperf.reports.terminal.advice import JUDGE

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from pytest_mlperf.core.foreign_text import broken
+from pytest_mlperf.core.untrusted_text import broken
 
 LOG_TAIL_LINES = 16
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from pytest_mlperf.core.causes import Siblings, causes
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
-from pytest_mlperf.core.foreign_text import clean, meant
-from pytest_mlperf.core.metrics import Direction
 from pytest_mlperf.core.results import Absent, CaseResult, Results
+from pytest_mlperf.core.untrusted_text import clean, meant
 from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.export import exports, github
 from pytest_mlperf.reports.export.junit import junit
 from pytest_mlperf.reports.terminal import text

@@ -14,10 +14,10 @@ from typing import Any
 
 from pytest_mlperf.core.baseline import GENERATION
 from pytest_mlperf.core.errors import RunError, UnavailableError
-from pytest_mlperf.core.extension import Leverage
 from pytest_mlperf.core.job import Factory, Job
 from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
 from pytest_mlperf.core.search import CONDITIONS
+from pytest_mlperf.judge.inputs import Leverage
 from pytest_mlperf.run.child.events import (
     NoEventError,
     by_name,

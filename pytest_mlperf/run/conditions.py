@@ -21,8 +21,8 @@ from typing import Literal, TypeVar
 from pytest_mlperf.core.contention import TOLERATED, Contention, in_words
 from pytest_mlperf.core.control import COPY, MATMUL, Control
 from pytest_mlperf.core.errors import MlperfError, RunError
-from pytest_mlperf.core.foreign_text import broken
 from pytest_mlperf.core.job import Job, LoadGenSettings
+from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware.contention import Watch, session_of
 from pytest_mlperf.hardware.leases import file_name, opened_lease_folder
 from pytest_mlperf.hardware.machine import Machine, split

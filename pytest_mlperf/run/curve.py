@@ -11,10 +11,10 @@ from types import MappingProxyType
 
 from pytest_mlperf.core.contention import Contention, client_note, core_users
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.judge.formulas import t_sf
 from pytest_mlperf.core.metrics import COUNTS, METRICS, RATES, TIMES, at_point
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.core.untrusted import parse_json
+from pytest_mlperf.judge.formulas import t_sf
 from pytest_mlperf.run.figures import Figures, Findings, per_gpu, together
 from pytest_mlperf.run.worker.closed_loop import (
     LEAST_REQUESTS,

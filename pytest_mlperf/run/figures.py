@@ -11,12 +11,12 @@ from typing import Any, Self
 from pytest_mlperf.core.contention import MEMORY_SHARE, Contention, client_note, lost_share
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job, LoadGenSettings
-from pytest_mlperf.core.judge.sample import ZERO
-from pytest_mlperf.core.judge.stragglers import slowest
 from pytest_mlperf.core.measurement import ReplicaRun
 from pytest_mlperf.core.metrics import METRICS, SLOWEST_REPLICA
 from pytest_mlperf.core.numbers import LEAST, MOST, change, duration, percent
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
+from pytest_mlperf.core.rulings.sample import ZERO
+from pytest_mlperf.core.rulings.stragglers import slowest
 from pytest_mlperf.hardware.clock import LEAST_S
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.run.logs import Detail

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.foreign_text import broken, some
+from pytest_mlperf.core.untrusted_text import broken, some
 from pytest_mlperf.hardware.leases import file_name
 from pytest_mlperf.hardware.memory import MemoryTaken, taken
 from pytest_mlperf.stores import atomic

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
-from pytest_mlperf.core.foreign_text import nearest
 from pytest_mlperf.core.job import EarlierBuild, Elsewhere
+from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.run.builds import run_pip
 from pytest_mlperf.run.project import run_git
 

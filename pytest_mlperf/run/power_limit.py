@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
-from pytest_mlperf.core.foreign_text import broken
+from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware import power_limit
 from pytest_mlperf.hardware.leases import lease_folder
 from pytest_mlperf.processes import ChildProcess, answer_of, ended, last_line

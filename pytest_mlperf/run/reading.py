@@ -54,12 +54,12 @@ from pytest_mlperf.run.figures import (
     start_findings,
     together,
 )
-from pytest_mlperf.run.light import Nearness, light_findings
 from pytest_mlperf.run.logs import DETAIL, Detail, TimedLog, parse_detail
 from pytest_mlperf.run.power.exporter import Exporter, ExporterLog, exported
 from pytest_mlperf.run.power.figures import CLOCK_SET, Hosted, metered, sampled
 from pytest_mlperf.run.power.sampling import PowerLog
 from pytest_mlperf.run.recorded import read_recorded
+from pytest_mlperf.run.roofline_share import Nearness, light_findings
 from pytest_mlperf.run.server import Answers, ServerLog, answer_findings, served
 from pytest_mlperf.run.worker.closed_loop import LOG
 from pytest_mlperf.stores.endpoints import version_of

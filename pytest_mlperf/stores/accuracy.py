@@ -9,8 +9,8 @@ from typing import Any
 
 from pytest_mlperf.core.case import path_part
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.extension import Leverage
 from pytest_mlperf.core.measurement import Accuracy, Scored
+from pytest_mlperf.judge.inputs import Leverage
 from pytest_mlperf.stores import atomic
 
 

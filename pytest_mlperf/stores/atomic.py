@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_mlperf.core.errors import MlperfError, text_of
-from pytest_mlperf.core.foreign_text import visible
+from pytest_mlperf.core.untrusted_text import visible
 
 
 def write_text(path: Path, text: str) -> None:

@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar, cast
 from pydantic import ValidationError
 
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.core.foreign_text import escaped
 from pytest_mlperf.core.untrusted import parse_json
+from pytest_mlperf.core.untrusted_text import escaped
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.atomic import LOCK_HELP, BusyError, LockedFolder, NoLocksError, alone_in
 from pytest_mlperf.stores.foreign import (

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
-from pytest_mlperf.core.foreign_text import encodable, shown
 from pytest_mlperf.core.job import MLC_ENDPOINTS
 from pytest_mlperf.core.numbers import COUNTED, LEAST, MOST, plural, quantity
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.untrusted import parse_json
+from pytest_mlperf.core.untrusted_text import encodable, shown
 from pytest_mlperf.stores.foreign import UnfitError, lines_of, read_foreign, read_regular
 
 CONFIG = "config.yaml"

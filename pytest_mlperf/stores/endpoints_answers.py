@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import shown
+from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.stores.endpoints import EVENTS, SAMPLES, TITLE, events_of
 from pytest_mlperf.stores.foreign import read_foreign
 

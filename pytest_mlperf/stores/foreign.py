@@ -10,16 +10,16 @@ import reprlib
 import stat
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import encodable, visible
+from pytest_mlperf.core.errors import MlperfError, text_of
 from pytest_mlperf.core.untrusted import parse_json, parse_toml
+from pytest_mlperf.core.untrusted_text import encodable, visible
 
 if TYPE_CHECKING:  # a worker in a foreign Python reads logs, and has no pydantic
     from pydantic import ValidationError
@@ -257,6 +257,19 @@ class NumpyArchive:
     def read(self, name: str) -> Any:
         """Return an array."""
         return _array(name, self._archive.read(self._members[name]))
+
+
+def read_arrays(path: Path, names: Sequence[str], *, max_bytes: int) -> list[Any]:
+    """Return arrays of an .npz file, which is at most so large packed and unpacked.
+
+    Raises:
+        ValueError: It cannot be read, is no archive with these arrays, or is larger.
+    """
+    try:
+        archive = NumpyArchive(read_regular(path, max_bytes), max_bytes=max_bytes)
+        return [archive.read(name) for name in names]
+    except BROKEN_ARCHIVES as error:
+        raise ValueError(text_of(error)) from error
 
 
 def _array(name: str, content: bytes) -> Any:

@@ -18,9 +18,9 @@ from typing import IO, Any
 from pydantic import TypeAdapter
 
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import encodable
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.untrusted import parse_json
+from pytest_mlperf.core.untrusted_text import encodable
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, Shape, read_regular
 

@@ -14,9 +14,9 @@ from pydantic import TypeAdapter
 
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import encodable, json_text
 from pytest_mlperf.core.numbers import Count
 from pytest_mlperf.core.results import SCHEMA, CaseResult, Results
+from pytest_mlperf.core.untrusted_text import encodable, json_text
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.foreign import (

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
-from pytest_mlperf.core.foreign_text import visible
+from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.stores.atomic import write_whole
 from pytest_mlperf.stores.foreign import content_of
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.results import Results
+from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.stores.database import Store, StoreError, opened, shown_url
 from pytest_mlperf.stores.results import read_results
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_mlperf.core.foreign_text import nearest
+from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.suite.find import LOADED
 from pytest_mlperf.suite.limits import gateable
 from pytest_mlperf.suite.model import Suite

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, WithJsonSchema
 
-from pytest_mlperf.core.foreign_text import nearest, shown
 from pytest_mlperf.core.metrics import METRICS, OF_BENCHMARKS, Dimension
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.search import Condition
+from pytest_mlperf.core.untrusted_text import nearest, shown
 from pytest_mlperf.suite.values import Defect, Rates, Share, seconds
 
 LATENCIES = tuple(

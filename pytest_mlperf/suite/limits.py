@@ -8,8 +8,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pytest_mlperf.core.foreign_text import nearest, shown
-from pytest_mlperf.core.judge.accuracy import Margin
 from pytest_mlperf.core.metrics import (
     AT_POINTS,
     COUNTS,
@@ -32,6 +30,8 @@ from pytest_mlperf.core.metrics import (
     at_point,
     point_of,
 )
+from pytest_mlperf.core.rulings.accuracy import Margin
+from pytest_mlperf.core.untrusted_text import nearest, shown
 from pytest_mlperf.suite.tables import OF_BEST, AccuracyLimit, EngineEntry, ScenarioEntry
 from pytest_mlperf.suite.values import Defect, share
 

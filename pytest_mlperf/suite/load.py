@@ -12,8 +12,8 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.foreign_text import nearest, shown
 from pytest_mlperf.core.untrusted import parse_toml
+from pytest_mlperf.core.untrusted_text import nearest, shown
 from pytest_mlperf.stores.foreign import UnfitError, read_regular
 from pytest_mlperf.suite.model import Inconsistent, Suite
 from pytest_mlperf.suite.values import Defect, KeyPath

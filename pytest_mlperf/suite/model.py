@@ -10,8 +10,6 @@ from pydantic import Field, StrictStr, WithJsonSchema, model_validator
 from pytest_mlperf import registry
 from pytest_mlperf.core.case import NAME, Phase, Profile
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.foreign_text import nearest, shown
-from pytest_mlperf.core.judge.accuracy import Margin
 from pytest_mlperf.core.metrics import (
     FOUND,
     LOOPS,
@@ -22,6 +20,8 @@ from pytest_mlperf.core.metrics import (
 )
 from pytest_mlperf.core.roofline.gpu import PEAKS, GpuPrice, GpuSpec, parse_gpu
 from pytest_mlperf.core.roofline.work import AnyWork
+from pytest_mlperf.core.rulings.accuracy import Margin
+from pytest_mlperf.core.untrusted_text import nearest, shown
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
 from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.core.judge.ratio import FIRST_LOOK
+from pytest_mlperf.judge.ratio import FIRST_LOOK
 from pytest_mlperf.suite.claims import accelerators_of, metric_of, scenario_of, side_of
 from pytest_mlperf.suite.load import line_of, lines_of_tables
 from pytest_mlperf.suite.model import Suite

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
-from pytest_mlperf.core.foreign_text import closest, texts_in
+from pytest_mlperf.core.untrusted_text import closest, texts_in
 from pytest_mlperf.suite.load import line_of
 
 

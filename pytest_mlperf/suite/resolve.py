@@ -33,7 +33,7 @@ from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import load_round
 from pytest_mlperf.rounds.endpoints import seed_sets
 from pytest_mlperf.suite.benchmarks import benchmark_job
-from pytest_mlperf.suite.elsewhere import elsewhere, find
+from pytest_mlperf.suite.environments import elsewhere, find
 from pytest_mlperf.suite.libraries import require_libraries
 from pytest_mlperf.suite.places import all_of, available, expand, local, near
 from pytest_mlperf.suite.plan import Planned

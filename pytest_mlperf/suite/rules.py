@@ -9,8 +9,8 @@ from typing import Any
 from pytest_mlperf import registry
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.core.extension import Builder
-from pytest_mlperf.core.foreign_text import nearest, shown
 from pytest_mlperf.core.job import STREAMS
+from pytest_mlperf.core.untrusted_text import nearest, shown
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.suite.model import PHASES, Suite
 from pytest_mlperf.suite.places import expand, unset_in

@@ -22,7 +22,6 @@ from pydantic import (
 )
 
 from pytest_mlperf.core.case import Arrivals, SuiteScenario
-from pytest_mlperf.core.foreign_text import shown
 from pytest_mlperf.core.metrics import (
     AT_POINTS,
     METRICS,
@@ -31,6 +30,7 @@ from pytest_mlperf.core.metrics import (
     SERVER_METRICS,
     UNGATED,
 )
+from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
 from pytest_mlperf.suite.find import FindEntry

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pytest_mlperf.core.declaration import declaration_of
 from pytest_mlperf.core.errors import MlperfError, SuiteError
-from pytest_mlperf.core.foreign_text import shown
+from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.registry import Group, check_options, registered, resolve
 
 WORDS: Mapping[Any, str] = {

@@ -12,8 +12,8 @@ from typing import Annotated, Literal, TypeGuard
 from pydantic import AfterValidator, BeforeValidator, StrictStr, WithJsonSchema
 
 from pytest_mlperf.core.case import NAME, TECHNIQUES
-from pytest_mlperf.core.foreign_text import nearest, shown
 from pytest_mlperf.core.numbers import LEAST, MOST
+from pytest_mlperf.core.untrusted_text import nearest, shown
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds.endpoints import ULTRA_LOW
 

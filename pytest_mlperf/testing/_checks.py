@@ -16,9 +16,8 @@ from typing import Any
 
 from pytest_mlperf import registry
 from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError, UnavailableError
-from pytest_mlperf.core.extension import Builder, Dataset, Scorer, Scores
+from pytest_mlperf.core.extension import Builder, Dataset, Scorer, Scores, own_length
 from pytest_mlperf.core.job import Expected
-from pytest_mlperf.engines.llm.generation import own_length
 from pytest_mlperf.run import score as scoring
 from pytest_mlperf.run.worker import samples as data_sets
 from pytest_mlperf.run.worker.conversations import conversations

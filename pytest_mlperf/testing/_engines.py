@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.extension import Dataset, Engine
-from pytest_mlperf.core.judge.ruling import miscounted
+from pytest_mlperf.core.rulings.ruling import miscounted
 from pytest_mlperf.run.worker import samples as data_sets
 from pytest_mlperf.testing._checks import check_factory, demand, name_of, short
 from pytest_mlperf.testing._sink import RecordingSink

@@ -11,9 +11,9 @@ import pytest
 
 from pytest_mlperf.bench.creep import with_creep
 from pytest_mlperf.core.baseline import Property
-from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.judge.rule_r import RuleR
 from tests.cli.lab import git
 from tests.cli.test_history import FILE, accept, measured
 from tests.reports.verdicts import CASE, metric

@@ -14,12 +14,12 @@ from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.job import Job
-from pytest_mlperf.core.judge.rule_r import RuleR
-from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.suite.plan import plan_suite
 from tests.core.made import make_run

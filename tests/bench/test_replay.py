@@ -26,12 +26,12 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.pair import OUTCOMES
 from pytest_mlperf.bench.performance import judge_performance
 from pytest_mlperf.bench.policy import Policy, rule_for
-from pytest_mlperf.core.judge.ratio import judge_ratio
-from pytest_mlperf.core.judge.ruling import Ruling, values
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.rulings.ruling import Ruling, values
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.judge.ratio import judge_ratio
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.stores.accuracy import AccuracyPasses

@@ -13,10 +13,10 @@ from pytest_mlperf.bench.performance import judge_performance, unjudged
 from pytest_mlperf.bench.policy import Policy, Update
 from pytest_mlperf.bench.runner import Unjudgeable
 from pytest_mlperf.core.contention import Contention
-from pytest_mlperf.core.judge.ruling import Ruling
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.reports.terminal.text import failure

@@ -33,7 +33,7 @@ def project(tmp_path: Path) -> tuple[Path, Job, str]:
         job(tmp_path / "suites", SERVED),
         model=str(tmp_path / "model"),
         engine=Factory(
-            target="pytest_mlperf.engines.null:NullEngine",
+            target="pytest_mlperf.builtin.null:NullEngine",
             options={"serve": ["../serve.sh"], "args": [f"--adapter={tmp_path}/adapter.bin", "."]},
         ),
         dataset=Factory(target="data:Samples", options={"path": str(tmp_path / "files")}),

@@ -21,7 +21,8 @@ def libraries_of(module: str) -> tuple[str, ...]:
     not count, nor does the standard library.
 
     Args:
-        module: E.g. "pytest_mlperf.scorers.rouge", whose helpers are in pytest_mlperf.scorers.
+        module: E.g. "pytest_mlperf.adapters.scorers.rouge",
+            whose helpers are in pytest_mlperf.adapters.scorers.
     """
     top = module.partition(".")[0]
     spec = importlib.util.find_spec(top)

@@ -31,7 +31,7 @@ ENGINE = '''\
 
 from pathlib import Path
 
-from pytest_mlperf.engines.null import NullEngine
+from pytest_mlperf.builtin.null import NullEngine
 
 
 class Acme(NullEngine):

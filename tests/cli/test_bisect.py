@@ -27,7 +27,7 @@ SUITE = f'{ACME}{suites.OFFLINE}[limits]\nthroughput = {{ max_drop = "20%" }}\n'
 
 ENGINE = """\
 # Change {}.
-from pytest_mlperf.engines.null import NullEngine
+from pytest_mlperf.builtin.null import NullEngine
 
 class Acme(NullEngine):
     def __init__(self, dataset, model=None, precision=""):

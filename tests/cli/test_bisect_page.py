@@ -15,7 +15,7 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.cli.bisect._page import heading, log, result, step
 from pytest_mlperf.core.bisection import Mark
-from pytest_mlperf.core.foreign_text import clean
+from pytest_mlperf.core.untrusted_text import clean
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.lineage import BuildAt

@@ -139,7 +139,7 @@ def test_another_engine_starts_the_case_anew_and_says_so(project: Path, say: Say
 @pytest.mark.process
 def test_a_case_that_breaks_is_told_and_the_others_go_on(project: Path, say: Say) -> None:
     Path("broken.py").write_text(
-        "from pytest_mlperf.engines.null import NullEngine\n\n\n"
+        "from pytest_mlperf.builtin.null import NullEngine\n\n\n"
         "class Broken(NullEngine):\n"
         "    def __enter__(self):\n"
         "        raise OSError('no such chip')\n",

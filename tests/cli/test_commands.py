@@ -17,8 +17,8 @@ from pytest_mlperf import __version__, cli
 from pytest_mlperf.cli import build_parser, init, main
 from pytest_mlperf.cli.schema import SCHEMAS, published
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError
-from pytest_mlperf.core.foreign_text import clean
 from pytest_mlperf.core.removed import REMOVED
+from pytest_mlperf.core.untrusted_text import clean
 from pytest_mlperf.suite.plan import plan_suite
 from tests.children import PYTHON
 from tests.cli.lab import ROOT

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.bench.policy import rule_for
 from pytest_mlperf.cli.explain import matching, rule_of_pair, thresholds, turns
-from pytest_mlperf.core.judge.rule_r import RuleR, Value, judge
-from pytest_mlperf.core.judge.standing import Decision
-from pytest_mlperf.core.metrics import METRICS, Direction
+from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, percent
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.judge.rule_r import RuleR, Value, judge
 from pytest_mlperf.stores.results import write_results
 from tests.cli.lab import (
     ACCURACY,

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.adapters.engines.openai.echo import echo_server
+from tests.adapters.engines.openai.test_parity import save_tokenizer
 from tests.cli.test_export import HIGHEST, SAID, exported, fill, judged_by_their_checker
 from tests.cli.text import Say
-from tests.engines.openai.echo import echo_server
-from tests.engines.openai.test_parity import save_tokenizer
 
 pytest.importorskip("httptools")
 

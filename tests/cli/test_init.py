@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.adapters.datasets.user_prompts import UserPromptsDataset
 from pytest_mlperf.cli.init import ENGINES
-from pytest_mlperf.datasets.user_prompts import UserPromptsDataset
 from pytest_mlperf.suite.plan import plan_suite
 from pytest_mlperf.suite.resolve import dataset_of
 from tests.cli.text import Say

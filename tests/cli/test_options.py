@@ -61,7 +61,7 @@ def test_every_extension_declares_its_options_and_its_libraries() -> None:
         failures += [(group, name, defect, keys) for defect, keys in defects.items() if keys]
     assert failures == []
     assert libraries_of("no_such_package.engines") == ()
-    assert libraries_of("pytest_mlperf.engines.no_such_engine") == ()
+    assert libraries_of("pytest_mlperf.adapters.engines.no_such_engine") == ()
 
     assert {
         key: {library.name: library.extra for library in read(*key).libraries} for key in EXTRAS
@@ -144,7 +144,7 @@ def test_json_holds_the_same_of_names_or_of_everything(say: Say) -> None:
     assert (found["schema"], found["kind"]) == (1, "pytest-mlperf options")
     assert (list(found["engines"]), list(found["datasets"])) == ([], ["imagenet"])
     own = found["datasets"]["imagenet"]
-    assert own["target"] == "pytest_mlperf.datasets.imagenet:ImageNetDataset"
+    assert own["target"] == "pytest_mlperf.adapters.datasets.imagenet:ImageNetDataset"
     assert own["options"]["size"] == {
         "type": "int",
         "required": False,

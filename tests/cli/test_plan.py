@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.cli.plan import JOB_MINUTES, MATRIX_LIMIT, in_words, runner_labels
-from pytest_mlperf.core.promise import APPEND, Promise
+from pytest_mlperf.core.guarantees import APPEND, Promise
 from tests.cli.lab import ACCURACY, CASE, PERFORMANCE, Lab
 from tests.cli.text import Say, differing, flat, page, widest
 

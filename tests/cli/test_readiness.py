@@ -168,7 +168,7 @@ WITHOUT_MORE = {
 def url() -> Iterator[str]:
     for name in NEEDED:
         pytest.importorskip(name)
-    from tests.engines.openai.echo import echo_server
+    from tests.adapters.engines.openai.echo import echo_server
 
     with echo_server(4, service_ms=0) as found:
         yield found

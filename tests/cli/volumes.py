@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from pytest_mlperf.builtin.null import NullEngine
 from pytest_mlperf.core.extension import Sink
-from pytest_mlperf.engines.null import NullEngine
 
 SHAPE = (2, 4, 4)
 

@@ -17,11 +17,11 @@ from typing import Any, get_args
 
 import pytest
 
+from pytest_mlperf.adapters.engines.serving import Server
+from pytest_mlperf.builtin.null import NullEngine
+from pytest_mlperf.builtin.synthetic import SyntheticDataset
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.datasets.synthetic import SyntheticDataset
-from pytest_mlperf.engines.devices import TABLE, VARIABLE, Form, check, form_of, understood
-from pytest_mlperf.engines.null import NullEngine
-from pytest_mlperf.engines.serving import Server
+from pytest_mlperf.hardware.devices import TABLE, VARIABLE, Form, check_devices, form_of, understood
 from pytest_mlperf.run.worker.worker import built_engine
 from tests.contracts import trees, wheels
 from tests.contracts.signatures import Source
@@ -156,7 +156,7 @@ def test_names_that_would_be_mistaken_are_refused(
                 install(tmp_path / str(place), library, at)
             error = ""
             try:
-                check(["json", library], {VARIABLE: listed} if listed else {})
+                check_devices(["json", library], {VARIABLE: listed} if listed else {})
             except RunError as refusal:
                 error = str(refusal)
         start = f"CUDA_VISIBLE_DEVICES has {expected}" if expected else ""
@@ -184,7 +184,7 @@ def test_every_engine_and_server_is_checked_before_it_loads(
     with pytest.raises(RunError, match=r"vllm 0\.23\.0 takes numbers alone"):
         built_engine(spec, SyntheticDataset())
     # A server is checked before it starts.
-    monkeypatch.setattr("pytest_mlperf.engines.serving.find_program", str)
+    monkeypatch.setattr("pytest_mlperf.adapters.engines.serving.find_program", str)
     options: dict[str, Any] = {"engine": "openai", "model": None, "health": "/health"}
     options |= {"start_timeout_s": 1.0, "environment": {}}
     for command in (["/bin/vllm", "serve"], [sys.executable, "-m", "vllm.entrypoints.cli.main"]):

@@ -72,7 +72,7 @@ VARIABLES = {
 
 def reads(module: str, holders: Mapping[str, str]) -> dict[str, set[str]]:
     """Return the attributes that a module's text reads from TensorRT-LLM's objects."""
-    name = ".".join(filter(None, ["pytest_mlperf.engines.tensorrt_llm", module]))
+    name = ".".join(filter(None, ["pytest_mlperf.adapters.engines.tensorrt_llm", module]))
     found: dict[str, set[str]] = {}
     for node in ast.walk(ast.parse(Path(str(importlib.import_module(name).__file__)).read_text())):
         if not isinstance(node, ast.Attribute):

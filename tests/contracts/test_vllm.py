@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.engines.llm.generation import Generation
-from pytest_mlperf.engines.vllm import (
+from pytest_mlperf.adapters.engines.llm.generation import Generation
+from pytest_mlperf.adapters.engines.vllm import (
     RESERVED,
     VllmOptions,
     engine_arguments,
     media_arguments,
     most_together,
 )
-from pytest_mlperf.engines.vllm._library import (
+from pytest_mlperf.adapters.engines.vllm._library import (
     IMPORTED,
     OLDEST,
     SETTINGS,

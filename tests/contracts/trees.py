@@ -13,9 +13,17 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.engines.llm.generation import Generation
-from pytest_mlperf.engines.tensorrt_llm import SCHEDULER_POLICIES, TensorRtLlmOptions, llm_arguments
-from pytest_mlperf.engines.tensorrt_llm._requests import ConfigObject, Member, sampling_arguments
+from pytest_mlperf.adapters.engines.llm.generation import Generation
+from pytest_mlperf.adapters.engines.tensorrt_llm import (
+    SCHEDULER_POLICIES,
+    TensorRtLlmOptions,
+    llm_arguments,
+)
+from pytest_mlperf.adapters.engines.tensorrt_llm._requests import (
+    ConfigObject,
+    Member,
+    sampling_arguments,
+)
 from tests.contracts.signatures import Missing, Source
 
 TABLE = Path(__file__).with_name("tensorrt_llm.json")

@@ -26,10 +26,10 @@ from pytest_mlperf.core.bisection import (
     speed_of,
     steps,
 )
-from pytest_mlperf.core.judge.ratio import Ratio, judge_drop
-from pytest_mlperf.core.judge.rule_r import RuleR, Value
-from pytest_mlperf.core.judge.standing import Decision
-from pytest_mlperf.core.metrics import Direction
+from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.judge.ratio import Ratio, judge_drop
+from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.judge.rule_r import RuleR, Value
 
 GOOD, BAD, UNDECIDED, SKIPPED = Mark.GOOD, Mark.BAD, Mark.UNDECIDED, Mark.SKIPPED
 

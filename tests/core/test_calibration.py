@@ -13,10 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.bench.policy import rule_for
-from pytest_mlperf.core.baseline import Property, SessionNoise
-from pytest_mlperf.core.judge.rule_r import RuleR, Value, judge, minimum_detectable_change
-from pytest_mlperf.core.judge.standing import Decision
-from pytest_mlperf.core.metrics import Direction
+from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.noise import (
     Noise,
     Series,
@@ -41,6 +38,9 @@ from pytest_mlperf.core.noise.calibration import (
     most_runs,
     settings_of,
 )
+from pytest_mlperf.judge.inputs import Direction, SessionNoise
+from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.judge.rule_r import RuleR, Value, judge, minimum_detectable_change
 from tests.core.made import present
 
 GPU = uncalibrated("H200")

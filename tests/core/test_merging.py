@@ -12,10 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.judge.many import FALSE_SHARE, FEW
-from pytest_mlperf.core.judge.rule_r import RuleR
-from pytest_mlperf.core.judge.ruling import ruling_of
-from pytest_mlperf.core.judge.together import Before, is_open, settle
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.results import (
     Absent,
@@ -31,7 +27,11 @@ from pytest_mlperf.core.results import (
     second_day,
     suspected,
 )
+from pytest_mlperf.core.rulings.multiplicity import Before, is_open, settle
+from pytest_mlperf.core.rulings.ruling import ruling_of
 from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.judge.multiplicity import FALSE_SHARE, FEW
+from pytest_mlperf.judge.rule_r import RuleR
 from tests.reports import verdicts
 from tests.reports.verdicts import CASE, metric, session
 from tests.reports.verdicts import verdict as made

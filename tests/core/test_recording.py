@@ -14,7 +14,6 @@ from pytest_mlperf.core.energy import Power
 from pytest_mlperf.core.energy.exporter import ExportedEnergy
 from pytest_mlperf.core.energy.meter import WallEnergy
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.recording import (
     Action,
@@ -29,6 +28,7 @@ from pytest_mlperf.core.recording import (
     why_never,
 )
 from pytest_mlperf.core.verdict import Gate, GateState, MetricVerdict, Outcome
+from pytest_mlperf.judge.rule_r import RuleR
 from tests.core.made import make_baseline_run, make_run
 from tests.reports.verdicts import OK, run
 

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.search import (
     CLAMP,
     LONGEST_STEP,
@@ -30,6 +29,7 @@ from pytest_mlperf.core.search import (
     result,
     tried,
 )
+from pytest_mlperf.judge.robustness import Decision
 from tests.suites.tiny_twin import load_tool
 
 TTFT = Condition(metric="ttft_p99", below=1.0)

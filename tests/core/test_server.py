@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.prometheus import is_page, page_samples
+from pytest_mlperf.adapters.engines.openai._capabilities import is_page
+from pytest_mlperf.core.prometheus import page_samples
 from pytest_mlperf.core.server import ServerReading, read_server, server_seen, together
 from pytest_mlperf.core.server.changes import server_changes, server_in_words
 

@@ -16,8 +16,7 @@ from pytest_mlperf.bench.policy import rule_for
 from pytest_mlperf.core.baseline import BaselineRun, geometric_means
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.history import CaseHistory, CaseSeries, SessionPoint
-from pytest_mlperf.core.judge.rule_r import Value
-from pytest_mlperf.core.judge.sides import pooled
+from pytest_mlperf.core.rulings.sides import pooled
 from pytest_mlperf.core.trend import (
     TrendPoint,
     TrendStep,
@@ -28,6 +27,7 @@ from pytest_mlperf.core.trend import (
     versions,
     why_no_ratio,
 )
+from pytest_mlperf.judge.rule_r import Value
 from tests.core.made import make_baseline_run, present
 
 CASE = Case(

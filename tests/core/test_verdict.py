@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.core.promise import Promise
+from pytest_mlperf.core.guarantees import Promise
 from pytest_mlperf.core.reason import Key, Reason, measured_again, of_gpus
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, final_word, worst
 from tests.reports.verdicts import DROP, PROVISIONAL_DROP, metric

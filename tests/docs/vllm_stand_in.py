@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, os.environ["REPOSITORY"])
 
-from tests.engines.openai import echo
+from tests.adapters.engines.openai import echo
 
 ANSWER = ("Paris", " is", " the", " capital", ".")
 

@@ -6,8 +6,8 @@ import time
 from array import array
 from collections.abc import Sequence
 
+from pytest_mlperf.builtin.null import NullEngine
 from pytest_mlperf.core.extension import Sink
-from pytest_mlperf.engines.null import NullEngine
 
 BATCH, SAMPLE_S = 16, 0.003
 

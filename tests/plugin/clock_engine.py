@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from pytest_mlperf.builtin.null import NullEngine
 from pytest_mlperf.core.extension import Sink
-from pytest_mlperf.engines.null import NullEngine
 
 _real = time.time
 

@@ -15,18 +15,12 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.bench.case import baseline_file
-from pytest_mlperf.core.baseline import (
-    Baseline,
-    BaselineRun,
-    HistoryEntry,
-    Property,
-    Record,
-    SessionNoise,
-)
+from pytest_mlperf.core.baseline import Baseline, BaselineRun, HistoryEntry, Property, Record
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware import host as cpu
+from pytest_mlperf.judge.inputs import SessionNoise
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.results import read_results
 from tests.sessions import SEEN, spread

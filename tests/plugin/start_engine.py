@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
+from pytest_mlperf.builtin.null import NullEngine
 from pytest_mlperf.core.extension import Sink
-from pytest_mlperf.engines.null import NullEngine
 
 
 class SlowStart(NullEngine):

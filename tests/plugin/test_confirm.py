@@ -33,11 +33,9 @@ from pytest_mlperf.bench.earlier import deciding
 from pytest_mlperf.bench.performance import judge_performance
 from pytest_mlperf.bench.policy import Confirm, Phase, Policy
 from pytest_mlperf.core.job import Job
-from pytest_mlperf.core.judge.ratio import Ratio
-from pytest_mlperf.core.judge.ruling import Ruling, ruling_of
-from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.paths import placeless
+from pytest_mlperf.core.rulings.ruling import Ruling, ruling_of
 from pytest_mlperf.core.verdict import (
     InTurns,
     MetricVerdict,
@@ -48,6 +46,8 @@ from pytest_mlperf.core.verdict import (
     beside_accuracy,
 )
 from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.judge.ratio import Ratio
+from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.measure import ProcessResult, ProcessTask
@@ -547,7 +547,7 @@ def test_options_that_changed_are_interleaved_with_those_of_the_baseline(
 
 READS_A_VARIABLE = """
 import os
-from pytest_mlperf.engines.null import NullEngine
+from pytest_mlperf.builtin.null import NullEngine
 
 class Acme(NullEngine):
     def __init__(self, dataset, model=None, precision=""):

@@ -55,7 +55,7 @@ import os
 import re
 from pathlib import Path
 
-from pytest_mlperf.engines.null import NullEngine
+from pytest_mlperf.builtin.null import NullEngine
 
 SCENARIO = Path(os.environ["FAKE_NVML_SCENARIO"])
 

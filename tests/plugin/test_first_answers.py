@@ -10,7 +10,7 @@ import pytest
 from pytest_mlperf.core.baseline import AccuracyBaseline
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.stores import accuracy_baselines
-from tests.engines.openai.scripted import (
+from tests.adapters.engines.openai.scripted import (
     DONE,
     Asked,
     Manner,

@@ -30,7 +30,7 @@ ENGINE = '''\
 
 import time
 
-from pytest_mlperf.engines.null import NullEngine
+from pytest_mlperf.builtin.null import NullEngine
 
 
 class Steady(NullEngine):

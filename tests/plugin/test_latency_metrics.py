@@ -38,7 +38,7 @@ COALESCED = '''\
 
 import time
 
-from pytest_mlperf.engines.null import NullEngine
+from pytest_mlperf.builtin.null import NullEngine
 
 
 class InFours(NullEngine):

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.core.verdict import Outcome
-from tests.engines.openai.echo import echo_server
+from tests.adapters.engines.openai.echo import echo_server
 from tests.plugin.project import Project, spec_of
 
 HELD_UP = """

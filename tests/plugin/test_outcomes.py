@@ -35,7 +35,7 @@ BROKEN = """
 import os
 from pathlib import Path
 from pytest_mlperf.core.extension import Engine
-from pytest_mlperf.engines.null import NullEngine
+from pytest_mlperf.builtin.null import NullEngine
 
 class Raises(Engine):
     def __init__(self, dataset, model, precision): pass

@@ -20,7 +20,7 @@ ENGINE = '''\
 """An engine whose int8 is twice as fast and wrong in every tenth sample; it has no int4."""
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.engines.null import NullEngine
+from pytest_mlperf.builtin.null import NullEngine
 
 
 class Rounding(NullEngine):

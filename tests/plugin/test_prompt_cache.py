@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from pytest_mlperf.adapters.datasets.user_prompts import UserPromptsDataset
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.verdict import Outcome, Verdict
-from pytest_mlperf.datasets.user_prompts import UserPromptsDataset
-from tests.engines.openai.scripted import Asked, PrefixCache, Scripted
+from tests.adapters.engines.openai.scripted import Asked, PrefixCache, Scripted
 from tests.plugin.project import Project, case
 
 CASE: Case = case(workload="served", scenario="Concurrency", engine="openai")

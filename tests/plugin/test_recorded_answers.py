@@ -10,8 +10,8 @@ import pytest
 
 from pytest_mlperf.cli import main
 from pytest_mlperf.core.verdict import Outcome, Verdict
+from tests.adapters.engines.word_model import save_model
 from tests.cli.recorded import ANSWERS, edit_events
-from tests.engines.word_model import save_model
 from tests.plugin.project import Project
 
 pytest.importorskip("tokenizers")

@@ -86,7 +86,7 @@ BESIDE = """
 import shutil
 from pathlib import Path
 
-from pytest_mlperf.engines.null import NullEngine
+from pytest_mlperf.builtin.null import NullEngine
 
 class Beside(NullEngine):
     def __enter__(self):  # another session ends while this one measures

@@ -166,7 +166,7 @@ def test_a_test_that_measures_twice_has_one_benchmark(project: Project) -> None:
         def test_twice(mlperf):
             for _ in range(2):
                 mlperf.run(
-                    engine="pytest_mlperf.engines.null:NullEngine",
+                    engine="pytest_mlperf.builtin.null:NullEngine",
                     options={"latency_s": 0.002, "batch_size": 16, "threads": 1},
                     min_duration="100ms",
                     target_qps=500,

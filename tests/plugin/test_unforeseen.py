@@ -65,7 +65,7 @@ def test_a_log_that_cannot_be_written_costs_no_verdict(project: Project) -> None
 
 
 LEAVES = """
-from pytest_mlperf.engines.null import NullEngine
+from pytest_mlperf.builtin.null import NullEngine
 
 class Leaves(NullEngine):
     def __exit__(self, *error):

@@ -82,7 +82,7 @@ ENDING = """
 import os
 import pathlib
 
-from pytest_mlperf.engines.null import NullEngine as Ending
+from pytest_mlperf.builtin.null import NullEngine as Ending
 
 made = pathlib.Path("made")
 if made.exists():

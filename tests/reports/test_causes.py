@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_mlperf.core.causes import Cause, Strength
-from pytest_mlperf.reports.terminal.figures import likely, section
+from pytest_mlperf.reports.rows import likely, section
 
 ENGINE = Cause(
     rule="engine",

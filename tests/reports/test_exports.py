@@ -8,9 +8,9 @@ import json
 import re
 from dataclasses import replace
 
-from pytest_mlperf.core.metrics import Direction
 from pytest_mlperf.core.results import Absent
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.export.exports import HEAD, better, csv_table, prometheus
 from pytest_mlperf.reports.export.github import MOST, commands
 from tests.reports.verdicts import CASE, DROP, OK, result, session, verdict

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.cli.explain import choose
-from pytest_mlperf.core.foreign_text import BROKEN, encodable, every_text, visible
-from pytest_mlperf.core.metrics import Direction
 from pytest_mlperf.core.results import Absent, CaseResult, Results
+from pytest_mlperf.core.untrusted_text import BROKEN, encodable, every_text, visible
+from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.export import exports, github, junit
 from pytest_mlperf.reports.export import junit as properties
 from pytest_mlperf.reports.export.github import commands

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.measurement import Accuracy, Subject
-from pytest_mlperf.core.metrics import METRICS, Direction
+from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import LABEL, CaseResult
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, worst
+from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.export.github import comment, summary
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.layout import Row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_mlperf.core.measurement import GpuRun, ReplicaRun, Run
-from pytest_mlperf.reports.terminal.figures import gpu_table, replica_table, server_table
+from pytest_mlperf.reports.rows import gpu_table, replica_table, server_table
 from tests.reports.verdicts import run
 
 MEASURED = run()

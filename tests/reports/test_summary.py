@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from pytest_mlperf.core.judge.ruling import of_load
 from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.rulings.ruling import of_load
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.terminal.advice import what_decides
 from pytest_mlperf.reports.terminal.text import summary

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.guarantees import Promise
 from pytest_mlperf.core.measurement import Accuracy, Run, Subject
-from pytest_mlperf.core.promise import Promise
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import (

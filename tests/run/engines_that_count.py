@@ -7,9 +7,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from pytest_mlperf.builtin.synthetic import SyntheticDataset
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
-from pytest_mlperf.datasets.synthetic import SyntheticDataset
-from pytest_mlperf.engines.llm.queueing import WorkQueue
+from pytest_mlperf.run.work_queue import WorkQueue
 
 
 def tokens_of(index: int) -> int:

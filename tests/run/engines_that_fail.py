@@ -18,7 +18,7 @@ from typing import Any, NoReturn, Self
 
 from pytest_mlperf.core.errors import UnavailableError
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
-from pytest_mlperf.engines.llm.queueing import WorkQueue
+from pytest_mlperf.run.work_queue import WorkQueue
 
 EXAMPLE = "example failure"
 

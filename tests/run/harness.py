@@ -33,8 +33,8 @@ WORKING_FOLDER = ROOT
 
 SEEDS = Seeds(qsl=3066443479025735752, sample_index=10688027786191513374, schedule=14962580)
 
-NULL = "pytest_mlperf.engines.null:NullEngine"
-SYNTHETIC = "pytest_mlperf.datasets.synthetic:SyntheticDataset"
+NULL = "pytest_mlperf.builtin.null:NullEngine"
+SYNTHETIC = "pytest_mlperf.builtin.synthetic:SyntheticDataset"
 FAILING = "tests.run.engines_that_fail:"
 
 

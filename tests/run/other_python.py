@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 import pytest_mlperf
-from pytest_mlperf.engines.null import NullEngine
+from pytest_mlperf.builtin.null import NullEngine
 
 VERSION = "1.0"
 FACTOR = 1

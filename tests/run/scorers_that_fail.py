@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_mlperf.core.errors import UnavailableError
-from pytest_mlperf.core.extension import Leverage, Scores
+from pytest_mlperf.core.extension import Scores
+from pytest_mlperf.judge.inputs import Leverage
 
 
 class Slow:

@@ -20,7 +20,7 @@ from pytest_mlperf.core.reason import Key
 from pytest_mlperf.run.curve import curve_figures, curve_validity, read_curve
 from pytest_mlperf.run.worker.closed_loop import COLUMNS, LOG, ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Asked, Conversations, Slots, conversations
-from tests.engines.recording import Samples
+from tests.adapters.engines.recording import Samples
 from tests.run.harness import FEWER
 from tests.run.test_curve import Answers, asked_for, log_of, point, refuse
 

@@ -44,7 +44,7 @@ def test_an_error_of_our_own_is_one_sentence_without_log_and_traceback(tmp_path:
     model = tmp_path / "m.onnx"
     model.write_bytes(b"no model")
     onnx = {
-        "engine": "pytest_mlperf.engines.onnxruntime:OnnxRuntimeEngine",
+        "engine": "pytest_mlperf.adapters.engines.onnxruntime:OnnxRuntimeEngine",
         "options": {"task": "anwser"},
         "model": str(model),
         "precision": "fp32",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.builtin.synthetic import SyntheticDataset
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
-from pytest_mlperf.datasets.synthetic import SyntheticDataset
 from pytest_mlperf.run.worker._delivery import PerformanceSink
 from pytest_mlperf.run.worker._in_order import InOrder
 from pytest_mlperf.testing import RecordingSink

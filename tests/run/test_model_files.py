@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf import engines
+from pytest_mlperf.adapters.engines import weight_files
+from pytest_mlperf.adapters.engines.llm.model_folder import weights_fact
 from pytest_mlperf.core.baseline import changed_keys
-from pytest_mlperf.engines import weight_files
-from pytest_mlperf.engines.llm.model_folder import weights_fact
 from pytest_mlperf.run.worker.model_files import model_files_facts
+from pytest_mlperf.stores import digests
 
 TWINS = Path(__file__).parents[2] / "suites" / "tiny"
 ADDED = {
@@ -29,12 +29,12 @@ ADDED = {
 
 @pytest.fixture(autouse=True)
 def _nothing_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "HASHED", set())
+    monkeypatch.setattr(digests, "HASHED", set())
 
 
 def facts(model: Path, options: Mapping[str, Any] | None = None) -> dict[str, str]:
     """Return what a fingerprint has, of an engine that hashes its weights by itself."""
-    engines.HASHED.clear()
+    digests.HASHED.clear()
     own = weights_fact(model) if model.is_dir() else {}
     return {**own, **model_files_facts(str(model), options or {})}
 

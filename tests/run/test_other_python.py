@@ -21,7 +21,7 @@ from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.measure import ProcessResult, ProcessTask, measure
 from pytest_mlperf.run.project import new_folder
-from pytest_mlperf.suite.elsewhere import earlier_build
+from pytest_mlperf.suite.environments import earlier_build
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from tests.jobs import job_of
 from tests.run import other_python

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.adapters.scorers.top1 import Top1Scorer
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import digest
 from pytest_mlperf.run.score import ACCURACY, AccuracyLog, Outputs
-from pytest_mlperf.scorers.top1 import Top1Scorer
 
 OUTPUTS = [number.to_bytes(8, "little") for number in (1, 2, 3, 3)]
 

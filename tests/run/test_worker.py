@@ -230,7 +230,7 @@ def test_what_cannot_be_built_is_one_line_that_names_the_cause(tmp_path: Path) -
             "engine",
             ["no module no_such_module in ", "pythonpath"],
         ),
-        ({"engine": "pytest_mlperf.engines.null:Nil"}, "engine", ["null.py has no 'Nil'"]),
+        ({"engine": "pytest_mlperf.builtin.null:Nil"}, "engine", ["null.py has no 'Nil'"]),
         ({"settings": settings("Server", latency_limit_ns=None)}, "worker", ["latency_limit_ns"]),
         ({"dataset": f"{FAILING}BrokenDataset"}, "dataset", ["OSError: example failure"]),
     ]

@@ -26,11 +26,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.adapters.scorers.code.livecodebench import Archive
+from pytest_mlperf.adapters.scorers.images._frechet import read_statistics
 from pytest_mlperf.cli import main
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.run.logs import parse_detail
-from pytest_mlperf.scorers.code.livecodebench import Archive
-from pytest_mlperf.scorers.images._frechet import read_statistics
 from pytest_mlperf.stores import accuracy_baselines, baselines, journal
 from pytest_mlperf.stores.results import read_manifest
 from tests.sources import ROOT

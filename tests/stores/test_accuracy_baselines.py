@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.baseline import Accepted, AccuracyBaseline, Rerun, kept, steps_per_point
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.core.extension import Leverage
 from pytest_mlperf.core.measurement import Accuracy, Scored
+from pytest_mlperf.judge.inputs import Leverage
 from pytest_mlperf.stores.accuracy import AccuracyPasses
 from pytest_mlperf.stores.accuracy_baselines import (
     FILE,

@@ -21,10 +21,10 @@ from pytest_mlperf.core.baseline import (
     HistoryEntry,
     Property,
     Record,
-    SessionNoise,
     with_record,
 )
 from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.judge.inputs import SessionNoise
 from pytest_mlperf.stores import baselines, documents
 from pytest_mlperf.stores.baselines import load, save, update
 from tests.core.made import present

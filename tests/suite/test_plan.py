@@ -11,7 +11,7 @@ import pytest
 
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
-from pytest_mlperf.core.judge.gate import GateWindow
+from pytest_mlperf.core.rulings.gate import GateWindow
 from pytest_mlperf.suite.plan import Planned, in_profile, plan_suite
 from pytest_mlperf.suite.resolve import built_scorer, dataset_of, model_of, scorer_of, settings_of
 from tests.jobs import job_of
@@ -397,7 +397,7 @@ def test_paths_are_relative_to_the_suite_and_variables_are_expanded(
         options={"latency_s": ["0.5", {"a": "x0.5"}]},
     )
     assert dataset == Factory(
-        target="pytest_mlperf.datasets.synthetic:SyntheticDataset",
+        target="pytest_mlperf.builtin.synthetic:SyntheticDataset",
         options={"samples": 8, "path": str((file.parent / "data").resolve())},
     )
     assert planned.engine.options == {"latency_s": ["${LATENCY}", {"a": "x${LATENCY}"}]}

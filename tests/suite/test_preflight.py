@@ -176,8 +176,8 @@ def test_a_folder_that_is_no_model_is_told_by_the_engine_that_would_load_it(tmp_
 def test_what_a_scorer_needs_beside_files_does_not_stop_a_run_of_performance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from pytest_mlperf.adapters.scorers.top1 import Top1Scorer
     from pytest_mlperf.core.errors import EnvironmentFault
-    from pytest_mlperf.scorers.top1 import Top1Scorer
 
     def sandbox(self: Top1Scorer) -> None:
         raise EnvironmentFault("no namespaces here")

@@ -13,11 +13,11 @@ from pytest_mlperf.registry import Group, check_call, check_options, name_of, re
 
 def test_a_name_leads_to_a_module_and_what_stands_in_it_and_everything_else_is_refused() -> None:
     places: dict[tuple[Group, str], str] = {
-        ("engines", "null"): "pytest_mlperf.engines.null:NullEngine",
-        ("engines", "onnxruntime"): "pytest_mlperf.engines.onnxruntime:OnnxRuntimeEngine",
-        ("datasets", "synthetic"): "pytest_mlperf.datasets.synthetic:SyntheticDataset",
-        ("datasets", "imagenet"): "pytest_mlperf.datasets.imagenet:ImageNetDataset",
-        ("scorers", "top1"): "pytest_mlperf.scorers.top1:Top1Scorer",
+        ("engines", "null"): "pytest_mlperf.builtin.null:NullEngine",
+        ("engines", "onnxruntime"): "pytest_mlperf.adapters.engines.onnxruntime:OnnxRuntimeEngine",
+        ("datasets", "synthetic"): "pytest_mlperf.builtin.synthetic:SyntheticDataset",
+        ("datasets", "imagenet"): "pytest_mlperf.adapters.datasets.imagenet:ImageNetDataset",
+        ("scorers", "top1"): "pytest_mlperf.adapters.scorers.top1:Top1Scorer",
         ("engines", "a.b_c:Name"): "a.b_c:Name",
         ("engines", "module:function"): "module:function",
     }
@@ -34,11 +34,11 @@ def test_every_registered_extension_can_be_imported() -> None:
         assert registered(group)
         assert all(callable(extension.load()) for extension in registered(group).values())
     names = {
-        "pytest_mlperf.scorers.top1:Top1Scorer": "top1",
-        "pytest_mlperf.scorers.mean_ap:MeanApScorer": "map",
-        "pytest_mlperf.scorers.rouge:RougeScorer": "rouge",
+        "pytest_mlperf.adapters.scorers.top1:Top1Scorer": "top1",
+        "pytest_mlperf.adapters.scorers.mean_ap:MeanApScorer": "map",
+        "pytest_mlperf.adapters.scorers.rouge:RougeScorer": "rouge",
         "mine:RougeScorer": "mine:RougeScorer",
-        "pytest_mlperf.scorers.top1:Other": "pytest_mlperf.scorers.top1:Other",
+        "pytest_mlperf.adapters.scorers.top1:Other": "pytest_mlperf.adapters.scorers.top1:Other",
     }
     assert {place: name_of("scorers", place) for place in names} == names
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.datasets.kits19 import OFFICIAL_MD5
+from pytest_mlperf.adapters.datasets.kits19 import OFFICIAL_MD5
 from pytest_mlperf.rounds import (
     LOADGEN,
     ROUNDS,

@@ -48,9 +48,9 @@ def test_overlapping_windows_are_better_than_windows_side_by_side(
     twin: Twin, answers: list[bytes]
 ) -> None:
     """Compare on the cases that windows side by side cover exactly."""
-    from pytest_mlperf.engines.onnxruntime import OnnxRuntimeEngine
-    from pytest_mlperf.scorers.dice import DiceScorer
-    from tests.engines.recording import Tokenless
+    from pytest_mlperf.adapters.engines.onnxruntime import OnnxRuntimeEngine
+    from pytest_mlperf.adapters.scorers.dice import DiceScorer
+    from tests.adapters.engines.recording import Tokenless
 
     chosen = [
         index

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.engines.recording import Tokenless
+from tests.adapters.engines.recording import Tokenless
 from tests.suites.tiny_twin import TINY, Twin, twin_marks
 
 pytestmark = twin_marks("onnxruntime")
@@ -91,7 +91,7 @@ def test_the_same_weights_answer_alike_in_torch(twin: Twin, answers: list[bytes]
     """The folder in Hugging Face's layout, through the engine torch-module."""
     pytest.importorskip("torch", reason="needs pytest-mlperf[lm]")
     pytest.importorskip("transformers", reason="needs pytest-mlperf[lm]")
-    from pytest_mlperf.engines.torch.module import TorchModuleEngine
+    from pytest_mlperf.adapters.engines.torch.module import TorchModuleEngine
 
     indices, sink = range(len(twin.dataset)), Tokenless(expected=len(twin.dataset))
     with TorchModuleEngine(

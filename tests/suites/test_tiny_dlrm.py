@@ -70,7 +70,7 @@ def test_the_data_are_what_the_model_of_clicks_draws(twin: Twin, clicks: Any) ->
 
 
 def test_its_layers_are_those_of_the_real_one_but_smaller() -> None:
-    from pytest_mlperf.engines.torch.module.dlrm import LayerSizes, read_sizes
+    from pytest_mlperf.adapters.engines.torch.module.dlrm import LayerSizes, read_sizes
 
     sizes, official = read_sizes(MODEL), LayerSizes()
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from pytest_mlperf.adapters.scorers.reasoning.scorer import REPEATS, GptOssScorer
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.scorers.reasoning.scorer import REPEATS, GptOssScorer
 from tests.suites.tiny_twin import TINY, Twin, ids_of, load_tool, packed, twin_marks
 
 pytestmark = twin_marks("transformers", "sympy", "pyarrow")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.datasets.cnn_dailymail import ALPACA
-from pytest_mlperf.engines.torch import TorchEngine
-from pytest_mlperf.scorers.rouge.scorer import RougeScorer
+from pytest_mlperf.adapters.datasets.cnn_dailymail import ALPACA
+from pytest_mlperf.adapters.engines.torch import TorchEngine
+from pytest_mlperf.adapters.scorers.rouge.scorer import RougeScorer
 from pytest_mlperf.testing import RecordingSink
 from tests.suites.tiny_twin import LANGUAGE, TINY, Twin, ids_of, packed, twin_marks
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.scorers.mixtral import MixtralScorer
-from pytest_mlperf.scorers.text import answer as number_of
+from pytest_mlperf.adapters.scorers.mixtral import MixtralScorer
+from pytest_mlperf.adapters.scorers.text import answer as number_of
 from pytest_mlperf.suite.plan import plan_suite
-from tests.scorers.test_sandbox import isolation
+from tests.adapters.scorers.test_sandbox import isolation
 from tests.suites.tiny_twin import LANGUAGE, TINY, Twin, ids_of, packed, twin_marks
 
 __all__ = ["isolation"]

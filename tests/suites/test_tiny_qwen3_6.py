@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf.adapters.engines.torch import TorchEngine
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.engines.torch import TorchEngine
 from tests.suites.tiny_twin import TINY, Twin, ask, load_tool, twin_marks
 
 pytestmark = twin_marks("torch", "transformers", "jinja2")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf.adapters.datasets.shopify import ShopifyDataset
+from pytest_mlperf.adapters.engines.torch import TorchEngine
+from pytest_mlperf.adapters.scorers.category_f1 import CategoryF1Scorer
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.datasets.shopify import ShopifyDataset
-from pytest_mlperf.engines.torch import TorchEngine
-from pytest_mlperf.scorers.category_f1 import CategoryF1Scorer
 from tests.suites.tiny_twin import TINY, Twin, ask, load_tool, twin_marks
 
 pytestmark = [*twin_marks("torch", "transformers", "pyarrow"), pytest.mark.torch]

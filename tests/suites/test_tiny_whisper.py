@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_mlperf.engines.llm.speech import spelled
+from pytest_mlperf.adapters.engines.llm.speech import spelled
 from tests.suites.tiny_twin import Twin, load_tool, twin_marks
 
 pytestmark = twin_marks("torch", "transformers", "whisper_normalizer")

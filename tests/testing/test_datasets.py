@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf import MlperfError, RunError, SuiteError, UnavailableError
-from pytest_mlperf.datasets.synthetic import SyntheticDataset
+from pytest_mlperf.builtin.synthetic import SyntheticDataset
 from pytest_mlperf.testing import check_dataset
 
 COUNTER = itertools.count()

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from pytest_mlperf import Dataset, registry
-from pytest_mlperf.builders import llmcompressor, modelopt, torchao, torchao_unet
+from pytest_mlperf.adapters.builders import llmcompressor, modelopt, torchao, torchao_unet
 from pytest_mlperf.testing import check_builder, check_dataset, check_engine, check_scorer
-from tests.datasets.test_files import WITHOUT_SUITE
+from tests.adapters.datasets.test_files import WITHOUT_SUITE
 
 pytestmark = [pytest.mark.process, pytest.mark.torch]
 

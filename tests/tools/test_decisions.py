@@ -14,20 +14,14 @@ import numpy as np
 import pytest
 
 from pytest_mlperf.bench.baseline import screen
-from pytest_mlperf.core.baseline import SessionNoise, surer
-from pytest_mlperf.core.judge._mean_change import usual_loss
-from pytest_mlperf.core.judge.formulas import t_isf
-from pytest_mlperf.core.judge.many import rule_among
-from pytest_mlperf.core.judge.rule_a import ScorePairs, judge_pairs
-from pytest_mlperf.core.judge.rule_r import (
-    RuleR,
-    Value,
-    judge,
-    minimum_detectable_change,
-)
-from pytest_mlperf.core.judge.standing import Decision, final_until
-from pytest_mlperf.core.metrics import Direction
 from pytest_mlperf.core.noise import session_noise
+from pytest_mlperf.judge._mean_change import usual_loss
+from pytest_mlperf.judge.formulas import t_isf
+from pytest_mlperf.judge.inputs import Direction, SessionNoise, surer
+from pytest_mlperf.judge.multiplicity import rule_among
+from pytest_mlperf.judge.robustness import Decision, final_until
+from pytest_mlperf.judge.rule_a import ScorePairs, judge_pairs
+from pytest_mlperf.judge.rule_r import RuleR, Value, judge, minimum_detectable_change
 from pytest_mlperf.run.worker._sink import batch_means_error
 from tests.core.made import make_run
 from tests.docs.pages import DOCS

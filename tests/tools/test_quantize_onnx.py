@@ -17,7 +17,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from pytest_mlperf.engines.onnxruntime import Kinds, read
+from pytest_mlperf.adapters.engines.onnxruntime import Kinds, read
 from tests.suites.tiny_twin import ROOT, Twin, load_tool
 
 TOOL = ROOT / "tools" / "quantize_onnx.py"

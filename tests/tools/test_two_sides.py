@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_mlperf.core.judge import ratio
-from pytest_mlperf.core.judge.ratio import judge_drop, judge_ratio
-from pytest_mlperf.core.judge.rule_r import RuleR, Value
-from pytest_mlperf.core.judge.sides import pooled
-from pytest_mlperf.core.judge.standing import Decision
-from pytest_mlperf.core.metrics import Direction
+from pytest_mlperf.core.rulings.sides import pooled
+from pytest_mlperf.judge import ratio
+from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.judge.ratio import judge_drop, judge_ratio
+from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.judge.rule_r import RuleR, Value
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ from decisions_lib import rule, two_days
 from decisions_lib.performance import DETECTED, SEED
 from decisions_lib.turns import FAIL, RULE, in_turns
 from decisions_lib.worlds import World, normal, runs
-from pytest_mlperf.core.judge.formulas import bound_of
-from pytest_mlperf.core.metrics import Direction
+from pytest_mlperf.judge.formulas import bound_of
+from pytest_mlperf.judge.inputs import Direction
 
 SDS = (0.002, 0.005, 0.009, 0.015, 0.03)
 """Relative standard deviations of runs."""

@@ -16,7 +16,7 @@ from decisions_lib import rule
 from decisions_lib.noise import MODELS, Floats, runs
 from decisions_lib.performance import SEED
 from pytest_mlperf.core.contention import TOLERATED, lost_change
-from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.judge.rule_r import RuleR
 
 TYPICAL = next(model for model in MODELS if model.name == "typical")
 LARGE = 0.5

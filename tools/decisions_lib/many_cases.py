@@ -14,7 +14,7 @@ import numpy as np
 from decisions_lib import rule
 from decisions_lib.noise import Bools, Floats
 from decisions_lib.performance import SEED
-from pytest_mlperf.core.judge.many import Among, Compared, among, estimate, rule_among
+from pytest_mlperf.judge.multiplicity import Among, Compared, among, estimate, rule_among
 
 CASES, METRICS = 200, 3
 PAIRS = CASES * METRICS

@@ -21,7 +21,7 @@ from decisions_lib.many_cases import (
 )
 from decisions_lib.noise import Bools
 from decisions_lib.performance import SEED
-from pytest_mlperf.core.judge.many import Among, level_again
+from pytest_mlperf.judge.multiplicity import Among, level_again
 
 DAYS = 10
 

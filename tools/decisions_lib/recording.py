@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decisions_lib.noise import Bools, Floats
-from pytest_mlperf.core.judge.formulas import t_isf
-from pytest_mlperf.core.judge.rule_r import RuleR, Value, log_scale
-from pytest_mlperf.core.judge.screening import SCREEN, first_run_effect, outliers
+from pytest_mlperf.core.rulings.screening import SCREEN, first_run_effect, outliers
+from pytest_mlperf.judge.formulas import t_isf
+from pytest_mlperf.judge.rule_r import RuleR, Value, log_scale
 
 LOOSE = 1.1
 """Cases whose runs are this many times likelier than `SCREEN` are screened one by one."""

@@ -14,10 +14,11 @@ from scipy import stats
 
 from decisions_lib import standing
 from decisions_lib.noise import Bools, Floats
-from pytest_mlperf.core.judge import rule_r
-from pytest_mlperf.core.judge.formulas import bound_of, t_isf
-from pytest_mlperf.core.judge.rule_r import RARE, RuleR, Value
-from pytest_mlperf.core.metrics import METRICS, Direction
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.judge import rule_r
+from pytest_mlperf.judge.formulas import bound_of, t_isf
+from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.judge.rule_r import RARE, RuleR, Value
 
 PASS, FAIL, INCONCLUSIVE, SEEMS_OK, SEEMS_DROP = 0, 1, 2, 3, 4
 """Codes of decisions in arrays; the last two are PROVISIONAL and lean this way."""

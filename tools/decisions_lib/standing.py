@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
 from decisions_lib.noise import Bools, Floats
-from pytest_mlperf.core.baseline import DAYS, LARGEST
-from pytest_mlperf.core.judge import standing as shipped
-from pytest_mlperf.core.judge.formulas import t_isf
-from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.judge import robustness as shipped
+from pytest_mlperf.judge.formulas import t_isf
+from pytest_mlperf.judge.inputs import DAYS, MAX_NOISE
+from pytest_mlperf.judge.rule_r import RuleR
 
 if TYPE_CHECKING:
     from decisions_lib.rule import Baselines
@@ -67,7 +67,7 @@ def learnt(base: Baselines, rule: RuleR) -> Learnt | None:
     variance = np.maximum((rule.prior_df * expected + base.inside) / all_df, rule.floor_sd**2)
     fair = 1 / (1 + 2 * run_df / all_df**2)
     excess = (base.squares - base.inside) / variance * fair - df
-    ratio = np.clip(excess / (df * times_of_session(sizes)), 0.0, LARGEST)
+    ratio = np.clip(excess / (df * times_of_session(sizes)), 0.0, MAX_NOISE)
     rounded = np.array([float(f"{one:.3g}") for one in ratio.ravel().tolist()])
     return Learnt(rounded.reshape(ratio.shape), float(df))
 
@@ -206,7 +206,7 @@ def seen(
     noise: Learnt | None,
     old: Bools,
 ) -> Seen:
-    """Return what runs show, as `pytest_mlperf.core.judge.standing` has it.
+    """Return what runs show, as `pytest_mlperf.judge.robustness` has it.
 
     Args:
         base: One for each case.

@@ -9,7 +9,7 @@ import numpy as np
 from decisions_lib import rule
 from decisions_lib.noise import Floats
 from decisions_lib.performance import SEED
-from pytest_mlperf.core.judge.many import Among, among, rule_among
+from pytest_mlperf.judge.multiplicity import Among, among, rule_among
 
 CASES, METRICS = 200, 3
 FEW_CASES = 6

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decisions_lib.noise import Bools, Floats
-from pytest_mlperf.core.judge import ratio
-from pytest_mlperf.core.judge.formulas import t_isf
-from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.judge import ratio
+from pytest_mlperf.judge.formulas import t_isf
+from pytest_mlperf.judge.rule_r import RuleR
 
 RULE = RuleR()
 

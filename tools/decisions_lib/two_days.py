@@ -16,8 +16,8 @@ from decisions_lib.noise import Bools, Floats
 from decisions_lib.performance import SEED
 from decisions_lib.recording import chosen, spare
 from decisions_lib.worlds import DAYS_NOW, DESIGNS, NAMED, RUNS, Slots, World
-from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.noise import uncalibrated
+from pytest_mlperf.judge.rule_r import RuleR
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Two sides of runs that are all there, or that are made in turns: are their promises kept?
 
-The shipped settings, quantiles and bounds on arrays: `compare` and `history` (core/judge/pooled),
-A/B and `[[pairs]]` (core/judge/ratio), and all metrics of a comparison together.
+The shipped settings, quantiles and bounds on arrays: `compare` and `history` (core/rulings/pooled),
+A/B and `[[pairs]]` (core/rulings/ratio), and all metrics of a comparison together.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from scipy import stats
 
 from decisions_lib.noise import Floats
 from decisions_lib.turns import FAIL, PASS, RULE, TURNS, in_turns, turns
-from pytest_mlperf.core.judge import sides as pooled
-from pytest_mlperf.core.judge.many import FALSE_SHARE, benjamini_hochberg
-from pytest_mlperf.core.judge.rule_r import RuleR
-from pytest_mlperf.core.judge.standing import CANDIDATE_DF, WIDEST
+from pytest_mlperf.core.rulings import sides as pooled
+from pytest_mlperf.judge.multiplicity import FALSE_SHARE, benjamini_hochberg
+from pytest_mlperf.judge.robustness import CANDIDATE_DF, WIDEST
+from pytest_mlperf.judge.rule_r import RuleR
 
 LIMIT = 0.03
 SEED = 20261122

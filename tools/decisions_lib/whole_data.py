@@ -15,13 +15,13 @@ import numpy as np
 
 from decisions_lib.noise import Floats
 from decisions_lib.performance import SEED
-from pytest_mlperf.core.extension import Leverage
-from pytest_mlperf.core.judge._mean_change import error_of
-from pytest_mlperf.core.judge.rule_a import ScorePairs, judge_pairs
-from pytest_mlperf.core.judge.standing import Decision
-from pytest_mlperf.scorers import auc
-from pytest_mlperf.scorers.detection import interpolated
-from pytest_mlperf.scorers.leverage import Shares, influences
+from pytest_mlperf.adapters.scorers import auc
+from pytest_mlperf.adapters.scorers.detection import interpolated
+from pytest_mlperf.adapters.scorers.leverage import Shares, influences
+from pytest_mlperf.judge._mean_change import error_of
+from pytest_mlperf.judge.inputs import Leverage
+from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.judge.rule_a import ScorePairs, judge_pairs
 
 PASSES = 200
 """Pairs of passes of a row; each counts twice, as either pass may be the baseline."""

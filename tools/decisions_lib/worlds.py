@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decisions_lib.noise import Floats
-from pytest_mlperf.core.judge.rule_r import RuleR
-from pytest_mlperf.core.metrics import METRICS, Direction
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.judge.rule_r import RuleR
 
 DESIGNS: Mapping[str, tuple[int, ...]] = {
     "4x2": (2,) * 4,

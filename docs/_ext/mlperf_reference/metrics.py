@@ -10,7 +10,8 @@ from mlperf_reference.markdown import code, named, slug, table, text
 from mlperf_reference.words import METRICS as WORDS
 from mlperf_reference.words import SCORES
 from pytest_mlperf.core.case import ScenarioName
-from pytest_mlperf.core.metrics import METRICS, UNGATED, Direction, Metric, gated_metrics
+from pytest_mlperf.core.metrics import METRICS, UNGATED, Metric, gated_metrics
+from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.registry import metrics as metrics_of
 from pytest_mlperf.registry import registered
 

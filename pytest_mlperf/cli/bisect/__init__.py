@@ -29,7 +29,7 @@ from pytest_mlperf.run.builds import remove_left
 from pytest_mlperf.run.lineage import BuildAt, commits, versions
 from pytest_mlperf.run.project import ignored_in_git, new_id
 from pytest_mlperf.stores.bisections import BisectStore, alone, folder_name
-from pytest_mlperf.suite.elsewhere import elsewhere
+from pytest_mlperf.suite.environments import elsewhere
 from pytest_mlperf.suite.plan import Planned
 
 PAIRS = 6

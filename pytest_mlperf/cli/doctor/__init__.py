@@ -33,13 +33,14 @@ from pytest_mlperf.cli.suites import (
     find_suites,
     require_accelerators,
 )
-from pytest_mlperf.core.baseline import DAYS, find
+from pytest_mlperf.core.baseline import find
 from pytest_mlperf.core.errors import BaselineError, MlperfError, SuiteError
-from pytest_mlperf.core.foreign_text import json_text
+from pytest_mlperf.core.guarantees import Promise, promise
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.promise import Promise, promise
+from pytest_mlperf.core.untrusted_text import json_text
 from pytest_mlperf.hardware.machine import Machine, detect
+from pytest_mlperf.judge.inputs import DAYS
 from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.run.checkpoints.build import about_builder, state_of
 from pytest_mlperf.stores import accuracy_baselines

@@ -21,9 +21,9 @@ from typing import Any
 
 from pytest_mlperf import registry
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError, UnavailableError
-from pytest_mlperf.core.foreign_text import broken
 from pytest_mlperf.core.imports import distribution
 from pytest_mlperf.core.job import Factory, Job
+from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.run.builds import Build, build_for
 from pytest_mlperf.run.child.events import (
     ERROR,

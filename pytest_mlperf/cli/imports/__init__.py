@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_mlperf.cli.imports import endpoints, mlperf
 from pytest_mlperf.cli.stored_results import add_runs_dir
-from pytest_mlperf.core.judge.rule_r import GATING_RUNS
+from pytest_mlperf.judge.rule_r import GATING_RUNS
 
 HELP = f"""\
 import mlperf reads trees of MLPerf submissions, whole repositories of results

@@ -12,12 +12,12 @@ from pytest_mlperf import __version__
 from pytest_mlperf.cli.output import as_typed, width
 from pytest_mlperf.core.case import Case, Division, Profile
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.judge.rule_r import GATING_RUNS, RuleR
-from pytest_mlperf.core.judge.ruling import rule_on
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
+from pytest_mlperf.core.rulings.ruling import rule_on
 from pytest_mlperf.core.verdict import Outcome, Unchecked, Verdict
+from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
 from pytest_mlperf.reports.formats import failure_message
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.layout import relative

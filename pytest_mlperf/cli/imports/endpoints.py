@@ -21,12 +21,12 @@ from pytest_mlperf.cli.imports._sessions import (
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import shown
 from pytest_mlperf.core.job import MLC_ENDPOINTS
 from pytest_mlperf.core.measurement import Run, Subject, moment_of
 from pytest_mlperf.core.metrics import METRICS, at_point, gated_metrics
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.run.curve import CurveLog, curve_figures, lengths_within
 from pytest_mlperf.run.recorded import recorded_window
 from pytest_mlperf.stores.endpoints import RecordedPoint, has_result, is_run_folder, read_point

@@ -17,12 +17,12 @@ from pytest_mlperf.cli.published import document, table_of
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import json_text
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS, gated_metrics
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.untrusted_text import json_text
 from pytest_mlperf.hardware.nvidia import accelerator_class
 from pytest_mlperf.hardware.specs import find_gpu
 from pytest_mlperf.reports.terminal.layout import relative

@@ -45,12 +45,12 @@ from pytest_mlperf.cli.update._proposals import (
 from pytest_mlperf.core.baseline import differences
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import BaselineError, EnvironmentFault, MlperfError
-from pytest_mlperf.core.judge.rule_r import GATING_RUNS
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.recording import changes
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import Machine, detect
+from pytest_mlperf.judge.rule_r import GATING_RUNS
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.reports.terminal.selection import idle_in_words
 from pytest_mlperf.run.project import ignored_in_git, is_tracked

@@ -13,7 +13,6 @@ from pytest_mlperf.bench.baseline import noise_of_sessions
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.policy import rule_beside
 from pytest_mlperf.core.baseline import (
-    DAYS,
     AccuracyBaseline,
     Baseline,
     Record,
@@ -23,15 +22,16 @@ from pytest_mlperf.core.baseline import (
     with_record,
 )
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.core.judge.rule_r import GATING_RUNS
-from pytest_mlperf.core.judge.ruling import is_worse
-from pytest_mlperf.core.judge.sample import countable, unrecordable
-from pytest_mlperf.core.judge.screening import screened
 from pytest_mlperf.core.noise.calibration import USUAL_RUNS
 from pytest_mlperf.core.numbers import change, points, quantity
 from pytest_mlperf.core.recording import Action, baseline_run, empty_baseline, new_record, why_never
 from pytest_mlperf.core.results import IMPORTED, CaseResult
+from pytest_mlperf.core.rulings.ruling import is_worse
+from pytest_mlperf.core.rulings.sample import countable, unrecordable
+from pytest_mlperf.core.rulings.screening import screened
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.judge.inputs import DAYS
+from pytest_mlperf.judge.rule_r import GATING_RUNS
 from pytest_mlperf.reports.terminal.advice import is_drop
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.stores import accuracy_baselines, baselines

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from statistics import NormalDist, fmean, variance
 
-from pytest_mlperf.core.baseline import LARGEST, SessionNoise
-from pytest_mlperf.core.judge.formulas import scatter
-from pytest_mlperf.core.judge.rule_r import RuleR, Value, by_session, log_scale
+from pytest_mlperf.judge.formulas import scatter
+from pytest_mlperf.judge.inputs import MAX_NOISE, SessionNoise
+from pytest_mlperf.judge.rule_r import RuleR, Value, by_session, log_scale
 
 CELLS = 100
 """Shares from 0 to 1 that are weighed against each other."""
@@ -260,7 +260,7 @@ class Noise:
         if self.session_df < 1 or self.session_share >= 1:
             return None
         ratio = self.session_share / (1 - self.session_share)
-        return SessionNoise(ratio=min(ratio, LARGEST), df=min(float(self.session_df), LARGEST))
+        return SessionNoise(ratio=min(ratio, MAX_NOISE), df=min(float(self.session_df), MAX_NOISE))
 
 
 def uncalibrated(accelerator: str) -> Noise:
@@ -473,7 +473,7 @@ def session_noise(
         further = OTHERS_WEIGHT * max(found.df for _, found in beside)
         squares += further * _ratio([found for _, found in beside])
         df += further
-    return SessionNoise(ratio=min(max(0.0, squares / df), LARGEST), df=df) if df else None
+    return SessionNoise(ratio=min(max(0.0, squares / df), MAX_NOISE), df=df) if df else None
 
 
 def _ratio(excesses: Sequence[_Excess]) -> float:

@@ -10,12 +10,13 @@ from statistics import fmean
 from typing import Literal
 
 from pytest_mlperf.core.baseline import Property, differences, require_positive
-from pytest_mlperf.core.judge.formulas import t_isf
-from pytest_mlperf.core.judge.rule_r import RuleR, Value, minimum_detectable_change
 from pytest_mlperf.core.measurement import day_groups
-from pytest_mlperf.core.metrics import METRICS, Direction
+from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.noise import FLOOR_SD, Learnt, Noise, Series, moderated, spread
 from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.judge.formulas import t_isf
+from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.judge.rule_r import RuleR, Value, minimum_detectable_change
 
 SCHEMA = 1
 """The version of the file format that this release reads and writes."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, UNGATED, Direction, gated_metrics
+from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, UNGATED, gated_metrics
 from pytest_mlperf.core.numbers import NotNegative, quantity
 from pytest_mlperf.core.roofline.bounds import (
     Resource,
@@ -24,6 +24,7 @@ from pytest_mlperf.core.roofline.bounds import (
 )
 from pytest_mlperf.core.roofline.gpu import EXAMPLE, KV_BYTES, PRECISIONS, GpuSpec, peak
 from pytest_mlperf.core.roofline.work import AnyWork, Circumstances, Decode, Diffusion
+from pytest_mlperf.judge.inputs import Direction
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,9 +13,9 @@ import pytest
 from pytest_mlperf import __version__
 from pytest_mlperf.core.fleet import CaseNeed, need_of
 from pytest_mlperf.hardware.machine import split
-from pytest_mlperf.plugin.carry import planned_of
 from pytest_mlperf.plugin.fleet.node import HERE
 from pytest_mlperf.plugin.options import Options, set_on_command_line
+from pytest_mlperf.plugin.report_json import planned_of
 from pytest_mlperf.suite.pairs import PlannedPair
 
 OF_SESSION = frozenset(

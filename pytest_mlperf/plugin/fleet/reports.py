@@ -11,10 +11,17 @@ import pytest
 
 from pytest_mlperf.bench.bench import broken
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.foreign_text import every_text
-from pytest_mlperf.plugin.carry import attached, case_result, conclude, emit, planned_of, report_of
+from pytest_mlperf.core.untrusted_text import every_text
 from pytest_mlperf.plugin.fleet.orders import CaseGroup
 from pytest_mlperf.plugin.fleet.shipping import take_back
+from pytest_mlperf.plugin.report_json import (
+    attached,
+    case_result,
+    conclude,
+    emit,
+    planned_of,
+    report_of,
+)
 from pytest_mlperf.plugin.session import MlperfSession, kind_of
 from pytest_mlperf.stores.atomic import unforeseen
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from pytest_mlperf import __version__
 from pytest_mlperf.core.errors import MlperfError, RunError
-from pytest_mlperf.core.foreign_text import json_text
 from pytest_mlperf.core.job import MLC_ENDPOINTS
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import at_point
 from pytest_mlperf.core.results import LABEL
 from pytest_mlperf.core.untrusted import parse_json
+from pytest_mlperf.core.untrusted_text import json_text
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.run.curve import read_curve
 from pytest_mlperf.run.worker.closed_loop import LOG, PointWindow

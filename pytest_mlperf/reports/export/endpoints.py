@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import json_text, visible
 from pytest_mlperf.core.results import LABEL
 from pytest_mlperf.core.untrusted import parse_json
+from pytest_mlperf.core.untrusted_text import json_text, visible
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.reports.export.about import About
 from pytest_mlperf.reports.export.curve_points import OURS, Point

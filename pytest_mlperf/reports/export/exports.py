@@ -9,11 +9,12 @@ from importlib import import_module
 from statistics import geometric_mean
 from typing import Any
 
-from pytest_mlperf.core.foreign_text import json_text, visible
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import METRICS, Direction
+from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import LABEL, CaseResult, Results
+from pytest_mlperf.core.untrusted_text import json_text, visible
 from pytest_mlperf.core.verdict import GateState, MetricVerdict, Verdict
+from pytest_mlperf.judge.inputs import Direction
 
 CASE = ("workload", "scenario", "engine", "precision", "accelerator")
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.causes import EXPLAINED, Siblings, Strength, causes
-from pytest_mlperf.core.foreign_text import some, visible
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import LABEL, Absent, CaseResult, Results
+from pytest_mlperf.core.untrusted_text import some, visible
 from pytest_mlperf.core.verdict import SEVERITY, Outcome, final_word
+from pytest_mlperf.reports.rows import invalid_runs, rows, with_gate
 from pytest_mlperf.reports.terminal.advice import (
     is_drop,
     lines_of,
@@ -20,7 +21,6 @@ from pytest_mlperf.reports.terminal.advice import (
     open_words,
     settling,
 )
-from pytest_mlperf.reports.terminal.figures import invalid_runs, rows, with_gate
 from pytest_mlperf.reports.terminal.precisions import (
     compared,
     origin,

@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable
 
 from pytest_mlperf.bench.official import placing_of
-from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.results import Absent, CaseResult, Results
+from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import final_word
 from pytest_mlperf.reports.terminal.advice import machine_wide
 

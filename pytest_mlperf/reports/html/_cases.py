@@ -18,8 +18,7 @@ from pytest_mlperf.core.numbers import change, interval, limit, percent, plural,
 from pytest_mlperf.core.results import IMPORTED, CaseResult
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict, final_word
 from pytest_mlperf.reports.html.model import Grouped, Packed, RunFiles, gated, rounded, tone
-from pytest_mlperf.reports.terminal.advice import REPLACE, accept, again, may_be_recorded, record
-from pytest_mlperf.reports.terminal.figures import (
+from pytest_mlperf.reports.rows import (
     cost,
     declared,
     gpu_table,
@@ -33,6 +32,7 @@ from pytest_mlperf.reports.terminal.figures import (
     title,
     verdict_tables,
 )
+from pytest_mlperf.reports.terminal.advice import REPLACE, accept, again, may_be_recorded, record
 
 TOLD = 10
 """Accepted baselines, the newest, whose reason is told; of those before them only the value."""

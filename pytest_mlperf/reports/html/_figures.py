@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, geometric_mean, stdev
 
-from pytest_mlperf.core.metrics import METRICS, Direction
+from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, duration, percent, points, quantity
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
+from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.html.model import (
     PARTS,
     TONES,
@@ -22,13 +23,7 @@ from pytest_mlperf.reports.html.model import (
     rounded,
     tone,
 )
-from pytest_mlperf.reports.terminal.figures import (
-    metric_cells,
-    paired_cells,
-    price_of,
-    score_cells,
-    title,
-)
+from pytest_mlperf.reports.rows import metric_cells, paired_cells, price_of, score_cells, title
 
 _TITLES = {metric.title for metric in METRICS.values()}
 

@@ -15,9 +15,9 @@ from importlib.resources import files
 from typing import Any
 
 from pytest_mlperf.core.control import seen_in_words
-from pytest_mlperf.core.foreign_text import every_text, visible
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import LABEL, Absent, Results
+from pytest_mlperf.core.untrusted_text import every_text, visible
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
 from pytest_mlperf.reports.html._cases import figures_of, in_words, shown
 from pytest_mlperf.reports.html._figures import (

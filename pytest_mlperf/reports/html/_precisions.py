@@ -9,7 +9,7 @@ from typing import Any
 from pytest_mlperf.core.metrics import COUNTS
 from pytest_mlperf.core.numbers import times
 from pytest_mlperf.reports.html.model import Figure, Grouped, Row, rounded
-from pytest_mlperf.reports.terminal.figures import title
+from pytest_mlperf.reports.rows import title
 from pytest_mlperf.reports.terminal.precisions import (
     Block,
     PrecisionEntry,

@@ -14,14 +14,14 @@ from typing import Any
 
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.history import CaseHistory, LatestVerdict
-from pytest_mlperf.core.judge.drift import LevelChange
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, interval, quantity
 from pytest_mlperf.core.results import LABEL
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
+from pytest_mlperf.judge.drift import LevelChange
 from pytest_mlperf.reports.html._page import as_json, bundled, page_environment, safe_text, text_of
 from pytest_mlperf.reports.html.model import Tone, tone
-from pytest_mlperf.reports.terminal.figures import shown, title
+from pytest_mlperf.reports.rows import shown, title
 from pytest_mlperf.reports.terminal.sessions import sparkline
 
 LISTED = 1000

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from pytest_mlperf.core.control import seen_in_words
-from pytest_mlperf.core.judge.many import Null
-from pytest_mlperf.core.judge.rule_r import GATING_RUNS, RuleR
-from pytest_mlperf.core.judge.together import nulls
+from pytest_mlperf.core.guarantees import APPEND, EITHER
 from pytest_mlperf.core.numbers import change, percent, plural
-from pytest_mlperf.core.promise import APPEND, EITHER
 from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.rulings.multiplicity import nulls
 from pytest_mlperf.core.verdict import Outcome, Verdict, final_word
-from pytest_mlperf.reports.terminal.figures import title
+from pytest_mlperf.judge.multiplicity import Null
+from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
+from pytest_mlperf.reports.rows import title
 from pytest_mlperf.reports.terminal.layout import unbroken
 
 MOST = 3

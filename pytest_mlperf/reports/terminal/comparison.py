@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pytest_mlperf.core.judge.sides import SPARE_SESSIONS
-from pytest_mlperf.core.judge.standing import WIDEST
 from pytest_mlperf.core.numbers import change, interval, plural, quantity
+from pytest_mlperf.core.rulings.sides import SPARE_SESSIONS
 from pytest_mlperf.core.trend import TrendPoint, TrendStep
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome
-from pytest_mlperf.reports.terminal.figures import metric_cells, shown, title
+from pytest_mlperf.judge.robustness import WIDEST
+from pytest_mlperf.reports.rows import metric_cells, shown, title
 from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, paragraphs, table, unbroken
 
 COLUMNS = ("verdict", "metric", "A", "B", "change", "interval", "limit", "runs")

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from pytest_mlperf.core.baseline import BaselineRun
-from pytest_mlperf.core.judge.ruling import values
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import limit, percent, plural, points, quantity
 from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.rulings.ruling import values
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
-from pytest_mlperf.reports.terminal.figures import machine, title
+from pytest_mlperf.reports.rows import machine, title
 from pytest_mlperf.reports.terminal.layout import fold, table
 
 INDENT = "  "

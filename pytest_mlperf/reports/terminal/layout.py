@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_mlperf.core.foreign_text import visible
+from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import Outcome
 
 LABEL = 10

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_mlperf.core.case import AUDITS, Kind
-from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.numbers import duration, plural
+from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.run.conditions import LONGEST_S, WAIT_IDLE_S, is_due
 from pytest_mlperf.suite.pairs import PlannedPair, Testable

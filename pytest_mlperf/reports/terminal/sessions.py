@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from pytest_mlperf.core.history import CaseHistory, SessionPoint
-from pytest_mlperf.core.judge.drift import LevelChange
 from pytest_mlperf.core.numbers import change, interval, plural, quantity
-from pytest_mlperf.reports.terminal.figures import shown, title
+from pytest_mlperf.judge.drift import LevelChange
+from pytest_mlperf.reports.rows import shown, title
 from pytest_mlperf.reports.terminal.layout import paragraph, paragraphs, table
 
 BLOCKS = "▁▂▃▄▅▆▇█"

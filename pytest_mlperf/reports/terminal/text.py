@@ -7,11 +7,25 @@ from collections.abc import Iterator, Sequence
 
 from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.causes import Cause
-from pytest_mlperf.core.foreign_text import visible
+from pytest_mlperf.core.guarantees import EITHER, RED
 from pytest_mlperf.core.numbers import duration, plural
-from pytest_mlperf.core.promise import EITHER, RED
 from pytest_mlperf.core.results import IMPORTED, LABEL, CaseResult, Results
+from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, Verdict, final_word
+from pytest_mlperf.reports.rows import (
+    beside,
+    changed,
+    cost,
+    declared,
+    gate,
+    invalid_runs,
+    light,
+    likely,
+    metric_notes,
+    rows,
+    searched,
+    verdict_tables,
+)
 from pytest_mlperf.reports.terminal.advice import (
     FEWEST,
     JUDGE,
@@ -27,20 +41,6 @@ from pytest_mlperf.reports.terminal.advice import (
     what_decides,
 )
 from pytest_mlperf.reports.terminal.advice import PROMISE as PROMISE_TOGETHER
-from pytest_mlperf.reports.terminal.figures import (
-    beside,
-    changed,
-    cost,
-    declared,
-    gate,
-    invalid_runs,
-    light,
-    likely,
-    metric_notes,
-    rows,
-    searched,
-    verdict_tables,
-)
 from pytest_mlperf.reports.terminal.layout import (
     column_widths,
     fold,

@@ -93,8 +93,8 @@ def code_of(module: str) -> list[Path]:
 def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
     """Let the builder write, complete what it wrote, and refuse what may carry code."""
     errors = importlib.import_module("pytest_mlperf.core.errors")
-    files = importlib.import_module("pytest_mlperf.engines")
-    some = importlib.import_module("pytest_mlperf.core.foreign_text").some
+    files = importlib.import_module("pytest_mlperf.stores.digests")
+    some = importlib.import_module("pytest_mlperf.core.untrusted_text").some
     imported = importlib.import_module("pytest_mlperf.registry").imported
     source, target = Path(spec["source"]), Path(spec["folder"])
     prompts: list[list[int]] = []
@@ -159,7 +159,7 @@ def calibrate(spec: dict[str, Any], _: Any) -> dict[str, Any]:
 def prompts_of(spec: dict[str, Any]) -> list[list[int]] | list[str]:
     """Return the samples: a pipeline's as captions, a language model's as token ids."""
     from pytest_mlperf.core.errors import RunError
-    from pytest_mlperf.registry import imported
+    from pytest_mlperf.registry import imported, target
     from pytest_mlperf.run.accuracy import fixed_order
     from pytest_mlperf.run.checkpoints._store import is_pipeline
     from pytest_mlperf.run.worker.samples import as_dataset
@@ -173,50 +173,10 @@ def prompts_of(spec: dict[str, Any]) -> list[list[int]] | list[str]:
             "build", f"calibration asks for {count:,} samples, and the data set has {total:,}"
         )
     indices = sorted(fixed_order(total)[:count])
-    return (captions if is_pipeline(folder) else token_ids)(folder, dataset, indices)
-
-
-def captions(_: Path, dataset: Any, indices: list[int]) -> list[str]:
-    """Return samples that are text, or have a "caption"."""
-    from pytest_mlperf.core.errors import RunError
-
-    texts = []
-    for index in indices:
-        sample = dataset.input(index)
-        text = sample.get("caption") if isinstance(sample, dict) else sample
-        if not isinstance(text, str):
-            raise RunError(
-                "build",
-                f'calibration: sample {index} is no text and has no "caption", which a pipeline '
-                "needs; use the data set coco_captions",
-            )
-        texts.append(text)
-    return texts
-
-
-def token_ids(folder: Path, dataset: Any, indices: list[int]) -> list[list[int]]:
-    """Return samples as token ids, texts by the model's tokenizer."""
-    from pytest_mlperf.core.errors import RunError
-    from pytest_mlperf.engines.llm.generation import TokenPrompts
-    from pytest_mlperf.engines.llm.model_folder import load_tokenizer, read_config
-
-    tokenizer = None
-    if isinstance(dataset.input(indices[0]), str):
-        tokenizer, _ = load_tokenizer("calibration", folder)
-    config = read_config(folder)
-    prompts = TokenPrompts(
-        dataset=dataset,
-        tokenizer=tokenizer,
-        vocabulary=config.vocabulary or sys.maxsize,
-        context=config.context,
-        max_new_tokens=0,
-        max_prompt_tokens=config.context,  # what is longer is cut: a builder generates nothing
-    )
-    try:
-        prompts.load(indices)
-    except RunError as error:
-        raise RunError("build", str(error)) from error
-    return [prompts[index] for index in indices]
+    form = "captions" if is_pipeline(folder) else "tokens"
+    make = imported("form of calibration prompts", target("calibration", form))
+    prompts: list[list[int]] | list[str] = make(folder, dataset, indices)
+    return prompts
 
 
 TASKS = {"about": about, "build": build, "calibration": calibrate}

@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.foreign_text import broken, encodable
 from pytest_mlperf.core.numbers import COUNTED, LEAST, LONGEST_S, MOST, WIDEST
 from pytest_mlperf.core.reason import SignKey
+from pytest_mlperf.core.untrusted_text import broken, encodable
 from pytest_mlperf.run.child.protocol import Event
 
 LONGEST = 8 * 2**20

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import IO, Any, Self
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError
-from pytest_mlperf.core.foreign_text import broken
+from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.processes import OUT_OF_MEMORY, ChildProcess, ended
 from pytest_mlperf.run.builds import Build
 from pytest_mlperf.run.child.events import (

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pytest_mlperf.core.case import ScenarioName
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import shown
+from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.run.logs import DETAIL
 
 SUMMARY = "mlperf_log_summary.txt"

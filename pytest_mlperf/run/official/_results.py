@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import shown
+from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.rounds import ROUNDS, Round, load_round
 from pytest_mlperf.rounds.published import OfficialResult
 from pytest_mlperf.run.logs import Detail

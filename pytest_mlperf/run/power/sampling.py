@@ -25,8 +25,8 @@ from typing import Any, Self
 from pytest_mlperf.core.energy import PAD_S
 from pytest_mlperf.core.energy.readings import Reading
 from pytest_mlperf.core.errors import RunError, text_of
-from pytest_mlperf.core.foreign_text import broken
 from pytest_mlperf.core.reason import of_gpus
+from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware.machine import UsedGpu
 from pytest_mlperf.hardware.rapl import CLOCK_STEP_S
 from pytest_mlperf.hardware.sampler import HUNG

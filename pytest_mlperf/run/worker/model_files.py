@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf import engines
-from pytest_mlperf.core.foreign_text import texts_in
+from pytest_mlperf.core.untrusted_text import texts_in
+from pytest_mlperf.stores import digests
 
 NEVER_LOADED = frozenset({".md", ".lock", ".log", ".pyc"})
 """Suffixes of files that no engine loads: documentation, and what a run writes itself."""
@@ -42,7 +42,7 @@ def model_files_facts(model: str | None, options: Mapping[str, Any]) -> dict[str
     return {
         key: digest
         for key, files in facts.items()
-        if (digest := _digest([one for one in files if one.resolve() not in engines.HASHED]))
+        if (digest := _digest([one for one in files if one.resolve() not in digests.HASHED]))
     }
 
 
@@ -81,5 +81,5 @@ def path_texts(value: Any) -> Iterator[str]:
 def _digest(files: Sequence[Path]) -> str:
     if not files:
         return ""
-    lines = [f"{file.name} {engines.sha256([file])}" for file in files]
+    lines = [f"{file.name} {digests.sha256([file])}" for file in files]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

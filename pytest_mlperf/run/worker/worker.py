@@ -24,10 +24,9 @@ from time import perf_counter
 from typing import Any, NoReturn, TextIO
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.extension import Dataset, Engine
+from pytest_mlperf.core.extension import Dataset, Engine, is_speech
 from pytest_mlperf.core.job import STREAMS, Factory, LoadGenSettings
-from pytest_mlperf.engines import devices
-from pytest_mlperf.engines.llm.speech import is_speech
+from pytest_mlperf.hardware import devices
 from pytest_mlperf.hardware.clock import LEAST_S
 from pytest_mlperf.hardware.contention import Watch, Window, port_here, session_of
 from pytest_mlperf.registry import imported
@@ -629,7 +628,7 @@ def built_engine(spec: WorkerSpec, dataset: Dataset) -> Engine:
     )
     if spec.handicap and engine.harness:
         raise RunError("engine", f"a handicap slows no load of {engine.harness}: leave it out")
-    devices.check(getattr(engine, "libraries", ()), os.environ)
+    devices.check_devices(getattr(engine, "libraries", ()), os.environ)
     return HandicapEngine(engine, spec.handicap) if spec.handicap else engine
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote
 
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
-from pytest_mlperf.core.foreign_text import shown, visible
+from pytest_mlperf.core.untrusted_text import shown, visible
 from pytest_mlperf.stores.atomic import disk_of
 
 WAIT_S = 10.0

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
-from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.history import (
     CaseHistory,
     CaseSeries,
@@ -24,6 +23,7 @@ from pytest_mlperf.core.history import (
 )
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.core.untrusted import inflate, parse_json
+from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.stores.database._backends import Backend, StoreError, connect, shown_url
 from pytest_mlperf.stores.database._schema import MIGRATIONS
 from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, Shape

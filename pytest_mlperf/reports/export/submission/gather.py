@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import nearest
 from pytest_mlperf.core.measurement import Accuracy, Run, median_run
 from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.reports.export.submission.layout import ANSWERS, DETAIL, SUMMARY
 from pytest_mlperf.rounds import Round, RoundScenario, RoundWorkload
 from pytest_mlperf.rounds.compliance import TESTS

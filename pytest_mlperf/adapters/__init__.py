@@ -1,0 +1,1 @@
+"""What a suite can `use`: engines, data sets, scorers and checkpoint builders."""

@@ -1,0 +1,119 @@
+"""Builders of quantised checkpoints, and what they share: the model they read, and its layers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf import RunError
+from pytest_mlperf.extension import Progress, Prompts, require_options
+
+SEED = 20_240_828
+"""Of whatever a library draws at random: the same build gives the same weights."""
+
+SMOOTHING = 0.8
+"""How much of the inputs' range SmoothQuant puts into the weights: its authors take it for Llama,
+NVIDIA for Stable Diffusion XL."""
+
+
+def choose(
+    builder: str,
+    recipe: str,
+    recipes: Mapping[str, Any],
+    *,
+    device: str,
+    max_prompt_tokens: int = 1,
+) -> Any:
+    """Return what a builder knows under the name of a recipe, once its options mean something."""
+    is_device = re.fullmatch(r"cpu|cuda(:\d+)?", device) is not None
+    rules = (
+        ("recipe", recipe, recipe in recipes, f"one of {', '.join(recipes)}"),
+        ("device", device, is_device, "cpu, cuda or cuda:N"),
+        ("max_prompt_tokens", max_prompt_tokens, max_prompt_tokens >= 1, "at least 1"),
+    )
+    require_options(f"builder {builder}", rules)
+    return recipes[recipe]
+
+
+def read_config(source: Path) -> Any:
+    """Return a model's configuration; one of weights that are quantised already is refused."""
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(
+        source, local_files_only=True, trust_remote_code=False
+    )
+    if getattr(config, "quantization_config", None) is not None:
+        raise RunError("build", f"{source}: the weights are quantised already; name plain ones")
+    return config
+
+
+def load(source: Path, config: Any, device: str, **more: Any) -> Any:
+    """Return a causal language model on a device.
+
+    Its type is the checkpoint's own, unless `more` has one. No code of its folder is run.
+    """
+    import torch
+    import transformers
+
+    require_gpu(device)
+    torch.manual_seed(SEED)
+    with torch.device(device):
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            source,
+            config=config,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+            **{"dtype": config.dtype or torch.float32, **more},
+        )
+    if missing := sorted(info["missing_keys"]):
+        raise RunError("build", f"{source}: the checkpoint lacks {missing[0]}")
+    return model.to(device).eval()
+
+
+def require_gpu(device: str) -> None:
+    """Refuse a device that is not here."""
+    import torch
+
+    if device != "cpu" and not torch.cuda.is_available():
+        raise RunError("build", f"device = {device!r}, and torch finds no GPU here")
+
+
+def outline(config: Any) -> Any:
+    """Return the model without weights: its layers and their shapes alone."""
+    import torch
+    import transformers
+
+    with torch.device("meta"):
+        return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+
+
+def linear_layers(model: Any) -> dict[str, Any]:
+    """Return the linear layers of a model by name, but for the one that gives its output."""
+    import torch
+
+    last = model.get_output_embeddings()
+    return {
+        name: layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, torch.nn.Linear) and layer is not last
+    }
+
+
+def name_of_output(model: Any) -> list[str]:
+    """Return the name of the layer that gives a model's output, in a list; [] for none."""
+    last = model.get_output_embeddings()
+    return [name for name, layer in model.named_modules() if layer is last]
+
+
+def look(model: Any, prompts: Prompts, max_prompt_tokens: int, progress: Progress) -> None:
+    """Run each prompt through a model, alone and without padding."""
+    import torch
+
+    with torch.inference_mode():
+        for done, prompt in enumerate(prompts, start=1):
+            model(input_ids=torch.tensor([prompt[:max_prompt_tokens]], device=model.device))
+            progress(done, len(prompts), "samples")

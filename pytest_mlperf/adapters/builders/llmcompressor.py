@@ -1,0 +1,136 @@
+"""Checkpoints by LLM Compressor: compressed tensors, for which vLLM has kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pytest_mlperf import Builder, RunError
+from pytest_mlperf.adapters.builders import (
+    SMOOTHING,
+    choose,
+    linear_layers,
+    load,
+    name_of_output,
+    read_config,
+)
+from pytest_mlperf.extension import PrecisionName, Progress, Prompts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LlmCompressorRecipe:
+    """What LLM Compressor does, by one of compressed-tensors' presets; whether it looks at samples.
+
+    "round": to the nearest; "gptq": error by error; "awq", "smoothquant": after scales were moved.
+    """
+
+    precision: PrecisionName
+    scheme: str
+    how: str = "round"
+    looks: bool = False
+
+
+RECIPES: Mapping[str, LlmCompressorRecipe] = {
+    "int8": LlmCompressorRecipe(precision="int8", scheme="W8A8"),
+    "int8-gptq": LlmCompressorRecipe(precision="int8", scheme="W8A8", how="gptq", looks=True),
+    "int8-smoothquant": LlmCompressorRecipe(
+        precision="int8", scheme="W8A8", how="smoothquant", looks=True
+    ),
+    "int4": LlmCompressorRecipe(precision="int4", scheme="W4A16"),
+    "int4-gptq": LlmCompressorRecipe(precision="int4", scheme="W4A16", how="gptq", looks=True),
+    "int4-awq": LlmCompressorRecipe(precision="int4", scheme="W4A16_ASYM", how="awq", looks=True),
+    "fp8": LlmCompressorRecipe(precision="fp8", scheme="FP8_DYNAMIC"),
+    "fp8-static": LlmCompressorRecipe(precision="fp8", scheme="FP8", looks=True),
+    "nvfp4": LlmCompressorRecipe(precision="nvfp4", scheme="NVFP4", looks=True),
+}
+
+
+class LlmCompressorBuilder(Builder):
+    """LLM Compressor's `oneshot`; checkpoints in the format of compressed-tensors.
+
+    Engines vllm and torch load the result. It pins a narrow range of versions of transformers, so
+    it mostly has an environment of its own: `python` in the build.
+    """
+
+    format: ClassVar = "compressed-tensors"
+    libraries: ClassVar = ("llmcompressor", "torch", "transformers")
+    distributions: ClassVar = ("llmcompressor", "compressed-tensors", "torch", "transformers")
+
+    def __init__(
+        self,
+        *,
+        recipe: str,
+        ignore: Sequence[str] = (),
+        max_prompt_tokens: int = 2048,
+        device: str = "cpu",
+    ) -> None:
+        """Check the options.
+
+        Args:
+            recipe: "int8" (W8A8: inputs too, as they come), "int8-gptq", "int8-smoothquant",
+                "int4" (W4A16: weights alone), "int4-gptq", "int4-awq" (made on GPUs alone), "fp8"
+                (inputs too, as they come), "fp8-static" (inputs by scales of the samples) or
+                "nvfp4". All but "int8", "int4" and "fp8" look at samples.
+            ignore: Further layers to leave alone, by name or as "re:.*gate.*"; the last one always
+                is.
+            max_prompt_tokens: Longer samples are cut.
+            device: "cpu", "cuda" or "cuda:N".
+        """
+        self._recipe: LlmCompressorRecipe = choose(
+            "llmcompressor", recipe, RECIPES, device=device, max_prompt_tokens=max_prompt_tokens
+        )
+        self._ignore = tuple(ignore)
+        self._most = max_prompt_tokens
+        self._device = device
+        self.precision = self._recipe.precision
+        self.calibrates = self._recipe.looks
+
+    def build(
+        self, source: Path, target: Path, prompts: Prompts, progress: Progress
+    ) -> Mapping[str, str]:
+        """Write the quantised checkpoint; progress is what the library prints."""
+        import torch
+        from llmcompressor import oneshot
+        from torch.utils.data import DataLoader
+
+        if self._recipe.how == "awq" and not torch.accelerator.is_available():
+            raise RunError("build", "AWQ in LLM Compressor searches its scales on a GPU alone")
+        model = load(source, read_config(source), self._device)
+        layers = len(linear_layers(model))
+        ignored = [*name_of_output(model), *self._ignore]
+        progress(0, layers, "layers")
+        # Each prompt is a batch of its own, without padding.
+        ids = [torch.tensor([list(prompt[: self._most])]) for prompt in prompts]
+        samples = [{"input_ids": each, "attention_mask": torch.ones_like(each)} for each in ids]
+        loader: Any = DataLoader(samples, batch_size=None, shuffle=False)
+        oneshot(
+            model=model,
+            recipe=list(self._modifiers(ignored)),
+            dataset=loader if samples else None,
+            # Samples are token ids already; without this it looks for a tokenizer, and needs one.
+            processor=object(),
+            num_calibration_samples=max(1, len(samples)),
+            shuffle_calibration_samples=False,
+        )
+        model.save_pretrained(target, save_compressed=True)
+        done = sum(hasattr(layer, "weight_scale") for layer in linear_layers(model).values())
+        return {
+            "quantisation": f"{self._recipe.scheme}, {self._recipe.how}",
+            "quantised": f"{done} of {layers} linear layers",
+        }
+
+    def _modifiers(self, ignored: Sequence[str]) -> Iterator[Any]:
+        from llmcompressor.modifiers.gptq import GPTQModifier
+        from llmcompressor.modifiers.quantization import QuantizationModifier
+        from llmcompressor.modifiers.transform.awq import AWQModifier
+        from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier
+
+        how = self._recipe.how
+        if how == "smoothquant":
+            yield SmoothQuantModifier(smoothing_strength=SMOOTHING)
+        if how == "awq":
+            yield AWQModifier()
+        last = GPTQModifier if how == "gptq" else QuantizationModifier
+        yield last(targets=["Linear"], scheme=self._recipe.scheme, ignore=list(ignored))

@@ -1,0 +1,109 @@
+"""Checkpoints by NVIDIA's ModelOpt: as TensorRT-LLM and vLLM load them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pytest_mlperf import Builder
+from pytest_mlperf.adapters.builders import choose, linear_layers, load, look, read_config
+from pytest_mlperf.extension import PrecisionName, Progress, Prompts, require_options
+
+KV_CACHES = ("fp8", "nvfp4")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelOptRecipe:
+    """One of ModelOpt's configurations; all of them look at samples."""
+
+    precision: PrecisionName
+    config: str
+
+
+RECIPES: Mapping[str, ModelOptRecipe] = {
+    "fp8": ModelOptRecipe(precision="fp8", config="FP8_DEFAULT_CFG"),
+    "int8-smoothquant": ModelOptRecipe(precision="int8", config="INT8_SMOOTHQUANT_CFG"),
+    "int4-awq": ModelOptRecipe(precision="int4-awq", config="INT4_AWQ_CFG"),
+    "w4a8-awq": ModelOptRecipe(precision="w4a8-awq", config="W4A8_AWQ_BETA_CFG"),
+    "nvfp4": ModelOptRecipe(precision="nvfp4", config="NVFP4_DEFAULT_CFG"),
+}
+
+
+class ModelOptBuilder(Builder):
+    """ModelOpt's post-training quantisation and export; hf_quant_config.json says what was done.
+
+    Engine tensorrt_llm loads all but "int8-smoothquant", which is for servers of your own; engine
+    vllm loads "fp8" and "nvfp4".
+    """
+
+    format: ClassVar = "modelopt"
+    libraries: ClassVar = ("modelopt", "torch", "transformers")
+    distributions: ClassVar = ("nvidia-modelopt", "torch", "transformers")
+    calibrates = True
+
+    def __init__(
+        self,
+        *,
+        recipe: str,
+        kv_cache: str | None = None,
+        max_prompt_tokens: int = 2048,
+        device: str = "cpu",
+    ) -> None:
+        """Check the options.
+
+        Args:
+            recipe: "fp8", "int8-smoothquant", "int4-awq" (W4A16), "w4a8-awq" (int4 weights, fp8
+                inputs) or "nvfp4"; all look at samples.
+            kv_cache: "fp8" or "nvfp4": also find scales for keys and values; None: none.
+            max_prompt_tokens: Longer samples are cut.
+            device: "cpu", "cuda" or "cuda:N".
+        """
+        self._recipe: ModelOptRecipe = choose(
+            "modelopt", recipe, RECIPES, device=device, max_prompt_tokens=max_prompt_tokens
+        )
+        valid = kv_cache in {None, *KV_CACHES}
+        require_options("builder modelopt", [("kv_cache", kv_cache, valid, " or ".join(KV_CACHES))])
+        self._kv_cache = kv_cache
+        self._most = max_prompt_tokens
+        self._device = device
+        self.precision = self._recipe.precision
+
+    def build(
+        self, source: Path, target: Path, prompts: Prompts, progress: Progress
+    ) -> Mapping[str, str]:
+        """Write the quantised checkpoint, all that is not quantised in the type of the source."""
+        import modelopt.torch.quantization as mtq
+        import torch
+        from modelopt.torch.export import export_hf_checkpoint
+
+        config = read_config(source)
+        model = load(source, config, self._device)
+        layers = len(linear_layers(model))
+        quantiser_config = getattr(mtq, self._recipe.config)
+        if self._kv_cache is not None:
+            cache: Any = getattr(mtq, f"{self._kv_cache.upper()}_KV_CFG")
+            quantiser_config = mtq.utils.update_quant_cfg_with_kv_cache_quant(
+                quantiser_config, cache["quant_cfg"]
+            )
+        mtq.quantize(
+            model,
+            quantiser_config,
+            forward_loop=lambda each: look(each, prompts, self._most, progress),
+        )
+        done = sum(_is_quantised(layer) for layer in linear_layers(model).values())
+        with torch.inference_mode():
+            export_hf_checkpoint(model, dtype=config.dtype or torch.float32, export_dir=target)
+        cache_too = f", {self._kv_cache} keys and values" if self._kv_cache else ""
+        return {
+            "quantisation": f"{self._recipe.config}{cache_too}",
+            "quantised": f"{done} of {layers} linear layers",
+        }
+
+
+def _is_quantised(layer: Any) -> bool:
+    quantizer: Any = getattr(layer, "weight_quantizer", None)
+    # Some recipes have two, one after the other.
+    inside: Any = quantizer if hasattr(quantizer, "__iter__") else [quantizer]
+    return any(getattr(each, "is_enabled", False) for each in inside)

@@ -1,0 +1,152 @@
+"""Checkpoints by torchao: weights of linear layers in eight or four bits, as safetensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pytest_mlperf import Builder, RunError
+from pytest_mlperf.adapters.builders import (
+    choose,
+    linear_layers,
+    load,
+    name_of_output,
+    outline,
+    read_config,
+)
+from pytest_mlperf.extension import PrecisionName, Progress, Prompts, require_options
+
+GROUP_SIZES = (16, 32, 64, 128, 256)
+
+TILE = 16
+"""Kernels for fp8 multiply matrices whose two sides are multiples of this."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TorchAoRecipe:
+    """What torchao does; where it is grouped, weights share scales in groups, not whole rows."""
+
+    precision: PrecisionName
+    how: str
+    grouped: bool = False
+
+
+RECIPES: Mapping[str, TorchAoRecipe] = {
+    "int8": TorchAoRecipe(precision="int8", how="int8 weights, a scale per output"),
+    "int8-dynamic": TorchAoRecipe(
+        precision="int8", how="int8 weights and inputs, a scale per output and per token"
+    ),
+    "int4": TorchAoRecipe(
+        precision="int4", how="int4 weights, a scale and a zero per group", grouped=True
+    ),
+    "fp8": TorchAoRecipe(precision="fp8", how="fp8 (e4m3) weights, a scale per output"),
+    "fp8-dynamic": TorchAoRecipe(
+        precision="fp8", how="fp8 (e4m3) weights and inputs, a scale per output and per token"
+    ),
+}
+
+
+class TorchAoBuilder(Builder):
+    """torchao through transformers' TorchAoConfig; looks at no samples.
+
+    Engines torch and vllm load the result. Everything but linear layers, and the last of them,
+    stays as it is.
+    """
+
+    format: ClassVar = "torchao"
+    libraries: ClassVar = ("torchao", "torch", "transformers")
+    distributions: ClassVar = ("torchao", "torch", "transformers", "safetensors")
+
+    def __init__(self, *, recipe: str, group_size: int = 32, device: str = "cpu") -> None:
+        """Check the options.
+
+        Args:
+            recipe: "int8": weights alone; "int8-dynamic": weights and, as they come, inputs;
+                "int4": weights alone; "fp8": weights alone; "fp8-dynamic": weights and inputs, made
+                and run on GPUs of compute capability 8.9 and later.
+            group_size: Weights of int4 that share a scale: 16, 32, 64, 128 or 256.
+            device: "cpu", "cuda" or "cuda:N"; what int4 makes on a GPU is packed for GPUs.
+        """
+        self._recipe: TorchAoRecipe = choose("torchao", recipe, RECIPES, device=device)
+        sizes = f"one of {', '.join(map(str, GROUP_SIZES))}"
+        rule = ("group_size", group_size, group_size in GROUP_SIZES, sizes)
+        require_options("builder torchao", [rule])
+        self._name = recipe
+        self._group_size = group_size
+        self._device = device
+        self.precision = self._recipe.precision
+
+    def build(
+        self,
+        source: Path,
+        target: Path,
+        prompts: Prompts,  # noqa: ARG002 - no recipe looks at any
+        progress: Progress,
+    ) -> Mapping[str, str]:
+        """Write the quantised checkpoint."""
+        import transformers
+
+        config = read_config(source)
+        plain = outline(config)
+        layers = linear_layers(plain)
+        left = [name for name, layer in layers.items() if not self._fits(layer)]
+        if len(left) == len(layers):
+            raise RunError(
+                "build", f"{source}: the model has no linear layer that {self._name} can quantise"
+            )
+        quantization = transformers.TorchAoConfig(
+            self._config(), modules_to_not_convert=[*name_of_output(plain), *left]
+        )
+        more = {"quantization_config": quantization}
+        if self._packed:
+            import torch
+
+            more["dtype"] = torch.bfloat16  # the only type that its kernels take
+        progress(0, len(layers) - len(left), "layers")
+        load(source, config, self._device, **more).save_pretrained(target)
+        return {
+            "quantisation": f"{self._recipe.how}{self._group}",
+            "quantised": f"{len(layers) - len(left)} of {len(layers)} linear layers",
+        }
+
+    @property
+    def _packed(self) -> bool:
+        return self._name == "int4" and self._device != "cpu"
+
+    @property
+    def _group(self) -> str:
+        if not self._recipe.grouped:
+            return ""
+        return f" of {self._group_size}, {'packed for GPUs' if self._packed else 'one a byte'}"
+
+    def _fits(self, layer: Any) -> bool:
+        if self._recipe.grouped:
+            return bool(layer.in_features % self._group_size == 0)
+        tiled = self._name == "fp8-dynamic"
+        return not tiled or not (layer.in_features % TILE or layer.out_features % TILE)
+
+    def _config(self) -> Any:
+        import torch
+        from torchao import quantization as ao
+
+        match self._name:
+            case "int8":
+                return ao.Int8WeightOnlyConfig()
+            case "int8-dynamic":
+                return ao.Int8DynamicActivationInt8WeightConfig()
+            case "fp8":
+                return ao.Float8WeightOnlyConfig()
+            case "fp8-dynamic":
+                return ao.Float8DynamicActivationFloat8WeightConfig(granularity=ao.PerRow())
+        if self._packed:
+            return ao.Int4WeightOnlyConfig(
+                group_size=self._group_size, int4_packing_format="tile_packed_to_4d"
+            )
+        # Packed weights have no kernels on most CPUs.
+        return ao.IntxWeightOnlyConfig(
+            weight_dtype=torch.int4,
+            granularity=ao.PerGroup(self._group_size),
+            mapping_type=ao.MappingType.ASYMMETRIC,
+        )

@@ -1,0 +1,330 @@
+"""Stable Diffusion XL by torchao: layers of the UNet and their inputs in eight bits.
+
+As in NVIDIA's submissions, convolutions and linear layers are quantised, input ranges are those of
+the first denoising steps, and SmoothQuant moves a part of int8 inputs' range into the weights, here
+those of linear layers. torchao has no kernels for convolutions in eight bits: their weights are
+written as matrices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pytest_mlperf import Builder, RunError
+from pytest_mlperf.adapters.builders import SEED, SMOOTHING, choose, require_gpu
+from pytest_mlperf.adapters.conventions import MATRIX_CONVOLUTIONS, NEGATIVE_PROMPT
+from pytest_mlperf.extension import PrecisionName, Progress, Prompts, require_options
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PipelineRecipe:
+    """What becomes of the UNet's layers."""
+
+    precision: PrecisionName
+    how: str
+
+
+RECIPES: Mapping[str, PipelineRecipe] = {
+    "int8-smoothquant": PipelineRecipe(
+        precision="int8",
+        how="int8 weights and inputs, a scale per output and one for all inputs, smoothed but for "
+        "convolutions",
+    ),
+    "fp8-static": PipelineRecipe(
+        precision="fp8", how="fp8 (e4m3) weights and inputs, a scale for all of each"
+    ),
+}
+
+LINEAR = re.compile(r"\.(ff\.net\.\d+(\.proj)?|attn\d\.to_[qkv])")
+"""Feed-forward layers, and projections to queries, keys and values. Left out, as in NVIDIA's
+submissions: attention's outputs, and layers that see the time or the size of an image alone."""
+
+CONVOLUTIONS = re.compile(r"\.conv[12]?$")
+"""Of residual blocks, and those that halve or double the size. Left out, as there: the first and
+the last one, and shortcuts."""
+
+SIDES = 16
+"""Kernels of GPUs take matrices whose sides are multiples of it; other convolutions are left."""
+
+LEAST = 1e-5
+"""Of a range: an input that is always 0 has a scale, too."""
+
+INT8_MOST, FP8_MOST = 127, 448
+
+
+class TorchAoUnetBuilder(Builder):
+    """A pipeline whose UNet is torchao's, calibrated on the first steps of captions' images.
+
+    Engine torch-diffusion loads the result. All other parts of the pipeline are written as they
+    were.
+    """
+
+    format: ClassVar = "torchao-pipeline"
+    libraries: ClassVar = ("torchao", "torch", "transformers", "diffusers")
+    distributions: ClassVar = ("torchao", "torch", "transformers", "diffusers", "safetensors")
+    calibrates = True
+
+    def __init__(
+        self,
+        *,
+        recipe: str,
+        steps: int = 20,
+        calibrated_steps: int = 8,
+        guidance_scale: float = 8.0,
+        negative_prompt: str = NEGATIVE_PROMPT,
+        smoothing: float = SMOOTHING,
+        device: str = "cpu",
+    ) -> None:
+        """Check the options.
+
+        Args:
+            recipe: "int8-smoothquant" or "fp8-static"; both look at captions.
+            steps: Denoising steps of an image, as of the engine.
+            calibrated_steps: The first of them, whose inputs are looked at; the others are not run.
+            guidance_scale: As of the engine.
+            negative_prompt: As of the engine.
+            smoothing: How much of int8 inputs' range goes into the weights, 0 to 1.
+            device: "cpu", "cuda" or "cuda:N".
+        """
+        self._recipe: PipelineRecipe = choose("torchao-unet", recipe, RECIPES, device=device)
+        rules = (
+            ("steps", steps, steps >= 1, "at least 1"),
+            (
+                "calibrated_steps",
+                calibrated_steps,
+                1 <= calibrated_steps <= steps,
+                f"1 to steps, {steps}",
+            ),
+            ("smoothing", smoothing, 0 <= smoothing <= 1, "a number from 0 to 1"),
+        )
+        require_options("builder torchao-unet", rules)
+        self._steps = steps
+        self._calibrated = calibrated_steps
+        self._generation = {"guidance_scale": guidance_scale, "negative_prompt": negative_prompt}
+        self._smoothing = smoothing
+        self._device = device
+        self.precision = self._recipe.precision
+
+    def build(
+        self, source: Path, target: Path, prompts: Prompts, progress: Progress
+    ) -> Mapping[str, str]:
+        """Write the pipeline with a quantised UNet."""
+        pipe = open_pipeline(source, self._device)
+        layers, kinds = quantised_layers(pipe.unet), Counter(map(_kind, pipe.unet.modules()))
+        if not layers:
+            raise RunError("build", f"{source}: the UNet has nothing to quantise")
+        with ranges_of(layers) as ranges:
+            self.look(pipe, prompts, progress)
+        quantised = Counter(map(_kind, layers.values()))
+        convolutions = [name for name, layer in layers.items() if _kind(layer) == CONVOLUTION]
+        for name in convolutions:
+            layers[name] = as_matrix(layers[name])
+            pipe.unet.set_submodule(name, layers[name])
+        for name, layer in layers.items():
+            self._quantise(layer, ranges[name], smooth=name not in convolutions)
+        pipe.unet.register_to_config(**{MATRIX_CONVOLUTIONS: convolutions})
+        self._save(pipe, layers, target)
+        return {
+            "quantisation": self._recipe.how,
+            "quantised": f"{quantised[LINEAR_LAYER]} of {kinds[LINEAR_LAYER]} linear layers and "
+            f"{quantised[CONVOLUTION]} of {kinds[CONVOLUTION]} convolutions of the UNet",
+            "ranges": f"of the first {self._calibrated} of {self._steps} steps",
+        }
+
+    def look(self, pipe: Any, prompts: Prompts, progress: Progress) -> None:
+        """Run the first steps of each caption's image, from noise of its own, and no more."""
+        import torch
+
+        def stop(pipe: Any, step: int, _: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+            pipe._interrupt = step + 1 >= self._calibrated  # as diffusers documents
+            return tensors
+
+        with torch.inference_mode():
+            for done, prompt in enumerate(prompts, start=1):
+                pipe(
+                    prompt,
+                    num_inference_steps=self._steps,
+                    generator=torch.Generator().manual_seed(SEED + done),
+                    output_type="latent",
+                    callback_on_step_end=stop,
+                    **self._generation,
+                )
+                progress(done, len(prompts), "samples")
+
+    def _quantise(self, layer: Any, most: Any, *, smooth: bool = True) -> None:
+        """Put torchao's weights into a layer, with the range of its inputs, (inputs,).
+
+        Convolutions are not smoothed: what goes into them is even, so that their weights would lose
+        more than their inputs win.
+        """
+        import torch
+        from torchao.float8.inference import Float8MMConfig
+        from torchao.quantization import Float8Tensor, Int8Tensor, PerRow, PerTensor
+        from torchao.quantization.quantize_.workflows import (
+            QuantizeTensorToFloat8Kwargs,
+            QuantizeTensorToInt8Kwargs,
+        )
+
+        weight = layer.weight.detach()
+        if self.precision == "int8":
+            factors = self._factors(weight, most) if smooth else None
+            small = Int8Tensor.from_hp(
+                weight if factors is None else (weight * factors).to(weight.dtype),
+                PerRow(),
+                act_quant_kwargs=QuantizeTensorToInt8Kwargs(granularity=PerTensor()),
+                # Of three dimensions, as the inputs of linear layers are.
+                act_quant_scale=(
+                    (most if factors is None else most / factors).amax() / INT8_MOST
+                ).reshape(1, 1, 1),
+                act_pre_scale=None if factors is None else 1 / factors,
+            )
+        else:
+            bound = most.amax().item()  # both bounds of what scales are found by: one scale
+            small = Float8Tensor.from_hp(
+                weight,
+                granularity=PerTensor(),
+                mm_config=Float8MMConfig(use_fast_accum=True),
+                act_quant_kwargs=QuantizeTensorToFloat8Kwargs(
+                    granularity=PerTensor(), hp_value_lb=bound, hp_value_ub=bound
+                ),
+            )
+        layer.weight = torch.nn.Parameter(small, requires_grad=False)
+
+    def _factors(self, weight: Any, most: Any) -> Any:
+        weights = weight.abs().amax(dim=0).float().clamp(min=LEAST)
+        return most**self._smoothing / weights ** (1 - self._smoothing)
+
+    def _save(self, pipe: Any, layers: Mapping[str, Any], target: Path) -> None:
+        """Write the pipeline; diffusers reads of the UNet's configuration what weights are."""
+        import diffusers
+        from diffusers.quantizers.auto import DiffusersAutoQuantizer
+        from torchao import quantization as ao
+
+        per = [ao.PerTensor(), ao.PerTensor() if self.precision == "fp8" else ao.PerRow()]
+        kind = {
+            "int8": ao.Int8StaticActivationInt8WeightConfig,
+            "fp8": ao.Float8DynamicActivationFloat8WeightConfig,
+        }[str(self.precision)]
+        plain = [
+            name
+            for name, layer in pipe.unet.named_modules()
+            if type(layer).__name__ == "Linear" and name not in layers
+        ]
+        config = diffusers.TorchAoConfig(
+            kind(granularity=per, set_inductor_config=False), modules_to_not_convert=plain
+        )
+        quantizer = DiffusersAutoQuantizer.from_config(config)
+        quantizer.validate_environment(device_map=None)
+        pipe.unet.hf_quantizer = quantizer
+        pipe.unet.register_to_config(quantization_config=config)
+        pipe.save_pretrained(target)
+
+
+def open_pipeline(source: Path, device: str) -> Any:
+    """Return a pipeline on a device, in the type of its UNet; no code of its folder is run.
+
+    MLPerf's folder has it in checkpoint_pipe, and beside it the scheduler to be used.
+    """
+    import diffusers
+    import safetensors
+    import transformers
+
+    require_gpu(device)
+    official = source / "checkpoint_pipe"
+    folder = official if official.is_dir() else source
+    scheduler = source / "checkpoint_scheduler" / "scheduler"
+    files = sorted((folder / "unet").glob("*.safetensors"))
+    if not files:
+        raise RunError("build", f"{folder / 'unet'}: has no safetensors files to quantise")
+    half = all(".fp16." in file.name for file in files)
+    if "quantization_config" in (folder / "unet" / "config.json").read_text("utf-8"):
+        raise RunError("build", f"{source}: the weights are quantised already; name plain ones")
+    with safetensors.safe_open(files[0], "pt") as opened:
+        dtype = opened.get_tensor(next(iter(opened.keys()))).dtype
+    if not scheduler.is_dir():
+        scheduler = folder / "scheduler"
+    euler = diffusers.EulerDiscreteScheduler  # which the engine takes, whatever is named
+    diffusers.logging.set_verbosity_error()  # of advice against fp16 on CPUs
+    diffusers.logging.disable_progress_bar()
+    transformers.logging.disable_progress_bar()
+    pipe = diffusers.StableDiffusionXLPipeline.from_pretrained(
+        folder,
+        dtype=dtype,
+        local_files_only=True,
+        use_safetensors=True,
+        variant="fp16" if half else None,
+        scheduler=euler.from_pretrained(scheduler, local_files_only=True),
+        add_watermarker=False,
+    )
+    pipe.set_progress_bar_config(disable=True)
+    return pipe.to(device)
+
+
+LINEAR_LAYER, CONVOLUTION = "Linear", "Conv2d"
+
+
+def _kind(layer: Any) -> str:
+    return type(layer).__name__
+
+
+def quantised_layers(unet: Any) -> dict[str, Any]:
+    """Return the layers of a UNet that are quantised, by name."""
+    return {
+        name: layer
+        for name, layer in unet.named_modules()
+        if (_kind(layer) == LINEAR_LAYER and LINEAR.search(name))
+        or (_kind(layer) == CONVOLUTION and CONVOLUTIONS.search(name) and _fits(layer))
+    }
+
+
+def _fits(layer: Any) -> bool:
+    """Tell whether a convolution is a matrix product of what lies below its kernel."""
+    outputs, inputs, *kernel = layer.weight.shape
+    plain = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
+    columns = inputs * prod(kernel)
+    return plain and layer.padding != "same" and not (outputs % SIDES or columns % SIDES)
+
+
+def as_matrix(layer: Any) -> Any:
+    """Return a linear layer that has a convolution's weights, as `MATRIX_CONVOLUTIONS` says."""
+    import torch
+
+    weight = layer.weight.detach().permute(0, 2, 3, 1).flatten(1)
+    with torch.device("meta"):
+        matrix = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=layer.bias is not None)
+    matrix.weight = torch.nn.Parameter(weight, requires_grad=False)
+    matrix.bias = layer.bias
+    return matrix
+
+
+@contextmanager
+def ranges_of(layers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Keep the largest magnitude of each input of layers, (inputs,), of all that goes in.
+
+    Of a convolution an input is a channel.
+    """
+    import torch
+
+    ranges: dict[str, Any] = {}
+
+    def watch(name: str) -> Any:
+        def keep(layer: Any, arguments: tuple[Any, ...]) -> None:
+            others = (0, 2, 3) if _kind(layer) == CONVOLUTION else (*range(arguments[0].ndim - 1),)
+            most = arguments[0].abs().amax(dim=others).float().clamp(min=LEAST)
+            ranges[name] = torch.maximum(ranges.get(name, most), most)
+
+        return keep
+
+    hooks = [layer.register_forward_pre_hook(watch(name)) for name, layer in layers.items()]
+    try:
+        yield ranges
+    finally:
+        for hook in hooks:
+            hook.remove()

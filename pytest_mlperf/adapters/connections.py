@@ -1,0 +1,353 @@
+"""HTTP/1.1 connections to one server, kept for the next request; httptools frames the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, cast
+from urllib.parse import quote, urlsplit
+
+from pytest_mlperf import EnvironmentFault
+from pytest_mlperf.extension import text_of
+
+KEEP_S = 1.0
+"""An idle connection is used again for so long: servers close theirs without a word, after 2 s
+(gunicorn) or 5 s (uvicorn, hypercorn, Node)."""
+
+UNSAID = (
+    f"on a connection kept from the request before: if the server is well, it must keep idle ones "
+    f"longer than {KEEP_S:g} s, or say that it closes one"
+)
+"""What a server may have done that gives no answer at all."""
+
+REST_S = 0.05
+"""A server that closes a connection after an answer, and did not say so, has done it by then."""
+
+RESETS = (ConnectionResetError, BrokenPipeError)
+"""How a connection that the other end has closed breaks."""
+
+RESOLVE_S = 10.0
+"""The addresses of a name are asked for again after so long."""
+
+CLOSE_S = 2.0
+"""What was dropped is lost in the loop's next passes; no loop is waited for longer."""
+
+HANDSHAKE_S = 10.0
+"""What says nothing for so long speaks no TLS."""
+
+HEAD_BYTES = 65_536
+"""No head, and nothing else around an answer's own bytes, is larger in one piece."""
+
+
+class Exchange:
+    """Takes one answer as it comes; what it raises ends the request."""
+
+    __slots__ = ()
+
+    def head(self, status: int, kind: str, packing: str) -> None:
+        """Take its status, the type of its content and how that is packed, "" where unsaid."""
+        raise NotImplementedError
+
+    def data(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        raise NotImplementedError
+
+
+class NoConnection(Exception):
+    """No address of the server takes a connection."""
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection; requests go over it one after the other.
+
+    Attributes:
+        kept: It can take another request.
+        idle_s: Since when it waits for one, on the loop's clock.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, parser: Any, opened: set[HttpConnection]
+    ) -> None:
+        self.kept = True
+        self.idle_s = 0.0
+        self._opened = opened
+        self._loop = loop
+        self._parser = parser(self)
+        self._over: asyncio.Future[None] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._parts: list[bytes] = []
+        self._kind = self._packing = ""
+        self._status = self._bare = 0
+        self._framed = self._headed = self._ended = False
+
+    def send(self, request: bytes, exchange: Exchange) -> asyncio.Future[None]:
+        """Return what is done when the answer has ended, or has the error that ended it."""
+        self._begin()
+        self._exchange = exchange
+        self._over = self._loop.create_future()
+        self._transport.write(request)
+        return self._over
+
+    @property
+    def ready(self) -> bool:
+        """It can take another request now."""
+        return self.kept and not self._transport.is_closing()
+
+    @property
+    def answered(self) -> bool:
+        """The answer to its last request has begun."""
+        return self._headed
+
+    def drop(self) -> None:
+        self.kept = False
+        self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none of asyncio's
+        self._opened.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        over = self._over
+        if over is None or over.done():  # nobody asked for this
+            self.drop()
+            return
+        try:
+            self._take(data)
+        except Exception as error:
+            self.kept = False
+            over.set_exception(error)
+            return
+        if self._ended:
+            over.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.kept = False
+        self._opened.discard(self)
+        over, self._over = self._over, None
+        if over is None or over.done():
+            return
+        try:
+            if exc is not None or not self._headed or self._framed:
+                raise exc or ConnectionResetError("the server closed the connection")
+            self._exchange.end()  # such an answer ends with its connection
+        except Exception as error:
+            over.set_exception(error)
+        else:
+            over.set_result(None)
+
+    def _take(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except library().HttpParserError as error:
+            fault: Exception | None = ConnectionAbortedError(f"no HTTP: {text_of(error)}")
+        except library().HttpParserUpgrade:
+            fault = ConnectionAbortedError("no HTTP: the server changes the protocol")
+        else:
+            fault = None
+        if self._headed and self._status:
+            self._exchange.head(self._status, self._kind, self._packing)
+            self._status = 0
+        if parts := self._parts:
+            self._parts, self._bare = [], 0
+            self._exchange.data(parts[0] if len(parts) == 1 else b"".join(parts))
+        else:
+            self._bare += len(data)
+            if self._bare > HEAD_BYTES:
+                raise ConnectionAbortedError(f"no HTTP: a head of more than {HEAD_BYTES:,} bytes")
+        if self._ended:
+            self._exchange.end()
+        elif fault is not None:
+            raise fault
+
+    # What httptools calls:
+
+    def on_message_begin(self) -> None:
+        if self._ended:  # a second answer to one request
+            self.kept = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._headed:
+            return  # a trailer
+        name = name.lower()
+        if name == b"content-type":
+            self._kind = value.decode("latin-1").partition(";")[0].strip().lower()
+        elif name in (b"content-length", b"transfer-encoding"):
+            self._framed = True
+        elif name == b"content-encoding":
+            self._packing = value.decode("latin-1").strip().lower()
+
+    def on_headers_complete(self) -> None:
+        if self._ended:
+            return
+        status = self._parser.get_status_code()
+        if status < 200:  # a word before the answer
+            self._kind = self._packing = ""
+            self._framed = False
+            return
+        self._headed, self._status = True, status
+        # uvicorn hangs up, without a word, after a 500 of an exception that nobody caught.
+        self.kept = self.kept and status < 500 and self._parser.should_keep_alive()
+
+    def on_body(self, data: bytes) -> None:
+        if not self._ended:
+            self._parts.append(data)
+
+    def on_message_complete(self) -> None:
+        self._ended = self._headed
+
+
+class Connections:
+    """Connections to one server, as many as there are requests; used on one event loop."""
+
+    def __init__(self, url: str, *, keeps: bool = True) -> None:
+        """Connect to nothing yet; without `keeps` each request has a connection of its own."""
+        self._hung_up = 0 if keeps else 2
+        parts = urlsplit(url)
+        self._secure = parts.scheme == "https"
+        self._host = parts.hostname or ""
+        self._port = parts.port or (443 if self._secure else 80)
+        if not self._host.isascii():
+            self._host = self._host.encode("idna").decode()
+        shown = f"[{self._host}]" if ":" in self._host else self._host
+        self.host = shown if parts.port is None else f"{shown}:{parts.port}"
+        self.path = quote(parts.path, safe="/%~+:@!$&'()*,;=")
+        self._opened: set[HttpConnection] = set()
+        self._idle: deque[HttpConnection] = deque()
+        self._resolving: asyncio.Task[Sequence[str]] | None = None
+        self._resolved_s = 0.0
+        self._turn = 0
+
+    @property
+    def keeps(self) -> bool:
+        """They are kept for the next request: one that was closed may have been an accident."""
+        return self._hung_up < 2
+
+    async def open(self) -> None:
+        """Make room for connections; nothing is sent."""
+        self._loop = asyncio.get_running_loop()
+        self._parser = library().HttpResponseParser
+        self._context = None
+        if self._secure:
+            self._context = ssl.create_default_context()
+            self._context.set_alpn_protocols(["http/1.1"])
+
+    async def close(self) -> None:
+        """Drop every connection and wait until the loop has let go of it: it may be closed next."""
+        self._idle.clear()
+        last_s = self._loop.time() + CLOSE_S
+        while self._opened and self._loop.time() < last_s:
+            for connection in self._opened:
+                connection.drop()
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # uvloop closes what it let go of in one pass more
+
+    async def ask(self, request: bytes, exchange: Exchange) -> None:
+        """Send a request and give its answer to `exchange`, to its end.
+
+        What the exchange raises, NoConnection, or OSError where the connection breaks.
+        """
+        reused = self._kept()
+        connection = reused or await self._connect()
+        try:
+            await connection.send(request, exchange)
+        except BaseException as error:
+            connection.drop()
+            if reused is None or connection.answered or not isinstance(error, RESETS):
+                raise
+            raise ConnectionResetError(f"{text_of(error)}, {UNSAID}") from None
+        if connection.kept and self.keeps:
+            connection.idle_s = self._loop.time()
+            self._idle.append(connection)
+        else:
+            connection.drop()
+
+    async def rest(self) -> None:
+        """See what the server does to a connection that has brought a stream, outside a run.
+
+        Some servers, as that of llama.cpp, close it and do not say so: a request that is on its way
+        by then would be lost. Where that is seen again, each has a connection of its own from there
+        on.
+        """
+        if self._idle:
+            connection = self._idle[-1]
+            await asyncio.sleep(REST_S)
+            self._hung_up += not connection.ready
+
+    def _kept(self) -> HttpConnection | None:
+        """Return the connection that waits least; the others would be too old sooner."""
+        least_s = self._loop.time() - KEEP_S
+        while self._idle and self._idle[0].idle_s < least_s:
+            self._idle.popleft().drop()
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.ready:
+                return connection
+        return None
+
+    async def _connect(self) -> HttpConnection:
+        failure = "it has no address"
+        addresses = await self._addresses()
+        self._turn += 1
+        for number in range(len(addresses)):
+            address = addresses[(number + self._turn) % len(addresses)]
+            try:
+                _, connection = await self._loop.create_connection(
+                    lambda: HttpConnection(self._loop, self._parser, self._opened),
+                    address,
+                    self._port,
+                    ssl=self._context,
+                    server_hostname=self._host if self._secure else None,
+                    ssl_handshake_timeout=HANDSHAKE_S if self._secure else None,
+                )
+            except OSError as error:
+                failure = text_of(error)
+            else:
+                return connection
+        raise NoConnection(f"cannot connect to {self.host}: {failure}")
+
+    async def _addresses(self) -> Sequence[str]:
+        """Return where the host is; many connections at once ask for it once."""
+        if self._resolving is None or self._loop.time() - self._resolved_s > RESOLVE_S:
+            self._resolving, self._resolved_s = (
+                self._loop.create_task(self._resolve()),
+                self._loop.time(),
+            )
+        resolving = self._resolving
+        try:
+            return await asyncio.shield(resolving)
+        except OSError as error:
+            if self._resolving is resolving:
+                self._resolving = None
+            raise NoConnection(f"cannot connect to {self.host}: {text_of(error)}") from None
+
+    async def _resolve(self) -> Sequence[str]:
+        infos = await self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(info[4][0]) for info in infos))
+
+
+def library(who: str = "engine openai", extra: str = "openai") -> Any:
+    """Return httptools; an error names who needs it and what brings it."""
+    try:
+        import httptools
+    except ImportError as error:
+        raise EnvironmentFault(
+            f"{who} needs {error.name}, which is not installed; try: pip install "
+            f"'pytest-mlperf[{extra}]'"
+        ) from error
+    return httptools
+
+
+def new_loop() -> tuple[asyncio.AbstractEventLoop, str]:
+    """Return an event loop, uvloop's where it is installed, and what it is."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop(), "asyncio"
+    return uvloop.new_event_loop(), f"uvloop {uvloop.__version__}"

@@ -1,0 +1,194 @@
+"""Read BFCL v4's single turns from the files of the package bfcl-eval, which is never imported."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytest_mlperf import UnavailableError
+from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, check_file, wrong
+from pytest_mlperf.adapters.datasets.prompts import encode, hash_of
+
+DATA = "bfcl_eval/data"
+WHEEL = "bfcl_eval-2026.3.23-py3-none-any.whl"
+
+SHARES = {
+    **dict.fromkeys(
+        ("simple_python", "simple_java", "simple_javascript", "multiple", "parallel"), 62
+    ),
+    "parallel_multiple": 62,
+    **dict.fromkeys(("live_simple", "live_multiple", "live_parallel"), 10),
+    "live_parallel_multiple": 10,
+    **dict.fromkeys(("irrelevance", "live_irrelevance"), 10),
+}
+"""Per cent of each subset's rows, the first ones, that MLPerf asks."""
+
+LARGEST = 2**26
+"""Bytes of one file when unpacked; the largest has 4 MB."""
+
+WHOLE = 25
+"""A subset of so many rows or fewer is asked whole."""
+
+TYPES = {
+    **dict.fromkeys(("integer", "byte", "short", "long", "Bigint"), "integer"),
+    **dict.fromkeys(("number", "float", "double"), "number"),
+    **dict.fromkeys(("boolean", "bool"), "boolean"),
+    **dict.fromkeys(("array", "list", "tuple", "ArrayList", "Array", "Queue", "Stack"), "array"),
+    **dict.fromkeys(("dict", "object", "HashMap", "Hashtable"), "object"),
+}
+"""JSON's words for BFCL's types; any other is a string."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BfclOptions(FileOptions):
+    """Where the files are.
+
+    Attributes:
+        path: The wheel of bfcl-eval 2026.3.23, as `pip download --no-deps` leaves it; a folder with
+            it; or the folder bfcl_eval/data of an installed one, with BFCL_v4_multiple.json.
+        count: Use the first `count` questions only; None uses all.
+        checksum: "md5:" or "sha256:" and the hex digits of the wheel.
+    """
+
+    path: str
+    count: int | None = None
+    checksum: str | None = None
+
+    def __post_init__(self) -> None:
+        self.check("bfcl", count="questions")
+
+    def find(self) -> Path:
+        path = Path(self.path)
+        for place in (path, path / WHEEL, path / DATA):
+            is_wheel = place.suffix == ".whl"
+            if place.is_file() if is_wheel else _file(place, "multiple").is_file():
+                return place
+        raise UnavailableError(
+            f"{path}: neither {WHEEL} nor BFCL_v4_multiple.json is there; pip download --no-deps "
+            "bfcl-eval==2026.3.23 gets the former, and set the data set's path to it"
+        )
+
+
+class _Question(NamedTuple):
+    """A question as it is asked, and what its answer is held against."""
+
+    asked: dict[str, Any]
+    reference: dict[str, Any]
+
+
+class BfclDataset(FileDataset[_Question]):
+    """Questions with tools by index: the part of BFCL v4 that MLPerf asks of Qwen3.6 27B.
+
+    An input is a chat as OpenAI's API takes it: "messages", "tools", "tool_choice". Subsets are in
+    the order of their names, as in
+    src/inference_endpoint/dataset_manager/predefined/bfcl_v4 of https://github.com/mlcommons/endpoints.
+    """
+
+    options = BfclOptions
+    unit = "question"
+
+    def _read(self, asked: BfclOptions, place: Path) -> None:
+        if place.suffix == ".whl":
+            check_file(place, asked.checksum)
+        questions = [question for name in sorted(SHARES) for question in _subset(place, name)]
+        self._keep(questions, asked.count, place, f"MLPerf asks {len(questions)} questions of it")
+
+    def input(self, index: int) -> dict[str, Any]:
+        return dict(self._sample(index).asked)
+
+    def reference(self, index: int) -> dict[str, Any]:
+        """Return BFCL's subset, ground_truth and func_description."""
+        return self._sample(index).reference
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 over questions as the engine gets them, and what they are held against."""
+        return hash_of(
+            b"bfcl", ([encode(json.dumps(part)) for part in each] for each in self._samples)
+        ).hexdigest()
+
+
+def _file(place: Path, subset: str, folder: str = "") -> Any:
+    name = f"BFCL_v4_{subset}.json"
+    if place.suffix != ".whl":
+        return place / folder / name
+    return zipfile.Path(place, f"{DATA}/{folder}{'/' if folder else ''}{name}")
+
+
+def _subset(place: Path, subset: str) -> Iterator[_Question]:
+    rows = _rows(place, subset, ("id", "question", "function"))
+    answers: dict[str, Any] = {}
+    if not subset.endswith("irrelevance"):
+        listed = _rows(place, subset, ("id", "ground_truth"), "possible_answer")
+        answers = {row["id"]: row["ground_truth"] for row in listed}
+    total = len(rows)
+    chosen = total if total <= WHOLE else max(1, total * SHARES[subset] // 100)
+    for row in rows[:chosen]:
+        functions = row["function"]
+        messages = [
+            {"role": message["role"], "content": message.get("content") or ""}
+            for turn in row["question"]
+            for message in turn
+        ]
+        yield _Question(
+            {"messages": messages, "tools": list(map(tool_of, functions)), "tool_choice": "auto"},
+            {
+                "subset": subset,
+                "ground_truth": answers.get(row["id"], []),
+                "func_description": functions,
+            },
+        )
+
+
+def _rows(place: Path, subset: str, keys: Sequence[str], folder: str = "") -> list[dict[str, Any]]:
+    file: Any = place
+    advice = f"get {WHEEL} from its source again"
+    try:
+        file = _file(place, subset, folder)
+        with file.open("rb") as opened:
+            content = opened.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise ValueError(f"it has more than {LARGEST >> 20} MiB")
+        rows = [json.loads(line) for line in content.decode("utf-8").splitlines() if line.strip()]
+    except (OSError, KeyError, ValueError, RecursionError, zipfile.BadZipFile) as error:
+        raise wrong(file, f"it cannot be read ({error!r:.100})", advice) from error
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict) or set(keys) - row.keys():
+            raise wrong(f"{file}: row {number}", f"it has not all of {', '.join(keys)}", advice)
+    return rows
+
+
+def tool_of(function: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a function as OpenAI's API takes it: without dots in its name, with JSON's types."""
+    made = json.loads(json.dumps(function))
+    made["name"] = made["name"].replace(".", "_")
+    made["parameters"]["type"] = "object"
+    _cast(made["parameters"].get("properties", {}))
+    return {"type": "function", "function": made}
+
+
+def _cast(properties: Mapping[str, dict[str, Any]]) -> None:
+    """Give properties JSON's types, in place, as deep as bfcl-eval does."""
+    for parameter in properties.values():
+        kind = parameter.get("type")
+        if kind == "float":
+            parameter["format"] = "float"
+            described = parameter.get("description", "")
+            parameter["description"] = f"{described} This is a float type value."
+        parameter["type"] = TYPES.get(str(kind), "string")
+        if parameter["type"] not in ("array", "object"):
+            continue
+        items = parameter.get("items")
+        if "properties" in parameter:
+            _cast(parameter["properties"])
+        elif isinstance(items, dict):
+            items["type"] = TYPES.get(str(items.get("type")), "string")
+            if items["type"] == "array" and isinstance(inner := items.get("items"), dict):
+                inner["type"] = TYPES.get(str(inner.get("type")), "string")
+            elif items["type"] == "object":
+                _cast(items.get("properties", {}))

@@ -1,0 +1,174 @@
+"""Read CNN/DailyMail as MLPerf ships it: a JSON file of articles and their summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf import SuiteError
+from pytest_mlperf.adapters.datasets.files import FileOptions, check_file, find_file
+from pytest_mlperf.adapters.datasets.files.json_records import read_records
+from pytest_mlperf.adapters.datasets.prompts import (
+    PromptDataset,
+    SampleFile,
+    Template,
+    TextPrompts,
+    TokenLists,
+    encode,
+    hash_of,
+)
+
+OFFICIAL = ("cnn_eval.json", "sample_cnn_eval_5000.json")
+"""Of GPT-J and Llama 3.1 8B with 13,368 samples, and of Llama 3.1 8B on the edge with 5,000."""
+
+ALPACA = (
+    "Below is an instruction that describes a task, paired with an input that provides further "
+    "context. Write a response that appropriately completes the request.\n\n"
+    "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:"
+)
+"""The prompt of MLPerf's GPT-J, which Stanford Alpaca made known."""
+
+TOKENS, SUMMARY = "tok_input", "output"
+TEMPLATE_FIELDS = ("instruction", "input")
+
+FORMS = ("text", "tokens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CnnDailyMailOptions(FileOptions):
+    """Where the articles are, and what an engine gets of them.
+
+    Attributes:
+        path: The file, a JSON list of objects; or a folder with an official one, or with one
+            file only.
+        prompts: What an engine gets: "text", or "tokens" from the key "tok_input".
+        template: Gives prompts as text: the keys "instruction" and "input" take the places of
+            `{instruction}` and `{input}`; `{{` and `}}` are braces. None is GPT-J's official
+            prompt. In the file of Llama 3.1 8B the instruction is no text: name `{input}` only.
+        count: Use the first `count` samples only, and check no others; None uses all.
+        checksum: "md5:" or "sha256:" and the hex digits of the file.
+    """
+
+    path: str
+    prompts: str = "text"
+    template: str | None = None
+    count: int | None = None
+    checksum: str | None = None
+
+    def __post_init__(self) -> None:
+        self.check("cnn_dailymail")
+        _ = self.filled
+
+    @property
+    def filled(self) -> Template | None:
+        """The template of prompts as text, None for tokens."""
+        if self.prompts not in FORMS:
+            raise SuiteError(
+                f"data set cnn_dailymail: prompts = {self.prompts!r} is unknown; valid are "
+                f"{', '.join(FORMS)}",
+                option="prompts",
+            )
+        if self.prompts == "text":
+            text = ALPACA if self.template is None else self.template
+            return Template("cnn_dailymail", text, valid=TEMPLATE_FIELDS, required="input")
+        if self.template is not None:
+            raise SuiteError(
+                "data set cnn_dailymail: a template makes text; leave it out, or set prompts to "
+                '"text"',
+                option=("template", "prompts"),
+            )
+        return None
+
+    def find(self) -> Path:
+        return find_file(
+            Path(self.path),
+            official=OFFICIAL,
+            endings=(".json",),
+            lacks=f"neither {' nor '.join(OFFICIAL)}",
+            whole="file",
+            advice=(
+                f"get {OFFICIAL[0]} as the README.md in language/gpt-j or language/llama3.1-8b of "
+                "MLPerf's inference repository says, and set the data set's path to the file"
+            ),
+        )
+
+
+class CnnDailyMailDataset(PromptDataset):
+    """Articles to sum up, by index in the order of the file: as text, or as token ids.
+
+    Keys as written by language/gpt-j/download_cnndm.py ("instruction", "input", "output") and
+    language/llama3.1-8b/download_cnndm.py (also "tok_input") of
+    https://github.com/mlcommons/inference.
+
+    A text is given whole. GPT-J's reference cuts it to its first 1,919 tokens: that is for the
+    engine to do, which has the tokenizer. The tokens of Llama 3.1 8B are never cut.
+    """
+
+    options = CnnDailyMailOptions
+
+    def _read(self, asked: CnnDailyMailOptions, file: Path) -> None:
+        template = asked.filled
+        check_file(file, asked.checksum)
+        source = SampleFile(file=file, row="record", column="key", whole="file")
+        keys = (TOKENS,) if template is None else sorted(template.fields)
+        columns = _columns(source, (*keys, SUMMARY), asked.count)
+        source.check_size(len(columns[SUMMARY]), asked.count)
+        self._prompts = (
+            TokenLists(source, TOKENS, columns[TOKENS])
+            if template is None
+            else TextPrompts(template, columns)
+        )
+        self._samples = columns[SUMMARY]
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 over prompts as the engine gets them, and summaries, in order.
+
+        The same samples in another layout, or beside other keys, have the same digest.
+        """
+        kind = b"text" if isinstance(self._prompts, TextPrompts) else b"tokens"
+        return hash_of(
+            b"cnn_dailymail " + kind,
+            (
+                (self._prompts.content(index), encode(summary))
+                for index, summary in enumerate(self._samples)
+            ),
+        ).hexdigest()
+
+
+def _columns(source: SampleFile, keys: Sequence[str], count: int | None) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {key: [] for key in keys}
+    for row, record in enumerate(islice(read_records(source.file), count)):
+        for key in keys:
+            if key not in record:
+                names = ", ".join(repr(name)[:40] for name in list(record)[:10]) or "none"
+                raise source.wrong(
+                    row, key, f"this key is missing; the {source.row}'s keys are {names}"
+                )
+            columns[key].append(_value(source, row, key, record[key]))
+    return columns
+
+
+def _value(source: SampleFile, row: int, key: str, value: Any) -> Any:
+    if key == TOKENS:
+        return _packed(value)
+    text = source.text(row, key, value)
+    return text if key == SUMMARY else encode(text)
+
+
+def _packed(value: Any) -> Any:
+    """Return a list of whole numbers as an array, four bytes each where they fit.
+
+    Anything else is refused with the other prompts, and comes back as it is.
+    """
+    import numpy as np
+
+    if not isinstance(value, list) or not value or any(type(token) is not int for token in value):
+        return value
+    if min(value) < 0 or max(value) >= 2**31:
+        value = [-1]  # it is refused alike
+    return np.array(value, np.int32)

@@ -1,0 +1,226 @@
+"""Read MLPerf's captions of COCO 2014, and the latents that its images are made from."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf import RunError, SuiteError
+from pytest_mlperf.adapters.datasets.files import (
+    FileDataset,
+    FileOptions,
+    check_file,
+    first_file,
+    wrong,
+)
+from pytest_mlperf.adapters.datasets.files.latents import read_latents, require_reader
+from pytest_mlperf.adapters.datasets.prompts import encode, hash_of
+
+OFFICIAL = (
+    "captions/captions.tsv",
+    "captions/captions_source.tsv",
+    "captions.tsv",
+    "captions_source.tsv",
+)
+"""Where a folder has the captions; the reference reads the first, which is made of the second."""
+
+LATENTS = ("latents.pt", "latents.npy")
+"""In the folder "latents" beside the captions; they hold the same numbers."""
+
+NEEDED = ("id", "caption")
+"""Columns that are needed; the official file also has image_id, height, width and names."""
+
+IMAGE = "image_id"
+"""Read where it is there: captions of one image belong together."""
+
+CHANNELS = 4
+PIXELS_PER_LATENT = 8
+"""Of Stable Diffusion XL's autoencoder."""
+
+ADVICE = (
+    "put the folder captions of coco2014 from text_to_image in MLPerf's repository inference "
+    "there, or set the data set's path to its captions_source.tsv"
+)
+ADVICE_LATENTS = (
+    "put latents.pt or latents.npy from text_to_image/tools in MLPerf's repository inference "
+    "there, set the data set's latents to its path, or latents = false where the engine draws its "
+    "own"
+)
+
+
+Row = tuple[int, str, str | None]
+"""Id, caption and image of a row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CocoCaptionsOptions(FileOptions):
+    """Where captions and latents are, and how large images become.
+
+    Attributes:
+        path: Folder with captions/captions.tsv or captions/captions_source.tsv, or the table
+            itself: columns "id" and "caption", and any others, separated by tabs.
+        latents: A file made by torch.save or numpy.save; None takes the official one from the
+            folder "latents" beside the captions; false or "none" leaves latents to the engine.
+        size: Pixels of an image in height and width, or [height, width], which say the shape
+            of the latents: (1, 4, height / 8, width / 8).
+        count: Use the first `count` captions only; None uses all.
+        checksum: What the table's must be: "md5:..." or "sha256:..."; None checks nothing.
+    """
+
+    path: str
+    latents: str | bool | None = None
+    size: int | Sequence[int] = 1024
+    count: int | None = None
+    checksum: str | None = None
+
+    def __post_init__(self) -> None:
+        self.check("coco_captions")
+        latents = self.latents
+        named = isinstance(latents, str) and latents != ""
+        if not (latents is None or latents is False or named):
+            raise SuiteError(
+                f"data set coco_captions: latents = {latents!r} is neither the path of a file nor "
+                "false",
+                option="latents",
+            )
+        _ = self.shape
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        match [self.size, self.size] if isinstance(self.size, int) else self.size:
+            case [int(height), int(width)] if bool not in {type(height), type(width)}:
+                whole = height % PIXELS_PER_LATENT == width % PIXELS_PER_LATENT == 0
+                if whole and min(height, width) >= 1:
+                    return 1, CHANNELS, height // PIXELS_PER_LATENT, width // PIXELS_PER_LATENT
+        raise SuiteError(
+            f"data set coco_captions: size = {self.size!r} is neither a multiple of "
+            f"{PIXELS_PER_LATENT} pixels nor [height, width] of such",
+            option="size",
+        )
+
+    def find(self) -> tuple[Path, Path | None]:
+        """Return the table and the file of latents; None where the engine draws its own."""
+        path, option, latents = Path(self.path), self.latents, None
+        table = path if path.is_file() else first_file(path / name for name in OFFICIAL)
+        lacks = (
+            f"has neither {' nor '.join(OFFICIAL[:2])}"
+            if path.is_dir()
+            else "this folder or table of captions is not here"
+        )
+        needed = [(table is not None, f"{path}: {lacks}; {ADVICE}")]
+        if option is None:
+            folder = (table or path / OFFICIAL[-1]).absolute().parent
+            folder = (folder.parent if folder.name == "captions" else folder) / "latents"
+            latents = first_file(folder / name for name in LATENTS)
+            lacks = f"{folder}: has neither {' nor '.join(LATENTS)}"
+            needed.append((latents is not None, f"{lacks}; {ADVICE_LATENTS}"))
+        elif isinstance(option, str) and option != "none":
+            latents = Path(option)
+            lacks = f"{option}: these latents are not here"
+            needed.append((latents.is_file(), f"{lacks}; {ADVICE_LATENTS}"))
+        self.require(*needed)
+        assert table is not None
+        if latents:
+            require_reader(latents)
+        return table, latents
+
+
+class CocoCaptionsDataset(FileDataset[Row]):
+    """Captions in the order of the table, each with the latents that all images start from.
+
+    Source: Coco in text_to_image/coco.py of https://github.com/mlcommons/inference. Everything is
+    read and checked when the data set is built; the official files take less than a second.
+    """
+
+    optional_libraries = ("torch",)
+    options = CocoCaptionsOptions
+
+    def _read(self, asked: CocoCaptionsOptions, files: tuple[Path, Path | None]) -> None:
+        file, latents = files
+        check_file(file, asked.checksum)
+        samples = _read_table(file)
+        self._keep(samples, asked.count, file, f"the table has {len(samples)} captions")
+        of = "the option size"
+        self._latents = None if latents is None else read_latents(latents, asked.shape, of)
+
+    def input(self, index: int) -> dict[str, Any]:
+        """Return one "caption", and the "latents" of every sample.
+
+        Latents have shape (1, 4, height / 8, width / 8), float32, and are one array for all
+        samples that cannot be written to; None where the engine draws its own.
+        """
+        return {"caption": self._sample(index)[1], "latents": self._latents}
+
+    def reference(self, index: int) -> dict[str, Any]:
+        """Return one "caption" and its "id" in COCO."""
+        identity, caption, _ = self._sample(index)
+        return {"caption": caption, "id": identity}
+
+    def group(self, index: int) -> str | None:
+        """Return the "image_id" of a caption; None where the table has no such column."""
+        return self._sample(index)[2]
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 over ids and captions in order, and the latents' shape and numbers.
+
+        Other columns, and whether latents are a file of torch or of NumPy, do not count.
+        """
+        rows = ((encode(str(identity)), encode(caption)) for identity, caption, _ in self._samples)
+        total = hash_of(b"coco_captions", rows)
+        if self._latents is not None:
+            total.update(repr(self._latents.shape).encode())
+            total.update(self._latents.astype("<f4").tobytes())
+        return total.hexdigest()
+
+
+def _read_table(file: Path) -> list[Row]:
+    samples: list[Row] = []
+    first_lines: dict[int, int] = {}
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as opened:
+            rows = csv.reader(opened, delimiter="\t", strict=True)
+            header = next(rows, [])
+            _check_header(file, header)
+            for cells in filter(None, rows):
+                where = f"{file}:{rows.line_num}"
+                row = _parse_row(cells, header, where)
+                first = first_lines.setdefault(row[0], rows.line_num)
+                if first != rows.line_num:
+                    raise _wrong(where, f"id {row[0]} is also that of line {first}")
+                samples.append(row)
+    except UnicodeDecodeError as error:
+        raise _wrong(str(file), f"is not UTF-8 at byte {error.start}") from error
+    except csv.Error as error:
+        raise _wrong(f"{file}:{rows.line_num}", f"{error}") from error
+    if not samples:
+        raise _wrong(str(file), "has no captions")
+    return samples
+
+
+def _check_header(file: Path, header: Sequence[str]) -> None:
+    for name in NEEDED:
+        if header.count(name) != 1:
+            shown = ", ".join(header)[:80] or "nothing"
+            problem = "lacks" if name not in header else "repeats"
+            raise _wrong(f"{file}:1", f"the header {problem} the column {name!r}; it has {shown}")
+
+
+def _parse_row(cells: Sequence[str], header: Sequence[str], where: str) -> Row:
+    if len(cells) != len(header):
+        raise _wrong(where, f"has {len(cells)} cells, not the {len(header)} of the header")
+    row = dict(zip(header, cells, strict=True))
+    identity, caption = row["id"], row["caption"]
+    if not (identity.isascii() and identity.isdecimal()):
+        raise _wrong(where, f"id {identity[:40]!r} is no number")
+    if not caption.strip():
+        raise _wrong(where, "the caption is empty")
+    return int(identity), caption, row.get(IMAGE) if header.count(IMAGE) == 1 else None
+
+
+def _wrong(where: str, defect: str) -> RunError:
+    return wrong(where, defect, "correct the table, or get it from its source again")

@@ -1,0 +1,370 @@
+"""Recorded conversations, in the flat JSONL of turns that MLCommons' endpoints client reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf import RunError
+from pytest_mlperf.adapters.datasets.files import (
+    FileDataset,
+    FileOptions,
+    find_file,
+    require_enough,
+)
+from pytest_mlperf.adapters.datasets.files.json_lines import objects
+from pytest_mlperf.adapters.datasets.prompts import SampleFile, encode, hash_of
+
+NEXT = {
+    "": ("user",),
+    "user": ("assistant",),
+    "assistant": ("tool", "user"),
+    "tool": ("assistant", "user"),
+}
+"""Whose turn may follow whose, as MLCommons' client has it; "" is the beginning."""
+
+LONGEST_DELAY_S = 600.0
+"""A run in which nothing is seen to happen for longer may be taken for one that hangs."""
+
+MOST_TOKENS = 2**22
+
+METADATA = "dataset_metadata"
+"""`_type` of a line that is no turn."""
+
+Line = tuple[int, Mapping[str, Any]]
+"""A turn as its file has it, and the number of its line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConversationsOptions(FileOptions):
+    """A file, and how much of it.
+
+    Attributes:
+        path: The JSONL file, or a folder with one. A line is a turn with "conversation_id", "turn"
+            from 1 on, "role" ("user", "assistant", "tool"), "content", and where it has them
+            "system", "tools", "tool_calls", "tool_results", "reasoning_content", "name",
+            "delay_seconds" and "max_new_tokens" or "max_completion_tokens". All lines of a
+            conversation lie together.
+        count: Use the first `count` conversations only; None uses all.
+        delays: Wait the recorded `delay_seconds` before a turn, as for a tool or a user.
+        repeat: Conversations have no words of their own, see option `salt` of the engine.
+    """
+
+    path: str
+    count: int | None = None
+    delays: bool = True
+    repeat: bool = False
+
+    def __post_init__(self) -> None:
+        delays = ("delays", self.delays, type(self.delays) is bool, "true or false")
+        repeat = ("repeat", self.repeat, type(self.repeat) is bool, "true or false")
+        self.check("conversations", delays, repeat, count="conversations")
+
+    def find(self) -> Path:
+        return find_file(
+            Path(self.path),
+            official=(),
+            endings=(".jsonl",),
+            lacks="no file that ends with .jsonl",
+            whole="file of conversations",
+            advice="set the data set's path to the file",
+        )
+
+
+@dataclass(kw_only=True, slots=True)
+class Conversation:
+    """One conversation: all its messages, as OpenAI's chat has them, recorded answers included.
+
+    Attributes:
+        group: Its id in the file.
+        sizes: Bytes of each message as JSON.
+    """
+
+    group: str
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+    def add(self, messages: Sequence[dict[str, Any]]) -> None:
+        self.messages += messages
+        self.sizes += [len(encode(json.dumps(each, ensure_ascii=False))) for each in messages]
+
+
+@dataclass(kw_only=True, slots=True)
+class Turn:
+    """What is asked once: the first `end` messages of a conversation.
+
+    Attributes:
+        begun: How many of these messages the turn before had, without its answer; 0: there is none.
+        tools: Definitions of tools, as OpenAI's chat has them.
+        delay_s: Recorded time between the answer before and this turn.
+        output_tokens: How long the answer is to be; None: that is left open.
+        answer: The recorded one's text; None where it had none.
+    """
+
+    conversation: Conversation
+    begun: int
+    end: int
+    tools: Sequence[Any] | None
+    delay_s: float
+    output_tokens: int | None
+    answer: str | None = None
+
+
+class ConversationsDataset(FileDataset[Turn]):
+    """Samples are the turns that ask for an answer, each with all that was recorded before it.
+
+    The answers of a server never stand in a later prompt: every run asks the same.
+    """
+
+    options = ConversationsOptions
+
+    def _read(self, asked: ConversationsOptions, file: Path) -> None:
+        self._delays, self.repeat = asked.delays, asked.repeat
+        source = SampleFile(file=file, row="line", whole="file")
+        whole = list(islice(_conversations(source), asked.count))
+        source.check_size(len(whole), None)
+        require_enough(file, asked.count, len(whole), f"there are {len(whole)} conversations")
+        self._samples = [turn for turns in whole for turn in turns]
+        self._require_lengths(file)
+
+    def _require_lengths(self, file: Path) -> None:
+        without = sum(turn.output_tokens is None for turn in self._samples)
+        if 0 < without < len(self._samples):
+            raise RunError(
+                "dataset",
+                f"{file}: max_new_tokens is missing of {without:,} of {len(self._samples):,} turns "
+                "that ask for an answer; give it on the first turn of every conversation, or "
+                "nowhere",
+            )
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 over what is asked, in order, with delays and lengths."""
+        return hash_of(
+            b"conversations",
+            (
+                (
+                    encode(json.dumps(turn.conversation.messages[turn.begun : turn.end])),
+                    encode(json.dumps(turn.tools)),
+                    encode(repr((turn.begun, self._delay_s(turn), turn.output_tokens))),
+                    encode(repr(turn.answer)),
+                )
+                for turn in self._samples
+            ),
+        ).hexdigest()
+
+    def input(self, index: int) -> dict[str, Any]:
+        """Return a turn as fields of OpenAI's chat: "messages", and "tools" where it has some."""
+        turn = self._sample(index)
+        asked: dict[str, Any] = {"messages": turn.conversation.messages[: turn.end]}
+        return asked if turn.tools is None else {**asked, "tools": turn.tools}
+
+    def reference(self, index: int) -> str:
+        """Return the text of the recorded answer."""
+        if (answer := self._sample(index).answer) is not None:
+            return answer
+        raise RunError(
+            "dataset",
+            f"data set conversations: turn {index} has no recorded answer of text that one could "
+            "be compared with; leave out the scorer",
+        )
+
+    def output_tokens(self, index: int) -> int | None:
+        """Return how long the answer to one turn is to be; None where that is left open."""
+        return self._sample(index).output_tokens
+
+    def group(self, index: int) -> str:
+        """Return the id of the conversation that a turn belongs to."""
+        return self._sample(index).conversation.group
+
+    def pause_s(self, index: int) -> float | None:
+        """Return how long after the answer before a turn is asked; None: it is the first one."""
+        turn = self._sample(index)
+        return self._delay_s(turn) if turn.begun else None
+
+    def sizes(self, indices: Sequence[int]) -> dict[str, float]:
+        """Return how much of a prompt its conversation had asked before, "prefix_share".
+
+        Texts are weighed by their bytes, since nobody counts their tokens here.
+        """
+        turns = [self._sample(index) for index in indices]
+        total = sum(sum(turn.conversation.sizes[: turn.end]) for turn in turns)
+        before = sum(sum(turn.conversation.sizes[: turn.begun]) for turn in turns)
+        return {"prefix_share": before / total} if total else {}
+
+    def _delay_s(self, turn: Turn) -> float:
+        return turn.delay_s if self._delays else 0.0
+
+
+def _conversations(source: SampleFile) -> Iterator[list[Turn]]:
+    """Yield the turns of each conversation that ask for an answer.
+
+    Raises:
+        RunError: A line is no turn, or its conversation is none.
+    """
+    records = (one for one in objects(source.file) if one[1].get("_type") != METADATA)
+    earlier: set[str] = set()
+    for group, lines in groupby(records, lambda one: _id(source, one)):
+        turns = sorted(lines, key=lambda one: _number(source, one))
+        if group in earlier:
+            defect = "its conversation began earlier, and another one lies between"
+            raise source.wrong(turns[0][0], "conversation_id", defect)
+        earlier.add(group)
+        yield _turns(source, group, turns)
+
+
+def _turns(source: SampleFile, group: str, lines: Sequence[Line]) -> list[Turn]:
+    conversation, turns, before = Conversation(group=group), list[Turn](), ""
+    calls = False
+    first = lines[0][1]
+    if (system := _text(source, lines[0], "system", optional=True)) is not None:
+        conversation.add([{"role": "system", "content": system}])
+    for number, (line, record) in enumerate(lines, 1):
+        if record["turn"] != number:
+            defect = f"it is {record['turn']}, and {number} is missing before it"
+            if record["turn"] < number:
+                defect = f"turn {record['turn']} comes twice"
+            raise source.wrong(line, "turn", defect)
+        role = _role(source, line, record, before, calls=calls)
+        messages = _messages(source, (line, record), role)
+        if role == "assistant":
+            calls = "tool_calls" in messages[0]
+            turns[-1].answer = messages[0]["content"]
+        else:
+            begun = turns[-1].end if turns else 0
+            end = len(conversation.messages) + len(messages)
+            turns.append(_asked(source, (line, record), first, conversation, begun, end))
+        conversation.add(messages)
+        before = role
+    return turns
+
+
+def _asked(
+    source: SampleFile,
+    line: Line,
+    first: Mapping[str, Any],
+    conversation: Conversation,
+    begun: int,
+    end: int,
+) -> Turn:
+    """Return a turn that asks; what it does not say of tools and lengths, the first turn does."""
+    number, record = line
+    tools = record.get("tools") or first.get("tools") or None
+    if tools is not None and not _are_objects(tools):
+        raise source.wrong(number, "tools", "it is no list of objects")
+    delay_s = record.get("delay_seconds") or 0.0
+    if type(delay_s) not in (int, float) or not 0 <= delay_s <= LONGEST_DELAY_S:
+        defect = f"{repr(delay_s)[:40]} is no time from 0 to {LONGEST_DELAY_S:g} s"
+        raise source.wrong(number, "delay_seconds", defect)
+    return Turn(
+        conversation=conversation,
+        begun=begun,
+        end=end,
+        tools=tools,
+        delay_s=float(delay_s),
+        output_tokens=_length(source, line, first),
+    )
+
+
+def _length(source: SampleFile, line: Line, first: Mapping[str, Any]) -> int | None:
+    for record in (line[1], first):
+        for column in ("max_new_tokens", "max_completion_tokens"):
+            length = record.get(column)
+            if length is None:
+                continue
+            if type(length) is not int or not 1 <= length <= MOST_TOKENS:
+                defect = f"{repr(length)[:40]} is no number of tokens from 1 to {MOST_TOKENS}"
+                raise source.wrong(line[0], column, defect)
+            return length
+    return None
+
+
+def _id(source: SampleFile, line: Line) -> str:
+    group = line[1].get("conversation_id")
+    if type(group) is int or (isinstance(group, str) and group):
+        return str(group)
+    defect = "it is missing" if group is None else f"{repr(group)[:40]} is no id"
+    raise source.wrong(line[0], "conversation_id", f"{defect}; every turn needs one, as text")
+
+
+def _number(source: SampleFile, line: Line) -> int:
+    number = line[1].get("turn")
+    if type(number) is not int or number < 1:
+        defect = "it is missing" if number is None else f"{repr(number)[:40]} is no number of one"
+        raise source.wrong(line[0], "turn", f"{defect}; turns count from 1")
+    return number
+
+
+def _role(
+    source: SampleFile, line: int, record: Mapping[str, Any], before: str, *, calls: bool
+) -> str:
+    role, roles = record.get("role"), [name for name in NEXT if name]
+    if not isinstance(role, str) or role not in roles:
+        defect = f"{repr(role)[:40]} is none of {', '.join(roles)}"
+        raise source.wrong(line, "role", defect)
+    if role not in NEXT[before]:
+        after = f"after {before}" if before else "at the beginning"
+        expected = " or ".join(NEXT[before])
+        raise source.wrong(line, "role", f"{role} {after}, where {expected} is expected")
+    if before == "assistant" and calls != (role == "tool"):
+        defect = "tools answer, which nobody had called"
+        if calls:
+            defect = "the user speaks before the tools that were called have answered"
+        raise source.wrong(line, "role", defect)
+    return role
+
+
+def _messages(source: SampleFile, line: Line, role: str) -> list[dict[str, Any]]:
+    """Return a turn as messages of OpenAI's chat: of tools one for each result."""
+    number, record = line
+    if role == "tool":
+        results = record.get("tool_results")
+        if not results or not _are_objects(results):
+            raise source.wrong(number, "tool_results", "it is no list of results, at least one")
+        pairs = [(each.get("tool_call_id"), each.get("content")) for each in results]
+        if not all(isinstance(call, str) and isinstance(text, str) for call, text in pairs):
+            defect = "a result needs tool_call_id and content, both text"
+            raise source.wrong(number, "tool_results", defect)
+        return [{"role": role, "tool_call_id": call, "content": text} for call, text in pairs]
+    message: dict[str, Any] = {"role": role}
+    for column in ("name", "reasoning_content"):
+        if (text := _text(source, line, column, optional=True)) is not None:
+            message[column] = text
+    calls = record.get("tool_calls") if role == "assistant" else None
+    if calls is not None:
+        if not calls or not _are_objects(calls) or not all(map(_is_call, calls)):
+            defect = "it is no list of calls, each with id, type and function of name and arguments"
+            raise source.wrong(number, "tool_calls", defect)
+        message["tool_calls"] = calls
+    message["content"] = _text(source, line, "content", optional=calls is not None)
+    return [message]
+
+
+def _is_call(call: Mapping[str, Any]) -> bool:
+    function = call.get("function")
+    return (
+        isinstance(call.get("id"), str)
+        and call.get("type") == "function"
+        and isinstance(function, dict)
+        and isinstance(function.get("name"), str)
+        and isinstance(function.get("arguments"), str | dict)
+    )
+
+
+def _are_objects(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
+
+
+def _text(source: SampleFile, line: Line, column: str, *, optional: bool) -> str | None:
+    text = line[1].get(column)
+    if text is None and optional:
+        return None
+    if not isinstance(text, str) or (not text and not optional):
+        defect = "it is missing or empty" if not text else f"{repr(text)[:40]} is no text"
+        raise source.wrong(line[0], column, defect)
+    return text

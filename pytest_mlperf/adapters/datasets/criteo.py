@@ -1,0 +1,403 @@
+"""Read the multi-hot Criteo click data of MLPerf's DLRM-v2: samples of many user-item pairs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytest_mlperf import RunError, SuiteError
+from pytest_mlperf.adapters.datasets.files import (
+    FileDataset,
+    FileOptions,
+    check_file,
+    require_enough,
+    wrong,
+)
+from pytest_mlperf.adapters.datasets.files.arrays import StoredArray, damaged, find_npy, find_npz
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+HOTNESS = (
+    *(3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1),
+    *(6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1),
+)
+"""Lookups of each sparse feature, 214 in all, as MLPerf's multi-hot data are made."""
+
+QUANTILES = (100,) * 2 + (200,) * 12 + (300,) * 2 + (400, 500, 600, 700)
+"""Pairs of a sample, by twentieths of probability.
+
+Source: recommendation/dlrm_v2/pytorch/tools/dist_quantile.txt of
+https://github.com/mlcommons/inference.
+"""
+
+SEED = 123
+"""Of NumPy's first generator, which main.py there seeds and multihot_criteo.py draws from."""
+
+PREPROCESSED = "use MLPerf's preprocessed files"
+
+_LINE = re.compile(r"(\d{1,12}), (\d{1,12}), (\d{1,12})")
+
+VARIANTS = {"multihot-criteo": "", "multihot-criteo-sample": "_sample", "debug": "_debug"}
+"""Endings of the files' names, by the reference's names of its data sets."""
+
+DENSE = 13
+FEATURES = 26
+
+BLOCKS = 1000
+"""Blocks of rows whose values are checked and go into the digest, spread evenly."""
+BLOCK_ROWS = 8
+LABELS_AT_A_TIME = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriteoOptions(FileOptions):
+    """Where the files are, and what a sample is.
+
+    Attributes:
+        path: Folder with day_23_dense.npy, day_23_labels.npy and day_23_sparse_multi_hot.npz,
+            which must not be compressed, or in its place the folder day_23_sparse_multi_hot
+            with 0.npy to 25.npy.
+        variant: "multihot-criteo"; or "multihot-criteo-sample" or "debug", the reference's
+            smaller sets, whose files end in _sample and _debug.
+        rows: Use the first `rows` pairs; None uses the half of "multihot-criteo" that MLPerf
+            uses, and all of the others.
+        hotness: Lookups of each of the 26 sparse features.
+        trace: File with a line "START, END, PAIRS" for each sample, as
+            dlrm_trace_of_aggregated_samples.txt of MLPerf. None draws the samples as the
+            reference does, which gives that very file for the official data.
+        checksum: "md5:..." or "sha256:..." of the trace.
+        pairs: Each sample has this many pairs, instead of drawing; the last one may have less.
+        count: Use the first `count` samples only; None uses all.
+    """
+
+    path: str
+    variant: str = "multihot-criteo"
+    rows: int | None = None
+    hotness: Sequence[int] = HOTNESS
+    trace: str | None = None
+    checksum: str | None = None
+    pairs: int | None = None
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        lookups = (
+            isinstance(self.hotness, list | tuple)
+            and len(self.hotness) == FEATURES
+            and all(type(each) is int and each >= 1 for each in self.hotness)
+        )
+        rule = ("hotness", self.hotness, lookups, f"{FEATURES} numbers from 1 on")
+        self.check("criteo", rule, rows="pairs", pairs="pairs")
+        owner = "data set criteo"
+        if self.variant not in VARIANTS:
+            raise SuiteError(
+                f"{owner}: variant = {self.variant!r} is unknown; valid are {', '.join(VARIANTS)}",
+                option="variant",
+            )
+        if self.trace is not None and self.pairs is not None:
+            raise SuiteError(
+                f"{owner}: trace and pairs both say what a sample is; leave one out",
+                option=("trace", "pairs"),
+            )
+        if self.checksum is not None and self.trace is None:
+            raise SuiteError(
+                f"{owner}: checksum is that of the trace, which is not set",
+                option=("checksum", "trace"),
+            )
+
+    def find(self) -> Places:
+        folder, ending, trace = Path(self.path), VARIANTS[self.variant], self.trace
+        unpacked = folder / f"day_23_sparse_multi_hot{ending}"
+        packed = unpacked.with_suffix(".npz")
+        sparse = [unpacked / f"{feature}.npy" for feature in range(FEATURES)]
+        places = Places(
+            dense=folder / f"day_23_dense{ending}.npy",
+            labels=folder / f"day_23_labels{ending}.npy",
+            sparse=unpacked if unpacked.is_dir() else packed,
+        )
+        needed = [places.dense, places.labels, *(sparse if unpacked.is_dir() else [packed])]
+        missing = [str(file.relative_to(folder)) for file in needed if not file.is_file()]
+        self.require(
+            (
+                not missing or not folder.is_dir(),
+                f"{folder}: {', '.join(missing[:3])}{' ...' * (len(missing) > 3)} of the multi-hot "
+                "Criteo data not found; get the preprocessed data set as README.md of MLPerf's "
+                "dlrm_v2 reference says, or set the data set's path to where it is",
+            ),
+            (
+                folder.is_dir(),
+                f"{folder}: this folder does not exist; set the data set's path to the folder with "
+                "day_23 of the multi-hot Criteo data, as README.md of MLPerf's dlrm_v2 reference "
+                "says",
+            ),
+            (
+                trace is None or Path(trace).is_file(),
+                f"{trace}: this trace does not exist; set trace to a copy of MLPerf's "
+                "dlrm_trace_of_aggregated_samples.txt, or leave it out to draw the same samples",
+            ),
+        )
+        return places
+
+
+class CriteoDataset(FileDataset[int]):
+    """Samples by index; each is a run of user-item pairs, as MLPerf's reference draws them.
+
+    The official files of day 23 have 178,274,637 pairs. The first half of them, rounded up, is the
+    validation set: 89,137,319 pairs in 330,067 samples.
+    Source: recommendation/dlrm_v2/pytorch/python/multihot_criteo.py of
+    https://github.com/mlcommons/inference.
+
+    When the data set is built, shapes, types and lengths of all files are checked, and all labels.
+    Dense and sparse values are checked in 1,000 blocks of 8 pairs, spread evenly over those used:
+    reading all 80 GB would take many minutes. The digest covers the same.
+    """
+
+    options = CriteoOptions
+
+    def _read(self, asked: CriteoOptions, places: Places) -> None:
+        self._dense, self._labels, *self._sparse = open_tables(places, asked.hotness)
+        used = _used(self._dense.count, asked, places)
+        if asked.trace is not None:
+            check_file(Path(asked.trace), asked.checksum)
+            ends = read_ends(Path(asked.trace), used)
+        else:
+            ends = drawn_ends(used) if asked.pairs is None else even_ends(used, asked.pairs)
+        require_enough(asked.path, asked.count, len(ends), f"the data set has {len(ends)} samples")
+        self._ends: NDArray[np.int64] = ends[: asked.count]
+        self._places = places
+        self._digest = self._check_values(asked.hotness)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def input(self, index: int) -> dict[str, Any]:
+        """Read the pairs of one sample.
+
+        "dense" has the shape (pairs, 13), float32; "sparse" for each of 26 features the rows to
+        look up, shape (pairs, lookups), int32 as in the official files, or int64.
+        """
+        start, stop = self._bounds(index)
+        return {
+            "dense": self._dense.read(start, stop),
+            "sparse": [feature.read(start, stop) for feature in self._sparse],
+        }
+
+    def sizes(self, indices: Sequence[int]) -> dict[str, float]:
+        """Return the mean number of pairs of these samples, "parts"."""
+        return {"parts": fmean(stop - start for start, stop in map(self._bounds, indices))}
+
+    def reference(self, index: int) -> NDArray[np.float32]:
+        """Read the labels of one sample: 1 where an item was clicked, else 0; shape (pairs,)."""
+        import numpy as np
+
+        return self._labels.read(*self._bounds(index)).reshape(-1).astype(np.float32)
+
+    @property
+    def digest(self) -> str:
+        """Hex SHA-256 over a part of the data that tells other data apart, not over all of it.
+
+        It covers the ends of the samples, the lookups of each feature, all labels, and dense and
+        sparse values of 1,000 blocks of 8 pairs, spread evenly over the pairs that are used. A
+        change of other values alone leaves it as it is. How files are packed does not count.
+        """
+        return self._digest
+
+    def _bounds(self, index: int) -> tuple[int, int]:
+        end = int(self._ends[self._checked(index)])
+        return int(self._ends[index - 1]) if index else 0, end
+
+    def _check_values(self, hotness: Sequence[int]) -> str:
+        """Check labels and blocks of values, and return the digest of what was read."""
+        import numpy as np
+
+        rows = int(self._ends[-1])
+        total = hashlib.sha256(b"criteo" + repr(tuple(hotness)).encode())
+        total.update(self._ends.astype("<i8").tobytes())
+        for start in range(0, rows, LABELS_AT_A_TIME):
+            labels = self._labels.read(start, min(start + LABELS_AT_A_TIME, rows)).reshape(-1)
+            ones = labels == 1
+            if not (valid := ones | (labels == 0)).all():
+                row = int(np.flatnonzero(~valid)[0])
+                raise wrong(
+                    f"{self._places.labels}: row {start + row}",
+                    f"the label is {labels[row]}, not 0 or 1",
+                    PREPROCESSED,
+                )
+            total.update(ones.tobytes())
+        for start in sorted({block * rows // BLOCKS for block in range(BLOCKS)}):
+            self._check_block(start, min(start + BLOCK_ROWS, rows), total)
+        return total.hexdigest()
+
+    def _check_block(self, start: int, stop: int, total: hashlib._Hash) -> None:
+        import numpy as np
+
+        dense = self._dense.read(start, stop)
+        if not np.isfinite(dense).all():
+            raise wrong(self._places.dense, "a dense feature is not finite", PREPROCESSED)
+        total.update(dense.tobytes())
+        for feature, table in enumerate(self._sparse):
+            lookups = table.read(start, stop)
+            if lookups.min() < 0:
+                raise wrong(
+                    self._places.sparse,
+                    f"sparse feature {feature} looks up row {lookups.min()}, which is negative",
+                    PREPROCESSED,
+                )
+            total.update(lookups.astype("<i8").tobytes())
+
+
+def _used(there: int, asked: CriteoOptions, places: Places) -> int:
+    if asked.rows is None:
+        return -(-there // 2) if VARIANTS[asked.variant] == "" else there
+    if asked.rows > there:
+        raise SuiteError(
+            f"{places.dense}: rows = {asked.rows!r}, but there are {there}; lower rows, or leave "
+            "it out",
+            option="rows",
+        )
+    return asked.rows
+
+
+def drawn_ends(rows: int) -> NDArray[np.int64]:
+    """Draw the samples as MLPerf's reference does, until all rows are used.
+
+    Where each sample ends is returned, shape (samples,). For the 89,137,319 official rows these are
+    330,067 samples, and the trace of them has the MD5 that MLPerf publishes,
+    3db90209564316f2506c99cc994ad0b2.
+    """
+    import numpy as np
+
+    # NumPy keeps the numbers of this generator as they are for good (NEP 19).
+    draws = np.random.RandomState(SEED).randint(0, len(QUANTILES), -(-rows // QUANTILES[0]))
+    ends = np.cumsum(np.array(QUANTILES, np.int64)[draws])
+    return ends[: int(np.searchsorted(ends, rows)) + 1].clip(max=rows)
+
+
+def even_ends(rows: int, pairs: int) -> NDArray[np.int64]:
+    """Return the ends of samples that have the same number of pairs, but the last one."""
+    import numpy as np
+
+    return np.arange(pairs, rows + pairs, pairs, dtype=np.int64).clip(max=rows)
+
+
+def read_ends(path: Path, rows: int) -> NDArray[np.int64]:
+    """Read a trace of samples, a line "START, END, PAIRS" for each; END is not part of it."""
+    import numpy as np
+
+    ends, last = [], 0
+    with path.open(encoding="ascii", errors="replace") as file:
+        for number, line in enumerate(file, start=1):
+            parsed = _LINE.fullmatch(line.rstrip("\r\n"))
+            start, end, pairs = map(int, parsed.groups()) if parsed else (-1, -1, -1)
+            if start != last or end - start != pairs or pairs < 1:
+                raise wrong(
+                    f"{path}:{number}",
+                    f'{line[:80].rstrip()!r} is not "START, END, PAIRS" with START = {last}, where '
+                    "the line before ended",
+                    "get the trace from its source again",
+                )
+            if end > rows:
+                raise wrong(
+                    f"{path}:{number}",
+                    f"the sample ends at pair {end:,}, but the data set has only {rows:,}",
+                    "the trace belongs to other data",
+                )
+            last = end
+            ends.append(end)
+    if not ends:
+        raise wrong(path, "the trace lists no sample", "get it from its source again")
+    return np.array(ends, np.int64)
+
+
+class Rows:
+    """Rows of an array on disk.
+
+    They are read, not mapped: of a file that is cut meanwhile a mapping would crash the process,
+    and pages of a mapping count as this process's memory.
+    """
+
+    def __init__(self, array: StoredArray) -> None:
+        self.count = array.shape[0]
+        self._array = array
+        self._width = array.size // self.count
+        self._file = os.open(array.file, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return some rows, shape (stop - start, ...); callable from any thread."""
+        import numpy as np
+
+        values = np.empty((stop - start, *self._array.shape[1:]), self._array.dtype)
+        left = values.reshape(-1).view(np.uint8).data
+        offset = self._array.offset + start * self._width
+        while left:
+            count = os.preadv(self._file, [left], offset)
+            if not count:
+                raise damaged(self._array.file, f"{self._array.name} ends before row {stop:,}")
+            left, offset = left[count:], offset + count
+        return values
+
+
+class Places(NamedTuple):
+    """Where the files lie; sparse ones also in a folder with 0.npy to 25.npy."""
+
+    dense: Path
+    labels: Path
+    sparse: Path
+
+
+def open_tables(places: Places, hotness: Sequence[int]) -> list[Rows]:
+    """Check all files, and open them: dense values, labels, and each sparse feature."""
+    dense, labels = find_npy(places.dense), find_npy(places.labels)
+    sparse = _sparse(places.sparse)
+    rows = dense.shape[0] if dense.shape else 0
+    _require(dense, [(rows, DENSE)], ("<f4",))
+    _require(labels, [(rows, 1), (rows,)], ("<f4", "<i4", "<i8", "|u1", "|i1", "|b1"))
+    for feature, lookups in enumerate(hotness):
+        _require(sparse[feature], [(rows, lookups)], ("<i4", "<i8"))
+    if rows == 0:
+        raise damaged(places.dense, "it has no rows")
+    return [Rows(array) for array in (dense, labels, *sparse)]
+
+
+def _sparse(path: Path) -> list[StoredArray]:
+    if path.is_dir():
+        return [find_npy(path / f"{feature}.npy") for feature in range(FEATURES)]
+    arrays = find_npz(path)
+    missing = [f"{feature}.npy" for feature in range(FEATURES) if str(feature) not in arrays]
+    if missing:
+        raise damaged(path, f"it needs the arrays 0.npy to 25.npy, and lacks {missing[0]}")
+    for array in arrays.values():
+        if array.packed:
+            raise wrong(
+                path,
+                f"{array.packed} is compressed, and rows cannot be read from the middle of it",
+                f"unpack it beside (unzip {path.name} -d {path.stem}): that folder is used instead",
+            )
+    return [arrays[str(feature)] for feature in range(FEATURES)]
+
+
+def _require(array: StoredArray, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> None:
+    where = f"{array.file}: {array.name}"
+    if array.shape not in shapes:
+        raise wrong(
+            f"{where} has the shape {array.shape}, not {shapes[0]}",
+            "rows as in the file of dense features, and columns as the option hotness says for "
+            "lookups",
+            "use files that belong together",
+        )
+    if array.dtype not in dtypes:
+        raise RunError(
+            "dataset",
+            f"{where} has values of type {array.dtype}, not {' or '.join(dtypes)}; {PREPROCESSED}",
+        )
+    if array.fortran:
+        raise RunError("dataset", f"{where} is stored column by column; save it again in C order")

@@ -1,0 +1,245 @@
+"""Images with boxes, listed in a file in COCO's JSON: read, checked, and given by index."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pytest_mlperf import RunError, UnavailableError
+from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, check_file, wrong
+from pytest_mlperf.adapters.datasets.files.images import (
+    check_images,
+    hash_of_images,
+    require_images,
+)
+
+Test = Callable[[Any], bool]
+
+Image = tuple[str, dict[str, Any]]
+"""File name of an image, and its reference."""
+
+
+def read_annotations(file: Path) -> tuple[list[Image], frozenset[int]]:
+    """Read and check an annotation file: its images, with or without boxes, and its categories."""
+    content = _parse(file)
+    for name, fields in FIELDS.items():
+        for row, record in enumerate(content[name]):
+            _check_record(file, name, row, record, fields)
+    images: dict[int, Image] = {}
+    for row, record in enumerate(content["images"]):
+        identity, sides = record["id"], {side: int(record[side]) for side in ("height", "width")}
+        if identity in images:
+            raise _wrong(file, "images", row, f"has the id {identity} of an image before it")
+        images[identity] = (
+            record["file_name"],
+            {"index": row, "image_id": identity, **sides, "annotations": []},
+        )
+    categories = frozenset(record["id"] for record in content["categories"])
+    for row, record in enumerate(content["annotations"]):
+        for field, identities in (("image_id", images.keys()), ("category_id", categories)):
+            if record[field] not in identities:
+                defect = f"has {field} {record[field]}, which is none of the {len(identities)} ids"
+                raise _wrong(file, "annotations", row, defect)
+        _, reference = images[record.pop("image_id")]
+        reference["annotations"].append({key: record[key] for key in BOX})
+    return list(images.values()), categories
+
+
+def _wrong(file: Path, name: str, row: int, defect: str) -> RunError:
+    return RunError(
+        "dataset",
+        f"{file}: {name}[{row}] {defect}; the file is damaged or another one: get it from its "
+        "source again, or correct the option annotations",
+    )
+
+
+def _parse(file: Path) -> dict[str, list[Any]]:
+    """Return the lists of the file; of their records only what is needed is kept in memory."""
+    try:
+        with file.open("rb") as opened:
+            content = json.load(opened, object_hook=_keep)
+    except (ValueError, RecursionError) as error:
+        raise wrong(
+            file, f"this is no JSON or not all of it ({error})", "get it from its source again"
+        ) from error
+    for name in FIELDS:
+        records = content.get(name) if isinstance(content, dict) else None
+        if not isinstance(records, list) or not records:
+            raise wrong(
+                file,
+                f"it has no list {name!r}, or an empty one",
+                "set the option annotations to a file in COCO's format, such as "
+                "openimages-mlperf.json",
+            )
+    lists: dict[str, list[Any]] = content
+    return lists
+
+
+def _keep(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key in KEPT}
+
+
+def _check_record(
+    file: Path, name: str, row: int, record: Any, fields: Mapping[str, tuple[Test, str]]
+) -> None:
+    if not isinstance(record, dict):
+        raise _wrong(file, name, row, f"is {record!r:.60}, not an object")
+    for field, (valid, expected) in fields.items():
+        if field not in record:
+            raise _wrong(file, name, row, f"lacks {field!r}, {expected}")
+        if not valid(record[field]):
+            raise _wrong(file, name, row, f"has {field} = {record[field]!r:.60}, not {expected}")
+
+
+def _from(lowest: float) -> Test:
+    return lambda value: type(value) in (int, float) and math.isfinite(value) and value >= lowest
+
+
+_is_number, _is_length = _from(-math.inf), _from(0)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value) and "\0" not in value
+
+
+def _is_box(value: Any) -> bool:
+    if not isinstance(value, list) or len(value) != 4:
+        return False
+    return all(map(_is_number, value[:2])) and all(map(_is_length, value[2:]))
+
+
+_WHOLE: tuple[Test, str] = (lambda value: type(value) is int, "a whole number")
+_LENGTH = (_from(1), "a number of pixels")
+
+FIELDS: Mapping[str, Mapping[str, tuple[Test, str]]] = {
+    "images": {
+        "id": _WHOLE,
+        "file_name": (_is_name, "a file name"),
+        "height": _LENGTH,
+        "width": _LENGTH,
+    },
+    "annotations": {
+        "image_id": _WHOLE,
+        "category_id": _WHOLE,
+        "bbox": (_is_box, "left, top, width and height, the last two not below 0"),
+        "area": (_is_length, "a number, 0 or more"),
+        "iscrowd": _WHOLE,
+    },
+    "categories": {"id": _WHOLE},
+}
+"""Lists of the file, and what is needed of each record: key, test, and what is expected."""
+
+BOX = ("category_id", "bbox", "area", "iscrowd")
+
+KEPT = frozenset(FIELDS) | {field for fields in FIELDS.values() for field in fields}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnotatedOptions(FileOptions):
+    """Where the images are, and what size a sample has.
+
+    Attributes:
+        path: Folder of the data set.
+        count: Use the first `count` images only; None uses all.
+        checksum: "md5:" or "sha256:" and the hex digits that the annotation file must have.
+    """
+
+    dataset: ClassVar[str]
+    title: ClassVar[str]
+    advice: ClassVar[str]
+
+    path: str
+    annotations: str
+    images: str
+    size: int
+    count: int | None = None
+    checksum: str | None = None
+
+    def __post_init__(self) -> None:
+        self.check(self.dataset, size="pixels", count="images")
+
+    def find(self) -> tuple[Path, Path]:
+        """Return the annotation file and the folder of images."""
+        folder = Path(self.path)
+        file, images = folder / self.annotations, folder / self.images
+        if not folder.is_dir():
+            raise UnavailableError(
+                f"{folder}: the folder of {self.title} does not exist; {self.advice}, or set the "
+                "data set's path to where it is"
+            )
+        self.require(
+            (
+                file.is_file(),
+                f"{file}: the annotation file {file.name} is not here; {self.advice}, or set the "
+                "option annotations to its path",
+            ),
+            (
+                images.is_dir(),
+                f"{images}: the folder of images does not exist; {self.advice}, or set the option "
+                "images to its path",
+            ),
+        )
+        return file, images
+
+
+class AnnotatedImages(FileDataset[Image]):
+    """Images by index in the order of the annotation file.
+
+    Unlike MLPerf's references, which leave out images that are not here and so give others their
+    numbers, such a data set must be complete. Of each image the header and the end are read before
+    a run: bits that flipped in between are not seen.
+    """
+
+    libraries = ("PIL",)
+
+    def _read(self, asked: Any, files: tuple[Path, Path]) -> None:
+        self._size = asked.size
+        file, self._folder = files
+        check_file(file, asked.checksum)
+        listed, self._categories = read_annotations(file)
+        self._keep(listed, asked.count, file, f"it lists {len(listed)} images")
+        names = [name for name, _ in self._samples]
+        require_images(self._folder, names, file)
+        _check_sizes(file, self._samples, check_images(self._folder, names))
+
+    def reference(self, index: int) -> dict[str, Any]:
+        """Return `index`; `image_id`; `height` and `width` in pixels; and `annotations`.
+
+        These are objects with `category_id`, `bbox` (left, top, width, height in pixels), `area`
+        (square pixels) and `iscrowd` (1 for a box around a group, else 0). Leave them as they are.
+        """
+        return self._sample(index)[1]
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 over the preparation, the references and the bytes of every image file.
+
+        File names do not count: a copy elsewhere has the same digest.
+        """
+        texts = ((name, json.dumps(each, sort_keys=True).encode()) for name, each in self._samples)
+        references = ((name, hashlib.sha256(text).digest()) for name, text in texts)
+        return hash_of_images(self._preparation.encode(), self._folder, references)
+
+    @property
+    def _preparation(self) -> str:
+        return repr(self._size)
+
+
+def _check_sizes(file: Path, images: Sequence[Image], sizes: Sequence[tuple[int, int]]) -> None:
+    """Refuse images of other sizes than annotated; one that EXIF data turns is stored lying."""
+    for row, ((name, image), stored) in enumerate(zip(images, sizes, strict=True)):
+        width, height = image["width"], image["height"]
+        if sorted(stored) != sorted((width, height)):
+            raise _wrong(
+                file,
+                "images",
+                row,
+                f"is said to have {width} x {height} pixels, but {name} has {stored[0]} x "
+                f"{stored[1]}: these are not the images that were annotated",
+            )

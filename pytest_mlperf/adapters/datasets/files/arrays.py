@@ -1,0 +1,206 @@
+"""Arrays in NumPy's files: where each lies is read from headers, its values when they are needed.
+
+Headers are read by NumPy's own readers of its format. numpy.load with mmap_mode serves .npy alone:
+in an archive it reads arrays whole, and its maps hold files open and end the process where one is
+cut. Nothing is unpickled: arrays of objects are refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BufferedIOBase
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from pytest_mlperf import RunError
+from pytest_mlperf.adapters.datasets.files import wrong
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+_PIECE = 2**20
+
+_LOCAL_HEADER = struct.Struct("<4s22xHH")
+"""Of a zip's member: signature, and the lengths of its name and extra field, which follow."""
+
+_BROKEN = (
+    *(EOFError, MemoryError, OSError, RuntimeError, TypeError, ValueError),
+    *(struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
+)
+"""What reading a damaged file raises."""
+
+UNPACKED_LIMIT = 2 * 2**30
+"""Bytes of one compressed array when unpacked; the largest volume of KiTS19 has 0.5e9."""
+
+MEMBERS_LIMIT = 1_000
+"""Arrays of one archive."""
+
+AXES_LIMIT = 32
+"""Axes of an array; NumPy 1 had no more."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredArray:
+    """Where an array lies.
+
+    Attributes:
+        name: What the array is called, for messages.
+        offset: Where its values start: in the file, or in the unpacked member.
+        dtype: As NumPy's `dtype.str`, e.g. "<f4".
+        fortran: Whether the first axis runs fastest.
+        packed: Name of the zip's member that it is compressed in; None where it is not.
+    """
+
+    file: Path
+    name: str
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+    fortran: bool = False
+    packed: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the values."""
+        return math.prod(self.shape) * int(self.dtype[2:])
+
+    def load(self) -> NDArray[Any]:
+        import numpy as np
+
+        try:
+            values = np.empty(math.prod(self.shape), self.dtype)
+        except MemoryError:
+            raise RunError(
+                "dataset", f"{self.file}: there is no memory for {self.name}: {self.size:,} bytes"
+            ) from None
+        view, filled = values.view(np.uint8).data, 0
+        try:
+            with self._open() as file:
+                # Members of an archive unpack into memory of their own, so a part each time.
+                while filled < len(view) and (
+                    count := file.readinto(view[filled : filled + _PIECE])
+                ):
+                    filled += count
+        except _BROKEN as error:
+            raise damaged(self.file, f"{self.name}: {error}") from error
+        if filled < len(view):
+            raise damaged(self.file, f"{self.name} ends after {filled:,} of {len(view):,} bytes")
+        return values.reshape(self.shape, order="F" if self.fortran else "C")
+
+    @contextmanager
+    def _open(self) -> Iterator[BufferedIOBase]:
+        if self.packed is None:
+            with self.file.open("rb") as file:
+                file.seek(self.offset)
+                yield file
+            return
+        with zipfile.ZipFile(self.file) as archive, archive.open(self.packed) as member:
+            assert isinstance(member, BufferedIOBase)
+            member.read(self.offset)
+            yield member
+
+
+def damaged(file: Path, defect: str) -> RunError:
+    """Return the error for a file that cannot be used."""
+    return wrong(file, defect, "the file is damaged or incomplete, get it from its source again")
+
+
+def find_npy(path: Path) -> StoredArray:
+    """Read the header of a .npy file."""
+    with path.open("rb") as file:
+        return _find(file, path, name="the array", size=path.stat().st_size)
+
+
+def find_npz(path: Path) -> dict[str, StoredArray]:
+    """Read the headers of all arrays of a .npz file, by their names without the ending .npy."""
+    arrays = {}
+    try:
+        with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
+            members = archive.infolist()
+            if len(members) > MEMBERS_LIMIT:
+                raise ValueError(
+                    f"{len(members):,} members, and at most {MEMBERS_LIMIT:,} are read"
+                )
+            for member in members:
+                if member.filename.endswith(".npy"):
+                    name = member.filename.removesuffix(".npy")
+                    arrays[name] = _find_member(archive, member, raw, path)
+    except _BROKEN as error:
+        raise damaged(path, f"it is no .npz archive of arrays ({error})") from error
+    return arrays
+
+
+def _find_member(
+    archive: zipfile.ZipFile, member: zipfile.ZipInfo, raw: IO[bytes], path: Path
+) -> StoredArray:
+    title = f"its member {member.filename}"
+    if member.compress_type != zipfile.ZIP_STORED:
+        if member.file_size > UNPACKED_LIMIT:
+            raise ValueError(
+                f"{title} unpacks to {member.file_size:,} bytes, and at most {UNPACKED_LIMIT:,} "
+                "are read"
+            )
+        with archive.open(member) as unpacked:
+            return _find(unpacked, path, name=title, size=member.file_size, packed=member.filename)
+    raw.seek(member.header_offset)
+    signature, name, extra = _LOCAL_HEADER.unpack(raw.read(_LOCAL_HEADER.size))
+    if signature != b"PK\3\4":
+        raise ValueError(f"{member.filename} is not where its index says")
+    start = raw.seek(name + extra, 1)
+    end = start + member.file_size
+    if end > path.stat().st_size:
+        raise ValueError(f"{member.filename} ends behind the file's end")
+    return _find(raw, path, name=title, size=end)
+
+
+def _find(
+    file: IO[bytes], path: Path, *, name: str, size: int, packed: str | None = None
+) -> StoredArray:
+    """Read the header that comes next in a file, of an array that must end at byte `size`."""
+    from numpy.lib import format as npy
+
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    try:
+        version = npy.read_magic(file)
+        if version not in readers:
+            raise ValueError(f"its format {version} is not read")
+        shape, fortran, dtype = readers[version](file)
+    except _BROKEN as error:
+        first = str(error).partition("\n")[0]  # what follows advises to trust the file
+        raise damaged(path, f"{name} is no array in NumPy's format ({first})") from error
+    # A header is an expression: a truth value or a negative number are lengths to Python.
+    if len(shape) > AXES_LIMIT or any(type(axis) is not int or axis < 0 for axis in shape):
+        shown = f"{len(shape):,} axes" if len(shape) > AXES_LIMIT else f"the shape {shape}"
+        raise damaged(path, f"{name} has {shown}, which no array has")
+    if not re.fullmatch(r"[<|][biuf][1248]", dtype.str):
+        raise wrong(
+            path,
+            f"{name} has values of type {dtype}, which is not read: only little-endian numbers are",
+            "convert it",
+        )
+    array = StoredArray(
+        file=path,
+        name=name,
+        offset=file.tell(),
+        shape=shape,
+        dtype=dtype.str,
+        # An array of one axis, and of one column, is both.
+        fortran=fortran and sum(length != 1 for length in shape) > 1,
+        packed=packed,
+    )
+    if array.offset + array.size != size:
+        raise damaged(
+            path,
+            f"{name} of shape {shape} and type {dtype} needs {array.size:,} bytes after its "
+            f"header, but {size - array.offset:,} are there",
+        )
+    return array

@@ -1,0 +1,124 @@
+"""Read columns of a table: a pandas DataFrame in a pickle, which is never executed, or Parquet."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf import EnvironmentFault, UnavailableError
+from pytest_mlperf.adapters.datasets.files import find_file
+from pytest_mlperf.adapters.datasets.files.columns import places
+from pytest_mlperf.adapters.datasets.files.pickle_files import UNPACKED_LIMIT, opened, unreadable
+
+TABLE_LIMIT = 2**30
+"""Bytes of a table of prompts when unpacked; MLPerf's 24,576 prompts and answers have 0.15e9."""
+
+
+PARQUET = b"PAR1"
+"""How a Parquet file begins."""
+
+
+def read_frame(
+    path: Path, *, columns: Sequence[str | Sequence[str]], max_bytes: int = UNPACKED_LIMIT
+) -> Mapping[str, Sequence[Any]]:
+    """Read some columns of a table: a DataFrame pickled by pandas, also with gzip, or Parquet.
+
+    Neither pandas nor, for pickles, anything else that is not always installed is needed. The
+    table must have each column once; of several names of one column the first that is there is
+    taken, and the column is called by the first of all. Cells are text, numbers, bytes, None where
+    the value is missing, arrays of shape (numbers,) of what is a list of whole numbers or a NumPy
+    array, or other lists. A pickle has at most `max_bytes` when unpacked.
+    """
+    if not path.is_file():
+        raise UnavailableError(
+            f"{path}: this table does not exist; set the data set's path to the file"
+        )
+    with path.open("rb") as file:
+        start = file.read(len(PARQUET))
+    names = [(one,) if isinstance(one, str) else tuple(one) for one in columns]
+    if start == PARQUET:
+        return _read_parquet(path, names)
+    return _read_pickle(path, names, compressed=start[:2] == b"\x1f\x8b", max_bytes=max_bytes)
+
+
+def find_table(path: Path, *, official: Sequence[str], lacks: str, advice: str) -> Path:
+    """Return a file as `find_file`, of a kind that `read_frame` reads, if its library is here."""
+    table = find_file(
+        path,
+        official=official,
+        endings=(".pkl", ".pkl.gz", ".parquet"),
+        lacks=lacks,
+        whole="table",
+        advice=advice,
+    )
+    if table.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise no_pyarrow(table)
+    return table
+
+
+def no_pyarrow(path: Path) -> EnvironmentFault:
+    """Return the error of a Parquet file that nothing here can read."""
+    return EnvironmentFault(
+        f"{path}: Parquet is read with pyarrow, which is not installed; try: pip install pyarrow"
+    )
+
+
+def _read_pickle(
+    path: Path, columns: Sequence[Sequence[str]], *, compressed: bool, max_bytes: int
+) -> dict[str, list[Any]]:
+    from pytest_mlperf.adapters.datasets.files import pickled
+
+    with opened(path, compressed=compressed) as file:
+        frame = pickled.PickledFrame(file, max_bytes=max_bytes)
+        at = _places(path, frame.labels, columns)
+        by_name = {name: frame.column(place) for name, place in at.items()}
+    if len({len(cells) for cells in by_name.values()}) > 1:
+        raise unreadable(path, "its columns differ in length")
+    return by_name
+
+
+def _places(path: Path, labels: Sequence[Any], columns: Sequence[Sequence[str]]) -> dict[str, int]:
+    there = [next((name for name in names if name in labels), names[0]) for names in columns]
+    at = places(path, labels, there)
+    return {names[0]: at[name] for names, name in zip(columns, there, strict=True)}
+
+
+def _read_parquet(path: Path, columns: Sequence[Sequence[str]]) -> dict[str, list[Any]]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError as error:
+        raise no_pyarrow(path) from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            labels = file.schema_arrow.names
+            at = _places(path, labels, columns)
+            table = file.read(columns=[labels[place] for place in at.values()])
+        return {name: _parquet_cells(table.column(labels[place])) for name, place in at.items()}
+    except MemoryError:
+        raise unreadable(path, "there is no memory for what it unpacks to") from None
+    except (ArrowException, OSError, UnicodeDecodeError) as error:
+        raise unreadable(path, f"the Parquet file is damaged ({error})") from error
+
+
+def _parquet_cells(column: Any) -> list[Any]:
+    from pyarrow import types
+
+    from pytest_mlperf.adapters.datasets.files.pickled import pack
+
+    kind = column.type
+    if not types.is_list(kind) or not types.is_integer(kind.value_type):
+        return [pack(cell) if isinstance(cell, list) else cell for cell in column.to_pylist()]
+    cells: list[Any] = []
+    for chunk in column.chunks:
+        # As Python objects the tokens of a large data set would take gigabytes.
+        numbers, bounds = chunk.values.to_numpy(zero_copy_only=False), chunk.offsets.tolist()
+        cells += [
+            numbers[start:end] if there else None
+            for (start, end), there in zip(
+                pairwise(bounds), chunk.is_valid().to_pylist(), strict=True
+            )
+        ]
+    return cells

@@ -1,0 +1,237 @@
+"""Image files of data sets: decoded to pixels, and checked in bulk before an engine loads."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_mlperf import EnvironmentFault, UnavailableError
+from pytest_mlperf.adapters.datasets.files import wrong
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL import Image
+
+ENDS = {"JPEG": b"\xff\xd9", "PNG": b"\0\0\0\0IEND\xae\x42\x60\x82"}
+"""The last bytes of an intact file, by Pillow's name of its format."""
+
+THREADS = 8
+"""Files that are read at the same time: disks and network folders answer several at once."""
+
+BATCH = 256
+"""Files that a thread takes at a time."""
+
+ENOUGH = 100
+"""Damaged files after which no more are looked for: each of them may have to be decoded."""
+
+
+def hash_of_images(start: bytes, folder: Path, images: Iterable[tuple[str, bytes]]) -> str:
+    """Return the hex SHA-256 over the bytes of each file and what belongs to it, in order."""
+    total = hashlib.sha256(start)
+    for name, label in images:
+        with (folder / name).open("rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest() + label)
+    return total.hexdigest()
+
+
+def decode(path: Path) -> NDArray[np.uint8]:
+    """Decode an image file, turned as its EXIF data says, to shape (height, width, 3) in RGB."""
+    require_pillow()
+    import numpy as np
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(path) as image:
+            return np.asarray(_eight_bit(image, ImageOps.exif_transpose(image)).convert("RGB"))
+    except Exception as error:  # damage makes decoders raise anything
+        raise wrong(
+            path,
+            f"Pillow cannot decode this image ({error})",
+            "replace the file by an intact JPEG or PNG",
+        ) from error
+
+
+def _eight_bit(opened: Image.Image, image: Image.Image) -> Image.Image:
+    """Return grey pixels of 16 bits as their upper 8, as OpenCV reads them; Pillow would clip them.
+
+    Pixels that are 32-bit numbers are refused: nobody says what white is. `opened` is the image
+    before it was turned, which alone knows its format.
+    """
+    import numpy as np
+    from PIL import Image
+
+    if image.mode.startswith("I;16") or (image.mode == "I" and opened.format == "PNG"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in {"I", "F"}:
+        raise ValueError(f"its pixels are 32-bit numbers (mode {image.mode}): save it with 8 bits")
+    return image
+
+
+def neighbours(
+    old: int, new: int, *, single: bool = False
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """Return the old pixels before and after each new one's centre, and the latter's share.
+
+    At the borders both are the same pixel. Places are computed in double precision; `single` rounds
+    them first, as OpenCV does for 8-bit images.
+    """
+    import numpy as np
+
+    place = (np.arange(new) + 0.5) * (old / new) - 0.5
+    place = place.astype(np.float32) if single else place
+    before = np.floor(place).astype(np.int64)
+    share = (place - before).astype(np.float32)
+    return before.clip(0, old - 1), (before + 1).clip(0, old - 1), share
+
+
+def require_pillow() -> None:
+    """Raise EnvironmentFault unless Pillow is installed."""
+    try:
+        import PIL.Image  # noqa: F401
+    except ImportError as error:
+        raise EnvironmentFault(
+            "images are decoded with Pillow, which is not installed; "
+            "try: pip install 'pytest-mlperf[onnx]'"
+        ) from error
+
+
+def require_images(folder: Path, names: Sequence[str], listed: Path) -> None:
+    """Look for every image that the file `listed` names; no file is read."""
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise UnavailableError(
+            f"{folder}: {len(missing)} of {len(names)} images listed in {listed} are not here, "
+            f"the first is {missing[0]!r}; complete the folder, or set count to the number of "
+            "images you have, if the list names those first"
+        )
+
+
+def check_images(folder: Path, names: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the width and height of each image as stored, in pixels; refuse damaged ones.
+
+    Of each file the header is read, which must be that of an image, and the end, which must be that
+    of its format. A file without such an end, or of a format whose end is not known, is decoded to
+    find out; so is one with bytes after its end, which decoders do not mind. What lies in between
+    is not read: a bit that flipped there is found when the image is decoded, or never, where the
+    decoder takes it for pixels; comparing the data set's digest with a known one finds it too.
+    """
+    require_pillow()
+    sizes: list[tuple[int, int]] = []
+    damaged: list[tuple[str, str]] = []
+    for name, inspected in zip(names, _inspect_all(folder, names), strict=False):
+        if not isinstance(inspected, str):
+            sizes.append(inspected)
+            continue
+        damaged.append((name, inspected))
+        if len(damaged) == ENOUGH:
+            break
+    if damaged:
+        more = "at least " if len(damaged) == ENOUGH else ""
+        raise wrong(
+            folder / damaged[0][0],
+            damaged[0][1],
+            f"{more}{len(damaged)} of {len(names)} images in {folder} are damaged: get them from "
+            "their source again",
+        )
+    return sizes
+
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+"""Of pictures inside tables, by Pillow's names: none of them starts another program."""
+
+
+def check_encoded(content: bytes) -> str | None:
+    """Return what is wrong with a picture by its header, or None; it is not decoded."""
+    require_pillow()
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            return _too_large(image)
+    except UnidentifiedImageError:
+        return f"its bytes are no picture of the formats {', '.join(FORMATS)}"
+    except Exception as error:  # damage makes decoders raise anything
+        return f"its picture is damaged ({error})"
+
+
+def encode_again(content: bytes) -> tuple[str, bytes]:
+    """Return a picture's format, and the picture as Pillow writes it in that format.
+
+    It is turned as its EXIF data says, as the library datasets of Hugging Face does, and is then a
+    JPEG. A ValueError says that it is damaged.
+    """
+    from PIL import ExifTags, Image, ImageOps
+
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            if defect := _too_large(image):
+                raise ValueError(defect)
+            turned = (
+                ImageOps.exif_transpose(image)
+                if ExifTags.Base.Orientation in image.getexif()
+                else image
+            )
+            name, written = turned.format or "JPEG", io.BytesIO()
+            turned.save(written, format=name)
+    except Exception as error:  # damage makes decoders raise anything
+        raise ValueError(f"Pillow cannot write its picture anew ({error})") from error
+    return name, written.getvalue()
+
+
+def _too_large(image: Image.Image) -> str | None:
+    from PIL import Image
+
+    pixels, most = image.width * image.height, Image.MAX_IMAGE_PIXELS or 0
+    return f"its picture has {pixels:,} pixels, above {most:,}" if pixels > most else None
+
+
+def _inspect_all(folder: Path, names: Sequence[str]) -> Iterator[tuple[int, int] | str]:
+    batches = [names[start : start + BATCH] for start in range(0, len(names), BATCH)]
+    pool = ThreadPoolExecutor(THREADS, thread_name_prefix="images")
+    try:
+        for batch in pool.map(lambda some: [_inspect(folder / name) for name in some], batches):
+            yield from batch
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _inspect(path: Path) -> tuple[int, int] | str:
+    """Return an image's width and height, or what is wrong with it."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with path.open("rb") as file, Image.open(file) as image:
+            end = ENDS.get(image.format or "", b"")
+            file.seek(-len(end), 2)
+            if not end or file.read() != end:
+                file.seek(0)
+                content = file.read()
+                kept = content.rstrip(b"\0")
+                # It stops in zeros: its place was reserved, but the rest never came. Decoders may
+                # take such zeros for pixels; after the end of an image they are harmless.
+                if end and len(kept) < len(content) and not kept.endswith(end):
+                    raise ValueError(f"it stops in {len(content) - len(kept):,} zero bytes")
+                with Image.open(path) as again:
+                    again.load()
+            return image.size
+    except UnidentifiedImageError:
+        return _kind(path)
+    except Exception as error:  # damage makes decoders raise anything
+        return f"this image is incomplete or damaged ({error})"
+
+
+def _kind(path: Path) -> str:
+    with path.open("rb") as file:
+        start = file.read(256)
+    if not start:
+        return "this file is empty"
+    if not start.strip(b"\0"):
+        return "this file starts with zeros"
+    if start.lstrip()[:1] in (b"<", b"{"):
+        return "this is text, such as a web page with an error, and no image"
+    return "this is no image that Pillow knows"

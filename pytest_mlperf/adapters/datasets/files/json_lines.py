@@ -1,0 +1,62 @@
+"""Read text line by line, and JSONL object by object: no line and no file fills the memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf import RunError
+from pytest_mlperf.adapters.datasets.files import wrong
+
+LONGEST = 2**24
+"""Bytes that one line may have."""
+
+FILE_LIMIT = 2**30
+"""Bytes that a file may have."""
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """Yield lines with their ends; neither a line nor a file without an end fills the memory."""
+    total = 0
+    with path.open("rb") as file:
+        for number in range(1, FILE_LIMIT):
+            line = file.readline(LONGEST + 1)
+            if not line:
+                return
+            total += len(line)
+            if len(line) > LONGEST or total > FILE_LIMIT:
+                whole = len(line) <= LONGEST
+                most = f"{(FILE_LIMIT if whole else LONGEST) >> 20} MiB"
+                subject = "the file up to here" if whole else "it"
+                raise broken_line(path, number, f"{subject} has more than {most}")
+            try:
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise broken_line(path, number, f"it is no UTF-8 ({error.reason})") from error
+
+
+def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a JSONL file, each with its line, counted from 1.
+
+    Raises:
+        RunError: While they are read: a line that is no object.
+    """
+    for number, line in enumerate(lines_of(path), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            defect = getattr(error, "msg", str(error))
+            raise broken_line(path, number, f"it is no JSON: {defect}") from error
+        if not isinstance(record, dict):
+            kind = type(record).__name__
+            raise broken_line(path, number, f"it is of type {kind}, not a JSON object")
+        yield number, record
+
+
+def broken_line(path: Path, number: int, defect: str) -> RunError:
+    """Return the error for a line that is not as it should be."""
+    return wrong(f"{path}: line {number}", defect, "correct the file, or the data set's path")

@@ -1,0 +1,72 @@
+"""Files of latents that generated images and videos start from."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_mlperf import EnvironmentFault, RunError
+from pytest_mlperf.adapters.datasets.files import wrong
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+TORCH = frozenset({".pt", ".pth"})
+"""Endings of files that torch.save made."""
+
+
+def require_reader(file: Path) -> None:
+    """Refuse a file of torch's where torch is not installed."""
+    if file.suffix in TORCH and importlib.util.find_spec("torch") is None:
+        raise EnvironmentFault(
+            f"{file}: this file is read with torch, which is not installed; try: pip "
+            "install 'pytest-mlperf[lm]', or set the data set's latents to latents.npy"
+        )
+
+
+def read_latents(file: Path, shape: tuple[int, ...], of: str) -> NDArray[np.float32]:
+    """Return latents that cannot be written to; nothing in the file is run as code.
+
+    Args:
+        file: Of torch.save or numpy.save.
+        shape: What they must have.
+        of: Where the shape is from, for messages.
+    """
+    import numpy as np
+
+    try:
+        array = (
+            _read_torch(file)
+            if file.suffix in TORCH
+            else np.load(file, mmap_mode="r", allow_pickle=False)
+        )
+    except Exception as error:  # what readers of zip, pickle and arrays raise
+        first = str(error).partition("\n")[0]
+        raise _unfit(file, f"cannot be read ({first or type(error).__name__})") from error
+    if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
+        kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+        raise _unfit(file, f"holds {kind}, not an array of floats")
+    if array.shape != shape:
+        raise _unfit(file, f"has shape {array.shape}, not the {shape} of {of}")
+    with np.errstate(over="ignore"):
+        latents = np.array(array, np.float32, order="C")
+    if not np.isfinite(latents).all():
+        raise _unfit(file, "has numbers that are not finite in float32")
+    latents.setflags(write=False)
+    return latents
+
+
+def _read_torch(file: Path) -> Any:
+    import torch
+
+    tensor = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+        return tensor.detach().float().numpy()
+    return tensor
+
+
+def _unfit(file: Path, defect: str) -> RunError:
+    advice = "get MLPerf's latents from their source again, or set the data set's latents or size"
+    return wrong(file, defect, advice)

@@ -1,0 +1,313 @@
+"""Read a pickle into inert records: no name in it is ever looked up, imported or called.
+
+The steps are those of Python's own unpickler, under two allow-lists: one of instructions, and in
+`find_class` one of names. A hostile file can waste memory and time, no more.
+
+Why not the real classes of NumPy and pandas behind the allow-list, nor the unpickler in C: they
+trust the file. `numpy.dtype`, which every array needs, takes flags from it that make NumPy read
+the file's bytes as addresses; Arrow reads wherever a file says that a text ends; and a key that is
+a tuple of tuples, some 100,000 deep, ends the process. Each shown in
+tests/adapters/datasets/test_frames.py.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from functools import partial
+from io import BufferedIOBase
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A class or function that the pickle names, without its module; it was not looked up."""
+
+    name: str
+
+
+@dataclass(slots=True, eq=False)
+class PickledObject:
+    """An object that the pickle would have made by a call, and the state it would have got."""
+
+    name: str
+    args: tuple[Any, ...]
+    state: Any = None
+
+
+class Place(NamedTuple):
+    """Where a string of bytes lies in the file, which was not read."""
+
+    offset: int
+    size: int
+
+
+class PickleError(Exception):
+    """The pickle is damaged, or holds what is not read; the message says which."""
+
+
+def parse(file: BufferedIOBase, names: Container[tuple[str, str]], *, max_bytes: int) -> Any:
+    """Return what a pickle of protocol 2 to 5 describes, with Name and PickledObject for objects.
+
+    Up to 1,000 whole numbers that follow each other in a list come packed, as one item: an array of
+    shape (numbers,), int32. As Python objects the tokens of a large data set would take gigabytes.
+
+    `names` are the (module, name) pairs that may occur. What follows the pickle's end is not used,
+    and what reading the file raises goes through.
+    """
+    return _load(_Unpickler(_Window(file, max_bytes), names))
+
+
+def outline(file: BufferedIOBase, names: Container[tuple[str, str]]) -> Any:
+    """Return the same with a Place for each string of bytes, which stays where it is."""
+    return _load(_Outliner(_SparseWindow(file, OUTLINE_LIMIT), names))
+
+
+def _load(unpickler: _Unpickler) -> Any:
+    try:
+        return unpickler.load()
+    except _DAMAGED as error:
+        position = unpickler.window.position
+        raise PickleError(f"the pickle is damaged before byte {position}") from error
+
+
+_INTEGERS = re.compile(rb"(?:K.|M..|J....){1,1000}+e", re.DOTALL)
+"""After MARK: up to as many integers as writers put into one batch, and APPENDS."""
+_LONGEST_INTEGERS = 5 * 1000 + 1
+_LINE = re.compile(rb"[^\n]*\n")
+_LONGEST_LINE = 256
+_CHUNK = 2**16
+OUTLINE_LIMIT = 2**20
+"""Limit on the bytes of a pickle beside its strings of bytes."""
+_LONGEST_TEXT = 2**16
+"""Limit on a text in such a pickle."""
+
+_DAMAGED = (
+    *(AttributeError, IndexError, KeyError, TypeError, ValueError),
+    pickle.UnpicklingError,
+)
+"""What Python's unpickler raises at a damaged pickle, where the file does not."""
+
+
+class _Window:
+    """The part of a file around the position: a large pickle never is in memory as a whole."""
+
+    def __init__(self, file: BufferedIOBase, max_bytes: int) -> None:
+        self._file = file
+        self._max_bytes = max_bytes
+        self._before = 0
+        self._bytes = b""
+        self._at = 0
+        self._excess = f"it has more than {max_bytes:,} bytes when unpacked"
+
+    @property
+    def position(self) -> int:
+        """Bytes of the file that were taken."""
+        return self._before + self._at
+
+    def read(self, size: int) -> bytes:
+        end = self._at + size
+        if end > len(self._bytes):
+            self._fill(size)
+            end = size
+            if end > len(self._bytes):
+                raise PickleError(
+                    f"the pickle ends in the middle, at byte {self._before + len(self._bytes)}"
+                )
+        taken = self._bytes[self._at : end]
+        self._at = end
+        return taken
+
+    def take_match(self, pattern: re.Pattern[bytes], longest: int) -> bytes | None:
+        """Return the next bytes if they match a pattern, of up to `longest` bytes."""
+        if self._at + longest > len(self._bytes):
+            self._fill(longest)
+        match = pattern.match(self._bytes, self._at)
+        if match is None:
+            return None
+        self._at = match.end()
+        return match[0]
+
+    def readline(self) -> bytes:
+        """Return the next line, as names of old protocols are written."""
+        line = self.take_match(_LINE, _LONGEST_LINE)
+        if line is None:
+            raise PickleError("it names something that is no class or function")
+        return line
+
+    def _fill(self, size: int) -> None:
+        """Move on in the file until `size` bytes lie ahead, or up to its end."""
+        self._before += self._at
+        if self._before + size > self._max_bytes:  # before a long item is gathered in memory
+            raise PickleError(self._excess)
+        kept = [self._bytes[self._at :]]
+        ahead = len(kept[0])
+        while ahead < size and (chunk := self._file.read(_CHUNK)):
+            kept.append(chunk)
+            ahead += len(chunk)
+        self._bytes, self._at = b"".join(kept), 0
+
+
+class _SparseWindow(_Window):
+    """One that goes on behind long parts of a file without reading them."""
+
+    def __init__(self, file: BufferedIOBase, max_bytes: int) -> None:
+        super().__init__(file, max_bytes)
+        self._excess = "it holds much more than arrays"
+        self._end = file.seek(0, io.SEEK_END)
+        file.seek(0)
+
+    def read(self, size: int) -> bytes:
+        if size > _LONGEST_TEXT:
+            self._require(size)
+            raise PickleError(
+                f"it holds a text of {size:,} bytes; only arrays that were pickled with protocol 3 "
+                "to 5 are read"
+            )
+        return super().read(size)
+
+    def skip(self, size: int) -> Place:
+        """Go on behind the next bytes, and return where they lie."""
+        place = Place(self.position, size)
+        if size <= _LONGEST_TEXT:
+            self.read(size)
+        else:
+            self._require(size)
+            self._before, self._bytes, self._at = self._file.seek(self.position + size), b"", 0
+            self._max_bytes += size
+        return place
+
+    def _require(self, size: int) -> None:
+        if self.position + size > self._end:
+            raise PickleError("the pickle ends in the middle")
+
+
+_INSTRUCTIONS = (
+    *(pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BININT, pickle.BININT1, pickle.BININT2),
+    *(pickle.LONG1, pickle.BINFLOAT, pickle.SHORT_BINUNICODE, pickle.BINUNICODE),
+    *(pickle.BINUNICODE8, pickle.SHORT_BINBYTES, pickle.BINBYTES, pickle.BINBYTES8),
+    *(pickle.EMPTY_LIST, pickle.EMPTY_TUPLE, pickle.EMPTY_DICT, pickle.APPEND, pickle.APPENDS),
+    *(pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.TUPLE),
+    *(pickle.MEMOIZE, pickle.BINPUT, pickle.LONG_BINPUT, pickle.BINGET, pickle.LONG_BINGET),
+    *(pickle.GLOBAL, pickle.STACK_GLOBAL, pickle.STOP),
+)
+"""What Python's unpickler does itself: it puts plain values together, and asks `find_class`."""
+
+_STEPS: dict[int, Callable[[Any], None]] = pickle._Unpickler.dispatch
+_MARK = _STEPS[pickle.MARK[0]]
+
+
+def _refuse(code: int, unpickler: _Unpickler) -> None:
+    raise PickleError(
+        f"the instruction {bytes([code])!r} at byte {unpickler.window.position - 1} occurs in no "
+        "table that pandas writes"
+    )
+
+
+class _Unpickler(pickle._Unpickler):
+    """Python's unpickler without the steps that could do harm.
+
+    The one in Python, not the one in C: its memory of objects is a dictionary, so that no index
+    makes it large, and what it does by instruction is a table.
+    """
+
+    stack: list[Any]
+    pop_mark: Callable[[], list[Any]]
+
+    def __init__(self, window: _Window, names: Container[tuple[str, str]]) -> None:
+        super().__init__(window)
+        self.window = window
+        self._names = names
+
+    def load(self) -> Any:
+        """Follow the instructions up to the first STOP, and return the object on top."""
+        start = self.window.read(2)
+        if start[:1] != pickle.PROTO or not 2 <= start[1] <= pickle.HIGHEST_PROTOCOL:
+            raise PickleError("it is no pickle of protocol 2 to 5")
+        return super().load()
+
+    def find_class(self, module: str, name: str) -> Name:
+        """Return a label for a name that may occur."""
+        if (module, name) not in self._names:
+            shown = ascii(f"{module}.{name}")[1:-1][:200]
+            raise PickleError(
+                f"it wants to call {shown}; such a file is never executed: only tables of text, "
+                "numbers and lists are read"
+            )
+        return Name(name)
+
+    def _mark(self) -> None:
+        integers = self.window.take_match(_INTEGERS, _LONGEST_INTEGERS)
+        if integers is None:
+            _MARK(self)
+            return
+        if type(self.stack[-1]) is not list:
+            raise TypeError("only lists are appended to")
+        # The unpickler in C reads such a run, which names nothing, many times faster.
+        numbers = pickle.loads(b"\x80\x02](" + integers + b".")  # noqa: S301
+        self.stack[-1].append(np.array(numbers, np.int32))
+
+    def _call(self) -> None:
+        args = self.stack.pop()
+        called = self.stack[-1]
+        if not isinstance(called, Name) or type(args) is not tuple:
+            raise TypeError("only names are called")
+        self.stack[-1] = PickledObject(called.name, args)
+
+    def _build(self) -> None:
+        state = self.stack.pop()
+        if not isinstance(self.stack[-1], PickledObject):
+            raise TypeError("only objects have a state")
+        self.stack[-1].state = state
+
+    def _set_item(self) -> None:
+        pair = self.stack[-2:]
+        del self.stack[-2:]
+        self._update(pair)
+
+    def _update(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if type(target) is not dict:
+            raise TypeError("only dictionaries have items")
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            # To hash a tuple means to hash what is in it, to any depth, on Python's C stack.
+            if not isinstance(key, str | int | float | bytes | None):
+                raise PickleError("a dictionary has a key that is neither text nor a number")
+            target[key] = value
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **{code: partial(_refuse, code) for code in range(256)},
+        **{code[0]: _STEPS[code[0]] for code in _INSTRUCTIONS},
+        pickle.FRAME[0]: lambda self: self.window.read(8),
+        pickle.MARK[0]: _mark,
+        # Read as bytes: the length that the file claims sets no memory aside.
+        pickle.BYTEARRAY8[0]: _STEPS[pickle.BINBYTES8[0]],
+        pickle.REDUCE[0]: _call,
+        pickle.NEWOBJ[0]: _call,
+        pickle.BUILD[0]: _build,
+        pickle.SETITEM[0]: _set_item,
+        pickle.SETITEMS[0]: lambda self: self._update(self.pop_mark()),
+    }
+
+
+class _Outliner(_Unpickler):
+    """One that leaves strings of bytes where they are."""
+
+    window: _SparseWindow
+
+    def _place(self, width: int) -> None:
+        size = int.from_bytes(self.window.read(width), "little")
+        self.stack.append(self.window.skip(size))
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **_Unpickler.dispatch,
+        pickle.SHORT_BINBYTES[0]: lambda self: self._place(1),
+        pickle.BINBYTES[0]: lambda self: self._place(4),
+        pickle.BINBYTES8[0]: lambda self: self._place(8),
+        pickle.BYTEARRAY8[0]: lambda self: self._place(8),
+    }

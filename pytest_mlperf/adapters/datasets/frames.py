@@ -1,0 +1,173 @@
+"""Read FRAMES, questions of MLPerf's end-to-end RAG, and the pages that its store is made of."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf import UnavailableError
+from pytest_mlperf.adapters.datasets.files import (
+    FileDataset,
+    FileOptions,
+    check_file,
+    find_file,
+    wrong,
+)
+from pytest_mlperf.adapters.datasets.files.columns import places
+from pytest_mlperf.adapters.datasets.files.json_lines import broken_line, lines_of
+from pytest_mlperf.adapters.datasets.prompts import encode, framed, hash_of
+
+OFFICIAL = "frames_dataset.tsv"
+QUESTION, ANSWER, LINK = "Prompt", "Answer", "wikipedia_link_"
+PAGES = "*.html"
+ADVICE = "get it as README.md in e2e-rag of MLPerf's inference repository says"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FramesOptions(FileOptions):
+    """Where the questions are.
+
+    Attributes:
+        path: The table, columns between tabs; or a folder with frames_dataset.tsv, or with one
+            table only.
+        count: Use the first `count` questions only; None uses all.
+        checksum: "md5:" or "sha256:" and the hex digits of the file.
+    """
+
+    path: str
+    count: int | None = None
+    checksum: str | None = None
+
+    def __post_init__(self) -> None:
+        self.check("frames", count="questions")
+
+    def find(self) -> Path:
+        return find_file(
+            Path(self.path),
+            official=(OFFICIAL,),
+            endings=(".tsv",),
+            lacks=f"no {OFFICIAL}",
+            whole="table",
+            advice=f"{ADVICE}, and set the data set's path to it",
+        )
+
+
+class FramesDataset(FileDataset[Mapping[str, Any]]):
+    """Questions by index in the order of the table, with the right answers and their pages.
+
+    Columns as e2e-rag/QSL.py of https://github.com/mlcommons/inference reads them: `Prompt`,
+    `Answer`, and the links in all whose names begin with `wikipedia_link_`.
+    """
+
+    options = FramesOptions
+    unit = "question"
+
+    def _read(self, asked: FramesOptions, table: Path) -> None:
+        check_file(table, asked.checksum)
+        samples = list(_questions(table))
+        if not samples:
+            raise wrong(table, "the table has no questions", ADVICE)
+        self._keep(samples, asked.count, table, f"the table has {len(samples)} questions")
+
+    def input(self, index: int) -> str:
+        """Return a question."""
+        return str(self._sample(index)["question"])
+
+    def reference(self, index: int) -> Mapping[str, Any]:
+        """Return "question", the right "answer", and "links" to the pages that it is from."""
+        return self._sample(index)
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 over questions, answers and links, in order."""
+        return hash_of(
+            b"frames",
+            (
+                tuple(map(encode, (one["question"], one["answer"], *one["links"])))
+                for one in self._samples
+            ),
+        ).hexdigest()
+
+
+def _questions(table: Path) -> Iterator[dict[str, Any]]:
+    reader = csv.reader(lines_of(table), delimiter="\t", strict=True)
+    try:
+        header = next(reader, [])
+        at = places(table, header, (QUESTION, ANSWER))
+        linked = [place for place, name in enumerate(header) if name.startswith(LINK)]
+        for row in reader:
+            if len(row) != len(header):
+                defect = f"it has {len(row)} cells, and the header {len(header)}"
+                raise broken_line(table, reader.line_num, defect)
+            question, answer = (row[place] for place in at.values())
+            if not question:
+                raise broken_line(table, reader.line_num, "its question is empty")
+            links = [row[place] for place in linked if row[place]]
+            yield {"question": question, "answer": answer, "links": links}
+    except csv.Error as error:
+        raise broken_line(table, reader.line_num, f"{error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class PagesOptions(FileOptions):
+    """Where the pages are.
+
+    Attributes:
+        path: The folder.
+        count: Use the first `count` pages only; None uses all.
+    """
+
+    path: str
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        self.check("frames-pages", count="pages")
+
+    def find(self) -> Sequence[Path]:
+        folder = Path(self.path)
+        # By the text of their names, as Python's sorted() has them in the reference.
+        pages = sorted(folder.glob(PAGES), key=lambda page: page.name)
+        if not pages:
+            raise UnavailableError(
+                f"{folder}: no pages ({PAGES}) are here; unpack docs.tar.gz, {ADVICE}, and set the "
+                "data set's path to its folder"
+            )
+        return pages
+
+
+class PagesDataset(FileDataset[Path]):
+    """Pages by index in the order of their names: what a store of e2e-rag-db is filled with.
+
+    An engine reads and parses them while it is timed, as e2e-rag/reference_SUT_datasetup.py of
+    https://github.com/mlcommons/inference does. Use the frozen pages of docs.tar.gz: pages of today
+    are others.
+    """
+
+    options = PagesOptions
+    unit = "page"
+
+    def _read(self, asked: PagesOptions, pages: Sequence[Path]) -> None:
+        self._keep(pages, asked.count, pages[0].parent, f"the folder has {len(pages)} pages")
+
+    def input(self, index: int) -> dict[str, str]:
+        """Return the file's "path" and its "name"."""
+        page = self._sample(index)
+        return {"path": str(page), "name": page.name}
+
+    def reference(self, index: int) -> str:
+        """Return the name: what an engine answers is not compared with it."""
+        return self._sample(index).name
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 over names and contents, in order; all files are read once."""
+        total = hashlib.sha256(b"frames-pages")
+        for page in self._samples:
+            for part in framed((encode(page.name), page.read_bytes())):
+                total.update(part)
+        return total.hexdigest()

@@ -1,0 +1,188 @@
+"""Read an image classification set in ImageNet's official layout: images and `val_map.txt`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_mlperf import UnavailableError
+from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, first_file, wrong
+from pytest_mlperf.adapters.datasets.files.images import (
+    check_images,
+    decode,
+    hash_of_images,
+    require_images,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+VGG_MEAN = (123.68, 116.78, 103.94)
+"""Means of red, green and blue over ImageNet, as MLPerf's ResNet-50 reference subtracts them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageNetOptions(FileOptions):
+    """Where the images are, and how they are preprocessed.
+
+    Attributes:
+        path: Folder that the map's file names are relative to.
+        map: The map, relative to `path`, else to its parent, or absolute: a line per image, its
+            file below `path`, a space, and its class, as in
+            "ILSVRC2012_val_00000001.JPEG 65". Classes are counted from 0.
+        size: Height and width of a sample, in pixels.
+        crop: Share of the resized shorter side that the crop keeps; 1 keeps all of it, and
+            leaves an image that already is `size` x `size` as it is.
+        mean: Subtracted from red, green and blue, in this order, on the pixels' scale of 0 to
+            255.
+        std: Red, green and blue are then divided by it, on the scale 0 to 255 too; 1 leaves
+            them as they are. A model that takes (pixel / 255 - m) / s needs mean = 255 m and
+            std = 255 s.
+        classes: Number of classes; labels in the map are 0 to `classes - 1`.
+        count: Use the first `count` images only; None uses all.
+    """
+
+    path: str
+    map: str = "val_map.txt"
+    size: int = 224
+    crop: float = 0.875
+    mean: Sequence[float] = VGG_MEAN
+    std: Sequence[float] = (1.0, 1.0, 1.0)
+    classes: int = 1000
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        scales = len(self.std) == 3 and 0 not in self.std
+        rules = (
+            ("crop", self.crop, 0 < self.crop <= 1, "a share above 0, up to 1"),
+            ("mean", self.mean, len(self.mean) == 3, "three numbers: red, green, blue"),
+            ("std", self.std, scales, "three numbers other than 0"),
+        )
+        self.check("imagenet", *rules, size="pixels", classes="classes", count="images")
+
+    def find(self) -> Path:
+        folder = Path(self.path)
+        if not folder.is_dir():
+            raise UnavailableError(
+                f"{folder}: this folder of images does not exist; set the data set's path to the "
+                "folder with the images"
+            )
+        file = first_file([folder / self.map, folder.parent / self.map])
+        if file is None:
+            raise UnavailableError(
+                f"{folder}: the list of labels {self.map!r} is neither there nor in the folder "
+                'above; put the official val_map.txt ("FILE LABEL" lines) there, or set the option '
+                "map to its path"
+            )
+        return file
+
+
+class ImageNetDataset(FileDataset[tuple[str, int]]):
+    """Images by index in the order of the map, preprocessed as MLPerf's ResNet-50 reference does.
+
+    Each image becomes RGB, is resized so that its shorter side has `int(size / crop)` pixels,
+    cropped at the centre to `size` x `size`, and normalised to `(pixel - mean) / std`.
+    Source: pre_process_vgg in vision/classification_and_detection/python/dataset.py of
+    https://github.com/mlcommons/inference.
+
+    Images are decoded when asked for. Before, of each the header and the end are read: bits that
+    flipped in between are not seen.
+    """
+
+    libraries = ("PIL",)
+    options = ImageNetOptions
+
+    def _read(self, asked: ImageNetOptions, file: Path) -> None:
+        self._folder = Path(asked.path)
+        self._size = asked.size
+        self._shorter_side = int(asked.size / asked.crop)
+        self._mean = tuple(float(value) for value in asked.mean)
+        self._std = tuple(float(value) for value in asked.std)
+        samples = _read_map(file, classes=asked.classes)
+        self._keep(samples, asked.count, file, f"the map lists {len(samples)} images")
+        names = [name for name, _ in self._samples]
+        require_images(self._folder, names, file)
+        check_images(self._folder, names)
+
+    def input(self, index: int) -> NDArray[np.float32]:
+        """Return one image as RGB, shape (3, size, size), C-contiguous."""
+        import numpy as np
+
+        pixels = resize_shorter_side(
+            decode(self._folder / self._sample(index)[0]), self._shorter_side
+        )
+        height, width, _ = pixels.shape
+        top, left = (height - self._size) // 2, (width - self._size) // 2
+        cropped = pixels[top : top + self._size, left : left + self._size].astype(np.float32)
+        mean, std = np.array([self._mean, self._std], np.float32)
+        return np.ascontiguousarray(((cropped - mean) / std).transpose(2, 0, 1))
+
+    def reference(self, index: int) -> int:
+        return self._sample(index)[1]
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 over the preprocessing, the labels and the bytes of every image file.
+
+        File names do not count: a copy elsewhere has the same digest.
+        """
+        settings = repr((self._size, self._shorter_side, self._mean, self._std)).encode()
+        labels = ((name, label.to_bytes(8, "little")) for name, label in self._samples)
+        return hash_of_images(settings, self._folder, labels)
+
+
+def resize_shorter_side(pixels: NDArray[np.uint8], target: int) -> NDArray[np.uint8]:
+    """Resize so that the shorter side has `target` pixels, and keep the aspect ratio.
+
+    Each new pixel is the mean of the area that it covers, also where it is smaller than an old one;
+    new lengths are rounded down. Equals OpenCV's INTER_AREA, which the reference uses, up to one
+    grey level. Pixels have shape (height, width, 3).
+    """
+    import numpy as np
+
+    height, width, _ = pixels.shape
+    shorter = min(height, width)
+    if shorter == target:
+        return pixels
+    new_height, new_width = target * height // shorter, target * width // shorter
+    rows, columns = _area_weights(height, new_height), _area_weights(width, new_width)
+    narrow = np.tensordot(pixels.astype(np.float32), columns, axes=(1, 1))
+    resized = np.tensordot(rows, narrow, axes=(1, 0)).transpose(0, 2, 1)
+    # OpenCV rounds halves up where it halves an image, which is where most of them arise.
+    levels: NDArray[np.uint8] = np.clip(np.floor(resized + 0.5), 0, 255).astype(np.uint8)
+    return levels
+
+
+def _area_weights(old: int, new: int) -> NDArray[np.float32]:
+    """Return shape (new, old): the share of new pixel i that old pixel j covers."""
+    import numpy as np
+
+    edges = np.arange(new + 1) * (old / new)
+    pixel = np.arange(old)
+    overlap = np.minimum(edges[1:, None], pixel + 1) - np.maximum(edges[:-1, None], pixel)
+    weights: NDArray[np.float32] = (overlap.clip(min=0) * (new / old)).astype(np.float32)
+    return weights
+
+
+def _read_map(path: Path, *, classes: int) -> list[tuple[str, int]]:
+    entries: list[tuple[str, int]] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        where = f"{path}:{number}"
+        match line.split():
+            case [name, label] if label.isascii() and label.isdecimal():
+                if int(label) >= classes:
+                    raise wrong(
+                        where,
+                        f"label {label} is out of range, valid are 0 to {classes - 1}",
+                        "correct the line, or set the option classes",
+                    )
+                entries.append((name, int(label)))
+            case [_, *_]:
+                raise wrong(where, f'{line!r} is not "FILE LABEL"', "correct the line")
+    if not entries:
+        raise wrong(path, "lists no image", 'each line must read "FILE LABEL"')
+    return entries

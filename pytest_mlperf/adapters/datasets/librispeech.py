@@ -1,0 +1,212 @@
+"""Read LibriSpeech as MLPerf repacks it for Whisper: clips of up to 30 s, and a list of them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import wave
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from pytest_mlperf import RunError, UnavailableError
+from pytest_mlperf.adapters.datasets.files import (
+    FileDataset,
+    FileOptions,
+    check_file,
+    find_file,
+    wrong,
+)
+from pytest_mlperf.adapters.datasets.files.json_records import read_records
+from pytest_mlperf.adapters.datasets.prompts import encode, hash_of
+
+OFFICIAL = ("dev-all-repack.json",)
+
+RATE = 16_000
+LONGEST_S = 30.0
+"""Whisper hears so much at a time; the reference leaves longer clips out."""
+
+_CHAPTER = re.compile(r"(\d+-\d+)_\d+\.wav")
+"""How repackage_librispeech.py names clips: speaker, chapter, and a number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibriSpeechOptions(FileOptions):
+    """Where the clips are.
+
+    Attributes:
+        path: The list of clips, dev-all-repack.json; or a folder with it, or with one JSON file
+            only. Clips are looked for beside it by the last two parts of the names that it has:
+            dev-all-repack/84-121123_0.wav.
+        count: Use the first `count` clips only; None uses all.
+        checksum: "md5:" or "sha256:" and the hex digits of the list.
+    """
+
+    path: str
+    count: int | None = None
+    checksum: str | None = None
+
+    def __post_init__(self) -> None:
+        self.check("librispeech", count="clips")
+
+    def find(self) -> Path:
+        return find_file(
+            Path(self.path),
+            official=OFFICIAL,
+            endings=(".json",),
+            lacks=f"no {OFFICIAL[0]}",
+            whole="list of clips",
+            advice=(
+                "get or make it as the README.md in speech2text of MLPerf's inference repository "
+                f"says, and set the data set's path to {OFFICIAL[0]}"
+            ),
+        )
+
+
+class _Clip(NamedTuple):
+    """What was said, and where it is heard."""
+
+    transcript: str
+    file: Path
+    samples: int
+
+
+class LibriSpeechDataset(FileDataset[_Clip]):
+    """Clips by index, in the order of the list, as speech2text/manifest.py reads it.
+
+    An input is a dict of "audio", float32 from -1 to 1, mono, and "sampling_rate", 16000. Clips
+    above 30 s and those without a transcript are left out, as there.
+    Source: speech2text of https://github.com/mlcommons/inference.
+    """
+
+    options = LibriSpeechOptions
+    unit = "clip"
+
+    def _read(self, asked: LibriSpeechOptions, file: Path) -> None:
+        check_file(file, asked.checksum)
+        clips = list(_clips(file))
+        if not clips:
+            raise wrong(file, "it lists no clip", "get it from its source again")
+        self._keep(clips, asked.count, file, f"it lists {len(clips)} clips")
+        missing = [clip.file for clip in self._samples if not clip.file.is_file()]
+        if missing:
+            raise UnavailableError(
+                f"{file.parent}: {len(missing)} of the {len(self)} clips listed in {file.name} are "
+                f"not here, the first is {missing[0]}; put the folder {missing[0].parent.name} of "
+                f"clips beside {file.name}"
+            )
+        for clip in self._samples:
+            _check_header(clip)
+
+    def input(self, index: int) -> dict[str, Any]:
+        import numpy as np
+
+        stored = np.frombuffer(_pcm(self._sample(index)), "<i2")
+        return {"audio": stored.astype(np.float32) / np.float32(32768), "sampling_rate": RATE}
+
+    def reference(self, index: int) -> str:
+        """Return what was said, in lower case and without punctuation, as the list has it."""
+        return self._sample(index).transcript
+
+    def group(self, index: int) -> str | None:
+        """Return the speaker and the chapter that a clip is read from, by its name."""
+        match = _CHAPTER.fullmatch(self._sample(index).file.name)
+        return match[1] if match else None
+
+    def sizes(self, indices: Sequence[int]) -> dict[str, float]:
+        """Return the mean length of these clips; features are of 30 s whatever it is."""
+        return {"audio_s": fmean(self._sample(index).samples / RATE for index in indices)}
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 over the sound of all clips, decoded, and their transcripts, in order."""
+        return hash_of(
+            b"librispeech",
+            (
+                (hashlib.sha256(_pcm(clip)).digest(), encode(clip.transcript))
+                for clip in self._samples
+            ),
+        ).hexdigest()
+
+
+def _clips(file: Path) -> Iterator[_Clip]:
+    for row, record in enumerate(read_records(file)):
+        if not isinstance(record.get("transcript"), str):
+            continue
+        name, samples = _sound(file, row, record)
+        if samples <= LONGEST_S * RATE:
+            yield _Clip(record["transcript"], _place(file, row, name), samples)
+
+
+def _sound(file: Path, row: int, record: dict[str, Any]) -> tuple[str, int]:
+    """Return the name of a clip's file, of several speeds the plain one, and its length."""
+    listed = record.get("files")
+    entries = [
+        entry
+        for entry in (listed if isinstance(listed, list) else [])
+        if isinstance(entry, dict) and entry.get("speed", 1) == 1
+    ]
+    if len(entries) != 1 or not isinstance(entries[0].get("fname"), str):
+        raise _wrong(file, row, "'files' is no list with one object of speed 1 that has an 'fname'")
+    samples = record.get("original_num_samples")
+    if type(samples) is not int or samples < 1:
+        raise _wrong(file, row, f"'original_num_samples' is {samples!r:.40}, no number of samples")
+    return entries[0]["fname"], samples
+
+
+def _place(file: Path, row: int, name: str) -> Path:
+    parts = PurePosixPath(name).parts[-2:]
+    if not parts or ".." in parts or "/" in parts or "\0" in name:
+        raise _wrong(file, row, f"the file name {name!r:.80} has no folder and name of a clip")
+    return file.parent.joinpath(*parts)
+
+
+def _wrong(file: Path, row: int, defect: str) -> RunError:
+    return wrong(f"{file}: clip {row}", defect, "correct the list, or get it from its source again")
+
+
+def _check_header(clip: _Clip) -> None:
+    with _opened(clip.file) as sound:
+        form = (sound.getnchannels(), 8 * sound.getsampwidth(), sound.getframerate())
+        if form != (1, 16, RATE):
+            raise wrong(
+                clip.file,
+                f"this WAV has {form[0]} channels of {form[1]} bits at {form[2]} Hz",
+                f"convert it to one channel of 16 bits at {RATE} Hz",
+            )
+        _check_length(clip, sound.getnframes())
+    if clip.file.stat().st_size < 2 * clip.samples:
+        _check_length(clip, clip.file.stat().st_size // 2)
+
+
+def _check_length(clip: _Clip, samples: int) -> None:
+    if samples != clip.samples:
+        raise wrong(
+            clip.file,
+            f"it has {samples} samples, and the list says {clip.samples}: the file is cut short, "
+            "or another one",
+            "get it and the list from their source again",
+        )
+
+
+def _opened(path: Path) -> wave.Wave_read:
+    try:
+        return wave.open(str(path), "rb")
+    except (wave.Error, EOFError) as error:
+        raise wrong(
+            path,
+            f"this is no WAV of plain PCM ({error})",
+            "convert it to one, of one channel of 16 bits at 16 kHz, as MLPerf's "
+            "convert_librispeech.py makes of LibriSpeech's FLAC",
+        ) from error
+
+
+def _pcm(clip: _Clip) -> bytes:
+    """Return the samples of a clip as they are stored: int16, little-endian."""
+    with _opened(clip.file) as sound:
+        content = sound.readframes(clip.samples)
+    _check_length(clip, len(content) // 2)
+    return content

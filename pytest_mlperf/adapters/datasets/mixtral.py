@@ -1,0 +1,163 @@
+"""Read the mix of questions, sums and programs of MLPerf's Mixtral 8x7B benchmark."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.adapters.datasets.files import FileOptions, check_file
+from pytest_mlperf.adapters.datasets.files.frames import TABLE_LIMIT, find_table, read_frame
+from pytest_mlperf.adapters.datasets.prompts import (
+    PromptDataset,
+    SampleFile,
+    TokenLists,
+    encode,
+    hash_of,
+)
+
+OFFICIAL = ("09292024_mixtral_15k_mintoken2_v1.pkl", "2024.06.06_mixtral_15k_v4.pkl")
+"""The tables since v5.0 and of v4.1; 5,000 rows of each part."""
+
+PARTS = ("OpenOrca", "GSM8K", "MBXP")
+
+PART, IDENTITY, TEXT, TARGET = "dataset", "id", "input", "gt_output"
+TOKENS, STOP = "tok_input", "tok_stop_sequence"
+COLUMNS = (PART, IDENTITY, TEXT, TARGET, TOKENS, STOP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtralDataOptions(FileOptions):
+    """Where the table is.
+
+    Attributes:
+        path: The table, a DataFrame pickled by pandas, also with gzip, or Parquet; or a folder
+            with an official one, or with one table only. The pickle is never executed.
+        count: Use the first `count` samples only; None uses all.
+        checksum: "md5:" or "sha256:" and the hex digits of the file. Submissions to MLPerf check
+            md5:ded6c711288c9bbca02929855557b8c1 for the table since v5.0, and
+            md5:78823c13e0e73e518872105c4b09628b for that of v4.1.
+    """
+
+    path: str
+    count: int | None = None
+    checksum: str | None = None
+
+    def __post_init__(self) -> None:
+        self.check("mixtral")
+
+    def find(self) -> Path:
+        return find_table(
+            Path(self.path),
+            official=OFFICIAL,
+            lacks=f"neither {' nor '.join(OFFICIAL)}",
+            advice=(
+                f"get {OFFICIAL[0]} as language/mixtral-8x7b/README.md of MLPerf's inference "
+                "repository says, and set the data set's path to the file"
+            ),
+        )
+
+
+class MixtralDataset(PromptDataset):
+    """Prompts as tokens by index, in the order of the table, from OpenOrca, GSM8K and MBXP.
+
+    Columns as language/mixtral-8x7b of https://github.com/mlcommons/inference reads them. How many
+    rows a part has is not checked: see `parts`.
+    """
+
+    optional_libraries = ("pyarrow",)
+    _prompts: TokenLists
+    options = MixtralDataOptions
+
+    def _read(self, asked: MixtralDataOptions, table: Path) -> None:
+        check_file(table, asked.checksum)
+        columns = read_frame(table, columns=COLUMNS, max_bytes=TABLE_LIMIT)
+        source = SampleFile(file=table)
+        source.check_size(len(columns[TARGET]), asked.count)
+        cells = {name: column[: asked.count] for name, column in columns.items()}
+        rows = zip(*(cells[name] for name in (PART, IDENTITY, TEXT, TARGET)), strict=True)
+        self._samples = [_reference(source, row, *values) for row, values in enumerate(rows)]
+        self._prompts = TokenLists(source, TOKENS, cells[TOKENS])
+        self._stops = TokenLists(source, STOP, cells[STOP], kind="stop sequence")
+
+    @property
+    def parts(self) -> Mapping[str, int]:
+        """How many samples each part has; the official tables have 5,000 of each."""
+        return Counter(reference["dataset"] for reference in self._samples)
+
+    def input(self, index: int) -> list[int]:
+        """Return the prompt of one sample as token ids, the beginning of the sequence included."""
+        return self._prompts.prompt(self._checked(index))
+
+    def stop(self, index: int) -> list[int]:
+        r"""Return the token ids after which the answer to one sample ends.
+
+        The end of the sequence, but for MBXP the tokens of "\n```\n". They belong to the answer:
+        MLPerf's reference cuts an answer behind them, and its tokens per sample count them. The
+        reference counts no end of the sequence.
+        """
+        return self._stops.prompt(self._checked(index))
+
+    def reference(self, index: int) -> dict[str, str]:
+        """Return what one answer is compared with, as text.
+
+        "dataset" is the part that the sample is of, see PARTS; "target" the answer (OpenOrca), the
+        number (GSM8K) or the program that tests the answer (MBXP), which also has "id", "language",
+        "entry_point" and "prompt".
+        """
+        return dict(self._sample(index))
+
+    def group(self, index: int) -> str | None:
+        """Return the problem of MBXP, the same in several languages; None of other parts."""
+        problem = self._sample(index).get("entry_point")
+        return None if problem is None else problem.replace("_", "").casefold()
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 over prompts, stop sequences and references, in order.
+
+        The same samples in a file of another kind, or beside other columns, have the same digest.
+        """
+        return hash_of(
+            b"mixtral",
+            (
+                (
+                    self._prompts.content(index),
+                    self._stops.content(index),
+                    encode(json.dumps(reference, sort_keys=True)),
+                )
+                for index, reference in enumerate(self._samples)
+            ),
+        ).hexdigest()
+
+
+def _reference(
+    source: SampleFile, row: int, part: Any, identity: Any, text: Any, target: Any
+) -> dict[str, str]:
+    if part not in PARTS:
+        raise source.wrong(
+            row, PART, f"{part!r:.60} is no part of this data set; they are {', '.join(PARTS)}"
+        )
+    if part == "GSM8K" and isinstance(target, int | float) and not isinstance(target, bool):
+        target = str(target)
+    target = source.text(row, TARGET, target)
+    if part != "MBXP":
+        return {"dataset": part, "target": target}
+    text = source.text(row, TEXT, text)
+    language, line, entry_point = str(identity).partition("_")
+    if not (language and line and entry_point):
+        raise source.wrong(
+            row, IDENTITY, f'{identity!r:.60} must be "LANGUAGE_NAME", as MBXP names problems'
+        )
+    return {
+        "dataset": part,
+        "id": str(identity),
+        "language": language,
+        "entry_point": entry_point,
+        "prompt": text,
+        "target": target,
+    }

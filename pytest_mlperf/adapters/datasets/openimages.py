@@ -1,0 +1,77 @@
+"""Read MLPerf's validation set of Open Images: annotations in COCO's JSON, and the images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from pytest_mlperf.adapters.datasets.files.annotated import AnnotatedImages, AnnotatedOptions
+from pytest_mlperf.adapters.datasets.files.images import decode, neighbours
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+ANNOTATIONS = "annotations/openimages-mlperf.json"
+IMAGES = "validation/data"
+"""Where MLPerf's tools/openimages_mlperf.sh puts them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenImagesOptions(AnnotatedOptions):
+    """As its base; defaults are MLPerf's.
+
+    Attributes:
+        annotations: The annotation file, relative to `path` or absolute.
+        images: Folder of the images, relative to `path` or absolute.
+        size: Height and width of a sample, in pixels.
+    """
+
+    dataset: ClassVar[str] = "openimages"
+    title: ClassVar[str] = "Open Images"
+    advice: ClassVar[str] = (
+        "put the output of tools/openimages_mlperf.sh there (MLPerf's repository inference, "
+        "folder vision/classification_and_detection)"
+    )
+
+    annotations: str = ANNOTATIONS
+    images: str = IMAGES
+    size: int = 800
+
+
+class OpenImagesDataset(AnnotatedImages):
+    """Images by index in the order of the annotation file, preprocessed as for RetinaNet.
+
+    Each image becomes RGB, is stretched to `size` x `size` and divided by 255.
+    Source: pre_process_openimages_retinanet in vision/classification_and_detection/python/
+    dataset.py of https://github.com/mlcommons/inference.
+    """
+
+    options = OpenImagesOptions
+
+    def input(self, index: int) -> NDArray[np.float32]:
+        """Return one image as RGB from 0 to 1, shape (3, size, size), C-contiguous."""
+        import numpy as np
+
+        pixels = stretch(decode(self._folder / self._sample(index)[0]), self._size)
+        return np.ascontiguousarray((pixels / np.float32(255)).transpose(2, 0, 1))
+
+
+def stretch(pixels: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
+    """Resize to `size` x `size`, each new pixel a mix of the four old ones around its centre.
+
+    Equals OpenCV's resize of float32 with INTER_LINEAR up to rounding: positions in double
+    precision, mixed along rows first, nothing is smoothed where the image shrinks. Shapes are
+    (height, width, 3) and (size, size, 3), on the same scale.
+    """
+    import numpy as np
+
+    height, width, _ = pixels.shape
+    top, bottom, down = neighbours(height, size)
+    left, right, along = neighbours(width, size)
+    along = along[None, :, None]
+    levels = pixels.astype(np.float32)
+    narrow = levels[:, left] * (1 - along) + levels[:, right] * along
+    down = down[:, None, None]
+    return np.asarray(narrow[top] * (1 - down) + narrow[bottom] * down, np.float32)

@@ -1,0 +1,123 @@
+"""Read OpenOrca as MLPerf ships it: a pickled table of tokenized prompts and their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.adapters.datasets.files import FileOptions
+from pytest_mlperf.adapters.datasets.files.frames import TABLE_LIMIT, find_table, read_frame
+from pytest_mlperf.adapters.datasets.prompts import (
+    PromptDataset,
+    SampleFile,
+    Template,
+    TextPrompts,
+    TokenLists,
+    encode,
+    hash_of,
+)
+
+OFFICIAL = "open_orca_gpt4_tokenized_llama.sampled_24576.pkl"
+"""The table of MLPerf's Llama 2 70B benchmark; it is downloaded with gzip."""
+
+TOKENS, ANSWER, IDENTITY = "tok_input", "output", "id"
+TEMPLATE_FIELDS = ("system_prompt", "question")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenOrcaOptions(FileOptions):
+    """Where the table is, and what an engine gets of it.
+
+    Attributes:
+        path: The table, a DataFrame pickled by pandas, also with gzip, or Parquet; or a folder
+            with the official one, or with one table only.
+        template: Gives prompts as text, for engines that tokenize: the columns `system_prompt`
+            and `question` take the places of `{system_prompt}` and `{question}`; `{{` and `}}`
+            are braces. None takes the official tokens, from the column `tok_input`.
+        count: Use the first `count` samples only; None uses all.
+    """
+
+    path: str
+    template: str | None = None
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        self.check("openorca")
+        _ = self.filled
+
+    @property
+    def filled(self) -> Template | None:
+        if self.template is None:
+            return None
+        return Template("openorca", self.template, valid=TEMPLATE_FIELDS, required="question")
+
+    def find(self) -> Path:
+        return find_table(
+            Path(self.path),
+            official=(OFFICIAL, f"{OFFICIAL}.gz"),
+            lacks=f"neither {OFFICIAL} nor that name with .gz",
+            advice="set the data set's path to the file",
+        )
+
+
+class OpenOrcaDataset(PromptDataset):
+    """Prompts by index in the order of the table: tokens, or with a template, text.
+
+    Columns as written by language/llama2-70b/processorca.py of
+    https://github.com/mlcommons/inference.
+    """
+
+    optional_libraries = ("pyarrow",)
+    options = OpenOrcaOptions
+
+    def _read(self, asked: OpenOrcaOptions, table: Path) -> None:
+        template = asked.filled
+        fields = (TOKENS,) if template is None else TEMPLATE_FIELDS
+        columns = read_frame(table, columns=(IDENTITY, *fields, ANSWER), max_bytes=TABLE_LIMIT)
+        source = SampleFile(file=table)
+        source.check_size(len(columns[ANSWER]), asked.count)
+        columns = {name: cells[: asked.count] for name, cells in columns.items()}
+        self._identities = [str(identity) for identity in columns[IDENTITY]]
+        self._kind = b"_TokenPrompts" if template is None else b"_TextPrompts"
+        self._prompts = (
+            TokenLists(source, TOKENS, columns[TOKENS])
+            if template is None
+            else TextPrompts(template, _texts(source, columns))
+        )
+        self._samples = source.texts(ANSWER, columns[ANSWER])
+        self._check_repeats(source)
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 over identities, prompts as the engine gets them, and answers, in order.
+
+        The same samples in a file of another kind, or beside other columns, have the same digest.
+        """
+        return hash_of(
+            self._kind,
+            (
+                (encode(identity), self._prompts.content(index), encode(answer))
+                for index, (identity, answer) in enumerate(
+                    zip(self._identities, self._samples, strict=True)
+                )
+            ),
+        ).hexdigest()
+
+    def _check_repeats(self, source: SampleFile) -> None:
+        """Refuse an identity that is there twice: scores are compared sample by sample."""
+        seen: dict[str, int] = {}
+        for row, identity in enumerate(self._identities):
+            first = seen.setdefault(identity, row)
+            if first != row:
+                raise source.wrong(row, IDENTITY, f"{identity!r} is also the id of row {first}")
+
+
+def _texts(source: SampleFile, columns: Mapping[str, Sequence[Any]]) -> dict[str, list[bytes]]:
+    texts = {name: source.texts(name, columns[name]) for name in TEMPLATE_FIELDS}
+    for row, question in enumerate(texts["question"]):
+        if not question:
+            raise source.wrong(row, "question", "the prompt is empty")
+    return {name: list(map(encode, cells)) for name, cells in texts.items()}

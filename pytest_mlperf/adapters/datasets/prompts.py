@@ -1,0 +1,211 @@
+"""Prompts of language models, as token ids or as text, from the columns of a file of samples."""
+
+from __future__ import annotations
+
+import hashlib
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from pytest_mlperf import RunError, SuiteError
+from pytest_mlperf.adapters.datasets.files import FileDataset, require_enough, wrong
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleFile:
+    """What a file, its samples (counted from 0) and their parts are called in messages."""
+
+    file: Path
+    row: str = "row"
+    column: str = "column"
+    whole: str = "table"
+
+    def wrong(self, row: int, column: str, defect: str) -> RunError:
+        return wrong(
+            f"{self.file}: {self.row} {row}, {self.column} {column!r}",
+            defect,
+            f"correct the {self.whole}, or get it from its source again",
+        )
+
+    def check_size(self, rows: int, count: int | None) -> None:
+        """Refuse a file without samples, or with fewer than `count`."""
+        if rows == 0:
+            raise wrong(
+                self.file, f"the {self.whole} has no {self.row}s", "get it from its source again"
+            )
+        require_enough(self.file, count, rows, f"the {self.whole} has {rows} {self.row}s")
+
+    def texts(self, column: str, cells: Sequence[Any]) -> list[str]:
+        """Return cells that must be text."""
+        return [self.text(row, column, cell) for row, cell in enumerate(cells)]
+
+    def text(self, row: int, column: str, cell: Any) -> str:
+        if not isinstance(cell, str):
+            raise self.wrong(row, column, f"a value of type {type(cell).__name__} is no text")
+        return cell
+
+
+class TokenLists:
+    """Lists of token ids, one after the other: as lists they would take nine times the memory."""
+
+    def __init__(
+        self, source: SampleFile, column: str, cells: Sequence[Any], *, kind: str = "prompt"
+    ) -> None:
+        """Check and join the lists, which are arrays of whole numbers; `kind` is for messages."""
+        import numpy as np
+
+        for row, cell in enumerate(cells):
+            if defect := token_defect(cell, kind):
+                raise source.wrong(row, column, defect)
+        self._tokens: NDArray[np.int32] = np.concatenate(cells, dtype=np.int32, casting="unsafe")
+        self._ends: NDArray[np.int64] = np.cumsum([len(cell) for cell in cells])
+
+    def prompt(self, index: int) -> list[int]:
+        tokens: list[int] = self._slice(index).tolist()
+        return tokens
+
+    def mean_length(self, indices: Sequence[int]) -> float:
+        """Return the mean number of token ids of these lists."""
+        return fmean(len(self._slice(index)) for index in indices)
+
+    def content(self, index: int) -> bytes:
+        """Return one list as little-endian int32."""
+        return self._slice(index).astype("<i4").tobytes()
+
+    def _slice(self, index: int) -> NDArray[np.int32]:
+        return self._tokens[self._ends[index - 1] if index else 0 : self._ends[index]]
+
+
+class TextPrompts:
+    """Prompts as text, put together when asked for.
+
+    They are kept as UTF-8: as a str, one rare character can make an article four times as large.
+    """
+
+    def __init__(self, template: Template, columns: Mapping[str, Sequence[bytes]]) -> None:
+        self._template = template
+        self._columns = {name: columns[name] for name in template.fields}
+
+    def prompt(self, index: int) -> str:
+        return self._template.fill(
+            {
+                name: cells[index].decode("utf-8", "surrogatepass")
+                for name, cells in self._columns.items()
+            }
+        )
+
+    def content(self, index: int) -> bytes:
+        return encode(self.prompt(index))
+
+
+class PromptDataset(FileDataset[Any]):
+    """Prompts of a language model by index; its samples are what answers are compared with."""
+
+    _prompts: TokenLists | TextPrompts
+
+    def input(self, index: int) -> list[int] | str:
+        """Return the prompt of one sample: its token ids, or its text."""
+        return self._prompts.prompt(self._checked(index))
+
+    def sizes(self, indices: Sequence[int]) -> dict[str, float]:
+        """Return the mean prompt of these samples, "input_tokens", where it is given as tokens."""
+        if not isinstance(self._prompts, TokenLists):
+            return {}
+        return {"input_tokens": self._prompts.mean_length(indices)}
+
+    def reference(self, index: int) -> Any:
+        """Return what the answer to one sample is compared with."""
+        return self._sample(index)
+
+
+def hash_of(kind: bytes, samples: Iterable[Sequence[bytes]]) -> hashlib._Hash:
+    """Return the SHA-256 over the parts of all samples, in order."""
+    total = hashlib.sha256(kind)
+    for parts in samples:
+        for part in framed(parts):
+            total.update(part)
+    return total
+
+
+class Template:
+    """A prompt's fixed text, and the fields that samples fill in; they are never filled in again.
+
+    Attributes:
+        fields: Names of the fields that occur.
+    """
+
+    def __init__(self, dataset: str, text: str, *, valid: Sequence[str], required: str) -> None:
+        """Parse a template: `{name}` is a field, `{{` and `}}` are braces.
+
+        Args:
+            dataset: For messages.
+            valid: Names of the fields that may occur.
+            required: The one that must.
+        """
+        title = f"data set {dataset}: template = {text!r}"
+        if not isinstance(text, str):
+            raise SuiteError(f"{title} is no text", option="template")
+        try:
+            parsed = list(string.Formatter().parse(text))
+        except ValueError as error:
+            raise SuiteError(
+                f"{title}: {error}; write {{{{ and }}}} for braces that are part of the prompt",
+                option="template",
+            ) from error
+        for _, name, layout, conversion in parsed:
+            if name is not None and (name not in valid or layout or conversion):
+                names = " and ".join(f"{{{name}}}" for name in valid)
+                raise SuiteError(
+                    f"{title} has the field {name!r}; only {names} can be filled in, without a "
+                    "format",
+                    option="template",
+                )
+        self.fields = frozenset(name for _, name, _, _ in parsed if name)
+        if required not in self.fields:
+            raise SuiteError(f"{title} lacks {{{required}}}", option="template")
+        self._text = text
+
+    def fill(self, values: Mapping[str, str]) -> str:
+        """Return the prompt with the values of its fields."""
+        return self._text.format_map(values)
+
+
+def encode(text: str) -> bytes:
+    """Return text as UTF-8, as digests take it; also what is no valid text."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def framed(parts: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield each part after its length, so that a digest tells ("ab", "") from ("a", "b")."""
+    for part in parts:
+        yield len(part).to_bytes(8, "little")
+        yield part
+
+
+def token_defect(cell: Any, kind: str) -> str | None:
+    """Return what is wrong with a list of token ids, or None."""
+    import numpy as np
+
+    if isinstance(cell, list | np.ndarray) and len(cell) == 0:
+        return f"the {kind} is empty"
+    if not isinstance(cell, np.ndarray) or cell.dtype.kind not in "iu":
+        return f"{_describe(cell)} is no list of whole numbers"
+    return "a token is negative or above 2**31" if cell.min() < 0 or cell.max() >= 2**31 else None
+
+
+def _describe(cell: Any) -> str:
+    import numpy as np
+
+    if isinstance(cell, np.ndarray):
+        return f"an array of {cell.dtype}"
+    if isinstance(cell, list):
+        kinds = sorted({type(item).__name__ for item in cell})
+        return f"a list of {' and '.join(kinds)}"
+    return f"a value of type {type(cell).__name__}"

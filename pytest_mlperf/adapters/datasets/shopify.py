@@ -1,0 +1,295 @@
+"""Read Shopify's product catalogue as Hugging Face holds it: chats with a picture each."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pytest_mlperf import UnavailableError
+from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, check_files
+from pytest_mlperf.adapters.datasets.files.frames import find_table, read_frame
+from pytest_mlperf.adapters.datasets.files.images import check_encoded, encode_again
+from pytest_mlperf.adapters.datasets.prompts import SampleFile, encode, hash_of
+
+TITLE, DESCRIPTION, IMAGE = "product_title", "product_description", "product_image"
+CHOICES, CATEGORY = "potential_product_categories", "ground_truth_category"
+COLUMNS = (TITLE, DESCRIPTION, IMAGE, CHOICES, CATEGORY)
+
+SPLITS = ("train", "test")
+"""MLPerf's samples are those of the first, then those of the second."""
+
+SHARD = re.compile(rf"({'|'.join(SPLITS)})-([0-9]{{5}})-of-([0-9]{{5}})\.parquet")
+
+DOCUMENTED = {
+    "category": (
+        'The complete category of the product, e.g.,\n"Clothing & Accessories > Clothing > Shirts '
+        '> Polo Shirts".\nEach categorical level is separated by " > ".'
+    ),
+    "brand": 'The brand of the product, e.g., "giorgio armani".',
+    "is_secondhand": "True if the product is second-hand, False otherwise.",
+}
+"""What the schema of v6.0 says of each field."""
+
+KINDS = {"category": "string", "brand": "string", "is_secondhand": "boolean"}
+
+ABOUT = {
+    "v6.0": "Json format for the expected responses from the VLM.",
+    "v6.1": (
+        "JSON format for expected VLM responses (matches MLCommons Q3VL schema).\n\nReference: "
+        "https://github.com/mlcommons/inference/blob/master/multimodal/qwen3-vl/src/"
+        "mlperf_inf_mm_q3vl/schema.py"
+    ),
+}
+
+SYSTEM = """\
+Please analyze the product from the user prompt
+and provide the following fields in a valid JSON object:
+- category
+- brand
+- is_secondhand
+
+You must choose only one, which is the most appropriate, correct, and {specific}
+category out of the list of possible product categories.
+
+The description of the product sometimes contains various types of source code
+(e.g., JavaScript, CSS, HTML, etc.), where useful product information is embedded
+somewhere inside the source code. For this task, you should extract the useful
+product information from the source code and leverage it, and discard the
+programmatic parts of the source code.
+
+Your response should only contain a valid JSON object and nothing more, e.g.,
+you should not fence the JSON object inside a ```json code block.
+The JSON object should match the {following} JSON schema:
+```json
+{schema}
+```
+"""
+
+USER = """\
+The title of the product is the following:
+```text
+{title}
+```
+
+The description of the product is the following:
+```text
+{description}
+```
+
+The following are the possible product categories:
+```json
+{choices}
+```
+"""
+
+SPELLED = {
+    "v6.0": {"specific": "specifc", "following": "followng"},
+    "v6.1": {"specific": "specific", "following": "following"},
+}
+"""The rounds' prompts are different tests: also in what they misspell."""
+
+
+def schema_of(version: str) -> dict[str, Any]:
+    """Return the JSON schema of an answer, as pydantic makes it of a round's class."""
+    documented = DOCUMENTED if version == "v6.0" else {}
+    properties = {
+        name: {
+            **({"description": documented[name]} if documented else {}),
+            "title": name.replace("_", " ").title(),
+            "type": kind,
+        }
+        for name, kind in KINDS.items()
+    }
+    return {
+        "additionalProperties": False,
+        "description": ABOUT[version],
+        "properties": properties,
+        "required": list(KINDS),
+        "title": "ProductMetadata",
+        "type": "object",
+    }
+
+
+def system_text(version: str) -> str:
+    """Return what the system's message says in a round."""
+    return SYSTEM.format(**SPELLED[version], schema=json.dumps(schema_of(version), indent=2))
+
+
+def user_text(version: str, title: Any, description: Any, choices: list[str]) -> str:
+    """Return what the user's message says of a product in a round."""
+    # v6.0 prints a list of Python.
+    listed = choices if version == "v6.0" else json.dumps(choices)
+    return USER.format(title=title, description=description, choices=listed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShopifyOptions(FileOptions):
+    """Where the catalogue is, and how a product is asked about.
+
+    Attributes:
+        path: A folder with the data set's Parquet files as Hugging Face names them, or with a
+            folder `data` that has them; or one table alone.
+        prompts: The round whose prompt is used, "v6.0" or "v6.1": they differ in two words, in the
+            JSON schema, and in how categories are listed.
+        guided: Ask for answers that follow the JSON schema, as `response_format` of a chat; the
+            reference can, and does not unless it is told to. For engines that work with a server.
+        count: Use the first `count` samples only; None uses all.
+        checksum: "md5:" or "sha256:" and the hex digits over all files, one after the other, those
+            of "train" first.
+    """
+
+    path: str
+    prompts: str = "v6.1"
+    guided: bool = False
+    count: int | None = None
+    checksum: str | None = None
+
+    def __post_init__(self) -> None:
+        versions = " or ".join(f'"{name}"' for name in SPELLED)
+        self.check(
+            "shopify",
+            ("prompts", self.prompts, self.prompts in SPELLED, versions),
+            ("guided", self.guided, isinstance(self.guided, bool), "true or false"),
+        )
+
+    def find(self) -> list[Path]:
+        place = Path(self.path)
+        for folder in (place, place / "data"):
+            if shards := _shards(folder):
+                find_table(shards[0], official=(), lacks="", advice="")  # asks for its library
+                return shards
+        return [
+            find_table(
+                place,
+                official=(),
+                lacks="no train-00000-of-….parquet, also none in a folder data",
+                advice=(
+                    "get it with: hf download Shopify/product-catalogue --repo-type dataset "
+                    "--local-dir FOLDER, and set the data set's path to the folder"
+                ),
+            )
+        ]
+
+
+class ShopifyDataset(FileDataset[str]):
+    """Chats by index: a system message with the schema, and a user's with text and a picture.
+
+    Messages are those of multimodal/qwen3-vl/src/mlperf_inf_mm_q3vl/task.py of
+    https://github.com/mlcommons/inference (v6.0), and of the preset `q3vl` of
+    https://github.com/mlcommons/endpoints (v6.1). As there a picture is written anew by Pillow in
+    its format, and a missing description is the word None.
+    """
+
+    libraries = ("PIL",)
+    optional_libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
+    options = ShopifyOptions
+
+    def _read(self, asked: ShopifyOptions, files: list[Path]) -> None:
+        check_files(files, asked.checksum)
+        self._asked = asked
+        self._sources: list[tuple[SampleFile, int]] = []
+        self._columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+        for file in files:
+            table = read_frame(file, columns=COLUMNS)
+            source = SampleFile(file=file)
+            source.check_size(len(table[CATEGORY]), None)
+            for row, cells in enumerate(zip(*(table[name] for name in COLUMNS), strict=True)):
+                for name, cell in zip(COLUMNS, _cells_of(source, row, cells), strict=True):
+                    self._columns[name].append(cell)
+                self._sources.append((source, row))
+        place = files[0] if len(files) == 1 else files[0].parent
+        holds = f"its tables have {len(self._sources)} rows"
+        self._keep(self._columns[CATEGORY], asked.count, place, holds)
+
+    def input(self, index: int) -> dict[str, Any]:
+        """Return the messages of one chat, and with `guided` its "response_format"."""
+        version, place = self._asked.prompts, self._checked(index)
+        content: list[dict[str, Any]] = [
+            {"type": "text", "text": self._text(place)},
+            {"type": "image_url", "image_url": {"url": self._url(place)}},
+        ]
+        messages = [
+            {"role": "system", "content": system_text(version)},
+            {"role": "user", "content": content},
+        ]
+        if not self._asked.guided:
+            return {"messages": messages}
+        wrapped = {"name": "product_metadata", "schema": schema_of(version), "strict": True}
+        form = {"type": "json_schema", "json_schema": wrapped}
+        return {"messages": messages, "response_format": form}
+
+    def reference(self, index: int) -> str:
+        """Return the right category, as "Home & Garden > Decor > Clocks"."""
+        return self._sample(index)
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 over texts, pictures as the tables hold them, and categories, in order."""
+        kind = f"shopify {self._asked.prompts} {self._asked.guided}".encode()
+        return hash_of(
+            kind,
+            (
+                (encode(self._text(place)), self._columns[IMAGE][place], encode(category))
+                for place, category in enumerate(self._samples)
+            ),
+        ).hexdigest()
+
+    def _text(self, place: int) -> str:
+        title, description, choices = (
+            self._columns[name][place] for name in (TITLE, DESCRIPTION, CHOICES)
+        )
+        return user_text(self._asked.prompts, title, description, choices)
+
+    def _url(self, place: int) -> str:
+        source, row = self._sources[place]
+        try:
+            name, content = encode_again(self._columns[IMAGE][place])
+        except ValueError as error:
+            raise source.wrong(row, IMAGE, str(error)) from error
+        return f"data:image/{name};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def _shards(folder: Path) -> list[Path]:
+    """Return the tables of a folder in MLPerf's order; refuse a split of which one is missing."""
+    names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
+    parts = [match for match in map(SHARD.fullmatch, names) if match]
+    listed: list[Path] = []
+    for split in SPLITS:
+        counts = {int(part[3]) for part in parts if part[1] == split}
+        if len(counts) > 1:
+            raise UnavailableError(
+                f"{folder}: its tables of {split} are of several divisions, into "
+                f"{' and '.join(map(str, sorted(counts)))}; keep those of one download"
+            )
+        for number in range(total := max(counts, default=0)):
+            listed.append(folder / f"{split}-{number:05}-of-{total:05}.parquet")
+    missing = [file.name for file in listed if file.name not in names]
+    if missing:
+        raise UnavailableError(
+            f"{folder}: {len(missing)} of {len(listed)} tables are not here, the first is "
+            f"{missing[0]}; complete the folder"
+        )
+    return listed
+
+
+def _cells_of(source: SampleFile, row: int, cells: tuple[Any, ...]) -> tuple[Any, ...]:
+    title, description, image, choices, category = cells
+    for name, cell in ((TITLE, title), (DESCRIPTION, description)):
+        if cell is not None:
+            source.text(row, name, cell)
+    content = image.get("bytes") if isinstance(image, Mapping) else image
+    if not isinstance(content, bytes):
+        raise source.wrong(row, IMAGE, "it has no bytes of a picture")
+    if defect := check_encoded(content):
+        raise source.wrong(row, IMAGE, defect)
+    if not isinstance(choices, list) or not all(isinstance(one, str) for one in choices):
+        raise source.wrong(row, CHOICES, "it is no list of texts")
+    if not source.text(row, CATEGORY, category):
+        raise source.wrong(row, CATEGORY, "it is empty")
+    return title, description, content, choices, category

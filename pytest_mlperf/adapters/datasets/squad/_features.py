@@ -1,0 +1,383 @@
+"""Make BERT's features of SQuAD's paragraphs: a question before each window of word pieces.
+
+Words are split as by the Python tokenizers that MLPerf's BERT reference uses: BertTokenizer of
+transformers 2.4.0 for the features, BasicTokenizer of NVIDIA's DeepLearningExamples (PyTorch) for
+the answers' texts. The `tokenizers` library is not their equal: it lower-cases character by
+character, so "ΣΑΣ" ends in another sigma there, and its tables are of another version of Unicode
+than Python's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pytest_mlperf.adapters.datasets.files import wrong
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+VERSION = "1.1"
+AGAIN = "correct the file, or get dev-v1.1.json again"
+
+T = TypeVar("T", str, list[Any])
+
+_KINDS = {str: "a text", list: "a list"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """A question about a paragraph, and every text that counts as its answer."""
+
+    identity: str
+    text: str
+    answers: list[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Passage:
+    """A paragraph and its questions, in the order of the file.
+
+    Attributes:
+        where: Names the file and the place in it.
+        article: Counted from 1.
+        context: The text that the answers are in.
+    """
+
+    where: str
+    article: int
+    context: str
+    questions: list[Question]
+
+
+def read_passages(path: Path) -> list[Passage]:
+    """Read a file, and check every key that is used; articles and so on are counted from 1."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise wrong(
+            path,
+            f"is no JSON ({error}): the file is incomplete or another one",
+            "get SQuAD's dev-v1.1.json again",
+        ) from error
+    version = _field(content, "version", str, where=str(path))
+    if version != VERSION:
+        raise wrong(
+            path,
+            f"is SQuAD of version {version!r}, but MLPerf's BERT takes {VERSION!r}",
+            "set path to dev-v1.1.json",
+        )
+    passages: list[Passage] = []
+    seen: set[str] = set()
+    for article, entry in enumerate(_field(content, "data", list, where=str(path)), start=1):
+        inside = f"{path}: article {article}"
+        for number, paragraph in enumerate(_field(entry, "paragraphs", list, where=inside), 1):
+            passages.append(_passage(paragraph, article, f"{inside}, paragraph {number}", seen))
+    return passages
+
+
+def _passage(record: Any, article: int, where: str, seen: set[str]) -> Passage:
+    """Return a paragraph; an id that was seen is refused, since a score belongs to one question."""
+    questions = []
+    for number, entry in enumerate(_field(record, "qas", list, where=where), 1):
+        question = _question(entry, f"{where}, question {number}")
+        if question.identity in seen:
+            defect = f"the id {question.identity!r} is also that of an earlier question"
+            raise wrong(where, defect, AGAIN)
+        seen.add(question.identity)
+        questions.append(question)
+    context = _field(record, "context", str, where=where)
+    return Passage(where=where, article=article, context=context, questions=questions)
+
+
+def _question(record: Any, where: str) -> Question:
+    answers = _field(record, "answers", list, where=where)
+    if not answers:
+        defect = f"has no answer, but each question of SQuAD {VERSION} has at least one"
+        raise wrong(where, defect, AGAIN)
+    return Question(
+        identity=_field(record, "id", str, where=where),
+        text=_field(record, "question", str, where=where),
+        answers=[
+            _field(answer, "text", str, where=f"{where}, answer {number}")
+            for number, answer in enumerate(answers, 1)
+        ],
+    )
+
+
+def _field(record: Any, key: str, kind: type[T], *, where: str) -> T:
+    expected = f"where SQuAD {VERSION} has an object with {key!r}, {_KINDS[kind]}"
+    if not isinstance(record, dict):
+        actual = f"is a value of type {type(record).__name__}"
+    elif key not in record:
+        actual = f"has {', '.join(map(repr, list(record)[:8])) or 'no key'}"
+    elif not isinstance(record[key], kind):
+        actual = f"has {key!r} of type {type(record[key]).__name__}"
+    else:
+        value: T = record[key]
+        return value
+    raise wrong(where, f"{actual}, {expected}", AGAIN)
+
+
+UNKNOWN, FIRST, SEPARATOR = "[UNK]", "[CLS]", "[SEP]"
+SPECIAL = (UNKNOWN, SEPARATOR, "[PAD]", FIRST, "[MASK]")
+"""Words that stay as they are where they stand alone in a text."""
+
+LONGEST_WORD = 100
+"""Characters; a longer word becomes [UNK]."""
+
+_IDEOGRAPH = re.compile(
+    "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f]"
+)
+"""Blocks of Unicode whose characters are words of their own: CJK unified ideographs."""
+
+
+class _Replacing(dict[int, str | None]):
+    """A table of `str.translate` that asks a function once for each character."""
+
+    def __init__(self, replace: Callable[[str, str], str | None]) -> None:
+        self._replace = replace
+
+    def __missing__(self, code: int) -> str | None:
+        character = chr(code)
+        self[code] = self._replace(character, unicodedata.category(character))
+        return self[code]
+
+
+def _clean(character: str, category: str) -> str | None:
+    """Drop control characters, part ideographs, unify spaces."""
+    if character in "\t\n\r" or category == "Zs":
+        return " "
+    if character == "\ufffd" or category.startswith("C"):
+        return None
+    return f" {character} " if _IDEOGRAPH.match(character) else character
+
+
+def _split(character: str, category: str) -> str | None:
+    """Drop accents, part punctuation marks: for BERT also ASCII's symbols, e.g. $ and ^."""
+    if category == "Mn":
+        return None
+    symbol = "!" <= character <= "~" and not character.isalnum()
+    return f" {character} " if symbol or category.startswith("P") else character
+
+
+_CLEANING, _SPLITTING = _Replacing(_clean), _Replacing(_split)
+
+
+def basic_tokens(text: str) -> list[str]:
+    """Return words in lower case without accents; punctuation marks and ideographs are words."""
+    tokens: list[str] = []
+    for word in text.translate(_CLEANING).split():
+        if word in SPECIAL:
+            tokens.append(word)
+        else:
+            tokens += unicodedata.normalize("NFD", word.lower()).translate(_SPLITTING).split()
+    return tokens
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Word:
+    """A word as it was written, its basic tokens with spaces between them, and its word pieces."""
+
+    text: str
+    normalized: str
+    pieces: tuple[str, ...]
+
+
+class WordPieces:
+    """Splits texts by one vocabulary, and remembers every word that it was asked for."""
+
+    def __init__(self, vocabulary: Mapping[str, int]) -> None:
+        """Take the vocabulary: the number of each piece; needs the pieces of `read_vocabulary`."""
+        self._numbers = vocabulary
+        self._words: dict[str, Word] = {}
+
+    def word(self, text: str) -> Word:
+        """Return what becomes of a word; equal words are the same object."""
+        word = self._words.get(text)
+        if word is None:
+            normalized = " ".join(basic_tokens(text))
+            word = Word(text=text, normalized=normalized, pieces=tuple(self.split(text)))
+            self._words[text] = word
+        return word
+
+    def split(self, text: str) -> list[str]:
+        """Return the word pieces of a text."""
+        return [piece for token in basic_tokens(text) for piece in self._pieces(token)]
+
+    def numbers(self, pieces: list[str]) -> list[int]:
+        """Return the number of each piece, that of [UNK] where it has none."""
+        unknown = self._numbers[UNKNOWN]
+        return [self._numbers.get(piece, unknown) for piece in pieces]
+
+    def _pieces(self, token: str) -> list[str]:
+        """Return the longest piece that the token begins with, and so on with the rest."""
+        if len(token) > LONGEST_WORD:
+            return [UNKNOWN]
+        pieces: list[str] = []
+        start = 0
+        while start < len(token):
+            prefix = "##" if start else ""
+            for end in range(len(token), start, -1):
+                piece = prefix + token[start:end]
+                if piece in self._numbers:
+                    break
+            else:
+                return [UNKNOWN]
+            pieces.append(piece)
+            start = end
+        return pieces
+
+
+def read_vocabulary(path: Path) -> dict[str, int]:
+    """Read vocab.txt: one piece a line, numbered from 0."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            vocabulary = {line.rstrip("\n"): number for number, line in enumerate(file)}
+    except UnicodeDecodeError as error:
+        raise wrong(path, f"is no UTF-8 text ({error})", "get BERT's vocab.txt again") from error
+    missing = [piece for piece in (UNKNOWN, FIRST, SEPARATOR) if piece not in vocabulary]
+    if missing:
+        raise wrong(
+            path,
+            f"has {len(vocabulary)} lines, but none reads {missing[0]}, so it is no vocabulary of "
+            "BERT",
+            "set vocab to the vocab.txt of the model (one word piece a line)",
+        )
+    return vocabulary
+
+
+_SPACES = re.compile("[ \t\r\n\u202f]+")
+"""What parts the words of a paragraph; other spaces are left to the tokenizer, as in MLPerf's."""
+
+OTHER_PIECES = 3
+"""[CLS], and [SEP] after the question and after the window."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Paragraph:
+    """A paragraph, word by word and piece by piece.
+
+    Attributes:
+        normalized: The basic tokens of each word, with spaces between them.
+        word_of_piece: The word that each piece is of.
+        numbers: The number of each piece in the vocabulary.
+    """
+
+    article: int
+    words: list[str]
+    normalized: list[str]
+    pieces: list[str]
+    word_of_piece: list[int]
+    numbers: NDArray[np.int32]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Feature:
+    """A question before a window of its paragraph: pieces `start` to `start + length - 1`.
+
+    `numbers` are [CLS], the question and [SEP] in the vocabulary, `max_context` runs [begin, end)
+    of the pieces that no other window of the question shows with more context.
+    """
+
+    question: Question
+    numbers: NDArray[np.int32]
+    paragraph: Paragraph
+    start: int
+    length: int
+    max_context: list[list[int]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FeatureBuilder:
+    """Makes features of passages; lengths are in word pieces, see `SquadOptions`."""
+
+    pieces: WordPieces
+    max_seq_length: int
+    doc_stride: int
+    max_query_length: int
+
+    def features(self, passage: Passage) -> Iterator[Feature]:
+        """Yield the features of each question, its windows from the left to the right."""
+        import numpy as np
+
+        if not passage.questions:
+            return
+        paragraph = self._paragraph(passage)
+        for question in passage.questions:
+            query = self.pieces.split(question.text)[: self.max_query_length]
+            room = self.max_seq_length - len(query) - OTHER_PIECES
+            windows = split_windows(len(paragraph.pieces), room, self.doc_stride)
+            contexts = max_contexts(windows, len(paragraph.pieces))
+            numbers = np.array(self.pieces.numbers([FIRST, *query, SEPARATOR]), np.int32)
+            for (start, length), max_context in zip(windows, contexts, strict=True):
+                yield Feature(
+                    question=question,
+                    numbers=numbers,
+                    paragraph=paragraph,
+                    start=start,
+                    length=length,
+                    max_context=max_context,
+                )
+
+    def _paragraph(self, passage: Passage) -> Paragraph:
+        import numpy as np
+
+        words = [self.pieces.word(text) for text in _SPACES.split(passage.context) if text]
+        pieces = [piece for word in words for piece in word.pieces]
+        if not pieces:
+            raise wrong(
+                passage.where,
+                f"its context {passage.context[:40]!r} has no word, so its questions have no "
+                "feature",
+                AGAIN,
+            )
+        return Paragraph(
+            article=passage.article,
+            words=[word.text for word in words],
+            normalized=[word.normalized for word in words],
+            pieces=pieces,
+            word_of_piece=[number for number, word in enumerate(words) for _ in word.pieces],
+            numbers=np.array(self.pieces.numbers(pieces), np.int32),
+        )
+
+
+def split_windows(pieces: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """Return start and length of the windows that show a paragraph of so many pieces."""
+    windows = [(0, min(pieces, room))]
+    while sum(windows[-1]) < pieces:
+        start = windows[-1][0] + min(windows[-1][1], stride)
+        windows.append((start, min(pieces - start, room)))
+    return windows
+
+
+def max_contexts(windows: list[tuple[int, int]], pieces: int) -> list[list[list[int]]]:
+    """Return, for each window, the runs of pieces that it shows with the most context.
+
+    The context of a piece is the smaller number of pieces on either side of it, plus a hundredth of
+    the window's length; of equals, the first window has it.
+    """
+    import numpy as np
+
+    if len(windows) == 1:
+        return [[[0, pieces]]]
+    piece = np.arange(pieces)
+    contexts = np.full((len(windows), pieces), -1.0)
+    for row, (start, length) in zip(contexts, windows, strict=True):
+        inside = piece[start : start + length]
+        row[inside] = np.minimum(inside - start, start + length - 1 - inside) + 0.01 * length
+    owner = contexts.argmax(axis=0)
+    edges = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), pieces]
+    runs: list[list[list[int]]] = [[] for _ in windows]
+    for begin, end in pairwise(edges):
+        runs[owner[begin]].append([begin, end])
+    return runs

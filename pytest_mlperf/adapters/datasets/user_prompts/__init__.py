@@ -1,0 +1,336 @@
+"""Prompts of one's own from JSONL, CSV or Parquet, or made up by lengths where there are none."""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from statistics import fmean
+from typing import Any, cast
+
+from pytest_mlperf import RunError, SuiteError, UnavailableError
+from pytest_mlperf.adapters.datasets.files import FileOptions, find_file, require_enough
+from pytest_mlperf.adapters.datasets.files.frames import no_pyarrow
+from pytest_mlperf.adapters.datasets.prompts import (
+    PromptDataset,
+    SampleFile,
+    Template,
+    TextPrompts,
+    TokenLists,
+    encode,
+    hash_of,
+    token_defect,
+)
+from pytest_mlperf.adapters.datasets.user_prompts._records import read
+from pytest_mlperf.adapters.datasets.user_prompts._synthetic import LONGEST, Lengths, MadeUp, Shared
+from pytest_mlperf.adapters.datasets.user_prompts._trace import Replayed, Request, read_trace
+
+ENDINGS = (".jsonl", ".csv", ".parquet")
+
+PARTS = ("prompt", "reference", "output_tokens")
+"""What a sample consists of, beside what else a file's columns hold."""
+
+MADE_UP: Mapping[str, Any] = {
+    "samples": 1024,
+    "input_tokens": 1024,
+    "output_tokens": None,
+    "shared": None,
+    "tokenizer": None,
+    "seed": 0,
+}
+"""Options of prompts that are made up, and their defaults."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserPromptsOptions(FileOptions):
+    """A file and its columns; without `path`, the lengths of prompts that are made up.
+
+    Lengths are in tokens: a mean, of which a fifth is the standard deviation, or
+    `{ mean = 1024, sd = 100 }`, normal and cut at three deviations; `{ low = 512, high = 2048 }`,
+    uniform; or `{ fixed = 1024 }`. Requests of one fixed length stay in step with each other, so
+    that a server meets them all at once: fixed is for comparing with others who do it.
+
+    Attributes:
+        path: The file, JSONL, CSV or Parquet, or a folder with one; in a pattern such as
+            "data/train-*.parquet", all files in the order of their names. None: made up.
+        columns: Which column is "prompt", text or a list of token ids, which "reference", what an
+            answer is compared with, and which "output_tokens", how long the answer is to be. Those
+            not named are not read, but for the prompt's, which is then "prompt".
+        count: Use the first `count` samples only; None uses all.
+        trace: The file is a recorded trace in Mooncake's format, JSONL with "timestamp" in
+            milliseconds, "input_length", "output_length" and "hash_ids", one for each 512 tokens of
+            a prompt. Prompts are made up: equal ids are equal text. For scenario OpenLoop.
+        samples: Number of prompts that are made up.
+        input_tokens: Lengths of prompts that are made up, of a word as a token; with `tokenizer`,
+            exact.
+        output_tokens: Lengths of answers; they need `ignore_eos` of the engine, and its
+            `max_new_tokens` as the longest. None: as the engine's options say.
+        shared: Prompts that begin alike: `{ prefixes = 8, tokens = 512, share = 0.5 }` gives half
+            of them one of 8 beginnings. None: no two do.
+        tokenizer: Folder of the model, with its tokenizer; of prompts that are made up.
+        seed: Other prompts of the same lengths.
+        repeat: Each run asks the very same prompts, as a cache of prefixes may be meant to know
+            them; else timed runs have a few words of their own in them.
+    """
+
+    path: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    count: int | None = None
+    trace: bool = False
+    samples: int = MADE_UP["samples"]
+    input_tokens: int | Mapping[str, Any] = MADE_UP["input_tokens"]
+    output_tokens: int | Mapping[str, Any] | None = MADE_UP["output_tokens"]
+    shared: Mapping[str, Any] | None = MADE_UP["shared"]
+    tokenizer: str | None = MADE_UP["tokenizer"]
+    seed: int = MADE_UP["seed"]
+    repeat: bool = False
+
+    def __post_init__(self) -> None:
+        seed = ("seed", self.seed, type(self.seed) is int, "a whole number")
+        trace = ("trace", self.trace, type(self.trace) is bool, "true or false")
+        repeat = ("repeat", self.repeat, type(self.repeat) is bool, "true or false")
+        self.check("prompts", seed, trace, repeat, samples="prompts")
+        if self.path is None:
+            _ = self.made_up
+            self._refuse(("columns", "count", "trace"), "is of a file; set path, or leave it out")
+            return
+        made_up = [name for name, default in MADE_UP.items() if getattr(self, name) != default]
+        if self.trace:
+            made_up = [name for name in made_up if name not in ("tokenizer", "seed")]
+            self._refuse(("columns",), "is of a file of prompts; a trace has columns of its own")
+        self._refuse(made_up, "is of prompts that are made up; leave it out, or path")
+        for part, column in self.columns.items():
+            if part not in PARTS:
+                raise SuiteError(
+                    f"data set prompts: columns names {part!r}, which no sample has"
+                    f"; valid are {', '.join(PARTS)}",
+                    option="columns",
+                )
+            if type(column) is not str:
+                message = f"data set prompts: columns.{part} = {column!r} is no name of a column"
+                raise SuiteError(message, option="columns")
+
+    def _refuse(self, names: Sequence[str], reason: str) -> None:
+        for name in names:
+            if getattr(self, name):
+                raise SuiteError(f"data set prompts: {name} {reason}", option=(name, "path"))
+
+    @property
+    def made_up(self) -> MadeUp:
+        output = self.output_tokens
+        return MadeUp(
+            seed=self.seed,
+            input=Lengths.parse("input_tokens", self.input_tokens, least=1),
+            # A time per token needs two.
+            output=None if output is None else Lengths.parse("output_tokens", output, least=2),
+            shared=Shared.parse(self.shared),
+            tokenizer=self.tokenizer,
+        )
+
+    def find(self) -> Sequence[Path]:
+        if self.tokenizer is not None and not Path(self.tokenizer).is_dir():
+            raise UnavailableError(
+                f"{self.tokenizer}: this folder of a tokenizer does not exist; set the data "
+                "set's tokenizer to the model's folder",
+                option="tokenizer",
+            )
+        if self.path is None:
+            return ()
+        files = [Path(name) for name in sorted(glob.glob(self.path))]  # noqa: PTH207 - has a root
+        if "*" not in self.path or not files:
+            files = [
+                find_file(
+                    Path(self.path),
+                    official=(),
+                    endings=ENDINGS,
+                    lacks=f"no file that ends with {', '.join(ENDINGS)}",
+                    whole="file of prompts",
+                    advice="set the data set's path to the file",
+                )
+            ]
+        if self.trace and (len(files) > 1 or files[0].suffix != ".jsonl"):
+            raise SuiteError(
+                f"data set prompts: a trace is one file that ends with .jsonl, not {self.path}",
+                option="path",
+            )
+        for file in files:
+            if file.suffix not in ENDINGS:
+                raise SuiteError(
+                    f"data set prompts: {file} ends with none of {', '.join(ENDINGS)}, by which "
+                    "the kind of a file is known; rename or convert it",
+                    option="path",
+                )
+            if file.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+                raise no_pyarrow(file)
+        return files
+
+
+class UserPromptsDataset(PromptDataset):
+    """Prompts as text, or as token ids of a file; some samples say how long the answer is to be.
+
+    No two prompts that are made up begin alike unless asked, so a cache of prefixes saves nothing
+    on them, until one is asked for again.
+    """
+
+    optional_libraries = ("pyarrow", "transformers")
+    options = UserPromptsOptions
+
+    _made_up: MadeUp | None = None
+    _lengths: Sequence[int] | None = None
+    _requests: Sequence[Request] = ()
+
+    @property
+    def made_up(self) -> bool:
+        """Whether its prompts say nothing, so that other words do as well."""
+        return self._made_up is not None
+
+    def _read(self, asked: UserPromptsOptions, files: Sequence[Path]) -> None:
+        self.repeat = asked.repeat
+        if not files:
+            self._made_up = asked.made_up
+            self._samples = range(asked.samples)
+            return
+        if asked.trace:
+            self._requests = read_trace(files[0], asked.count)
+            self._made_up = Replayed(
+                requests=self._requests, seed=asked.seed, tokenizer=asked.tokenizer
+            )
+            self._samples = range(len(self._requests))
+            return
+        names = {"prompt": "prompt", **asked.columns}
+        cells: dict[str, list[Any]] = {part: [] for part in names}
+        for file in files:
+            left = None if asked.count is None else asked.count - len(cells["prompt"])
+            source, records = read(file, list(dict.fromkeys(names.values())))
+            for place, record in islice(records, left):
+                for part, name in names.items():
+                    cells[part].append(_value(source, place, name, part, record[name]))
+                _check_kind(source, place, names["prompt"], cells["prompt"])
+            if not cells["prompt"] and left != 0:
+                source.check_size(0, None)
+        where = files[0] if len(files) == 1 else asked.path
+        total = len(cells["prompt"])
+        require_enough(where, asked.count, total, f"there are {total} prompts")
+        self._keep_cells(SampleFile(file=files[0]), cells)
+
+    def _keep_cells(self, source: SampleFile, cells: Mapping[str, list[Any]]) -> None:
+        prompts = cells["prompt"]
+        template = Template("prompts", "{prompt}", valid=("prompt",), required="prompt")
+        self._prompts = (
+            TextPrompts(template, {"prompt": prompts})
+            if isinstance(prompts[0], bytes)
+            else TokenLists(source, "prompt", prompts)
+        )
+        self._samples = cells.get("reference") or [None] * len(prompts)
+        self._lengths = cells.get("output_tokens")
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 over prompts, references and lengths in order, or over what makes them up."""
+        if self._made_up is not None:
+            return self._made_up.digest(len(self))
+        kind = b"text" if isinstance(self._prompts, TextPrompts) else b"tokens"
+        return hash_of(
+            b"prompts " + kind,
+            (
+                (self._prompts.content(index), encode(repr((reference, self.output_tokens(index)))))
+                for index, reference in enumerate(self._samples)
+            ),
+        ).hexdigest()
+
+    def input(self, index: int) -> list[int] | str:
+        if self._made_up is not None:
+            return self._made_up.prompt(self._checked(index))
+        return super().input(index)
+
+    def sizes(self, indices: Sequence[int]) -> dict[str, float]:
+        """Return the mean prompt, "input_tokens", where its tokens are known.
+
+        Of prompts that are made up also "prefix_share", the share of their tokens that an earlier
+        one begins with, where each is asked once.
+        """
+        if self._made_up is None:
+            return super().sizes(indices)
+        shared = {"prefix_share": self._made_up.prefix_share(indices)}
+        if self._made_up.tokenizer is None:
+            return shared
+        return {**shared, "input_tokens": fmean(map(self._made_up.input_tokens, indices))}
+
+    def reference(self, index: int) -> Any:
+        """Return what the answer to one sample is compared with."""
+        reference = self._sample(index)
+        if self._made_up is None and reference is not None:
+            return reference
+        raise RunError(
+            "dataset",
+            "data set prompts: its samples have nothing that answers could be compared with; name "
+            'the column in columns, as { reference = "answer" }, or leave out the scorer',
+        )
+
+    def output_tokens(self, index: int) -> int | None:
+        """Return how long the answer to one sample is to be; None where that is left open."""
+        if self._made_up is not None:
+            return self._made_up.output_tokens(self._checked(index))
+        return None if self._lengths is None else self._lengths[self._checked(index)]
+
+    def arrival_s(self, index: int) -> float:
+        """Return when a request of a trace came, seconds on the trace's clock.
+
+        Raises:
+            RunError: It is no trace.
+        """
+        if not self._requests:
+            raise RunError(
+                "dataset",
+                "data set prompts: nothing says when its requests arrive; set path to a trace and "
+                'trace = true, or let arrivals be "poisson"',
+            )
+        return self._requests[self._checked(index)].at_s
+
+
+def _value(source: SampleFile, place: int, column: str, part: str, cell: Any) -> Any:
+    """Return a cell as it is kept, or refuse it: text as UTF-8, token ids as an array."""
+    if part == "reference":
+        return source.text(place, column, cell)
+    if part == "output_tokens":
+        return _length(source, place, column, cell)
+    if isinstance(cell, str):
+        if not cell:
+            raise source.wrong(place, column, "the prompt is empty")
+        return encode(cell)
+    return _tokens(source, place, column, cell)
+
+
+def _tokens(source: SampleFile, place: int, column: str, cell: Any) -> Any:
+    import numpy as np
+
+    listed = isinstance(cell, list) and cell and all(type(token) is int for token in cell)
+    if listed and 0 <= min(cell) <= max(cell) < 2**31:
+        cell = np.array(cell, np.int32)
+    if not isinstance(cell, list | np.ndarray):
+        defect = f"a value of type {type(cell).__name__} is neither text nor a list of token ids"
+        raise source.wrong(place, column, defect)
+    if listed and isinstance(cell, list):
+        raise source.wrong(place, column, "a token is negative or above 2**31")
+    if defect := cast("str", token_defect(cell, "prompt")):
+        raise source.wrong(place, column, defect)
+    return cell
+
+
+def _length(source: SampleFile, place: int, column: str, cell: Any) -> int:
+    digits = isinstance(cell, str) and cell.isascii() and cell.isdecimal() and len(cell) < 10
+    length = int(cell) if digits else cell
+    if type(length) is not int or not 1 <= length <= LONGEST:
+        shown = repr(cell)[:40]
+        raise source.wrong(place, column, f"{shown} is no number of tokens from 1 to {LONGEST}")
+    return length
+
+
+def _check_kind(source: SampleFile, place: int, column: str, prompts: Sequence[Any]) -> None:
+    if isinstance(prompts[0], bytes) != isinstance(prompts[-1], bytes):
+        defect = "the first prompt is text and this one token ids, or the other way round"
+        raise source.wrong(place, column, f"{defect}: they must be of one kind")

@@ -1,0 +1,65 @@
+"""Read records of a JSONL, CSV or Parquet file one by one, each with its place for messages."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.adapters.datasets.files.columns import places
+from pytest_mlperf.adapters.datasets.files.frames import read_frame
+from pytest_mlperf.adapters.datasets.files.json_lines import LONGEST, broken_line, lines_of, objects
+from pytest_mlperf.adapters.datasets.prompts import SampleFile
+
+ADVICE = "Name the columns in columns, or set the data set's path to another file"
+
+Record = tuple[int, Mapping[str, Any]]
+"""The place of a record, and its values by column."""
+
+
+def read(path: Path, columns: Sequence[str]) -> tuple[SampleFile, Iterator[Record]]:
+    """Return what a file's records are called, and the records: some columns of each.
+
+    Lines count from 1 as editors do, rows of Parquet from 0. Of CSV all values are text.
+
+    Raises:
+        RunError: While records are read: a column that is not there, a line that is no record.
+    """
+    if path.suffix == ".parquet":
+        return SampleFile(file=path), _rows(path, columns)
+    source = SampleFile(file=path, row="line", whole="file")
+    read_lines = _csv if path.suffix == ".csv" else _jsonl
+    return source, read_lines(source, columns)
+
+
+def _rows(path: Path, columns: Sequence[str]) -> Iterator[Record]:
+    cells = read_frame(path, columns=columns)
+    for row, values in enumerate(zip(*(cells[name] for name in columns), strict=True)):
+        yield row, dict(zip(columns, values, strict=True))
+
+
+def _jsonl(source: SampleFile, columns: Sequence[str]) -> Iterator[Record]:
+    for number, record in objects(source.file):
+        if not record.keys() >= set(columns):
+            places(f"{source.file}: line {number}", list(record), columns, ADVICE, "object")
+        yield number, {name: record[name] for name in columns}
+
+
+def _csv(source: SampleFile, columns: Sequence[str]) -> Iterator[Record]:
+    csv.field_size_limit(LONGEST)
+    reader = csv.reader(lines_of(source.file), strict=True)
+    try:
+        header = next(reader, [])
+        if not header:
+            return
+        at = places(source.file, header, columns, ADVICE)
+        for cells in reader:
+            if not cells:
+                continue
+            if len(cells) != len(header):
+                defect = f"it has {len(cells)} cells, and the header {len(header)}"
+                raise broken_line(source.file, reader.line_num, defect)
+            yield reader.line_num, {name: cells[place] for name, place in at.items()}
+    except csv.Error as error:
+        raise broken_line(source.file, reader.line_num, f"it is no CSV: {error}") from error

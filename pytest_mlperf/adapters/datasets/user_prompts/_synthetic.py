@@ -1,0 +1,245 @@
+"""Prompts made up of common words, with lengths drawn at random; nothing is read or kept."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+from pytest_mlperf import EnvironmentFault, RunError, SuiteError, UnavailableError
+from pytest_mlperf.extension import text_of
+
+VERSION = 1
+"""Goes up with whatever changes the prompts of given options."""
+
+LONGEST = 2**22
+"""Tokens that a length may be at most: four times the longest context there is."""
+
+SPREAD = 0.2
+"""Standard deviation of a length of which only the mean is set, as a share of it."""
+
+TAIL = 3
+"""Standard deviations from the mean at which a normal distribution is cut."""
+
+COMMON = (
+    "the of and to in is for that on with as are was by at from be this have or an which one "
+    "had not but all they their there been has when who will more no if out so up time what "
+    "some into than them only new could other then first two any now may such like over our "
+    "man me even most made after also did many must before through back years where much your "
+    "way well down should because each just those people how too little state good very make "
+    "world still own see men work long get here between both life being under never day same "
+    "another know while last might us great old year off come since against go came right "
+    "used take three"
+)
+"""Words that the usual vocabularies have whole, with the space before them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lengths:
+    """A distribution of numbers of tokens: normal and cut at `TAIL`, or uniform, or one number.
+
+    Attributes:
+        low, high: No length is outside.
+        normal: Mean and standard deviation; None is uniform from `low` to `high`.
+    """
+
+    low: int
+    high: int
+    normal: tuple[float, float] | None = None
+
+    @classmethod
+    def parse(cls, option: str, value: object, *, least: int) -> Lengths:
+        """Read an option; `least` is the smallest length that makes sense."""
+        table = {"mean": value} if isinstance(value, int) else value
+        keys = set(table) if isinstance(table, Mapping) else set()
+        if isinstance(table, Mapping) and all(map(_is_number, table.values())):
+            if keys in ({"mean"}, {"mean", "sd"}):
+                mean = table["mean"]
+                sd = table.get("sd", mean * SPREAD)
+                if least <= mean <= LONGEST and 0 < sd <= LONGEST:
+                    low = max(least, round(mean - TAIL * sd))
+                    return cls(low=low, high=round(mean + TAIL * sd), normal=(mean, sd))
+            ends = {"fixed": ("fixed", "fixed"), "high low": ("low", "high")}
+            names = ends.get(" ".join(sorted(map(str, keys))))
+            if names is not None:
+                low, high = (table[name] for name in names)
+                whole = type(low) is int and type(high) is int
+                if whole and least <= low <= high <= LONGEST:
+                    return cls(low=low, high=high)
+        raise SuiteError(
+            f"data set prompts: {option} = {value!r} is no distribution of lengths from {least} to "
+            f"{LONGEST} tokens: write a mean, e.g. 1024, or {{ mean = 1024, sd = 200 }}, "
+            "{ low = 512, high = 2048 } or { fixed = 1024 }",
+            option=option,
+        )
+
+    def draw(self, chance: float) -> int:
+        """Return the length at a chance from 0 to 1."""
+        if self.normal is None:
+            return min(self.low + int(chance * (self.high - self.low + 1)), self.high)
+        # Inverse rather than rejected: the same number on every machine from one draw.
+        between = NormalDist(*self.normal)
+        below, above = between.cdf(self.low - 0.5), between.cdf(self.high + 0.5)
+        inside = max(1e-12, below + chance * (above - below))
+        return min(max(round(between.inv_cdf(min(inside, 1 - 1e-12))), self.low), self.high)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shared:
+    """How some prompts begin alike: with one of `prefixes` texts of `tokens`, a `share` of all."""
+
+    prefixes: int
+    tokens: int
+    share: float
+
+    @classmethod
+    def parse(cls, value: Mapping[str, Any] | None) -> Shared | None:
+        if value is None:
+            return None
+        if set(value) == {"prefixes", "tokens", "share"}:
+            counts = value["prefixes"], value["tokens"]
+            whole = all(type(count) is int and 1 <= count <= LONGEST for count in counts)
+            if whole and _is_number(value["share"]) and 0 < value["share"] <= 1:
+                return cls(**value)
+        raise SuiteError(
+            f"data set prompts: shared = {value!r} is not "
+            "{ prefixes = 8, tokens = 512, share = 0.5 }, with whole numbers from 1 on and a share "
+            "above 0, at most 1",
+            option="shared",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeUp:
+    """Prompts and lengths by index, each from a generator of its own: any is there at once.
+
+    Attributes:
+        tokenizer: Folder of the model's; None takes a word as a token.
+    """
+
+    seed: int
+    input: Lengths
+    output: Lengths | None
+    shared: Shared | None
+    tokenizer: str | None
+
+    def prompt(self, index: int) -> str:
+        """Return a text; with a tokenizer it has exactly the length that was drawn."""
+        count, group, draw = self._drawn(index)
+        begin: list[str] = []
+        if self.shared is not None and group is not None:
+            common = random.Random(f"prefix {VERSION} {self.seed} {group}")
+            begin = common.choices(self._words, k=self.shared.tokens)
+        return self._fit(count, begin, draw)
+
+    def prefix_share(self, indices: Sequence[int]) -> float:
+        """Return the share of these prompts' tokens that an earlier one of them begins with.
+
+        A word is taken as a token.
+        """
+        total = cached = 0
+        groups: set[int] = set()
+        for count, group, _ in map(self._drawn, indices):
+            total += count
+            if self.shared is not None and group is not None:
+                cached += self.shared.tokens * (group in groups)
+                groups.add(group)
+        return cached / total if total else 0.0
+
+    def _drawn(self, index: int) -> tuple[int, int | None, random.Random]:
+        """Return a prompt's length, which beginning it shares, and what draws its words."""
+        draw = random.Random(f"prompts {VERSION} {self.seed} {index}")
+        count = self.input.draw(draw.random())
+        if self.shared is None or draw.random() >= self.shared.share:
+            return count, None, draw
+        group = draw.randrange(self.shared.prefixes)
+        return max(count, self.shared.tokens + 1), group, draw
+
+    def input_tokens(self, index: int) -> int:
+        return len(self._tokenizer(self.prompt(index))["input_ids"])
+
+    def output_tokens(self, index: int) -> int | None:
+        if self.output is None:
+            return None
+        return self.output.draw(random.Random(f"answer {VERSION} {self.seed} {index}").random())
+
+    def digest(self, samples: int) -> str:
+        """Return hex SHA-256 over what decides the content."""
+        text = repr((VERSION, COMMON, samples, self.seed, self.input, self.output, self.shared))
+        if self.tokenizer is not None:
+            text += repr((self._words, [self.prompt(index) for index in range(min(samples, 16))]))
+        return hashlib.sha256(f"prompts {text}".encode()).hexdigest()
+
+    def _fit(self, count: int, begin: Sequence[str], draw: random.Random) -> str:
+        words = [*begin, *draw.choices(self._words, k=count - len(begin))]
+        if self.tokenizer is None:
+            return " ".join(words)
+        # A token at the start, or a first word without a space before it, takes room too.
+        for _ in range(4):
+            text = " ".join(words)
+            over = len(self._tokenizer(text)["input_ids"]) - count
+            if over == 0:
+                return text
+            if over >= len(words):
+                break
+            words = words[:-over] if over > 0 else [*words, *draw.choices(self._words, k=-over)]
+        raise RunError(
+            "dataset",
+            f"data set prompts: no text of {count} tokens can be made for {self.tokenizer}; set "
+            "input_tokens higher, or leave tokenizer out for lengths that hold roughly",
+        )
+
+    @cached_property
+    def _words(self) -> Sequence[str]:
+        """The words to choose from: with a tokenizer, those that are one token each."""
+        if self.tokenizer is None:
+            return COMMON.split()
+        alone = len(self._tokenizer("x")["input_ids"])
+        whole = [
+            word
+            for word in COMMON.split()
+            if len(self._tokenizer(f"x {word}")["input_ids"]) == alone + 1
+        ]
+        if len(whole) < 8:
+            raise RunError(
+                "dataset",
+                f"data set prompts: {self.tokenizer} has fewer than 8 common English words as one "
+                "token; leave tokenizer out for lengths that hold roughly",
+            )
+        return whole
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        assert self.tokenizer is not None
+        try:
+            import transformers
+        except ImportError as error:
+            raise EnvironmentFault(
+                "data set prompts: tokenizer needs transformers, which is not installed; try: pip "
+                "install transformers",
+                option="tokenizer",
+            ) from error
+        if not Path(self.tokenizer).is_dir():
+            raise UnavailableError(
+                f"{self.tokenizer}: this folder of a tokenizer does not exist; set the data set's "
+                "tokenizer to the model's folder",
+                option="tokenizer",
+            )
+        try:
+            return transformers.AutoTokenizer.from_pretrained(
+                self.tokenizer, local_files_only=True, trust_remote_code=False
+            )
+        # What a broken file raises depends on the library that reads it.
+        except Exception as error:
+            raise RunError(
+                "dataset", f"{self.tokenizer}: transformers reads no tokenizer: {text_of(error)}"
+            ) from error

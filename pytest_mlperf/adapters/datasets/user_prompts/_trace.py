@@ -1,0 +1,128 @@
+"""Requests of a recorded trace in Mooncake's format: when they came, how long, what they share."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.adapters.datasets.prompts import SampleFile
+from pytest_mlperf.adapters.datasets.user_prompts._records import read
+from pytest_mlperf.adapters.datasets.user_prompts._synthetic import (
+    COMMON,
+    LONGEST,
+    VERSION,
+    Lengths,
+    MadeUp,
+)
+
+BLOCK = 512
+"""Tokens that one hash id stands for."""
+
+COLUMNS = ("timestamp", "input_length", "output_length", "hash_ids")
+
+ANY = Lengths(low=1, high=LONGEST)
+
+FEWEST = 2
+"""Tokens of an answer: a time per token needs two."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """One request: seconds on the trace's clock, tokens, and ids of the prompt's blocks."""
+
+    at_s: float
+    input: int
+    output: int
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed(MadeUp):
+    """Prompts as long as a trace's; blocks with equal ids are equal text."""
+
+    requests: Sequence[Request]
+    input: Lengths = ANY
+    output: None = None
+    shared: None = None
+
+    def prompt(self, index: int) -> str:
+        """Return a text that shares its beginning with prompts whose first blocks have its ids."""
+        request, words = self.requests[index], list[str]()
+        for block in request.blocks[: -(-request.input // BLOCK)]:
+            draw = random.Random(f"block {VERSION} {self.seed} {block}")
+            words += draw.choices(self._words, k=min(BLOCK, request.input - len(words)))
+        return self._fit(
+            request.input, words, random.Random(f"prompts {VERSION} {self.seed} {index}")
+        )
+
+    def prefix_share(self, indices: Sequence[int]) -> float:
+        """Return the share of these prompts' tokens whose blocks earlier ones of them begin with.
+
+        A block's id stands for all that comes before it as well.
+        """
+        total = cached = 0
+        seen: set[int] = set()
+        for request in map(self.requests.__getitem__, indices):
+            total += request.input
+            blocks = list(takewhile(seen.__contains__, request.blocks))
+            cached += min(len(blocks) * BLOCK, request.input)
+            seen.update(request.blocks)
+        return cached / total if total else 0.0
+
+    def output_tokens(self, index: int) -> int:
+        return self.requests[index].output
+
+    def digest(self, samples: int) -> str:
+        text = repr((VERSION, COMMON, samples, self.seed, self.requests))
+        if self.tokenizer is not None:
+            text += repr((self._words, [self.prompt(index) for index in range(min(samples, 16))]))
+        return hashlib.sha256(f"trace {text}".encode()).hexdigest()
+
+
+def read_trace(path: Path, count: int | None) -> Sequence[Request]:
+    """Return the requests of a trace, the first `count` of them.
+
+    Raises:
+        RunError: A line is not as Mooncake has it, or an earlier one is later.
+    """
+    source, records = read(path, COLUMNS)
+    requests = list(islice(_requests(source, records), count))
+    source.check_size(len(requests), count)
+    return requests
+
+
+def _requests(
+    source: SampleFile, records: Iterator[tuple[int, Mapping[str, Any]]]
+) -> Iterator[Request]:
+    before_ms = -inf
+    for line, record in records:
+        at_ms = record["timestamp"]
+        if type(at_ms) not in (int, float) or not 0 <= at_ms < 1e15:
+            shown = repr(at_ms)[:40]
+            raise source.wrong(line, "timestamp", f"{shown} is no time in milliseconds")
+        if at_ms < before_ms:
+            defect = f"{at_ms} is earlier than the request before, at {before_ms}"
+            raise source.wrong(line, "timestamp", defect)
+        before_ms = at_ms
+        lengths = {name: record[name] for name in ("input_length", "output_length")}
+        for name, length in lengths.items():
+            if type(length) is not int or not 1 <= length <= LONGEST:
+                shown = repr(length)[:40]
+                defect = f"{shown} is no number of tokens from 1 to {LONGEST}"
+                raise source.wrong(line, name, defect)
+        blocks = record["hash_ids"]
+        if not isinstance(blocks, list) or any(type(block) is not int for block in blocks):
+            shown = repr(blocks)[:40]
+            raise source.wrong(line, "hash_ids", f"{shown} is no list of whole numbers")
+        yield Request(
+            at_s=at_ms / 1000,
+            input=lengths["input_length"],
+            output=max(FEWEST, lengths["output_length"]),
+            blocks=tuple(blocks),
+        )

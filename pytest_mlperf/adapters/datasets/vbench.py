@@ -1,0 +1,121 @@
+"""Read MLPerf's prompts of VBench, and the latents that its videos are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf import SuiteError
+from pytest_mlperf.adapters.datasets.files import (
+    FileDataset,
+    FileOptions,
+    check_file,
+    first_file,
+    wrong,
+)
+from pytest_mlperf.adapters.datasets.files.json_lines import lines_of
+from pytest_mlperf.adapters.datasets.files.latents import read_latents, require_reader
+from pytest_mlperf.adapters.datasets.prompts import encode, hash_of
+
+PROMPTS = "vbench_prompts.txt"
+LATENTS = ("fixed_latent.pt", "fixed_latent.npy")
+"""Beside the prompts; they hold the same numbers."""
+
+SHAPE = (1, 16, 21, 90, 160)
+"""Of MLPerf's latents: 81 frames of 720 x 1280 pixels."""
+
+SOURCE = "text_to_video/wan-2.2-t2v-a14b/data in MLPerf's repository inference"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VBenchOptions(FileOptions):
+    """Where prompts and latents are.
+
+    Attributes:
+        path: The file of prompts, one a line, or a folder with vbench_prompts.txt.
+        latents: A file made by torch.save or numpy.save; None takes fixed_latent.pt or .npy beside
+            the prompts; false or "none" leaves latents to the engine.
+        shape: What latents must have, MLPerf's by default.
+        count: Use the first `count` prompts only; None uses all.
+        checksum: What the prompts' must be: "md5:..." or "sha256:..."; None checks nothing.
+    """
+
+    path: str
+    latents: str | bool | None = None
+    shape: Sequence[int] = SHAPE
+    count: int | None = None
+    checksum: str | None = None
+
+    def __post_init__(self) -> None:
+        right = len(self.shape) == 5 and all(type(n) is int and n >= 1 for n in self.shape)
+        rule = ("shape", list(self.shape), right, "five lengths, such as [1, 16, 21, 90, 160]")
+        self.check("vbench", rule, count="prompts")
+        if self.latents is True or self.latents == "":
+            raise SuiteError(
+                f"data set vbench: latents = {self.latents!r} is neither the path of a file nor "
+                "false",
+                option="latents",
+            )
+
+    def find(self) -> tuple[Path, Path | None]:
+        """Return the prompts and the file of latents; None where the engine draws its own."""
+        path, latents = Path(self.path), None
+        file = path / PROMPTS if path.is_dir() else path
+        needed = [(file.is_file(), f"{file}: these prompts are not here; get them from {SOURCE}")]
+        if self.latents is None:
+            latents = first_file(file.parent / name for name in LATENTS)
+            lacks = f"{file.parent}: has neither {' nor '.join(LATENTS)}"
+        elif isinstance(self.latents, str) and self.latents != "none":
+            latents = Path(self.latents) if Path(self.latents).is_file() else None
+            lacks = f"{self.latents}: these latents are not here"
+        if self.latents not in (False, "none"):
+            advice = "or set the data set's latents to their path, or to false"
+            needed.append((latents is not None, f"{lacks}; get them from {SOURCE}, {advice}"))
+        self.require(*needed)
+        if latents:
+            require_reader(latents)
+        return file, latents
+
+
+class VBenchDataset(FileDataset[str]):
+    """Prompts in the order of the file, each with the latents that all videos start from.
+
+    Lines are stripped, and blank ones do not count, as in MLPerf's reference.
+    """
+
+    optional_libraries = ("torch",)
+    options = VBenchOptions
+    unit = "prompt"
+
+    def _read(self, asked: Any, files: tuple[Path, Path | None]) -> None:
+        file, latents = files
+        check_file(file, asked.checksum)
+        prompts = [line.strip() for line in lines_of(file) if line.strip()]
+        if not prompts:
+            raise wrong(file, "has no prompts", f"get it from {SOURCE}")
+        self._keep(prompts, asked.count, file, f"the file has {len(prompts)} prompts")
+        shape, of = tuple(asked.shape), "the option shape"
+        self._latents = None if latents is None else read_latents(latents, shape, of)
+
+    def input(self, index: int) -> dict[str, Any]:
+        """Return one "prompt", and the "latents" of every sample; None: the engine draws them.
+
+        Latents are one array, float32, that cannot be written to.
+        """
+        return {"prompt": self._sample(index), "latents": self._latents}
+
+    def reference(self, index: int) -> str:
+        """Return the prompt, which the video is judged by."""
+        return self._sample(index)
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 over the prompts in order, and the latents' shape and numbers."""
+        total = hash_of(b"vbench", ((encode(prompt),) for prompt in self._samples))
+        if self._latents is not None:
+            total.update(repr(self._latents.shape).encode())
+            total.update(self._latents.astype("<f4").tobytes())
+        return total.hexdigest()

@@ -1,0 +1,124 @@
+"""Engines: files of a model, never run as code, and refusals that several of them share."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from pytest_mlperf import EnvironmentFault, RunError
+from pytest_mlperf.extension import Rule, require_options, text_of
+
+LARGEST_INDEX = 64 * 2**20
+"""Bytes of an index of weights; 100,000 tensors take about 10 MB."""
+
+
+def weight_files(folder: Path, *, option: str = "weights") -> list[Path]:
+    """Return the safetensors files of a checkpoint, by name; `option` of an engine runs without."""
+    import safetensors
+
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if single.is_file():
+        files = [single]
+    elif index.is_file():
+        files = [folder / name for name in _named(index)]
+    elif list(folder.glob("*.bin")):
+        raise broken(
+            folder,
+            "has weights as .bin files only, which can carry code; convert them once with "
+            "model.save_pretrained(folder) of transformers, which writes model.safetensors",
+        )
+    else:
+        raise broken(folder, f'has no model.safetensors; {option} = "dummy" runs without')
+    for file in files:
+        if not file.is_file():
+            raise broken(file, f"is missing, but {index.name} names it; copy it here again")
+        try:
+            with safetensors.safe_open(file, "np"):
+                pass
+        except safetensors.SafetensorError as error:
+            raise broken(
+                file, f"is cut short or is no safetensors file ({error}); copy it here again"
+            ) from error
+    return files
+
+
+def _named(index: Path) -> list[str]:
+    """Return the files that an index names, all of them in its own folder."""
+    if index.stat().st_size > LARGEST_INDEX:
+        raise broken(index, f"is larger than {LARGEST_INDEX >> 20} MiB, which no index is")
+    try:
+        named = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise broken(index, f"is no index of safetensors files: {text_of(error)}") from error
+    for name in named:
+        if not isinstance(name, str) or not name.isprintable() or not name.strip():
+            raise broken(index, f"is no index of safetensors files: it names {name!r}")
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts:
+            raise broken(index, f"names {name!r}, which lies outside its folder; correct it")
+    return sorted(named)
+
+
+def engine_error(message: str, log: str | None = None) -> RunError:
+    """Return the error of an engine that cannot go on."""
+    return RunError("engine", message, log)
+
+
+def broken(place: Path | str, problem: str) -> RunError:
+    """Return the error that names a file, a folder or a server, and what is wrong with it."""
+    return engine_error(f"{place}: {problem}")
+
+
+def refused_sample(index: int, problem: object) -> RunError:
+    """Return the error of a sample; `problem` goes on after its number."""
+    return engine_error(f"sample {index} of the data set {problem}")
+
+
+def not_installed(who: str, library: str, extra: str, *, option: str = "") -> EnvironmentFault:
+    """Return the error that somebody needs what an extra of this package brings."""
+    return EnvironmentFault(
+        f"{who} needs {library}, which is not installed; try: pip install 'pytest-mlperf[{extra}]'",
+        option=option or (),
+    )
+
+
+def require_module(who: str, name: str, extra: str, purpose: str = "") -> None:
+    """Look for a module, which is not imported."""
+    if importlib.util.find_spec(name) is None:
+        raise not_installed(who, f"{name} for {purpose}" if purpose else name, extra)
+
+
+def is_deep(value: object, levels: int) -> bool:
+    """Whether something lies within so many lists and objects of JSON in each other."""
+    level = [value]
+    for _ in range(levels):
+        level = [
+            child
+            for each in level
+            if isinstance(each, dict | list)
+            for child in (each.values() if isinstance(each, dict) else each)
+        ]
+    return bool(level)
+
+
+def one_of(name: str, value: object, words: Sequence[str | None]) -> Rule:
+    """Return the rule of an option that is one of some words."""
+    return name, value, value in words, f"one of {', '.join(filter(None, words))}"
+
+
+def number_of(name: str, value: object, things: str) -> Rule:
+    """Return the rule of an option that is a number of things, at least 1, or None."""
+    return name, value, value is None or is_count(value), f"a number of {things}, at least 1"
+
+
+def check_words(engine: str, options: object, **words: Sequence[str | None]) -> None:
+    """Refuse options whose value is none of their words."""
+    rules = (one_of(name, getattr(options, name), choices) for name, choices in words.items())
+    require_options(f"engine {engine}", rules)
+
+
+def is_count(value: object) -> bool:
+    """Whether this is a whole number, at least 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

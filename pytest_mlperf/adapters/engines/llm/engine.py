@@ -1,0 +1,330 @@
+"""Engines that load a language model into this process by a library, as vLLM and TensorRT-LLM."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from math import prod
+from typing import Any, ClassVar, Self
+
+from pytest_mlperf import Dataset, Engine, RunError, Sink, SuiteError
+from pytest_mlperf.adapters.engines import engine_error, is_count, one_of
+from pytest_mlperf.adapters.engines.llm.generation import (
+    Answers,
+    Generation,
+    TextOptions,
+    TokenPrompts,
+)
+from pytest_mlperf.adapters.engines.llm.model_folder import Config, find_model, tokenizer_for
+from pytest_mlperf.adapters.engines.llm.pictures import PictureChats
+from pytest_mlperf.adapters.engines.llm.speech import SpeechClips
+from pytest_mlperf.adapters.engines.llm.streaming import StreamedRequest, percentile
+from pytest_mlperf.adapters.engines.llm.tools import ToolChats
+from pytest_mlperf.adapters.engines.llm.transcripts import Transcripts
+from pytest_mlperf.extension import Rule, is_speech, require_options
+
+LOAD_FORMATS = ("auto", "dummy")
+PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryOptions(TextOptions):
+    """What a suite may say to each of them; None leaves the library's own choice.
+
+    Attributes:
+        tensor_parallel_size: GPUs that share each layer.
+        pipeline_parallel_size: Groups of them that share the layers among each other.
+        load_format: "auto", or "dummy" for random weights: speed without the model's files.
+        stream: Take tokens as they come; None: where LoadGen waits for first tokens, which is
+            everywhere but in Offline. False takes answers whole, which is less work for the process
+            they come to, and is for Offline only; True keeps the times of tokens there too.
+    """
+
+    engine: ClassVar[str]
+    precisions: ClassVar[tuple[str, ...]]
+    counts: ClassVar[tuple[str, ...]]
+    """Options that are whole numbers, at least 1, or None."""
+    share: ClassVar[str]
+    """The option that is above 0 and at most 1, or None."""
+    table: ClassVar[str]
+    """The option that holds further arguments by the library's own names."""
+    reserved: ClassVar[Mapping[str, str]]
+    """Arguments of the library that have another way in than `table`, which the value names."""
+
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    load_format: str = "auto"
+    stream: bool | None = None
+
+    @property
+    def dummy(self) -> bool:
+        return self.load_format == "dummy"
+
+    @property
+    def whole(self) -> tuple[str, str] | None:
+        """The option that takes all answers whole, and its value; None where tokens are seen."""
+        return ("stream", "false") if self.stream is False else None
+
+    def streams(self, sink: Sink) -> bool:
+        """Whether tokens are to be taken as they come."""
+        return sink.needs_first_tokens if self.stream is None else self.stream and sink.times_tokens
+
+    def check(self, precision: str) -> None:
+        """Refuse what the library could only refuse after seconds or minutes of loading."""
+        require_options(f"engine {self.engine}", self._rules(precision))
+        for name in getattr(self, self.table):
+            if name in self.reserved:
+                raise self.refused(
+                    f"{self.table}.{name} is set by {self.reserved[name]}; leave it out of "
+                    f"{self.table}",
+                    self.table,
+                )
+
+    def _rules(self, precision: str) -> Iterator[Rule]:
+        yield one_of("precision", precision, self.precisions)
+        yield one_of("load_format", self.load_format, LOAD_FORMATS)
+        for name in (*PARALLEL, *self.counts):
+            value = getattr(self, name)
+            yield name, value, value is None or is_count(value), "a whole number, at least 1"
+        share = getattr(self, self.share)
+        yield self.share, share, share is None or 0 < share <= 1, "above 0 and at most 1"
+
+    def refused(self, problem: str, *options: str) -> SuiteError:
+        return SuiteError(f"engine {self.engine}: {problem}", option=options)
+
+
+class LibraryEngine(Engine):
+    """What their engines have in common; a subclass makes `_task` and `_put` in `_open`."""
+
+    library: ClassVar[str]
+    options: ClassVar[type[LibraryOptions]]
+    divides: ClassVar[Mapping[str, bool]]
+    """Arguments in the options' `table` that divide the work among GPUs too, and whether each makes
+    whole copies of the model."""
+    hears: ClassVar[bool] = False
+    """Whether clips of sound are taken."""
+
+    _task: GenerateTask
+    _put: Callable[[Sequence[int], Sequence[int], Sink], None]
+
+    def __init__(
+        self, *, dataset: Dataset, model: str | None, precision: str, **options: Any
+    ) -> None:
+        name = self.options.engine
+        self._options = self.options(**options)
+        self._options.check(precision)
+        self._generation = self._options.generation(name)
+        self._precision = precision
+        self._folder = find_model(name, model)
+        self._dataset = dataset
+        self._facts: dict[str, str] = {"engine": name}
+
+    @classmethod
+    def parallelism(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        table = cls.options.table
+        further = options.get(table)
+        arguments = further if isinstance(further, Mapping) else {}
+        sizes = {option: options.get(option, 1) for option in PARALLEL}
+        return sizes | {f"{table}.{n}": arguments[n] for n in cls.divides if n in arguments}
+
+    def __enter__(self) -> Self:
+        if is_speech(self._dataset) and not self.hears:
+            raise self._options.refused(
+                "clips of sound are not supported here yet; use engine vllm or torch-whisper"
+            )
+        with contextlib.ExitStack() as undo:
+            self._open(undo)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tell_gaps()
+        self._undo.close()
+
+    def load_samples(self, indices: Sequence[int]) -> None:
+        self._task.prompts.load(indices)
+        self._task.answers.expect(len(self._task.prompts))
+
+    def unload_samples(self, indices: Sequence[int]) -> None:
+        """Forget these samples, and log how our stamps compare with the library's."""
+        self._task.prompts.unload(indices)
+        self._tell_gaps()
+
+    def answer_counts(self) -> Mapping[str, int]:
+        return self._task.answers.take_counts()
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        if sink.needs_first_tokens and self._options.whole is not None:
+            option, value = self._options.whole
+            raise self._options.refused(
+                f"{option} = {value} gives answers whole, so their first tokens cannot be timed; "
+                "it is for Offline: leave it out for other scenarios",
+                option,
+            )
+        self._put(ids, indices, sink)
+
+    def describe(self) -> Mapping[str, str]:
+        return {**self._facts, **self._together(), **self._generation.describe()}
+
+    def _together(self) -> Mapping[str, str]:
+        sizes = dict(self.parallelism(dataclasses.asdict(self._options)))
+        for name, copies in self.divides.items():
+            if copies:
+                sizes.pop(f"{self.options.table}.{name}", None)
+        return {"work.replica_gpus": str(prod(sizes.values()))}
+
+    def _open(self, undo: contextlib.ExitStack) -> None:
+        """Load the model; `undo` gets what ends it."""
+        raise NotImplementedError
+
+    def _load_tokenizer(self) -> Any:
+        tokenizer, fact = tokenizer_for(self.options.engine, self._folder, self._dataset)
+        self._facts |= fact
+        return tokenizer
+
+    def _make_task(
+        self,
+        tokenizer: Any,
+        config: Config,
+        most_tokens: int | None,
+        chats: PictureChats | ToolChats | None = None,
+        clips: SpeechClips | None = None,
+    ) -> GenerateTask:
+        """Return what the library is asked; `most_tokens` of prompt and answer fit it."""
+        limits = (config.vocabulary, config.context, most_tokens)
+        generation, dataset = self._generation, self._dataset
+        # Answers that are as long as the data set says are meant to be cut.
+        watch_ends = not generation.check_lengths(dataset) and not self._options.dummy
+        if clips is not None:
+            answers: Answers = Transcripts(generation, tokenizer, watch_ends=watch_ends)
+        elif isinstance(chats, ToolChats):
+            answers = Answers(generation, watch_ends=watch_ends, output=chats.output)
+        else:
+            answers = Answers(generation, watch_ends=watch_ends)
+        return GenerateTask(
+            library=self.library,
+            prompts=generation.prompts(dataset, tokenizer, *limits, chats=chats, clips=clips),
+            generation=generation,
+            answers=answers,
+            gaps=StampGaps(self.options.engine, self.library),
+        )
+
+    def _tell_gaps(self) -> None:
+        if line := self._task.gaps.take():
+            print(line, file=sys.stderr, flush=True)
+
+
+@dataclass(kw_only=True, slots=True)
+class GenerateTask:
+    """What a library is asked, what an answer must be, and who checks and reports it."""
+
+    library: str
+    prompts: TokenPrompts
+    generation: Generation
+    answers: Answers
+    gaps: StampGaps
+
+    def report(
+        self, request: StreamedRequest, row: Sequence[int], prompt: int | None = None
+    ) -> None:
+        """Report an answer; `prompt` is the prompt's tokens where the library makes more of it."""
+        outputs, counts = self.answers.checked([request.index], [row], request.sink)
+        (reason,) = self.answers.reasons([row])
+        tokens = len(self.prompts[request.index]) if prompt is None else prompt
+        request.done(outputs[0] if outputs else None, counts[0], reason, tokens)
+
+    def generation_of(self, index: int) -> Generation:
+        return self.generation.of(self.prompts.lengths.get(index))
+
+    def check(self, index: int, row: Sequence[int], finish_reason: Any, cut: str = "") -> None:
+        """Refuse an answer that did not end as it must; `cut` says what cuts one early."""
+        ends, most = self.generation.ends, self.generation_of(index).max_new_tokens
+        if finish_reason == "stop" and (not row or row[-1] not in ends):
+            fault = (
+                f"ended with token {row[-1] if row else 'none'}, which is no end token of the "
+                f"model ({', '.join(map(str, ends)) or 'none'}): it would be counted without it"
+            )
+        elif finish_reason == "length" and len(row) != most:
+            fault = f"was cut at {len(row)} tokens, before max_new_tokens = {most}{cut}"
+        elif finish_reason not in ("stop", "length"):
+            fault = (
+                f"was given up by {self.library} after {len(row)} tokens: finish_reason is "
+                f"{finish_reason!r}"
+            )
+        else:
+            return
+        raise engine_error(f"the answer to sample {index} of the data set {fault}")
+
+
+EARLY_S = 1e-3
+"""Our stamp may come this much before the library's, for rounding. More is impossible."""
+
+LATE_S = 20e-3
+"""A median gap above this is a warning: so much of a time to first token is this process's."""
+
+
+class StampGaps:
+    """How much later than a library we saw tokens: the way from its process to here, with queues.
+
+    Of TensorRT-LLM's first tokens 1.4 ms at p50 and 12 ms at p99 were reported.
+    """
+
+    def __init__(self, engine: str, library: str) -> None:
+        self._engine = engine
+        self._library = library
+        self._gaps_s: dict[str, list[float]] = {}
+
+    def add(self, index: int, token: str, ours_s: float, theirs_s: float) -> None:
+        """Take when we saw a sample's "first" or "last" token, and the library's stamp of it."""
+        if ours_s < theirs_s - EARLY_S:
+            raise impossible(
+                index,
+                f"its {token} token was here {(theirs_s - ours_s) * 1e3:.1f} ms before "
+                f"{self._library} stamped it",
+            )
+        self._gaps_s.setdefault(token, []).append(ours_s - theirs_s)
+
+    def take(self) -> str:
+        """Return a line for the log about what came since the last call; "" where nothing did."""
+        gaps_s, self._gaps_s = self._gaps_s, {}
+        if not gaps_s:
+            return ""
+        parts = [
+            f"{token} token {percentile(each, 0.5) * 1e3:.1f} and "
+            f"{percentile(each, 0.99) * 1e3:.1f} ms"
+            for token, each in gaps_s.items()
+        ]
+        line = (
+            f"engine {self._engine}: tokens were here after {self._library}'s own stamps of them "
+            f"by, p50 and p99: {', '.join(parts)}, over {len(gaps_s['first'])} requests"
+        )
+        if percentile(gaps_s["first"], 0.5) <= LATE_S:
+            return line
+        return (
+            f"{line}; WARNING: the median is above {LATE_S * 1e3:.0f} ms, so the time to first "
+            "token of this run is in part this process's, which may be short of CPU"
+        )
+
+
+def impossible(index: int, contradiction: str) -> RunError:
+    """Return the error of a sample whose stamps contradict each other."""
+    return engine_error(
+        f"sample {index} of the data set: {contradiction}; one of the two is wrong, so no time of "
+        "a token of this run can be trusted",
+    )
+
+
+def check_names(
+    options: LibraryOptions, arguments: Iterable[str], taken: Iterable[str], library: str, kind: str
+) -> None:
+    """Refuse arguments that this version of a library does not take; the nearest is named."""
+    names = list(taken)
+    for name in arguments:
+        if name not in names:
+            near = get_close_matches(name, names, n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise options.refused(f"{library} has no {kind} {name}{meant}", options.table)

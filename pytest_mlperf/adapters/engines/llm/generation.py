@@ -1,0 +1,446 @@
+"""How text is generated: prompts as token ids, lengths, and what a finished answer must pass."""
+
+from __future__ import annotations
+
+import math
+import operator
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytest_mlperf import Dataset, RunError, Sink, SuiteError
+from pytest_mlperf.adapters.engines import engine_error, is_count, refused_sample
+from pytest_mlperf.extension import Rule, own_length, require_options
+
+if TYPE_CHECKING:
+    from pytest_mlperf.adapters.engines.llm.speech import SpeechClips
+
+
+class Chats(Protocol):
+    """Makes token ids of chats, and keeps what else belongs to each until it is forgotten."""
+
+    def tokens(self, index: int, asked: Mapping[str, Any]) -> list[int]: ...
+
+    def pictures(self, index: int) -> list[Any]: ...
+
+    def forget(self, indices: Iterable[int]) -> None: ...
+
+
+@dataclass(kw_only=True, slots=True)
+class TokenPrompts:
+    """The loaded samples' token ids by index, and what they must fit.
+
+    Attributes:
+        tokenizer: None where the data set gives token ids.
+        vocabulary: Token ids are below this.
+        context: Most tokens of prompt and answer together; None when the model states none.
+        max_prompt_tokens: Prompts are cut to so many tokens; None cuts none.
+        lengths: How long the answer is to be, of loaded samples of which the data set says it.
+        chats: Makes tokens of chats; None where such samples are refused.
+        clips: Makes tokens of clips of sound; None where samples are none.
+    """
+
+    dataset: Dataset
+    tokenizer: Any
+    vocabulary: int
+    context: int | None
+    max_new_tokens: int
+    max_prompt_tokens: int | None = None
+    lengths: dict[int, int] = field(default_factory=dict)
+    chats: Chats | None = None
+    clips: SpeechClips | None = None
+    _ids: dict[int, list[int]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, index: int) -> list[int]:
+        return self._ids[index]
+
+    @property
+    def longest(self) -> int:
+        return max(map(len, self._ids.values()), default=0)
+
+    def load(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            if index not in self._ids:
+                tokens = self._tokens(index)[: self.max_prompt_tokens]
+                if (length := own_length(self.dataset, index)) is not None:
+                    self.lengths[index] = length
+                self._check(index, tokens)
+                self._ids[index] = tokens
+
+    def unload(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            self._ids.pop(index, None)
+            self.lengths.pop(index, None)
+        for media in (self.chats, self.clips):
+            if media is not None:
+                media.forget(indices)
+
+    def _tokens(self, index: int) -> list[int]:
+        if self.clips is not None:
+            return self.clips.tokens(index)
+        prompt = self.dataset.input(index)
+        if isinstance(prompt, Mapping) and "messages" in prompt:
+            if self.chats is not None:
+                return self.chats.tokens(index, prompt)
+            fault = 'is a turn of a conversation, which engine openai asks, with api = "chat"'
+            raise refused_sample(index, fault)
+        if isinstance(prompt, str) and self.tokenizer is not None:
+            return list(self.tokenizer(prompt)["input_ids"])
+        try:
+            return [operator.index(token) for token in prompt]
+        except TypeError:
+            raise refused_sample(
+                index,
+                f"is {type(prompt).__name__}; this engine takes text or lists of token ids, and a "
+                "data set gives one of the two throughout",
+            ) from None
+
+    def _check(self, index: int, tokens: list[int]) -> None:
+        if not tokens:
+            raise refused_sample(index, "is an empty prompt; leave it out of the data set")
+        if min(tokens) < 0 or max(tokens) >= self.vocabulary:
+            wrong = next(token for token in tokens if not 0 <= token < self.vocabulary)
+            raise refused_sample(
+                index,
+                f"has token id {wrong}, but the model's vocabulary has {self.vocabulary} tokens; "
+                "use the data set that was tokenised for this model",
+            )
+        length = self.lengths.get(index)
+        most = self.max_new_tokens if length is None else length
+        if self.context is not None and len(tokens) + most > self.context:
+            if length is not None:
+                raise refused_sample(
+                    index,
+                    f"has {len(tokens)} tokens and asks for {length} more, which do not fit the "
+                    f"model's context of {self.context}; ask for fewer, or shorten the prompt",
+                )
+            raise refused_sample(
+                index,
+                f"has {len(tokens)} tokens, and max_new_tokens = {self.max_new_tokens} more do "
+                f"not fit the model's context of {self.context}; set max_new_tokens to at most "
+                f"{self.context - len(tokens)}, or shorten the prompt"
+                if len(tokens) < self.context
+                else f"has {len(tokens)} tokens and leaves no room for max_new_tokens = "
+                f"{self.max_new_tokens} in the model's context of {self.context}; shorten the "
+                "prompt, or use a model with a longer context",
+            )
+
+
+WATCHED = 32
+"""Finished samples after which a model that never ended by itself is an error."""
+
+ANY_TOKEN = 1 << 63
+"""Token ids are below this where no configuration says more."""
+
+Tokens = Sequence[int]
+
+
+SEEDS = 1 << 31
+"""Seeds are below this, as every library takes them."""
+
+DRAWING: Mapping[str, object] = {"top_p": 1.0, "top_k": None, "seed": None}
+"""Options of drawn tokens alone, with what they are by default."""
+
+SAMPLING = ("temperature", *DRAWING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """How long answers are and how they are chosen, as every engine of language models takes it.
+
+    Attributes:
+        max_new_tokens: Most tokens per answer. Where the data set says how long each is to be, that
+            is the most, and this as long as the longest.
+        min_new_tokens: Tokens before an end token may come; 1 lets no answer be empty.
+        ignore_eos: Give every answer its most tokens.
+        max_prompt_tokens: Longer prompts are cut at their end, as MLPerf's GPT-J reference cuts
+            articles at 1919; None cuts none, and one too long for the model is an error.
+        temperature: 0 takes the likeliest token each time; above, tokens are drawn, the likelier
+            the lower it is.
+        top_p: Drawn are the likeliest tokens alone that together have this share.
+        top_k: Drawn are so many of the likeliest tokens alone; None: all.
+        seed: Of what is drawn, plus the sample's index: each sample then has the same answer in
+            every run as far as the library keeps to it. None draws others each time.
+    """
+
+    max_new_tokens: int = 128
+    min_new_tokens: int = 1
+    ignore_eos: bool = False
+    max_prompt_tokens: int | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    seed: int | None = None
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether answers are drawn, not the likeliest."""
+        return self.temperature > 0
+
+    def generation(self, engine: str, *, num_beams: int = 1) -> Generation:
+        """Return how answers are made; a length out of range is refused in the engine's name."""
+        most, fewest, cut = self.max_new_tokens, self.min_new_tokens, self.max_prompt_tokens
+        rules = (
+            *self._sampling_rules(),
+            ("max_new_tokens", most, is_count(most), "at least 1"),
+            ("min_new_tokens", fewest, 0 <= fewest <= most, f"from 0 to max_new_tokens = {most}"),
+            ("max_prompt_tokens", cut, cut is None or is_count(cut), "at least 1"),
+        )
+        require_options(f"engine {engine}", rules)
+        asked = {each.name: getattr(self, each.name) for each in fields(TextOptions)}
+        unused = [name for name in DRAWING if not self.is_drawn and asked[name] != DRAWING[name]]
+        if unused or (self.is_drawn and num_beams > 1):
+            names = " and ".join(unused) or "num_beams"
+            raise SuiteError(
+                f"engine {engine}: temperature = {self.temperature:g} "
+                + ("draws no tokens" if unused else "draws tokens, and beams do not")
+                + f": leave {names} out, or set temperature",
+                option=unused or ("num_beams", "temperature"),
+            )
+        return Generation(**asked, num_beams=num_beams)
+
+    def _sampling_rules(self) -> Iterator[Rule]:
+        heat, share, most, seed = self.temperature, self.top_p, self.top_k, self.seed
+        yield "temperature", heat, 0 <= heat < math.inf, "a number from 0 on"
+        yield "top_p", share, 0 < share <= 1, "above 0 and at most 1"
+        yield "top_k", most, most is None or is_count(most), "a number of tokens, at least 1"
+        right = seed is None or (is_count(seed + 1) and seed < SEEDS)
+        yield "seed", seed, right, f"a whole number from 0 to {SEEDS - 1}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation(TextOptions):
+    """The likeliest token each time, beam search, or drawn tokens.
+
+    Attributes:
+        num_beams: 1 is greedy.
+        eos: The model's end tokens, known once it is loaded; the one that ends an answer belongs
+            to it, and counts in `max_new_tokens`.
+    """
+
+    num_beams: int = 1
+    eos: tuple[int, ...] = ()
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The tokens that end an answer here: none where they are ignored."""
+        return () if self.ignore_eos else self.eos
+
+    @property
+    def padding(self) -> int:
+        """A token for places that nobody reads."""
+        return self.eos[0] if self.eos else 0
+
+    def prompts(
+        self,
+        dataset: Dataset,
+        tokenizer: Any,
+        vocabulary: int | None,
+        *contexts: int | None,
+        chats: Chats | None = None,
+        clips: SpeechClips | None = None,
+    ) -> TokenPrompts:
+        """Return prompts that fit a vocabulary and all that limits a context; None is unknown."""
+        if self.max_prompt_tokens is not None and (chats is not None or clips is not None):
+            raise SuiteError(
+                "max_prompt_tokens cuts prompts of text; leave it out where a data set has chats "
+                "or sound, which are nothing without their end",
+                option="max_prompt_tokens",
+            )
+        return TokenPrompts(
+            dataset=dataset,
+            tokenizer=tokenizer,
+            vocabulary=vocabulary or ANY_TOKEN,
+            context=min((each for each in contexts if each is not None), default=None),
+            max_new_tokens=self.max_new_tokens,
+            max_prompt_tokens=self.max_prompt_tokens,
+            chats=chats,
+            clips=clips,
+        )
+
+    def of(self, length: int | None) -> Generation:
+        """Return how one sample is answered: as all are, or with a length of its own."""
+        if length is None:
+            return self
+        return replace(self, max_new_tokens=length, min_new_tokens=min(self.min_new_tokens, length))
+
+    def check_lengths(self, dataset: Dataset) -> bool:
+        """Return whether samples say how long answers are to be; refuse longer ones than allowed.
+
+        Of the data set's samples, all or none do.
+        """
+        samples = range(len(dataset))
+        if not samples or own_length(dataset, 0) is None:
+            return False
+        longest = max(own_length(dataset, index) or 0 for index in samples)
+        if longest > self.max_new_tokens:
+            raise engine_error(
+                f"the data set asks for answers of up to {longest} tokens, but max_new_tokens = "
+                f"{self.max_new_tokens}; set max_new_tokens to at least {longest}"
+            )
+        return True
+
+    def describe(self) -> Mapping[str, str]:
+        cut = self.max_prompt_tokens
+        return {
+            "generation.max_new_tokens": str(self.max_new_tokens),
+            "generation.min_new_tokens": str(self.min_new_tokens),
+            "generation.num_beams": str(self.num_beams),
+            "generation.ignore_eos": str(self.ignore_eos).lower(),
+            "generation.eos": ",".join(map(str, self.eos)) or "none",
+            **({} if cut is None else {"generation.max_prompt_tokens": str(cut)}),
+            **(
+                {f"generation.{name}": _worded(getattr(self, name)) for name in SAMPLING}
+                if self.is_drawn
+                else {}
+            ),
+        }
+
+    def packed(self, ids: Sequence[int], finish: str | None) -> bytes:
+        """Return an answer as scorers take it: int64, little-endian, end token included.
+
+        Args:
+            finish: Why it ended; "length" where it was cut.
+        """
+        if self.ends and finish != "length" and (not ids or ids[-1] not in self.ends):
+            ids = [*ids, self.ends[0]]
+        return packed(ids)
+
+    def seed_of(self, index: int) -> int | None:
+        """Return by what the answer to a sample is drawn: repeats of a question are others."""
+        return None if self.seed is None else (self.seed + index) % SEEDS
+
+    def cut(self, row: Sequence[int]) -> Tokens:
+        """Return a row up to and including its first end token, or all of it."""
+        ends = (position for position, token in enumerate(row, 1) if token in self.ends)
+        return row[: next(ends, None)]
+
+
+def packed(ids: Sequence[int]) -> bytes:
+    """Return token ids as scorers take them: int64, little-endian."""
+    return struct.pack(f"<{len(ids)}q", *ids)
+
+
+def _worded(value: float | None) -> str:
+    return "none" if value is None else f"{value:.12g}"
+
+
+class EndWatch:
+    """Refuses a model of which none of the first samples ends by itself; for several threads."""
+
+    def __init__(self, generation: Generation, *, watching: bool, check: str) -> None:
+        """Watch or not; `check` is what else may be wrong."""
+        self._most = generation.max_new_tokens
+        self._check = check
+        self._lock = threading.Lock()
+        self._watching = watching
+        self._endless = 0
+        self._watched = WATCHED
+
+    def expect(self, samples: int) -> None:
+        """Take the number of samples that are loaded: fewer than 32 decide the sooner."""
+        self._watched = min(WATCHED, samples)
+
+    def note(self, ended: Iterable[bool]) -> None:
+        """Take whether samples ended before they were cut; one that did is enough."""
+        if not self._watching:
+            return
+        with self._lock:
+            for each in ended:
+                if each:
+                    self._watching = False
+                    return
+                self._endless += 1
+                if self._endless >= self._watched:
+                    raise engine_error(
+                        f"none of the first {self._watched} samples ended within max_new_tokens = "
+                        f"{self._most}; set max_new_tokens higher, check {self._check}, or set "
+                        "ignore_eos = true to measure fixed lengths",
+                    )
+
+
+class Answers:
+    """Reports finished samples; safe from several threads."""
+
+    def __init__(
+        self,
+        generation: Generation,
+        *,
+        watch_ends: bool,
+        output: Callable[[int, Tokens], bytes] = lambda _, row: packed(row),
+    ) -> None:
+        """Report for a model.
+
+        Args:
+            generation: How it generates.
+            watch_ends: One that never ends by itself is an error.
+            output: Makes of a sample's index and its tokens what a scorer takes.
+        """
+        self._generation = generation
+        self._output = output
+        self._counts, self._lock = Counter[str](), threading.Lock()
+        eos = ", ".join(map(str, generation.eos))
+        watching = watch_ends and bool(generation.ends)
+        check = f"eos_token_id ({eos}) of the model"
+        self._watch = EndWatch(generation, watching=watching, check=check)
+        self.expect = self._watch.expect
+
+    def deliver(
+        self, ids: Sequence[int], indices: Sequence[int], rows: Sequence[Tokens], sink: Sink
+    ) -> None:
+        """Report samples as done; rows are their generated tokens, without prompt and padding."""
+        outputs, counts = self.checked(indices, rows, sink)
+        sink.ended(ids, self.reasons(rows))
+        sink.done(ids, outputs, counts)
+
+    def reasons(self, rows: Sequence[Tokens]) -> list[str]:
+        """Return why each answer ended: at an end token, or where it was cut."""
+        ends = self._generation.ends
+        return ["stop" if len(row) and row[-1] in ends else "length" for row in rows]
+
+    def take_counts(self) -> Mapping[str, int]:
+        """Return what answers were since this was last asked, see `Engine.answer_counts`."""
+        with self._lock:
+            counts, self._counts = self._counts, Counter()
+        return counts
+
+    def checked(
+        self, indices: Sequence[int], rows: Sequence[Tokens], sink: Sink
+    ) -> tuple[list[bytes] | None, list[int]]:
+        """Return outputs, where they are read, and counts of tokens of finished samples."""
+        counts = [len(row) for row in rows]
+        empty = sum(not len(row) or row[0] in self._generation.ends for row in rows)
+        with self._lock:
+            self._counts.update(answers=len(rows), empty=empty)
+        if sink.times_tokens and min(counts) < 2:
+            fewest = self._generation.min_new_tokens
+            advice = (
+                f"the engine did not keep to min_new_tokens = {fewest}: leave the sample out, or "
+                "set ignore_eos = true to measure fixed lengths"
+                if fewest
+                else "set min_new_tokens to at least 1"
+            )
+            index = indices[counts.index(min(counts))]
+            raise too_short(self._generation, index, min(counts), advice)
+        # Where outputs are read, their scores say what text without an end is worth.
+        if not sink.wants_output:
+            self._watch.note(row[-1] in self._generation.ends for row in rows)
+            return None, counts
+        return [self._output(*each) for each in zip(indices, rows, strict=True)], counts
+
+
+def too_short(generation: Generation, index: int, tokens: int, advice: str) -> RunError:
+    """Return the error of an answer whose tokens cannot be timed."""
+    cause = f"the model ended at once; {advice}"
+    if generation.max_new_tokens < 2:
+        cause = "max_new_tokens is 1; set it to at least 2"
+    return refused_sample(
+        index,
+        f"has {tokens} output token, but LoadGen needs at least 2 to time tokens: {cause}",
+    )

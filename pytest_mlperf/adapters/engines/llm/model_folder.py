@@ -1,0 +1,398 @@
+"""A language model's folder as every engine finds it: plain JSON and a tokenizer, never code."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+from pytest_mlperf import Dataset, SuiteError, UnavailableError
+from pytest_mlperf.adapters.engines import broken, is_count, not_installed, weight_files
+from pytest_mlperf.adapters.engines.llm.generation import Generation
+from pytest_mlperf.adapters.engines.llm.pictures import PictureChats, picture_processor
+from pytest_mlperf.adapters.engines.llm.speech import SpeechClips, prompt_tokens
+from pytest_mlperf.extension import PLAIN, PrecisionName, sha256, text_of
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+"""What a tokenizer may consist of; one of the first three has its vocabulary."""
+
+MAIN_TOKENIZER_FILES = frozenset(TOKENIZER_FILES[:3])
+
+
+def find_model(
+    engine: str,
+    model: str | None,
+    *,
+    file: str = "config.json",
+    parts: str = "config.json, the safetensors files and the tokenizer",
+) -> Path:
+    """Return the folder of an engine's model, which has this file, or refuse it."""
+    if model is None:
+        raise SuiteError(f"engine {engine}: no model; set workload.model to the model's folder")
+    folder = Path(model)
+    if not folder.is_dir():
+        raise UnavailableError(
+            f"{folder}: this model folder does not exist; put {parts} there, or set workload.model "
+            "to its path",
+            path=folder,
+        )
+    if not (folder / file).is_file():
+        raise UnavailableError(
+            f"{folder}: this folder has no {file}, so it is no model; set workload.model to the "
+            "folder that has it",
+            path=folder,
+        )
+    return folder
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """What a model's configuration says to all engines; None where it does not say.
+
+    `context` is for prompt and answer together; `quantization` is empty for plain weights; a model
+    that `sees` has an encoder of pictures, whatever it is asked.
+    """
+
+    architecture: str = "unknown"
+    vocabulary: int | None = None
+    context: int | None = None
+    eos: tuple[int, ...] = ()
+    quantization: Mapping[str, Any] = field(default_factory=dict)
+    sees: bool = False
+
+
+def read_config(folder: Path) -> Config:
+    """Read a model's configuration without any library."""
+    config = read_json(folder / "config.json")
+    text = config.get("text_config") or config
+    return Config(
+        architecture=str((config.get("architectures") or ["unknown"])[0]),
+        vocabulary=text.get("vocab_size"),
+        context=text.get("max_position_embeddings") or text.get("max_target_positions"),
+        eos=end_tokens(folder, text.get("eos_token_id")),
+        quantization=config.get("quantization_config") or {},
+        sees="vision_config" in config,
+    )
+
+
+def end_tokens(folder: Path, named: Any) -> tuple[int, ...]:
+    """Return the end tokens that generation_config.json names, or else config.json: `named`.
+
+    Both name one, a list, none, or -1 for none.
+    """
+    file = folder / "generation_config.json"
+    generation_eos = read_json(file).get("eos_token_id") if file.is_file() else None
+    eos = named if generation_eos is None else generation_eos
+    listed = eos if isinstance(eos, list) else [eos]
+    return tuple(sorted({int(token) for token in listed if token is not None and token >= 0}))
+
+
+def check_ends(folder: Path, eos: tuple[int, ...]) -> None:
+    """Refuse a model without an end token, whose answers would not end."""
+    if not eos:
+        raise broken(
+            folder,
+            "neither generation_config.json nor config.json names an eos_token_id, so no answer "
+            "would end; add it, or set ignore_eos = true to measure fixed lengths",
+        )
+
+
+def with_ends(generation: Generation, folder: Path, config: Config, *, dummy: bool) -> Generation:
+    """Return how a language model generates: as the suite says, with end tokens of its own."""
+    if config.vocabulary is None:
+        raise broken(folder / "config.json", "names no vocab_size, so this is no language model")
+    if not (generation.ignore_eos or dummy):
+        check_ends(folder, config.eos)
+    return dataclasses.replace(generation, eos=config.eos)
+
+
+def weights_fact(
+    folder: Path, *, dummy: bool = False, option: str = "weights"
+) -> Mapping[str, str]:
+    """Return what the fingerprint says of weights; an engine's `option` makes them random."""
+    if dummy:
+        return {"weights": "dummy"}
+    return {"weights_sha256": sha256(weight_files(folder, option=option))[:16]}
+
+
+def tokenizer_for(engine: str, folder: Path, dataset: Dataset) -> tuple[Any, Mapping[str, str]]:
+    """Return the tokenizer that a data set's text needs, and what the fingerprint says of it.
+
+    Both are empty where the data set gives token ids.
+    """
+    if not len(dataset) or not isinstance(dataset.input(0), str | Mapping):
+        return None, {}
+    tokenizer, digest = load_tokenizer(engine, folder)
+    return tokenizer, {"tokenizer_sha256": digest}
+
+
+def load_tokenizer(engine: str, folder: Path, kind: str = "AutoTokenizer") -> tuple[Any, str]:
+    """Return the tokenizer of a class of transformers, and 16 hex digits of its files' SHA-256."""
+    try:
+        import transformers
+    except ImportError as error:
+        library = f"{error.name} for the model's tokenizer"
+        raise not_installed(f"engine {engine}", library, "lm") from error
+    files = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    if not {file.name for file in files} & MAIN_TOKENIZER_FILES:
+        raise broken(
+            folder,
+            "has no tokenizer (tokenizer.json, tokenizer.model or vocab.json), which the data "
+            "set's text needs; copy the tokenizer's files here, or use a data set of token ids",
+        )
+    try:
+        tokenizer = getattr(transformers, kind).from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    # What a broken file raises depends on the library that reads it.
+    except Exception as error:
+        raise broken(folder, f"transformers cannot read the tokenizer: {text_of(error)}") from error
+    return tokenizer, sha256(files)[:16]
+
+
+def picture_chats(
+    engine: str, folder: Path, tokenizer: Any, *, processes: bool = True
+) -> PictureChats:
+    """Return how a model takes chats; `processes`: patches are made here."""
+    token = read_json(folder / "config.json").get("image_token_id")
+    if not isinstance(token, int):
+        raise broken(
+            folder / "config.json",
+            "names no image_token_id, so this model takes no pictures, but the data set has some",
+        )
+    processor = picture_processor(engine, folder) if processes else None
+    return PictureChats(tokenizer=tokenizer, picture_token=token, processor=processor)
+
+
+POSITIONS_PER_SECOND = 50
+"""Of a Whisper's encoder: 100 frames, two of them each."""
+
+
+def speech_clips(
+    engine: str, folder: Path, dataset: Dataset, tokenizer: Any, context: int | None, most: int
+) -> SpeechClips:
+    """Return how a Whisper model takes clips; prompt and `most` tokens must fit its `context`."""
+    prompt = prompt_tokens(engine, tokenizer, folder, context, most)
+    positions = read_json(folder / "config.json").get("max_source_positions")
+    file = folder / "preprocessor_config.json"
+    seconds: Any = read_json(file).get("chunk_length")
+    if not is_count(seconds) or positions != seconds * POSITIONS_PER_SECOND:
+        raise broken(
+            file,
+            f"chunk_length is {seconds!r} seconds, and the model's encoder has {positions!r} "
+            f"positions, {POSITIONS_PER_SECOND} a second; copy the file that belongs to it",
+        )
+    return SpeechClips(dataset=dataset, prompt=prompt, seconds=seconds)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; anything else is a RunError."""
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise broken(file, f"is no JSON object: {text_of(error)}") from error
+    if not isinstance(content, dict):
+        raise broken(file, "is no JSON object")
+    return content
+
+
+MODELOPT = "modelopt"
+TORCHAO = "torchao"
+COMPRESSED = "compressed-tensors"
+
+DTYPES: Mapping[str, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+Names = tuple[PrecisionName, ...]
+"""Words that one kind of weights may be called by, the usual one first; () where none is known."""
+
+ALGORITHMS: Mapping[str, Names] = {
+    "FP8": ("fp8",),
+    "FP8_PER_CHANNEL_PER_TOKEN": ("fp8",),
+    "FP8_BLOCK_SCALES": ("fp8",),
+    "FP8_PB_WO": ("fp8",),
+    "NVFP4": ("nvfp4",),
+    "W4A4_NVFP4": ("nvfp4",),
+    "NVFP4_AWQ": ("nvfp4",),
+    "W4A16_MXFP4": ("mxfp4",),
+    "W4A8_MXFP4_FP8": ("mxfp4",),
+    "W4A8_MXFP4_MXFP8": ("mxfp4",),
+    "MXFP4": ("mxfp4",),
+    "W8A16": ("int8",),
+    "INT8": ("int8",),
+    "W8A8_SQ_PER_CHANNEL": ("int8",),
+    "W8A8_SQ_PER_TENSOR_PLUGIN": ("int8",),
+    "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN": ("int8",),
+    "W4A16_AWQ": ("int4-awq", "int4"),
+    "INT4_AWQ": ("int4-awq", "int4"),
+    "W4A8_AWQ": ("w4a8-awq",),
+    "W4A16_GPTQ": ("gptq", "int4"),
+    "W8A16_GPTQ": ("gptq", "int8"),
+    "MIXED_PRECISION": ("mixed",),
+}
+"""By quant_algo, in ModelOpt's and TensorRT-LLM's words."""
+
+METHODS: Mapping[str, Names] = {
+    "fp8": ("fp8",),
+    "fbgemm_fp8": ("fp8",),
+    "nvfp4": ("nvfp4",),
+    "mxfp4": ("mxfp4",),
+    "awq": ("int4-awq", "int4"),
+}
+"""By quant_method of config.json, where that needs no further word."""
+
+COMPRESSED_TYPES: Mapping[tuple[Any, Any], Names] = {
+    ("float", 8): ("fp8",),
+    ("int", 8): ("int8",),
+    ("int", 4): ("int4",),
+    ("float", 4): ("nvfp4", "mxfp4"),
+}
+"""By type and num_bits of compressed-tensors."""
+
+FOUR_BIT_GROUPS: Mapping[Any, Names] = {16: ("nvfp4",), 32: ("mxfp4",)}
+"""Floats of four bits by the weights that share a scale."""
+
+TORCHAO_TYPES: Mapping[str, Names] = {
+    "Int8": ("int8",),
+    "Int4": ("int4",),
+    "Float8": ("fp8",),
+    "NVFP4": ("nvfp4",),
+}
+"""By how the names of torchao's configurations begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantisation:
+    """How a checkpoint's weights are quantised.
+
+    Attributes:
+        method: quant_method, in lower case; None for plain weights.
+        weights: What each kind of weights may be called; () for plain ones, and where nothing says.
+        algorithm: In the checkpoint's words; "none" for plain weights.
+        kv_cache: Algorithm of the key-value cache that it was calibrated for, or "none".
+        file: Where it says so.
+    """
+
+    method: str | None = None
+    weights: tuple[Names, ...] = ()
+    algorithm: str = "none"
+    kv_cache: str = "none"
+    file: str = "config.json"
+
+    @property
+    def names(self) -> Names:
+        """What the weights may be called; () for plain ones, for several kinds, and if unknown."""
+        return self.weights[0] if len(self.weights) == 1 else ()
+
+    def describe(self) -> Mapping[str, str]:
+        return {"quantisation": self.algorithm, "kv_cache_calibrated": self.kv_cache}
+
+
+def read_quantisation(folder: Path, config: Config) -> Quantisation:
+    """Return how the weights in a folder are quantised."""
+    beside = folder / "hf_quant_config.json"
+    if beside.is_file():  # it says more than what ModelOpt repeats in config.json
+        table = read_json(beside).get("quantization")
+        return _modelopt(table if isinstance(table, Mapping) else {}, beside.name)
+    return quantisation_of(config.quantization)
+
+
+def quantisation_of(table: Mapping[str, Any]) -> Quantisation:
+    """Return what quantization_config says, as transformers and other tools write it."""
+    if not table:
+        return Quantisation()
+    method = str(table.get("quant_method", "unknown")).lower()
+    if method.startswith(MODELOPT) or "quant_algo" in table:
+        return _modelopt(table, "config.json")
+    weights: tuple[Names, ...]
+    if method in {COMPRESSED, "compressed_tensors"}:
+        weights = tuple(dict.fromkeys(_compressed(table)))
+    elif method == TORCHAO:
+        weights = tuple(dict.fromkeys(map(_torchao, _configurations(table.get("quant_type")))))
+    elif method.startswith("gptq"):
+        weights = (("gptq", *_integers(table.get("bits"))),)
+    else:
+        weights = (METHODS.get(method, ()),)
+    return Quantisation(method, weights, method)
+
+
+def check_agrees(
+    engine: str,
+    folder: Path,
+    precision: str,
+    quantisation: Quantisation,
+    *,
+    words: Collection[str],
+    otherwise: str,
+) -> None:
+    """Refuse a precision that the weights of a folder do not have.
+
+    Where none of the engine's `words` is the checkpoint's, any is let pass, as the checkpoint does
+    not say which. `otherwise` is what else helps where weights are plain.
+    """
+    if quantisation.method is None:
+        if precision in PLAIN:
+            return
+        raise SuiteError(
+            f'engine {engine}: precision = "{precision}", but {folder} holds plain weights: '
+            "neither hf_quant_config.json nor config.json names a quantisation; set model to the "
+            f"quantised checkpoint, or {otherwise}",
+            option="precision",
+        )
+    fitting = [name for name in quantisation.names if name in words] or words
+    if precision not in fitting:
+        named = " or ".join(f'"{name}"' for name in fitting)
+        raise SuiteError(
+            f'engine {engine}: precision = "{precision}", but {folder / quantisation.file} says '
+            f"{quantisation.algorithm}; set precision = {named}, or model to another checkpoint",
+            option="precision",
+        )
+
+
+def _modelopt(table: Mapping[str, Any], file: str) -> Quantisation:
+    algorithm = table.get("quant_algo")
+    cache = str(table.get("kv_cache_quant_algo") or "none")
+    if algorithm is None:
+        return Quantisation(kv_cache=cache, file=file)
+    names = ALGORITHMS.get(str(algorithm).upper(), ())
+    return Quantisation(MODELOPT, (names,), str(algorithm), cache, file)
+
+
+def _compressed(table: Mapping[str, Any]) -> Iterator[Names]:
+    for group in (table.get("config_groups") or {}).values():
+        weights = group.get("weights") or {}
+        kind = weights.get("type"), weights.get("num_bits")
+        by_group = FOUR_BIT_GROUPS.get(weights.get("group_size")) if kind == ("float", 4) else None
+        yield by_group or COMPRESSED_TYPES.get(kind, ())
+
+
+def _configurations(table: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(table, Mapping):
+        if str(table.get("_type", "")).endswith("Config") and table["_type"] != "FqnToConfig":
+            yield table
+            return
+        for inner in table.values():
+            yield from _configurations(inner)
+
+
+def _torchao(configuration: Mapping[str, Any]) -> Names:
+    name = str(configuration["_type"])
+    if not name.startswith("Intx"):
+        return next((names for start, names in TORCHAO_TYPES.items() if name.startswith(start)), ())
+    dtype = (configuration.get("_data") or {}).get("weight_dtype") or {}
+    written = str(dtype.get("_data", dtype) if isinstance(dtype, Mapping) else dtype)
+    return _integers(written.rpartition(".")[2].removeprefix("int"))
+
+
+def _integers(bits: object) -> Names:
+    return tuple(name for name in get_args(PrecisionName) if name == f"int{bits}")

@@ -1,0 +1,165 @@
+"""Chats with pictures: token ids by the model's own template, and what its encoder sees."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf import Dataset
+from pytest_mlperf.adapters.engines import broken, not_installed, refused_sample, require_module
+from pytest_mlperf.extension import text_of
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+"""Of pictures, by Pillow's names: none of them starts another program."""
+
+DATA, BASE64 = "data:image/", ";base64,"
+
+
+def has_chats(dataset: Dataset) -> bool:
+    """Whether a data set's samples are messages, and not text or token ids."""
+    sample = dataset.input(0) if len(dataset) else None
+    return isinstance(sample, Mapping) and "messages" in sample
+
+
+@dataclass(kw_only=True, slots=True)
+class PictureChats:
+    """Chats of one user's message each, as one model takes them.
+
+    Attributes:
+        tokenizer: The model's, with its chat template.
+        picture_token: What stands for a picture, or for each part of one.
+        processor: Makes patches of pictures; None where what is asked does that itself: a picture
+            is one token then.
+    """
+
+    tokenizer: Any
+    picture_token: int
+    processor: Any = None
+    _pictures: dict[int, list[bytes]] = field(default_factory=dict)
+
+    def tokens(self, index: int, asked: Mapping[str, Any]) -> list[int]:
+        """Return a chat's token ids, and keep its pictures."""
+        if further := sorted(set(asked) - {"messages"}):
+            fault = f"asks for {', '.join(further)}, which engine openai leaves to a server"
+            raise refused_sample(index, fault)
+        pictures: list[bytes] = []
+        messages = [
+            {**message, "content": _parts(index, message.get("content"), pictures)}
+            for message in asked["messages"]
+        ]
+        try:
+            ids = self.tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=True, return_dict=False
+            )
+        except Exception as error:  # a template raises what it likes
+            raise refused_sample(index, f"is no chat of this model: {text_of(error)}") from error
+        if ids.count(self.picture_token) != len(pictures):
+            raise refused_sample(
+                index,
+                f"has {len(pictures)} pictures, but {ids.count(self.picture_token)} places for "
+                f"them (token {self.picture_token}) after the model's chat template; use the "
+                "template of a model that takes pictures",
+            )
+        counts = iter(self._counts(index, pictures))
+        self._pictures[index] = pictures
+        return [
+            each
+            for token in ids
+            for each in ([token] * next(counts) if token == self.picture_token else [token])
+        ]
+
+    def pictures(self, index: int) -> list[Any]:
+        """Return a chat's pictures, decoded to RGB."""
+        return [_decoded(index, content).convert("RGB") for content in self._pictures[index]]
+
+    def forget(self, indices: Iterable[int]) -> None:
+        for index in indices:
+            self._pictures.pop(index, None)
+
+    def features(self, indices: Sequence[int], tokens: Any) -> dict[str, Any]:
+        """Return what a model of transformers takes beside the token ids of some chats.
+
+        Args:
+            indices: Of the chats.
+            tokens: Their ids, shape (chats, tokens).
+        """
+        pictures = [picture for index in indices for picture in self.pictures(index)]
+        patches = dict(self.processor(images=pictures, return_tensors="pt")) if pictures else {}
+        return {**patches, "mm_token_type_ids": (tokens == self.picture_token).int()}
+
+    def _counts(self, index: int, pictures: Sequence[bytes]) -> list[int]:
+        if self.processor is None:
+            return [1] * len(pictures)
+        sizes = [_decoded(index, content, header=True).size for content in pictures]
+        return [
+            self.processor.get_number_of_image_patches(height, width)
+            // self.processor.merge_size**2
+            for width, height in sizes
+        ]
+
+
+def picture_processor(engine: str, folder: Path) -> Any:
+    """Return what makes patches of pictures as a folder says, without torchvision."""
+    require_module(f"engine {engine}", "jinja2", "pictures", "the model's chat template")
+    try:
+        import PIL.Image  # noqa: F401
+        from transformers import AutoImageProcessor
+    except ImportError as error:
+        library = f"{error.name} for the data set's pictures"
+        raise not_installed(f"engine {engine}", library, "pictures") from error
+    try:
+        # Pillow's: the one of torchvision makes other pixels where a picture is resized.
+        return AutoImageProcessor.from_pretrained(
+            folder, backend="pil", local_files_only=True, trust_remote_code=False
+        )
+    # What a broken file raises depends on the library that reads it.
+    except Exception as error:
+        raise broken(
+            folder, f"transformers cannot read preprocessor_config.json: {text_of(error)}"
+        ) from error
+
+
+def _parts(index: int, content: Any, pictures: list[bytes]) -> Any:
+    """Return content as chat templates take it; its pictures are added to `pictures`."""
+    if isinstance(content, str):
+        return content
+    parts = []
+    for part in content or ():
+        kind = part.get("type")
+        if kind == "text":
+            parts.append({"type": "text", "text": part["text"]})
+        elif kind == "image_url":
+            pictures.append(_content(index, str(part["image_url"]["url"])))
+            parts.append({"type": "image"})
+        else:
+            raise refused_sample(index, f"has a part of type {kind!r}: text and pictures are taken")
+    return parts
+
+
+def _content(index: int, url: str) -> bytes:
+    head, separator, encoded = url.partition(BASE64)
+    if not separator or not head.startswith(DATA):
+        raise refused_sample(
+            index, f"has a picture at {url[:40]!r}: nothing is downloaded, only data URLs are taken"
+        )
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except binascii.Error as error:
+        raise refused_sample(index, f"has a picture that is no base64 ({error})") from error
+
+
+def _decoded(index: int, content: bytes, *, header: bool = False) -> Any:
+    from PIL import Image
+
+    try:
+        image = Image.open(io.BytesIO(content), formats=FORMATS)
+        if not header:
+            image.load()
+    except Exception as error:  # damage makes decoders raise anything
+        raise refused_sample(index, f"has a picture that is damaged ({error})") from error
+    return image

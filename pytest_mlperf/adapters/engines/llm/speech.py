@@ -1,0 +1,106 @@
+"""Speech as engines of Whisper models take it, and transcripts as MLPerf logs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_mlperf import Dataset, SuiteError
+from pytest_mlperf.adapters.conventions import SPEECH_LABELS
+from pytest_mlperf.adapters.engines import broken, refused_sample
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+RATE = 16_000
+PROMPT = ("<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>")
+"""What MLPerf's reference lets every transcript begin with: English, and no times."""
+
+_PLACES = {label: place.to_bytes(8, "little") for place, label in enumerate(SPEECH_LABELS)}
+
+
+def spelled(text: str) -> bytes:
+    """Return a transcript as MLPerf's Whisper logs it: an int64 for each character.
+
+    Each is the character's place in `SPEECH_LABELS`, in lower case; others are left out.
+
+    >>> spelled(" A, b.").hex(" ", 8)
+    '0100000000000000 0000000000000000 0200000000000000'
+    """
+    return b"".join(filter(None, map(_PLACES.get, text.lower().strip())))
+
+
+def clip_of(dataset: Dataset, index: int, seconds: float) -> NDArray[Any]:
+    """Return a clip as float32 at 16 kHz; one that is no sound, or above `seconds`, is refused."""
+    import numpy as np
+
+    sample = dataset.input(index)
+    if not isinstance(sample, Mapping) or {"audio", "sampling_rate"} - sample.keys():
+        raise refused_sample(
+            index,
+            f"is {type(sample).__name__}; a Whisper model takes clips of sound, as data set "
+            "librispeech gives them: a dict of audio and sampling_rate",
+        )
+    audio: NDArray[np.float32] = np.asarray(sample["audio"], np.float32)
+    if audio.ndim != 1 or not len(audio) or not np.isfinite(audio).all():
+        raise refused_sample(index, f"is no mono sound: an array of shape {audio.shape}")
+    if sample["sampling_rate"] != RATE:
+        raise refused_sample(index, f"has {sample['sampling_rate']} Hz; Whisper takes {RATE}")
+    if len(audio) > seconds * RATE:
+        raise refused_sample(
+            index,
+            f"lasts {len(audio) / RATE:.2f} s, and the model hears {seconds:g} s at a time; leave "
+            "it out, or cut it",
+        )
+    return audio
+
+
+def prompt_tokens(
+    engine: str, tokenizer: Any, folder: Path, positions: int | None, most: int
+) -> list[int]:
+    """Return the tokens that transcripts begin with; they and `most` more must fit the model."""
+    vocabulary = tokenizer.get_vocab()
+    missing = [name for name in PROMPT if name not in vocabulary]
+    if missing:
+        raise broken(
+            folder,
+            f"its tokenizer has no {', '.join(missing)}; use a Whisper model of many languages",
+        )
+    if positions is not None and len(PROMPT) + most > positions:
+        raise SuiteError(
+            f"engine {engine}: max_new_tokens = {most} and {len(PROMPT)} of the prompt do not "
+            f"fit the model's {positions} positions; set max_new_tokens to at most "
+            f"{positions - len(PROMPT)}",
+            option="max_new_tokens",
+        )
+    return [vocabulary[name] for name in PROMPT]
+
+
+@dataclass(kw_only=True, slots=True)
+class SpeechClips:
+    """Clips of sound that one model is asked to write down.
+
+    Attributes:
+        prompt: The tokens that every transcript begins with.
+        seconds: Longer clips are refused.
+    """
+
+    dataset: Dataset
+    prompt: Sequence[int]
+    seconds: float
+    _clips: dict[int, NDArray[Any]] = field(default_factory=dict)
+
+    def tokens(self, index: int) -> list[int]:
+        """Return what a clip's transcript begins with, and keep the clip."""
+        self._clips[index] = clip_of(self.dataset, index, self.seconds)
+        return list(self.prompt)
+
+    def __getitem__(self, index: int) -> NDArray[Any]:
+        return self._clips[index]
+
+    def forget(self, indices: Iterable[int]) -> None:
+        for index in indices:
+            self._clips.pop(index, None)

@@ -1,0 +1,339 @@
+"""Chats that offer tools: token ids by the model's own template, and calls out of what it wrote."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytest_mlperf import Dataset, SuiteError
+from pytest_mlperf.adapters.conventions import json_in
+from pytest_mlperf.adapters.engines import broken, is_deep, one_of, refused_sample, require_module
+from pytest_mlperf.adapters.engines.llm.generation import packed
+from pytest_mlperf.extension import Rule, text_of
+
+HERMES, TAGGED = "hermes", "qwen3_coder"
+FORMATS = (HERMES, TAGGED)
+"""How calls are written, in the words of vLLM's parsers: as JSON, or with tags for arguments."""
+
+CALL, CALL_END = "<tool_call>", "</tool_call>"
+FUNCTION, FUNCTION_END = "<function=", "</function>"
+PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
+THOUGHT, THOUGHT_END = "<think>", "</think>"
+TAGS = frozenset({CALL, CALL_END, THOUGHT, THOUGHT_END})
+"""What may be a token of its own, and is read also where it is a special one."""
+
+ASKED = frozenset({"messages", "tools", "tool_choice"})
+
+DEEPEST = 64
+"""Levels of an argument; a deeper one, which not every reader of JSON takes, is no call."""
+
+LONGEST_LITERAL = 4096
+"""Characters of a list or a table that is looked at for Python's way to write it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolOptions:
+    """What a suite may say of chats that offer tools.
+
+    Attributes:
+        tool_format: How the model writes calls of tools. "hermes": as JSON in <tool_call>.
+            "qwen3_coder": as <function=…> with a <parameter=…> for each argument, as Qwen3.5 and
+            3.6 do. "auto": as its chat template shows it.
+        chat_template_kwargs: Further variables of the chat template, of chats that offer tools, as
+            { enable_thinking = false }.
+    """
+
+    tool_format: str = "auto"
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def tool_rules(self) -> Iterator[Rule]:
+        yield one_of("tool_format", self.tool_format, ("auto", *FORMATS))
+        variables = self.chat_template_kwargs
+        yield "chat_template_kwargs", variables, isinstance(variables, Mapping), "a table"
+
+    def require_tools(self, engine: str, dataset: Dataset) -> None:
+        """Refuse options of chats with tools where a data set has none."""
+        usual = ToolOptions()
+        unused = [
+            name
+            for name in ("tool_format", "chat_template_kwargs")
+            if getattr(self, name) != getattr(usual, name)
+        ]
+        if unused and not offers_tools(dataset):
+            raise SuiteError(
+                f"engine {engine}: {' and '.join(unused)} is for chats that offer tools, and the "
+                "data set's samples offer none; leave it out",
+                option=unused,
+            )
+
+
+def offers_tools(dataset: Dataset) -> bool:
+    """Whether a data set's samples are chats in which tools may be called."""
+    sample = dataset.input(0) if len(dataset) else None
+    return isinstance(sample, Mapping) and bool(sample.get("tools"))
+
+
+class Offered(NamedTuple):
+    """What belongs to a chat's prompt when its answer is read.
+
+    Attributes:
+        schemas: JSON schemas of each function's parameters by their names; none: no tools.
+        is_thinking: Whether the answer begins within a thought.
+    """
+
+    schemas: Mapping[str, Mapping[str, Any]]
+    is_thinking: bool
+
+
+@dataclass(kw_only=True, slots=True)
+class ToolChats:
+    """Chats as one model takes them, and its answers as scorers of function calls take them.
+
+    Attributes:
+        tokenizer: The model's, with its chat template.
+        form: One of `FORMATS`.
+        variables: Further ones of the template.
+    """
+
+    tokenizer: Any
+    form: str
+    variables: Mapping[str, Any]
+    _offered: dict[int, Offered] = field(default_factory=dict)
+    _silent: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._silent = frozenset(
+            token
+            for token, added in self.tokenizer.added_tokens_decoder.items()
+            if added.special and added.content not in TAGS
+        )
+
+    def tokens(self, index: int, asked: Mapping[str, Any]) -> list[int]:
+        """Return a chat's token ids, and keep what its answer is read by."""
+        if further := sorted(set(asked) - ASKED):
+            fault = f"asks for {', '.join(further)}, which engine openai leaves to a server"
+            raise refused_sample(index, fault)
+        if (choice := asked.get("tool_choice", "auto")) != "auto":
+            fault = f'has tool_choice {choice!r:.80}; only "auto" leaves it to the model to call'
+            raise refused_sample(index, fault)
+        tools = asked.get("tools") or []
+        try:
+            named = {one["function"]["name"]: one["function"].get("parameters") for one in tools}
+            schemas = {n: dict((given or {}).get("properties") or {}) for n, given in named.items()}
+            text = self.tokenizer.apply_chat_template(
+                asked["messages"],
+                tools=tools or None,
+                add_generation_prompt=True,
+                tokenize=False,
+                **self.variables,
+            )
+        except Exception as error:  # a template raises what it likes
+            raise refused_sample(index, f"is no chat of this model: {text_of(error)}") from error
+        self._offered[index] = Offered(schemas, text.rstrip().endswith(THOUGHT))
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def pictures(self, index: int) -> list[Any]:  # noqa: ARG002 - as chats that have some
+        return []
+
+    def forget(self, indices: Iterable[int]) -> None:
+        for index in indices:
+            self._offered.pop(index, None)
+
+    def output(self, index: int, row: Sequence[int]) -> bytes:
+        """Return an answer as scorers take it: calls as JSON, else text; tokens without tools."""
+        offered = self._offered[index]
+        if not offered.schemas:
+            return packed(row)
+        kept = [token for token in row if token not in self._silent]
+        text = str(
+            self.tokenizer.decode(
+                kept, skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
+        )
+        return calls_or_text(
+            without_thought(text, is_thinking=offered.is_thinking), self.form, offered.schemas
+        )
+
+
+def tool_chats(
+    engine: str, folder: Path, tokenizer: Any, options: ToolOptions
+) -> tuple[ToolChats, Mapping[str, str]]:
+    """Return how a model takes chats with tools, and what the fingerprint says of it."""
+    require_module(f"engine {engine}", "jinja2", "lm", "the model's chat template")
+    template = _template(folder, tokenizer)
+    form = options.tool_format
+    if form == "auto":
+        form = TAGGED if FUNCTION in template else HERMES if CALL in template else ""
+    if not form:
+        raise SuiteError(
+            f"engine {engine}: the chat template in {folder} shows calls of tools in no form that "
+            f"is known here; set tool_format to one of {', '.join(FORMATS)} if the model writes it",
+            option="tool_format",
+        )
+    variables = options.chat_template_kwargs
+    facts = {
+        "tool_format": form,
+        "chat_template_sha256": hashlib.sha256(template.encode()).hexdigest()[:16],
+        **{
+            f"chat_template.{name}": json.dumps(value, default=str)
+            for name, value in variables.items()
+        },
+    }
+    return ToolChats(tokenizer=tokenizer, form=form, variables=variables), facts
+
+
+def _template(folder: Path, tokenizer: Any) -> str:
+    """Return the chat template for tools; one that has no place for them is refused."""
+    template = getattr(tokenizer, "chat_template", None)
+    if isinstance(template, Mapping):  # several, by what they are for
+        template = template.get("tool_use") or template.get("default")
+    if not template:
+        raise broken(
+            folder,
+            "has no chat template (chat_template.jinja, or chat_template in "
+            "tokenizer_config.json), which chats need; copy it here from the model's source",
+        )
+    if "tools" not in template:
+        raise broken(
+            folder,
+            "has a chat template that leaves tools out, so the model would not see them; use one "
+            "that takes tools",
+        )
+    return str(template)
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+def without_thought(text: str, *, is_thinking: bool) -> str:
+    """Return what an answer says after it thought; "" where it did not come to an end with that."""
+    _, end, answer = text.partition(THOUGHT_END)
+    if end:
+        return answer.lstrip("\n")
+    return "" if is_thinking or text.lstrip().startswith(THOUGHT) else text
+
+
+def calls_or_text(text: str, form: str, schemas: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """Return an answer in UTF-8 as engine openai has it from a server: its calls, else its text.
+
+    Calls are a JSON list of tables as OpenAI's API has them. One that cannot be read has the name
+    "" and its text for arguments: no right call, but a call where nothing was to be called.
+    """
+    calls = [_logged(*call) for call in READERS[form](text, schemas)]
+    return (f"[{', '.join(calls)}]" if calls else text).encode("utf-8", "replace")
+
+
+def _logged(name: str, arguments: Any, written: str) -> str:
+    """Return a call as JSON; arguments that JSON has no words for, or too many levels, are none."""
+    for function in ({"name": name, "arguments": arguments}, {"name": "", "arguments": written}):
+        with contextlib.suppress(TypeError, ValueError, RecursionError):
+            if not is_deep(function, DEEPEST):
+                return json.dumps({"type": "function", "function": function}, allow_nan=False)
+    raise AssertionError("text is JSON")
+
+
+Called = tuple[str, Any, str]
+"""A function's name, its arguments, and both as they were written; "" names what is unreadable."""
+
+
+def _pieces(text: str) -> tuple[str, list[str]]:
+    """Return what stands before the first call, and each call's text; the last may have no end."""
+    before, *parts = text.split(CALL)
+    return before, [part.partition(CALL_END)[0] for part in parts]
+
+
+def _of_json(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Iterator[Called]:  # noqa: ARG001
+    """Yield the calls of an answer that has each as a JSON object with name and arguments."""
+    for piece in _pieces(text)[1]:
+        called = json_in(piece.strip(), None)
+        name = called.get("name") if isinstance(called, dict) else None
+        if isinstance(called, dict) and isinstance(name, str) and "arguments" in called:
+            yield name, called["arguments"], piece
+        else:
+            yield "", piece, piece
+
+
+def _of_tags(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Iterator[Called]:
+    """Yield the calls of an answer that has a tag for each function and each argument."""
+    before, pieces = _pieces(text)
+    # Some answers leave the tag around a call out.
+    for piece in [before] * (FUNCTION in before) + pieces:
+        functions = piece.split(FUNCTION)[1:]
+        if not functions:
+            yield "", piece, piece
+        for each in functions:
+            yield _tagged(each.partition(FUNCTION_END)[0], schemas)
+
+
+def _tagged(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Called:
+    name, end, body = text.partition(">")
+    name = name.strip()
+    between, *parameters = body.split(PARAMETER)
+    if not end or not name or between.strip():
+        return "", text, text
+    arguments: dict[str, Any] = {}
+    for each in parameters:
+        parameter, end, value = each.partition(">")
+        if not end:
+            return "", text, text
+        written = value.partition(PARAMETER_END)[0].removeprefix("\n").removesuffix("\n")
+        arguments[parameter.strip()] = _typed(written, schemas.get(name, {}).get(parameter.strip()))
+    return name, arguments, text
+
+
+READERS: Mapping[str, Callable[[str, Mapping[str, Mapping[str, Any]]], Iterator[Called]]] = {
+    HERMES: _of_json,
+    TAGGED: _of_tags,
+}
+"""Of the calls in a text, by how they are written."""
+
+
+def _typed(text: str, schema: Any) -> Any:
+    """Return an argument as its JSON schema has it; text that is no value of the type stays text.
+
+    As vLLM's parser qwen3_coder reads it, but for a boolean that is neither true nor false.
+    """
+    if not isinstance(schema, Mapping):
+        return text
+    kind = schema.get("type", "object" if "anyOf" in schema else "string")
+    if isinstance(kind, list):
+        kind = next((one for one in kind if one != "null"), "string")
+    if text.lower() == "null":
+        return None
+    if kind == "string":
+        return text
+    if kind == "boolean":
+        return {"true": True, "false": False}.get(text.lower(), text)
+    if kind in ("integer", "number"):
+        return _number(text, whole=kind == "integer")
+    value = json_in(text, text)
+    return _literal(text) if value is text else value
+
+
+def _number(text: str, *, whole: bool) -> Any:
+    try:
+        if whole:
+            return int(text)
+        value = float(text)
+    except ValueError:
+        return text
+    if not math.isfinite(value):
+        return text
+    return int(value) if value.is_integer() else value
+
+
+def _literal(text: str) -> Any:
+    """Return a list or a table as Python writes it; nothing of it is run."""
+    if len(text) > LONGEST_LITERAL:
+        return text
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return text

@@ -1,0 +1,389 @@
+"""Run an ONNX model with onnxruntime, in batches, on the providers asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from pytest_mlperf import Dataset, SuiteError, UnavailableError
+from pytest_mlperf.adapters.engines import number_of, one_of
+from pytest_mlperf.adapters.engines.onnxruntime._session import (
+    OPTIMIZATION,
+    TENSORRT,
+    OnnxGraph,
+    Providers,
+    load_library,
+    open_graph,
+    require_providers,
+)
+from pytest_mlperf.adapters.engines.tasks import PRECISIONS, TaskEngine, TaskOptions
+from pytest_mlperf.adapters.engines.tasks.graph import Graph, check_inputs
+from pytest_mlperf.extension import require_options, sha256
+
+FLATBUFFER = b"ORTM"
+"""At byte 4 of a file in onnxruntime's own format, which has another layout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An operator: its name, what it takes, and those of its attributes that are whole numbers."""
+
+    kind: str
+    inputs: tuple[str, ...]
+    attributes: dict[str, int]
+
+
+@dataclass(slots=True)
+class Contents:
+    """A file's operators and weights, those of inner graphs and functions too.
+
+    An inner graph's nodes come before the node that has it. Types of weights and constants, and how
+    many numbers there are of each, are as ONNX numbers them.
+
+    Attributes:
+        external: Files that hold weights, by their path relative to the model's folder.
+    """
+
+    nodes: list[Node] = field(default_factory=list)
+    types: dict[str, int] = field(default_factory=dict)
+    elements: Counter[int] = field(default_factory=Counter)
+    external: set[str] = field(default_factory=set)
+
+    def add_graph(self, graph: Any) -> None:
+        for tensor in graph.initializer:
+            self._add_tensor(tensor, tensor.name)
+        for sparse in graph.sparse_initializer:
+            self._add_tensor(sparse.values, sparse.values.name)
+        self.add_nodes(graph.node)
+
+    def add_nodes(self, nodes: Sequence[Any]) -> None:
+        for node in nodes:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):  # a constant, which is called as the node's output
+                    self._add_tensor(attribute.t, (*node.output, attribute.t.name)[0])
+                if attribute.HasField("g"):
+                    self.add_graph(attribute.g)
+                for graph in attribute.graphs:
+                    self.add_graph(graph)
+            numbers = {each.name: each.i for each in node.attribute if each.HasField("i")}
+            self.nodes.append(Node(node.op_type, tuple(node.input), numbers))
+
+    def _add_tensor(self, tensor: Any, name: str) -> None:
+        self.types[name] = tensor.data_type
+        self.elements[tensor.data_type] += prod(tensor.dims)
+        self.external.update(e.value for e in tensor.external_data if e.key == "location")
+
+
+def read(path: Path) -> Contents | None:
+    """Return what a file holds; None: it is in onnxruntime's own format; ValueError: it is no ONNX.
+
+    Weights that lie in files of their own are not read. Those in the file itself are parsed with
+    it: 480 MB take 0.9 s, once, while a model is loaded.
+    """
+    import onnx
+
+    with path.open("rb") as file:
+        if file.read(8)[4:] == FLATBUFFER:
+            return None
+    try:
+        model = onnx.load(path, format="protobuf", load_external_data=False)
+    # The error is of protobuf, a library of onnx and not of ours.
+    except Exception as error:
+        raise ValueError(f"it is no ONNX file: {error}") from error
+    contents = Contents()
+    contents.add_graph(model.graph)
+    for function in model.functions:
+        contents.add_nodes(function.node)
+    return contents
+
+
+BESIDE: Mapping[str, frozenset[str]] = {
+    "fp8": frozenset({"fp16", "bf16"}),
+    "int8": frozenset({"fp16", "bf16"}),
+    "int4": frozenset({"fp16", "bf16", "int8", "fp8"}),
+}
+"""What else may be computed in, where the narrowest is the precision's name."""
+
+FLOATS = {1: "fp32", 10: "fp16", 11: "fp64", 16: "bf16"}
+"""Types of weights that are not quantised, as ONNX numbers them."""
+
+INT32 = 6
+
+QUANTISED = {
+    **dict.fromkeys((2, 3), "int8"),
+    **dict.fromkeys((4, 5), "int16"),
+    **dict.fromkeys((17, 18, 19, 20), "fp8"),
+    **dict.fromkeys((21, 22), "int4"),
+    23: "fp4",
+    **dict.fromkeys((25, 26), "int2"),
+}
+"""Types of quantised numbers, with and without sign; zero points have the type of the numbers."""
+
+BITS = {"MatMulNBits": "bits", "GatherBlockQuantized": "bits", "QMoE": "expert_weight_bits"}
+"""Operators of onnxruntime with weights of some bits, and the attribute that says how many."""
+
+ALWAYS = (
+    (re.compile("MatMulBnb4|MatMulFpQ4"), "int4"),
+    (re.compile("GemmFloat8"), "fp8"),
+    (re.compile("MatMulInteger16"), "int16"),
+    (
+        re.compile(
+            "(QLinear|QOrdered|DynamicQuantize|ConvInteger|MatMulInteger).*"
+            "|QAttention|QGemm|QEmbedLayerNormalization|(Dequantize|Quantize)WithOrder"
+        ),
+        "int8",
+    ),
+)
+"""Operators that are quantised in one way, by their whole name; the first that fits counts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kinds:
+    """How often there is each quantised operator, by type, and the type of most other weights."""
+
+    quantised: Mapping[str, Counter[str]]
+    weights: str | None
+
+    @classmethod
+    def of(cls, contents: Contents) -> Self:
+        quantised: dict[str, Counter[str]] = {}
+        for node in contents.nodes:
+            kind = _kind(node, contents.types)
+            if kind is not None:
+                quantised.setdefault(kind, Counter())[node.kind] += 1
+        floats = Counter({name: contents.elements[kind] for kind, name in FLOATS.items()})
+        ((most, count),) = floats.most_common(1)
+        return cls(quantised=quantised, weights=most if count else None)
+
+    def __str__(self) -> str:
+        """Say what there is, e.g. "int8 operators (2 MatMulInteger)"."""
+        parts = [
+            f"{kind} operators ({', '.join(f'{n} {name}' for name, n in sorted(names.items()))})"
+            for kind, names in sorted(self.quantised.items())
+        ]
+        if parts:
+            return " and ".join(parts)
+        return f"{self.weights or 'no'} weights and no quantised operators"
+
+
+def check_word(precision: str, providers: Providers) -> None:
+    """Refuse a word that means nothing, and one that the providers' options contradict."""
+    require_options("engine onnxruntime", [one_of("precision", precision, PRECISIONS)])
+    other = providers.computes - BESIDE.get(precision, frozenset()) - {precision}
+    if other:
+        name = min(other)
+        raise SuiteError(
+            f"engine onnxruntime: precision = {precision!r}, but provider_options has "
+            f"trt_{name}_enable, which lets {TENSORRT} compute in {name}; correct one of the two",
+            option="precision",
+        )
+
+
+def check_model(
+    path: Path, graph: Graph, precision: str, providers: Providers
+) -> Mapping[str, str]:
+    """Refuse a model of another precision; return what belongs to the fingerprint.
+
+    A file in onnxruntime's own format (.ort), and one whose graph a provider has compiled, do not
+    show what they hold: of these only the types of the inputs are checked.
+    """
+    try:
+        contents = read(path)
+    except (ValueError, OSError) as error:
+        raise graph.refuse(f"cannot be read to see what it holds: {error}") from error
+    return check_contents(contents, graph, precision, providers)
+
+
+def check_contents(
+    contents: Contents | None, graph: Graph, precision: str, providers: Providers
+) -> Mapping[str, str]:
+    """Refuse contents of another precision, see `check_model`."""
+    if contents is None or any(node.kind == "EPContext" for node in contents.nodes):
+        check_inputs(graph, precision)
+        return {}
+    kinds = Kinds.of(contents)
+    by_provider = precision in providers.computes
+    if not _fits(kinds, precision, by_provider=by_provider):
+        raise graph.refuse(
+            f"precision is {precision!r}, but the file holds {kinds}; correct precision or the "
+            "model"
+        )
+    # Weights in half precision may have inputs in single precision, which are cast.
+    check_inputs(graph, None if by_provider or kinds.weights == precision != "fp32" else precision)
+    return {"quantised": str(kinds)} if kinds.quantised else {}
+
+
+def _fits(kinds: Kinds, precision: str, *, by_provider: bool) -> bool:
+    quantised = set(kinds.quantised)
+    if precision in BESIDE:
+        return quantised <= {precision, *BESIDE[precision]} and (
+            precision in quantised or by_provider
+        )
+    if quantised:
+        return False
+    if precision == "bf16":
+        return kinds.weights == "bf16" or by_provider
+    # Of a model without weights, and of one of fp16 whose weights are few, the inputs decide.
+    return by_provider or precision == "fp16" or kinds.weights in {precision, None}
+
+
+def _kind(node: Node, types: Mapping[str, int]) -> str | None:
+    """Return the type of the quantised numbers that an operator works on; None for others."""
+    if node.kind in {"QuantizeLinear", "DequantizeLinear"}:
+        input_types = [types.get(name) for name in node.inputs]
+        zero = input_types[2] if len(input_types) > 2 else None
+        if node.kind == "QuantizeLinear":
+            return QUANTISED.get(zero or node.attributes.get("output_dtype") or 2)
+        # Sums are kept in 32 bits, beside products of fewer.
+        return QUANTISED.get(input_types[0] or zero or INT32)
+    if node.kind in BITS:
+        return f"int{node.attributes.get(BITS[node.kind], 4)}"
+    return next((kind for name, kind in ALWAYS if name.fullmatch(node.kind)), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxRuntimeOptions(TaskOptions):
+    """What a suite may say to ONNX Runtime.
+
+    Attributes:
+        threads: Threads of onnxruntime's CPU operators; 1 makes outputs repeatable bit by bit.
+        providers: Execution providers in order of preference, by onnxruntime's names or "cpu",
+            "cuda", "tensorrt", "openvino"; None is the CPU. Nodes run on the CPU only where it is
+            listed.
+        provider_options: Options by provider, in onnxruntime's words.
+        engine_cache: Folder where TensorRT keeps the engines it builds, made if missing.
+        workers: Long-lived threads that call onnxruntime with what has queued up, for Server; 0
+            completes inside `submit`.
+        graph_optimization: "disable", "basic", "extended" or "all".
+    """
+
+    threads: int = 1
+    providers: Sequence[str] | None = None
+    provider_options: Mapping[str, Mapping[str, Any]] | None = None
+    engine_cache: str | None = None
+    workers: int = 0
+    graph_optimization: str = "all"
+
+
+class OnnxRuntimeEngine(TaskEngine):
+    """Answers samples as `task` says."""
+
+    name = "onnxruntime"
+    libraries = ("onnxruntime", "onnx")
+    options: ClassVar[type] = OnnxRuntimeOptions
+    precisions: ClassVar[tuple[str, ...]] = PRECISIONS
+
+    _graph: OnnxGraph
+
+    def __init__(
+        self, *, dataset: Dataset, model: str | None, precision: str, **options: Any
+    ) -> None:
+        """Keep the options and check that the model is there.
+
+        Args:
+            dataset: Its inputs are arrays of the model's input shape without the batch, or such
+                arrays by the names of the model's inputs.
+            model: Path of the ONNX file.
+            precision: What the file holds. "int8", "int4" and "fp8": operators quantised so;
+                "fp64", "fp32", "bf16" and "fp16": none that are quantised, and most weights or the
+                inputs of this type. Or what TensorRT computes in (trt_fp16_enable and others).
+            options: Those of `OnnxRuntimeOptions`.
+        """
+        self._options = asked = OnnxRuntimeOptions(**options)
+        super().__init__(dataset, asked)
+        workers = asked.workers
+        rules = (
+            number_of("threads", asked.threads, "threads"),
+            ("workers", workers, workers >= 0, "a number of threads; 0 works inside submit"),
+            one_of("graph_optimization", asked.graph_optimization, tuple(OPTIMIZATION)),
+        )
+        require_options(f"engine {self.name}", rules)
+        self._providers = Providers.of(asked.providers, asked.provider_options, asked.engine_cache)
+        check_word(precision, self._providers)
+        self._model = _find_model(self.name, model)
+        self._precision = precision
+
+    @classmethod
+    def parallelism(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG003 - one GPU
+        """Return nothing: one process works on one GPU."""
+        return {}
+
+    @classmethod
+    def works_on(cls, options: Mapping[str, Any]) -> tuple[str, str] | None:
+        asked = (options.get(name) for name in ("providers", "provider_options", "engine_cache"))
+        with contextlib.suppress(SuiteError):  # told where the engine is built
+            return Providers.of(*asked).device
+        return None
+
+    def require(self) -> None:
+        """Ask onnxruntime for the providers, and the loader for what they need; no model loads."""
+        require_providers(self._providers, engine=self.name)
+
+    def __enter__(self) -> Self:
+        self._version = str(load_library().__version__)
+        try:
+            contents = read(self._model)
+        except (ValueError, OSError):
+            contents = None  # onnxruntime or check_model names the defect
+        self._digests = digests(self._model, contents)
+        graph = open_graph(
+            self._model,
+            providers=self._providers,
+            model_key="-".join(self._digests.values()),
+            threads=self._options.threads,
+            graph_optimization=self._options.graph_optimization,
+            engine=self.name,
+        )
+        arguments = graph, self._precision, self._providers
+        self._quantised = (
+            check_contents(contents, *arguments)
+            if contents
+            else check_model(self._model, *arguments)
+        )
+        self._bind(graph, self._options.workers)
+        return self
+
+    def describe(self) -> Mapping[str, str]:
+        return {
+            "engine": self.name,
+            "onnxruntime": self._version,
+            **self._digests,
+            **self._quantised,
+            **self._providers.describe(),
+            "threads": str(self._options.threads),
+            "batch_size": str(self._batch_size),
+            "workers": str(self._options.workers),
+            "graph_optimization": self._options.graph_optimization,
+            **self._task.describe(),
+        }
+
+
+def digests(model: Path, contents: Contents | None) -> Mapping[str, str]:
+    """Return 16 hex digits of the SHA-256 of a model file, and of the files of its weights.
+
+    The two are apart, as baselines from before have the first alone.
+    """
+    digest = {"weights_sha256": sha256([model])[:16]}
+    external = [model.parent / name for name in sorted(contents.external)] if contents else []
+    if present := [file for file in external if file.is_file()]:
+        digest["external_data_sha256"] = sha256(present)[:16]
+    return digest
+
+
+def _find_model(engine: str, model: str | None) -> Path:
+    if model is None:
+        raise SuiteError(f"engine {engine}: no model; set workload.model to the ONNX file")
+    path = Path(model)
+    if not path.is_file():
+        raise UnavailableError(
+            f"{path}: this model file does not exist; put the ONNX file there, or set "
+            "workload.model to its path",
+            path=path,
+        )
+    return path

@@ -1,0 +1,409 @@
+"""Open a model with onnxruntime: the one module that knows the library."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import mmap
+import struct
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, Self
+
+from pytest_mlperf import EnvironmentFault, SuiteError
+from pytest_mlperf.adapters.engines import not_installed
+from pytest_mlperf.adapters.engines.tasks.graph import Graph, Tensor
+from pytest_mlperf.extension import PrecisionName
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+TENSORRT = "TensorrtExecutionProvider"
+
+SHORT = {
+    "cpu": CPU,
+    "cuda": CUDA,
+    "tensorrt": TENSORRT,
+    "openvino": "OpenVINOExecutionProvider",
+}
+"""Names that a suite may use beside onnxruntime's own."""
+
+TENSORRT_PRECISIONS: tuple[PrecisionName, ...] = ("fp16", "bf16", "fp8", "int8", "int4")
+"""What an option trt_NAME_enable may switch on, where this version of TensorRT has it."""
+
+PATHS = ("_path", "_dir", "_file", "_prefix")
+"""Ends of the names of options that say where something lies on this machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Providers:
+    """What a suite asks for: names in onnxruntime's words, the preferred first; options as text."""
+
+    names: Sequence[str]
+    options: Mapping[str, Mapping[str, str]]
+    engine_cache: Path | None
+
+    @classmethod
+    def of(
+        cls,
+        names: Sequence[str] | None,
+        options: Mapping[str, Mapping[str, Any]] | None,
+        engine_cache: str | None,
+    ) -> Self:
+        requested = [CPU] if names is None else names
+        if not requested:
+            raise _wrong(
+                "providers", names, f'is not a list of execution providers, e.g. ["{CPU}"]'
+            )
+        full = [_full(name) for name in requested]
+        if len(set(full)) < len(full):
+            raise _wrong("providers", names, "is not a list in which each provider is named once")
+        if engine_cache == "":
+            raise _wrong("engine_cache", engine_cache, "is not the path of a folder")
+        if engine_cache is not None and TENSORRT not in full:
+            raise _wrong(
+                "engine_cache",
+                engine_cache,
+                f"is for TensorRT, but providers are {', '.join(full)}; put {TENSORRT!r} first, or "
+                "leave engine_cache out",
+            )
+        return cls(
+            names=full,
+            options=_read_options(options or {}, full),
+            engine_cache=None if engine_cache is None else Path(engine_cache),
+        )
+
+    @property
+    def device(self) -> tuple[str, str] | None:
+        """The option that names where the preferred provider works, and that device."""
+        first = self.names[0]
+        if first == CPU:
+            return "providers", "cpu"
+        if number := next(filter(None, (o.get("device_id") for o in self.options.values())), None):
+            return "provider_options", f"cuda:{number}"
+        return ("providers", "cuda") if first in {CUDA, TENSORRT} else None
+
+    @property
+    def computes(self) -> frozenset[str]:
+        """Precisions that TensorRT is allowed, whatever the type of the model's weights."""
+        options = self.options.get(TENSORRT, {})
+        return frozenset(
+            name
+            for name in TENSORRT_PRECISIONS
+            if options.get(f"trt_{name}_enable", "").lower() in {"1", "true"}
+        )
+
+    def arguments(self, model_key: str) -> list[tuple[str, dict[str, str]]]:
+        """Return what onnxruntime takes, and make the folder for TensorRT's engines.
+
+        Each model has a folder of its own, so that none is given the engines of an older one of its
+        name.
+        """
+        by_provider = {name: dict(self.options.get(name, {})) for name in self.names}
+        if self.engine_cache is not None:
+            folder = self.engine_cache / model_key
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise EnvironmentFault(
+                    f"engine onnxruntime: {folder}: this folder for TensorRT's engines cannot be "
+                    f"made ({error.strerror}); set engine_cache to a folder that can be written",
+                    option="engine_cache",
+                ) from error
+            by_provider[TENSORRT] = {
+                "trt_engine_cache_enable": "True",
+                "trt_engine_cache_path": str(folder),
+                "trt_timing_cache_enable": "True",
+                "trt_timing_cache_path": str(folder),
+                **by_provider[TENSORRT],
+            }
+        return list(by_provider.items())
+
+    def describe(self) -> Mapping[str, str]:
+        """Return the providers and their options; of paths the last part, which names no user."""
+        facts = {"providers": ",".join(self.names)}
+        if self.options:
+            shown = {
+                name: {
+                    key: PurePath(value).name if key.endswith(PATHS) else value
+                    for key, value in options.items()
+                }
+                for name, options in self.options.items()
+            }
+            facts["provider_options"] = json.dumps(shown, sort_keys=True)
+        if self.engine_cache is not None:
+            facts["engine_cache"] = "yes"
+        return facts
+
+    def check(self, supported: Sequence[str], installed: Sequence[str]) -> None:
+        for name in self.names:
+            if name in installed:
+                continue
+            if name not in supported:
+                raise _wrong(
+                    "providers",
+                    name,
+                    f"is none that onnxruntime knows; installed: {', '.join(installed)}; short "
+                    f"names: {', '.join(SHORT)}",
+                )
+            package = "onnxruntime-openvino" if "OpenVINO" in name else "onnxruntime-gpu"
+            hint = f"pip install {package} in place of onnxruntime"
+            if name not in SHORT.values():
+                hint = f"a build of onnxruntime with {name}"
+            raise EnvironmentFault(
+                f"engine onnxruntime: provider {name!r} is not installed; installed: "
+                f"{', '.join(installed)}. Try: {hint}",
+                option="providers",
+            )
+
+
+def _full(name: str) -> str:
+    return SHORT.get(name.lower(), name)
+
+
+def _read_options(
+    tables: Mapping[str, Mapping[str, Any]], names: Sequence[str]
+) -> dict[str, dict[str, str]]:
+    by_provider: dict[str, dict[str, str]] = {}
+    for short, options in tables.items():
+        name = _full(short)
+        if name not in names or name in by_provider:
+            raise _wrong(
+                "provider_options", short, f"is not once one of the providers {', '.join(names)}"
+            )
+        if name == CPU and options:
+            raise _wrong(
+                f"provider_options.{short}",
+                dict(options),
+                "would be ignored: this provider has no options; see threads and "
+                "graph_optimization",
+            )
+        for key, value in options.items():
+            if not isinstance(value, str | int | float):
+                raise _wrong(
+                    f"provider_options.{short}.{key}", value, "is not text, a number or a boolean"
+                )
+        by_provider[name] = {key: str(value) for key, value in options.items()}
+    return by_provider
+
+
+def _wrong(option: str, value: object, fault: str) -> SuiteError:
+    return SuiteError(
+        f"engine onnxruntime: {option} = {value!r} {fault}", option=option.partition(".")[0]
+    )
+
+
+LOAD, DYNAMIC = 1, 2
+"""Types of an ELF file's segments."""
+
+END, NEEDED, STRINGS, FOLDERS = 0, 1, 5, (15, 29)
+"""Types of the entries of its dynamic segment; folders are those where the loader looks first."""
+
+
+def missing(library: Path) -> list[str]:
+    """Return the libraries that one needs and the loader does not load, each with its reason.
+
+    Of what is no ELF file of 64 bits, little-endian, nothing is missing.
+    """
+    entries = dynamic_entries(library)
+    here = str(library.parent)
+    folders = [
+        Path(folder.replace("$ORIGIN", here).replace("${ORIGIN}", here))
+        for tag, text in entries
+        if tag in FOLDERS
+        for folder in text.split(":")
+    ]
+    reasons = []
+    for name in (text for tag, text in entries if tag == NEEDED):
+        beside = next((folder / name for folder in folders if (folder / name).is_file()), name)
+        try:
+            ctypes.CDLL(str(beside))
+        except OSError as error:
+            reasons.append(str(error))
+    return reasons
+
+
+def dynamic_entries(library: Path) -> list[tuple[int, str]]:
+    """Return what a library says of others: type and text of each entry, in its order."""
+    with library.open("rb") as file:
+        if file.read(6) != b"\x7fELF\x02\x01":
+            return []
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
+            return list(_entries(image))
+
+
+def _entries(image: mmap.mmap) -> Iterator[tuple[int, str]]:
+    (start,) = struct.unpack_from("<Q", image, 32)
+    size, count = struct.unpack_from("<HH", image, 54)
+    # Of each segment: type, flags, offset, address, physical address, size.
+    segments = [struct.unpack_from("<IIQQQQ", image, start + size * n) for n in range(count)]
+    dynamic = next((segment for segment in segments if segment[0] == DYNAMIC), None)
+    if dynamic is None:
+        return
+    table = image[dynamic[2] : dynamic[2] + dynamic[5] // 16 * 16]
+    entries = list(takewhile(lambda entry: entry[0] != END, struct.iter_unpack("<qQ", table)))
+    strings = next(value for tag, value in entries if tag == STRINGS)
+    base = next(
+        offset + strings - address
+        for kind, _, offset, address, _, length in segments
+        if kind == LOAD and address <= strings < address + length
+    )
+    for tag, value in entries:
+        if tag in (NEEDED, *FOLDERS):
+            place = base + value
+            yield tag, image[place : image.find(b"\0", place)].decode()
+
+
+OPTIMIZATION = {
+    "disable": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
+"""What a suite may say, and its name in onnxruntime's GraphOptimizationLevel."""
+
+PLACEMENT = "session.record_ep_graph_assignment_info"
+"""Lets onnxruntime, from 1.24 on, remember which provider runs which operator."""
+
+LIBRARIES = {
+    TENSORRT: "libonnxruntime_providers_tensorrt.so",
+    CUDA: "libonnxruntime_providers_cuda.so",
+}
+"""Providers of NVIDIA's, and their libraries in onnxruntime's folder `capi`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxGraph(Graph):
+    session: Any
+
+    def run(
+        self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]
+    ) -> Sequence[NDArray[Any]]:
+        try:
+            arrays: Sequence[NDArray[Any]] = self.session.run(outputs, feed)
+        # onnxruntime's exceptions share no base class of their own.
+        except Exception as error:
+            raise self.refuse(f"onnxruntime gave up: {' '.join(str(error).split())}") from error
+        return arrays
+
+
+def load_library() -> Any:
+    """Return onnxruntime, once onnx is there too, which reads what a model's file holds."""
+    try:
+        onnxruntime = importlib.import_module("onnxruntime")
+        importlib.import_module("onnx")
+    except ImportError as error:
+        raise not_installed("engine onnxruntime", str(error.name), "onnx") from error
+    return onnxruntime
+
+
+def require_providers(providers: Providers, *, engine: str) -> Any:
+    """Return onnxruntime, once it can load the providers; no model is loaded."""
+    onnxruntime = load_library()
+    providers.check(onnxruntime.get_all_providers(), onnxruntime.get_available_providers())
+    asked = [name for name in LIBRARIES if name in providers.names]
+    preload = getattr(onnxruntime, "preload_dlls", None)
+    if asked and preload is not None:  # what NVIDIA's wheels brought, from onnxruntime 1.21 on
+        with contextlib.redirect_stdout(sys.stderr):
+            preload()
+    if TENSORRT in asked:  # likewise NVIDIA's wheel of TensorRT, which loads its own on import
+        with contextlib.suppress(ImportError):
+            importlib.import_module("tensorrt_libs")
+    folder = Path(onnxruntime.__file__).parent / "capi"
+    for name in asked:
+        require_library(folder / LIBRARIES[name], name, engine=engine)
+    return onnxruntime
+
+
+def require_library(path: Path, provider: str, *, engine: str) -> None:
+    """Ask the loader for what a provider's library needs, so that all it lacks is named.
+
+    onnxruntime has a provider in its list even where NVIDIA's libraries are not there; a build of
+    it may have the provider's library elsewhere than at this path.
+    """
+    lacks = missing(path) if path.is_file() else []
+    if lacks:
+        packages = "CUDA and TensorRT" if provider == TENSORRT else "CUDA and cuDNN"
+        raise EnvironmentFault(
+            f"engine {engine}: provider {provider!r} cannot be loaded: {'; '.join(lacks)}. "
+            f"Install the versions of {packages} that this onnxruntime-gpu was built for, and put "
+            "the folders of their libraries on LD_LIBRARY_PATH; see docs/tensorrt.md",
+            option="providers",
+        )
+
+
+def open_graph(
+    path: Path,
+    *,
+    providers: Providers,
+    model_key: str,
+    threads: int,
+    graph_optimization: str,
+    engine: str,
+) -> OnnxGraph:
+    onnxruntime = require_providers(providers, engine=engine)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.graph_optimization_level = getattr(
+        onnxruntime.GraphOptimizationLevel, OPTIMIZATION[graph_optimization]
+    )
+    if CPU not in providers.names:
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    if providers.names != [CPU]:
+        options.add_session_config_entry(PLACEMENT, "1")
+    asked = providers.arguments(model_key)
+    unopened = Graph(where=str(path), inputs=(), outputs=())
+    try:
+        # Else a provider that fails, now or in the middle of a run, is replaced by the next.
+        session = onnxruntime.InferenceSession(path, options, providers=asked, enable_fallback=0)
+    # onnxruntime's exceptions share no base class of their own.
+    except Exception as error:
+        raise unopened.refuse(
+            f"onnxruntime cannot run this model on {', '.join(providers.names)}: {error}"
+        ) from error
+    used = session.get_providers()
+    for name in providers.names:
+        if name not in used or used[0] != providers.names[0]:
+            raise unopened.refuse(
+                f"asked for provider {name!r}, but onnxruntime fell back to {', '.join(used)}; "
+                "see its log for the reason"
+            )
+    return OnnxGraph(
+        where=str(path),
+        inputs=_tensors(session.get_inputs()),
+        outputs=_tensors(session.get_outputs()),
+        session=session,
+    )
+
+
+def placement(graph: OnnxGraph) -> Mapping[str, Counter[str]] | None:
+    """Return how often there is each operator, by the provider that runs it.
+
+    None where onnxruntime does not tell: before 1.24, and for a model on the CPU alone.
+    """
+    ask = getattr(graph.session, "get_provider_graph_assignment_info", None)
+    by_provider: dict[str, Counter[str]] = {}
+    try:
+        for part in ask() if ask is not None else ():
+            kinds = by_provider.setdefault(part.ep_name, Counter())
+            kinds.update(node.op_type for node in part.get_nodes())
+    # onnxruntime's exceptions share no base class of their own.
+    except Exception:
+        return None
+    return by_provider or None
+
+
+def _tensors(nodes: Sequence[Any]) -> tuple[Tensor, ...]:
+    return tuple(
+        Tensor(name=node.name, type=node.type, shape=tuple(node.shape or ())) for node in nodes
+    )

@@ -1,0 +1,389 @@
+"""Run an ONNX model with TensorRT, through ONNX Runtime's provider for it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from pytest_mlperf import Dataset, SuiteError, UnavailableError
+from pytest_mlperf.adapters.engines import engine_error, one_of
+from pytest_mlperf.adapters.engines.onnxruntime import Kinds, OnnxRuntimeEngine, read
+from pytest_mlperf.adapters.engines.onnxruntime._session import (
+    TENSORRT,
+    Providers,
+    placement,
+    require_providers,
+)
+from pytest_mlperf.adapters.engines.tasks import TaskOptions
+from pytest_mlperf.adapters.engines.tasks.graph import Tensor, fits
+from pytest_mlperf.extension import PrecisionName, require_options, sha256
+
+Shapes = Mapping[str, Sequence[int]]
+"""Lengths by the name of an input, the batch first."""
+
+PRECISIONS: tuple[PrecisionName, ...] = ("fp32", "fp16", "bf16", "int8")
+"""What the provider can be told to compute in; it has no option for fp8 and int4."""
+
+BESIDE = {"int8": ("fp16", "bf16")}
+"""What else TensorRT may be allowed, by the precision's name."""
+
+FALLBACKS: Mapping[str, Sequence[str]] = {
+    "none": ("tensorrt",),
+    "cuda": ("tensorrt", "cuda"),
+    "cpu": ("tensorrt", "cuda", "cpu"),
+}
+"""Providers by what may run the operators that TensorRT does not take."""
+
+OTHERS = frozenset(
+    {
+        *("trt_auxiliary_streams", "trt_build_heuristics_enable"),
+        *("trt_context_memory_sharing_enable", "trt_detailed_build_log", "trt_dla_core"),
+        *("trt_dla_enable", "trt_engine_cache_prefix", "trt_engine_hw_compatible"),
+        *("trt_extra_plugin_lib_paths", "trt_force_sequential_engine_build"),
+        *("trt_force_timing_cache", "trt_layer_norm_fp32_fallback"),
+        *("trt_max_partition_iterations", "trt_min_subgraph_size", "trt_op_types_to_exclude"),
+        *("trt_preview_features", "trt_sparsity_enable", "trt_tactic_sources"),
+    }
+)
+"""Further options of the provider that a suite may set by their own names.
+
+These and those below are in libonnxruntime_providers_tensorrt.so of onnxruntime-gpu 1.31.1.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorRtOptions(TaskOptions):
+    """What a suite asks of TensorRT.
+
+    Attributes:
+        beside: "int8": what TensorRT may compute in besides, "fp16" or "bf16".
+        fallback: What may run operators that TensorRT does not take: "none", "cuda" or "cpu". Where
+            each of them runs is part of the fingerprint.
+        device: Number of the GPU.
+        engine_cache: Folder where TensorRT's engines are kept, by model and options.
+        timing_cache: Whether the builder's measurements are kept there as well.
+        optimization_level: Of TensorRT's builder, 0 to 5; by default TensorRT's.
+        workspace_mib: Memory that an engine may use beside its weights, in MiB.
+        min_shapes: Shape of the smallest inputs by name, the batch first, for inputs that vary: {
+            image = [1, 3, 224, 224] }.
+        opt_shapes: The shapes that TensorRT tunes for.
+        max_shapes: The largest ones.
+        calibration_table: "int8": file with the ranges of the model's numbers.
+        native_calibration: Whether TensorRT made this file; by default ONNX Runtime did.
+        cuda_graph: Whether kernels are launched as one CUDA graph.
+        provider_options: Further options of the provider, in its own words.
+        workers: Long-lived threads that work on what has queued up, for Server; 0 completes inside
+            `submit`.
+    """
+
+    beside: Sequence[str] = ()
+    fallback: str = "none"
+    device: int = 0
+    engine_cache: str | None = None
+    timing_cache: bool = True
+    optimization_level: int | None = None
+    workspace_mib: int | None = None
+    min_shapes: Shapes | None = None
+    opt_shapes: Shapes | None = None
+    max_shapes: Shapes | None = None
+    calibration_table: str | None = None
+    native_calibration: bool = False
+    cuda_graph: bool = False
+    provider_options: Mapping[str, Any] = field(default_factory=dict)
+    workers: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorRtPlan(TensorRtOptions):
+    """The options with the precision, in the provider's words."""
+
+    precision: str
+
+    def check(self) -> None:
+        level, workspace = self.optimization_level, self.workspace_mib
+        fits_level = level is None or 0 <= level <= 5
+        fits_memory = workspace is None or workspace >= 1
+        companions = BESIDE.get(self.precision, ())
+        rules = (
+            one_of("precision", self.precision, PRECISIONS),
+            (
+                "beside",
+                self.beside,
+                set(self.beside) <= set(companions),
+                f"a list out of {', '.join(companions) or 'nothing'}, which is all that "
+                f"precision = {self.precision!r} may have beside it",
+            ),
+            one_of("fallback", self.fallback, tuple(FALLBACKS)),
+            ("device", self.device, self.device >= 0, "the number of a GPU, at least 0"),
+            ("optimization_level", level, fits_level, "a level of TensorRT's builder, 0 to 5"),
+            ("workspace_mib", workspace, fits_memory, "a size in MiB, at least 1"),
+        )
+        require_options("engine tensorrt", rules)
+        for name in self.provider_options:
+            if name not in OTHERS:
+                raise _wrong(
+                    "provider_options",
+                    name,
+                    "is none of the provider's, or has an option of its own here; those are "
+                    f"{', '.join(sorted(OTHERS))}",
+                )
+        self._check_calibration()
+        self._check_shapes()
+
+    def for_provider(self) -> dict[str, str]:
+        """Return what ONNX Runtime takes, besides the folder for engines."""
+        options: dict[str, Any] = {"device_id": self.device}
+        for name in (self.precision, *self.beside):
+            if name != "fp32":
+                options[f"trt_{name}_enable"] = True
+        if self.optimization_level is not None:
+            options["trt_builder_optimization_level"] = self.optimization_level
+        if self.workspace_mib is not None:
+            options["trt_max_workspace_size"] = self.workspace_mib << 20
+        for word, shapes in self._profile().items():
+            options[f"trt_profile_{word}_shapes"] = ",".join(
+                f"{name}:{'x'.join(map(str, lengths))}" for name, lengths in shapes.items()
+            )
+        if self.calibration_table is not None:
+            # It is looked for in the folder of the engines, unless the path is a whole one.
+            table = str(Path(self.calibration_table).absolute())
+            options["trt_int8_calibration_table_name"] = table
+            options["trt_int8_use_native_calibration_table"] = self.native_calibration
+        if self.cuda_graph:
+            options["trt_cuda_graph_enable"] = True
+        if self.engine_cache is not None and not self.timing_cache:
+            options["trt_timing_cache_enable"] = False
+        return {name: str(value) for name, value in {**options, **self.provider_options}.items()}
+
+    def cache_folder(self) -> str | None:
+        """Return the folder for engines that were built with just these options.
+
+        The name that the provider gives to an engine tells the model and fp16, bf16 or int8 from
+        each other, and no other option.
+        """
+        if self.engine_cache is None:
+            return None
+        text = json.dumps(self.for_provider(), sort_keys=True)
+        if self.calibration_table is not None:
+            text += sha256([Path(self.calibration_table)])
+        return str(Path(self.engine_cache) / hashlib.sha256(text.encode()).hexdigest()[:12])
+
+    def lacks(self, inputs: Sequence[Tensor], batch_size: int) -> str:
+        """Return what is wrong with the shapes for a model; "" if nothing is.
+
+        For a shape that it was not told of the provider builds an engine in the middle of a run.
+        """
+        profile = self._profile()
+        named = profile.get("min", {})
+        for each in inputs:
+            varies = [place for place, n in enumerate(each.shape) if not isinstance(n, int)]
+            alone = varies == [0] and batch_size == 1 and not profile
+            if varies and each.name not in named and not alone:
+                return (
+                    f"its input {each.name!r} has shape {each.shape}, which varies, so TensorRT "
+                    "would build engines in the middle of a run; say its lengths, e.g. "
+                    f"{_example(each, batch_size)}"
+                )
+            if each.name in named and (lacks := self._misfit(each, varies, batch_size)):
+                return lacks
+        unknown = set(named) - {each.name for each in inputs}
+        return f"it has no input {min(unknown)!r}, which min_shapes names" if unknown else ""
+
+    def _misfit(self, tensor: Tensor, varies: Sequence[int], batch_size: int) -> str:
+        """Return how the shapes contradict an input that they name; "" if they do not."""
+        profile = self._profile()
+        for word, shapes in profile.items():
+            if not fits(tuple(shapes[tensor.name]), tensor.shape):
+                return (
+                    f"its input {tensor.name!r} has shape {tensor.shape}, but {word}_shapes has "
+                    f"{list(shapes[tensor.name])}; make both fit"
+                )
+        low, high = profile["min"][tensor.name][0], profile["max"][tensor.name][0]
+        if varies[:1] == [0] and (low > 1 or high < batch_size):
+            return (
+                f"batches have 1 to {batch_size} samples (batch_size), but min_shapes and "
+                f"max_shapes say {low} to {high} for {tensor.name!r}; make both fit"
+            )
+        return ""
+
+    def _profile(self) -> Mapping[str, Shapes]:
+        named = {"min": self.min_shapes, "opt": self.opt_shapes, "max": self.max_shapes}
+        return {word: shapes for word, shapes in named.items() if shapes is not None}
+
+    def _check_calibration(self) -> None:
+        if self.calibration_table is None:
+            if self.native_calibration:
+                raise _wrong(
+                    "native_calibration", True, "says what calibration_table is, and there is none"
+                )
+            return
+        if self.precision != "int8":
+            raise _wrong(
+                "calibration_table",
+                self.calibration_table,
+                f'is for precision = "int8", but precision = {self.precision!r}; leave it out',
+            )
+        if not Path(self.calibration_table).is_file():
+            raise UnavailableError(
+                f"{self.calibration_table}: this calibration table does not exist; put it there, "
+                "or set calibration_table to its path",
+                path=self.calibration_table,
+            )
+
+    def _check_shapes(self) -> None:
+        profile = self._profile()
+        if not profile:
+            return
+        if len(profile) < 3:
+            raise _wrong(
+                "min_shapes, opt_shapes, max_shapes",
+                ", ".join(f"{word}_shapes" for word in profile),
+                "is not all three of them; give all or none",
+            )
+        for word, shapes in profile.items():
+            if set(shapes) != set(profile["min"]):
+                raise _wrong(f"{word}_shapes", sorted(shapes), "names other inputs than min_shapes")
+            for name, lengths in shapes.items():
+                if min(lengths, default=0) < 1:
+                    raise _wrong(f"{word}_shapes.{name}", lengths, "is no list of lengths above 0")
+        for name, low in profile["min"].items():
+            between, high = profile["opt"][name], profile["max"][name]
+            if len({len(low), len(between), len(high)}) > 1 or not all(
+                a <= b <= c for a, b, c in zip(low, between, high, strict=True)
+            ):
+                raise _wrong(
+                    f"opt_shapes.{name}",
+                    list(between),
+                    f"does not lie between min_shapes, {list(low)}, and max_shapes, {list(high)}",
+                )
+
+
+def _example(tensor: Tensor, batch_size: int) -> str:
+    """Return options for an input whose batch varies; other lengths are the reader's to fill in."""
+
+    def shape(batch: int) -> str:
+        lengths = (
+            [batch, *tensor.shape[1:]] if not isinstance(tensor.shape[0], int) else tensor.shape
+        )
+        return f"[{', '.join(str(n) if isinstance(n, int) else '…' for n in lengths)}]"
+
+    sizes = {"min": 1, "opt": batch_size, "max": batch_size}
+    return ", ".join(f"{w}_shapes = {{ {tensor.name} = {shape(n)} }}" for w, n in sizes.items())
+
+
+def _wrong(option: str, value: object, fault: str) -> SuiteError:
+    return SuiteError(
+        f"engine tensorrt: {option} = {value!r} {fault}", option=option.partition(".")[0]
+    )
+
+
+class TensorRtEngine(OnnxRuntimeEngine):
+    """Answers samples as `task` says, computed by TensorRT and by nothing else unless allowed."""
+
+    name = "tensorrt"
+    options: ClassVar[type] = TensorRtOptions
+    precisions: ClassVar[tuple[str, ...]] = PRECISIONS
+    install: ClassVar[str] = (
+        "pip install onnx, onnxruntime-gpu in place of onnxruntime, and NVIDIA's libraries that it "
+        "was built for (docs/tensorrt.md)"
+    )
+
+    @classmethod
+    def works_on(cls, options: Mapping[str, Any]) -> tuple[str, str]:
+        return "device", f"cuda:{options.get('device', 0)}"
+
+    def __init__(
+        self, *, dataset: Dataset, model: str | None, precision: str, **options: Any
+    ) -> None:
+        """Keep the options and check that the model is there.
+
+        Args:
+            dataset: Its inputs are arrays of the model's input shape without the batch, or such
+                arrays by the names of the model's inputs.
+            model: Path of the ONNX file.
+            precision: What TensorRT computes in: "fp32", "fp16", "bf16" or "int8". The file may
+                hold fp32; for int8 it holds quantised operators, or there is a calibration table.
+            options: Those of `TensorRtOptions`.
+        """
+        self._asked = asked = TensorRtPlan(precision=precision, **options)
+        asked.check()
+        if asked.cuda_graph and asked.workers > 1:
+            raise SuiteError(
+                f"engine tensorrt: cuda_graph = True, but workers = {asked.workers}: a graph is "
+                "launched by one thread; set workers = 1",
+                option=("cuda_graph", "workers"),
+            )
+        providers = FALLBACKS[asked.fallback]
+        more: dict[str, Mapping[str, Any]] = {"tensorrt": asked.for_provider()}
+        if "cuda" in providers:
+            more["cuda"] = {"device_id": asked.device}
+        super().__init__(
+            dataset=dataset,
+            model=model,
+            precision=precision,
+            providers=providers,
+            provider_options=more,
+            engine_cache=asked.cache_folder(),
+            workers=asked.workers,
+            **asked.of_task(),
+        )
+
+    @classmethod
+    def check_library(cls) -> None:
+        require_providers(Providers.of([TENSORRT], None, None), engine=cls.name)
+
+    def __enter__(self) -> Self:
+        self.require()  # before the file is read
+        self._check_quantised()
+        super().__enter__()
+        try:
+            lacks = self._asked.lacks(self._graph.inputs, self._batch_size)
+            if lacks:
+                raise self._graph.refuse(lacks)
+            self._placed = placed(placement(self._graph))
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def describe(self) -> Mapping[str, str]:
+        return {**super().describe(), "placement": self._placed}
+
+    def _check_quantised(self) -> None:
+        """Refuse int8 for a file without ranges: TensorRT would not know how to round."""
+        if self._asked.precision != "int8" or self._asked.calibration_table is not None:
+            return
+        try:
+            contents = read(self._model)
+        except (ValueError, OSError):
+            return  # the base class says it
+        if contents is not None and "int8" not in Kinds.of(contents).quantised:
+            raise engine_error(
+                f'{self._model}: precision is "int8", but the file holds no int8 operators; give '
+                "calibration_table, or a model that is quantised with QuantizeLinear and "
+                "DequantizeLinear",
+            )
+
+
+def placed(by_provider: Mapping[str, Mapping[str, int]] | None) -> str:
+    """Return where operators run, for the fingerprint; if none is on TensorRT, that is an error.
+
+    E.g. "TensorrtExecutionProvider 118, CUDAExecutionProvider 2 (NonMaxSuppression, Shape)".
+    """
+    if by_provider is None:
+        return "not told by this onnxruntime"
+    counts = {name: sum(kinds.values()) for name, kinds in by_provider.items()}
+    if not counts.get(TENSORRT):
+        others = ", ".join(f"{count} on {name}" for name, count in sorted(counts.items()))
+        raise engine_error(
+            f"none of the model's operators runs on TensorRT, but {others or 'nowhere'}; see "
+            "onnxruntime's log for the reason",
+        )
+    parts = [f"{TENSORRT} {counts[TENSORRT]}"]
+    for name in sorted(set(counts) - {TENSORRT}):
+        parts.append(f"{name} {counts[name]} ({', '.join(sorted(by_provider[name]))})")
+    return ", ".join(parts)

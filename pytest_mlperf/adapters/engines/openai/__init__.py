@@ -1,0 +1,577 @@
+"""Drive any OpenAI-compatible server, one that runs or one that is started for the run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+from urllib.parse import urlsplit
+
+from pytest_mlperf import Dataset, Engine, EnvironmentFault, RunError, Sink, SuiteError
+from pytest_mlperf.adapters.connections import library
+from pytest_mlperf.adapters.engines import engine_error, number_of, one_of, require_module
+from pytest_mlperf.adapters.engines.llm.generation import DRAWING, TextOptions
+from pytest_mlperf.adapters.engines.llm.model_folder import (
+    Config,
+    find_model,
+    load_tokenizer,
+    read_config,
+    weights_fact,
+)
+from pytest_mlperf.adapters.engines.llm.streaming import Streams
+from pytest_mlperf.adapters.engines.llm.tools import offers_tools
+from pytest_mlperf.adapters.engines.openai._capabilities import (
+    Capabilities,
+    accepted_by_server,
+    has_tokenizer,
+    has_weights,
+    metrics_page,
+    names_of,
+    probe,
+    served_name,
+    server_facts,
+)
+from pytest_mlperf.adapters.engines.openai._client import Bodies, Client
+from pytest_mlperf.adapters.engines.openai._conversations import TurnBodies, is_header
+from pytest_mlperf.adapters.engines.openai._count import ReferenceCount
+from pytest_mlperf.adapters.engines.openai._null_client import NullClient, drive
+from pytest_mlperf.adapters.engines.openai._salt import SALT_WORDS
+from pytest_mlperf.adapters.engines.openai._traffic import Checks, Traffic, allow_files
+from pytest_mlperf.adapters.engines.serving import Server, require_listening
+from pytest_mlperf.extension import REPLICA_NUMBER, require_options
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+APIS = ("completions", "chat")
+PROMPTS = ("auto", "tokens", "text")
+WEIGHTS = ("checkpoint", "dummy")
+COUNTS = ("server", "reference")
+
+DEFAULT_KEY = "OPENAI_API_KEY"
+"""Read where it is set; any other name that a suite gives must be set."""
+
+OURS = frozenset(
+    {
+        *("model", "prompt", "messages", "stream", "stream_options", "temperature", "n", "best_of"),
+        *("max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "return_token_ids"),
+        *("echo", "do_sample", "use_beam_search"),
+    }
+)
+"""Fields of a request that the engine sets, or that would change what is counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenAiOptions(TextOptions):
+    """What a suite may say of a server and of requests.
+
+    Attributes:
+        url: Where a server runs, as "http://127.0.0.1:8000".
+        serve: Command that starts one; {model} and {port} are replaced.
+        env: Environment variables of the server that is started.
+        health: Path that the started server answers with 200 once it is ready.
+        start_timeout: Seconds until then.
+        api: "completions", or "chat": each prompt is then a user's message, to which the server
+            adds its chat template.
+        served_model: Name that the server knows its model by; None asks the server.
+        served_model_answers: Other names that this model has in answers; those that the server
+            lists as its root or aliases need not be written.
+        prompts: "tokens" sends token ids, "text" sends text. "auto": text of the data set as it is;
+            token ids as such if the server takes them, else as text that gives them again.
+        concurrency: Requests under way at a time; None: 900, as servers may often have no more than
+            1,024 files open, and each connection is one.
+        clients: Processes that send the requests, each its share. None: one, and more where a run
+            shows that it holds up the server.
+        request_timeout: Seconds that a stream which began may be silent, and all of them.
+        api_key_env: Environment variable that holds the server's key.
+        extra: Further fields of each request.
+        salt: Prompts have ten words of each run's own, so that a server's cache of prefixes
+            knows nothing of the run before: made-up prompts in place of others, text in front.
+            Conversations under way each have words of their own before the first user's text.
+            Accuracy runs, official data sets and those with `repeat` ask prompts as they are.
+        session_header: Header that names the conversation under way to a router, e.g.
+            "X-Session-ID"; None sends none.
+        count_tokens: "server", or "reference": a tokenizer counts a curve's output tokens after
+            each window, as in MLPerf Endpoints.
+        tokenizer: Folder of that tokenizer; None: that of the workload's model.
+        weights: "checkpoint", or "dummy" where the server was started with random weights.
+    """
+
+    url: str | None = None
+    serve: Sequence[str] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    health: str = "/health"
+    start_timeout: float = 600
+    api: str = "completions"
+    served_model: str | None = None
+    served_model_answers: Sequence[str] = ()
+    prompts: str = "auto"
+    concurrency: int | None = None
+    clients: int | None = None
+    request_timeout: float = 600
+    api_key_env: str | None = DEFAULT_KEY
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    salt: bool = True
+    session_header: str | None = None
+    count_tokens: str = "server"
+    tokenizer: str | None = None
+    weights: str = "checkpoint"
+
+    @property
+    def processes(self) -> int:
+        """Processes that send the requests."""
+        return self.clients or 1
+
+    def check(self) -> None:
+        timeout_s = self.request_timeout
+        rules = (
+            one_of("api", self.api, APIS),
+            one_of("prompts", self.prompts, PROMPTS),
+            one_of("weights", self.weights, WEIGHTS),
+            one_of("count_tokens", self.count_tokens, COUNTS),
+            number_of("concurrency", self.concurrency, "requests"),
+            number_of("clients", self.clients, "processes"),
+            ("request_timeout", timeout_s, timeout_s > 0, "a number of seconds above 0"),
+            (
+                "session_header",
+                self.session_header,
+                self.session_header is None or is_header(self.session_header),
+                'the name of a header that requests do not have anyway, as "X-Session-ID"',
+            ),
+        )
+        require_options("engine openai", rules)
+        if self.api == "chat" and self.prompts == "tokens":
+            raise SuiteError(
+                'engine openai: prompts = "tokens" with api = "chat": a chat takes text only; set '
+                'api = "completions"',
+                option=("prompts", "api"),
+            )
+        ours = OURS | {name for name in DRAWING if self.is_drawn}
+        if taken := sorted(ours & set(self.extra)):
+            raise SuiteError(
+                f"engine openai: extra has {', '.join(taken)}, which the engine sets itself; use "
+                "its own options, as max_new_tokens",
+                option="extra",
+            )
+        self._check_count()
+        self._check_source()
+        self._check_clients()
+
+    def _check_clients(self) -> None:
+        if self.processes > 1 and self.url is None:
+            raise SuiteError(
+                "engine openai: several clients need url, of a server that runs: each would start "
+                "one of its own with serve",
+                option=("clients", "serve"),
+            )
+        if (self.concurrency or 0) % self.processes:
+            raise SuiteError(
+                f"engine openai: concurrency = {self.concurrency} cannot be shared evenly by "
+                f"clients = {self.clients}: make it a multiple of that",
+                option=("concurrency", "clients"),
+            )
+
+    def _check_count(self) -> None:
+        if self.tokenizer is not None and self.count_tokens != "reference":
+            raise SuiteError(
+                'engine openai: tokenizer is what count_tokens = "reference" counts by; set that, '
+                "or leave it out",
+                option=("tokenizer", "count_tokens"),
+            )
+
+    def _check_source(self) -> None:
+        if (self.url is None) == (self.serve is None):
+            raise SuiteError(
+                "engine openai: set either url, of a server that runs, or serve, the command that "
+                "starts one" + ("" if self.url is None else ", not both"),
+                option=("url", "serve"),
+            )
+        if self.serve is None and self.env:
+            raise SuiteError(
+                "engine openai: env is for a server that serve starts; this one runs already",
+                option=("env", "serve"),
+            )
+
+
+def base_url(url: str) -> str:
+    """Return a server's address without a path: "/v1", as clients write it, may follow it."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # is only read, and refused, here
+    except ValueError:
+        parts = urlsplit("")
+    if parts.username or parts.password:
+        raise SuiteError(
+            "engine openai: url has a user or password, which would be recorded; put the key into "
+            "an environment variable and its name into api_key_env",
+            option=("url", "api_key_env"),
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise SuiteError(
+            f'engine openai: url = {url!r} is not an address as "http://127.0.0.1:8000"',
+            option="url",
+        )
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
+
+
+def api_key(variable: str | None) -> str | None:
+    """Return the key of an environment variable; None where there is none to send."""
+    value = os.environ.get(variable, "").strip() if variable else ""
+    if not value:
+        if variable and variable != DEFAULT_KEY:
+            raise EnvironmentFault(
+                f'engine openai: api_key_env = "{variable}", but this environment variable is not '
+                "set; set it to the server's key",
+                option="api_key_env",
+            )
+        return None
+    if not value.isascii() or not value.isprintable():
+        raise EnvironmentFault(
+            f"engine openai: the environment variable {variable} holds characters that no key has; "
+            "set it to the server's key",
+            option="api_key_env",
+        )
+    return value
+
+
+PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+
+AT_A_TIME = 900
+
+
+class OpenAiEngine(Engine):
+    """Answers each prompt with the tokens a server generates: int64, little-endian.
+
+    Prompts are text or lists of token ids. Tokens are counted by the server's usage or by token
+    ids, never by the pieces in which text comes.
+    """
+
+    _client: Client
+    _streams: Streams
+    _traffic: Traffic
+    _accepted: int
+    _metrics: str | None
+    _counter: ReferenceCount | None
+
+    client: ClassVar[bool] = True
+    libraries: ClassVar[tuple[str, ...]] = ("httptools",)
+    options: ClassVar[type[OpenAiOptions]] = OpenAiOptions
+    optional_libraries: ClassVar[tuple[str, ...]] = ("transformers", "uvloop")
+
+    def __init__(
+        self,
+        *,
+        dataset: Dataset,
+        model: str | None,
+        precision: str,  # noqa: ARG002 - names what the server was set up for
+        **options: Any,
+    ) -> None:
+        """Keep the options; nothing is started.
+
+        Args:
+            dataset: Its inputs are text or lists of token ids.
+            model: Folder of the model, whose config.json and tokenizer are read here; the server
+                loads the weights. None for a server that runs and takes the prompts as they are.
+            precision: The suite's word for what the server was set up for.
+        """
+        self._options = asked = self.options(**options)
+        asked.check()
+        self._generation = asked.generation("openai")
+        self._url = None if asked.url is None else base_url(asked.url)
+        self._server = None
+        if asked.serve is not None:
+            self._server = Server(
+                asked.serve,
+                engine="openai",
+                model=model,
+                health=asked.health,
+                start_timeout_s=asked.start_timeout,
+                environment=asked.env,
+            )
+        self._key = api_key(asked.api_key_env)
+        self._folder = None if model is None else find_model("openai", model)
+        self._counting_folder = self._folder
+        if asked.count_tokens == "reference":
+            self._counting_folder = self._counter_folder(asked.tokenizer)
+        self._dataset = dataset
+        self._at_a_time = asked.concurrency or AT_A_TIME // asked.processes * asked.processes
+        self._concurrency = self._at_a_time // asked.processes
+        self._dummy = asked.weights == "dummy"
+
+    def _counter_folder(self, named: str | None) -> Path:
+        if named is not None:
+            parts = "a tokenizer's files"
+            return find_model("openai", named, file="tokenizer_config.json", parts=parts)
+        if self._folder is None:
+            raise SuiteError(
+                'engine openai: count_tokens = "reference" needs a tokenizer: set workload.model '
+                "to the folder that has it, or tokenizer",
+                option=("count_tokens", "tokenizer"),
+            )
+        return self._folder
+
+    @classmethod
+    def clients(cls, options: Mapping[str, Any]) -> int:
+        return int(options.get("clients") or 1)
+
+    def require(self) -> None:
+        """Look for the libraries, and for the program that serves; nothing is started."""
+        library()
+        if has_tokenizer(self._folder) or self._options.count_tokens == "reference":
+            require_module("engine openai", "transformers", "openai", "the model's tokenizer")
+        if self._server is not None and has_weights(self._folder) and not self._dummy:
+            purpose = "the fingerprint of the model's weights"
+            require_module("engine openai", "safetensors", "openai", purpose)
+        if self._server is not None:
+            self._server.require()
+
+    def reach(self) -> None:
+        if self._url is not None:
+            parts = urlsplit(self._url)
+            port = parts.port or {"https": 443}.get(parts.scheme, 80)
+            require_listening("openai", parts.hostname or "", port)
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as undo:
+            self._facts = {"engine": "openai"}
+            self._open(undo)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._undo.__exit__(*exc_info)
+
+    def load_samples(self, indices: Sequence[int]) -> None:
+        self._bodies.load(indices, self._capabilities.form, self._capabilities.fields)
+        self._checks.expect(len(self._bodies))
+
+    def unload_samples(self, indices: Sequence[int]) -> None:
+        self._bodies.unload(indices)
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        if sink.wants_output and not self._gives_output:
+            sink.failed(
+                engine_error(
+                    "accuracy needs tokens, but the server gives text only and there is no "
+                    "tokenizer: set workload.model to the folder that has it",
+                )
+            )
+            return
+        self._traffic.submitted += len(ids)
+        self._streams.put(ids, indices, sink)
+
+    def client_lateness(self) -> Mapping[str, float]:
+        return self._streams.take_lateness()
+
+    def event_loop(self) -> AbstractEventLoop:
+        return self._streams.loop
+
+    def null_client(self, tokens: int) -> NullClient:
+        """Return one whose answers come in as many pieces as this server's came."""
+        pieces, counted = self._traffic.pieces, self._traffic.counted
+        return NullClient(
+            tokens=tokens,
+            writes=max(1, min(tokens, round(tokens * pieces / counted))) if counted else tokens,
+            api=self._options.api,
+            path=PATHS[self._options.api],
+            ids=self._capabilities.ids,
+            bodies=self._bodies,
+            generation=self._generation,
+            concurrency=self._concurrency,
+            timeout_s=self._options.request_timeout,
+        )
+
+    def accepted_drafts(self) -> int | None:
+        """Return what answers say was accepted, else what the server's own counter says."""
+        if accepted := self._traffic.accepted:
+            self._traffic.accepted = 0
+            return accepted
+        if os.environ.get(REPLICA_NUMBER, "0") != "0":
+            return 0  # the first of several clients asks for what the server counts
+        total = self._streams.run(accepted_by_server(self._client, self._metrics))
+        before, self._accepted = self._accepted, total or 0
+        return None if total is None else max(0, total - before)
+
+    def answer_counts(self) -> Mapping[str, int]:
+        seen, self._traffic.seen = self._traffic.seen, Counter()
+        return seen
+
+    def metrics_pages(self) -> Sequence[str]:
+        """Return the page that the server was seen to have."""
+        return () if self._metrics is None else (f"{self._client.url}{self._metrics}",)
+
+    def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
+        if self._counter is None:
+            return None
+        kept, self._traffic.kept = self._traffic.kept or {}, {}
+        return self._counter.counts(kept)
+
+    def describe(self) -> Mapping[str, str]:
+        described = {**self._facts, **self._generation.describe()}
+        if self._options.api == "chat":  # the chat's template makes other prompts
+            described["generation.api"] = "chat"
+        if self._options.extra:
+            described["generation.extra"] = json.dumps(self._options.extra, sort_keys=True)
+        return described
+
+    def _open(self, undo: contextlib.ExitStack) -> None:
+        self.require()  # what is missing is said before a server is started
+        allow_files(undo)  # a server that is started here may then have them too
+        if self._server is not None:
+            undo.enter_context(self._server)
+        url = self._url if self._server is None else self._server.url
+        assert url is not None
+        client = Client(url, PATHS[self._options.api], self._key, self._options.request_timeout)
+        self._client, self._accepted = client, 0
+        self._traffic = traffic = Traffic(client, self._server, self._options.request_timeout)
+        self._facts["httptools"] = library().__version__
+        self._streams, self._facts["event_loop"] = drive(undo, client, traffic, self._concurrency)
+        config = Config() if self._folder is None else read_config(self._folder)
+        self._generation = dataclasses.replace(self._generation, eos=config.eos)
+        self._bodies = self._sources(config)
+        self._capabilities = self._ask(client)
+        # Answers that are as long as the data set says are meant to be cut.
+        cut = self._generation.check_lengths(self._dataset)
+        self._checks = Checks(
+            self._generation,
+            watch_ends=not (cut or self._dummy),
+            models=self._models,
+            template=self._capabilities.template or 0,
+        )
+        reads_text = not self._capabilities.ids and has_tokenizer(self._folder)
+        self._gives_output = self._capabilities.ids or reads_text or offers_tools(self._dataset)
+        tokenizer = self._tokenizer if reads_text else None
+        header = self._options.session_header
+        traffic.use(self._bodies, self._checks, self._generation, tokenizer, header)
+        self._metrics, metrics = self._streams.run(metrics_page(client))
+        self._facts |= self._streams.run(server_facts(client, metrics))
+        self._describe_server()
+        self._open_counter()
+
+    def _open_counter(self) -> None:
+        self._counter = None
+        if self._options.count_tokens != "reference":
+            return
+        assert self._counting_folder is not None
+        tokenizer, digest = load_tokenizer("openai", self._counting_folder)
+        self._counter = ReferenceCount(tokenizer)
+        self._traffic.kept = {}
+        self._facts |= {"tokens_counted_by": "reference tokenizer", "counter_sha256": digest}
+
+    def _sources(self, config: Config) -> Bodies:
+        if not len(self._dataset):
+            raise engine_error("the data set has no samples")
+        first = self._dataset.input(0)
+        is_text, is_chat = isinstance(first, str), isinstance(first, Mapping)
+        if is_chat:
+            self._refuse_for_chats()
+        as_they_are = (
+            is_text
+            and self._options.prompts != "tokens"
+            and self._generation.max_prompt_tokens is None
+        )
+        if as_they_are or self._options.api == "chat" or self._options.prompts == "text":
+            self._forms: tuple[str, ...] = ("text",)
+        elif self._options.prompts == "auto" and has_tokenizer(self._folder):
+            self._forms = ("tokens", "text")
+        else:
+            self._forms = ("tokens",)
+        tokenizer = self._tokenizer if is_text and not as_they_are else None
+        salted = self._options.salt and not getattr(self._dataset, "repeat", False)
+        whose = "for each conversation under way" if is_chat else "in each run"
+        if salted or is_chat:
+            self._facts["salt"] = f"{SALT_WORDS} words {whose}" if salted else "none"
+        counts = has_tokenizer(self._folder)
+        return (TurnBodies if is_chat else Bodies)(
+            dataset=self._dataset,
+            chat=self._options.api == "chat",
+            as_they_are=as_they_are,
+            prompts=self._generation.prompts(
+                self._dataset, tokenizer, config.vocabulary, config.context
+            ),
+            tokenizer=lambda: self._tokenizer,
+            seed_of=self._generation.seed_of,
+            salted=salted,
+            count=self._count if counts and as_they_are else None,
+        )
+
+    def _count(self, texts: Sequence[str]) -> list[int]:
+        """Return the tokens of texts as the server is to count them, but for its template.
+
+        A begin token that a text has already counts once: to add another one is the server's doing.
+        """
+        special, begin = self._options.api != "chat", self._tokenizer.bos_token_id
+        rows = self._tokenizer(list(texts), add_special_tokens=special)["input_ids"]
+        return [len(ids) - (special and ids[:2] == [begin, begin]) for ids in rows]
+
+    def _refuse_for_chats(self) -> None:
+        if self._options.api != "chat":
+            raise engine_error('the data set has conversations: set api = "chat"')
+        if self._generation.max_prompt_tokens is not None:
+            raise engine_error(
+                "the data set has conversations, which are not cut: leave max_prompt_tokens out"
+            )
+
+    def _ask(self, client: Client) -> Capabilities:
+        path = None if self._folder is None else str(self._folder)
+        name = self._options.served_model or self._streams.run(served_name(client, path))
+        forms = {form: functools.partial(self._bodies.prompt, 0, form) for form in self._forms}
+        drawn = {"temperature": self._generation.temperature or 0}
+        drawn |= {n: x for n in DRAWING if (x := getattr(self._generation, n)) != DRAWING[n]}
+        fields = {"model": name, "stream": True, **drawn, **self._options.extra}
+        others = self._options.served_model_answers
+        self._models = self._streams.run(names_of(client, name, others))
+        asked = (self._generation, self._models, self._bodies.count)
+        try:
+            return self._streams.run(probe(client, forms, fields, *asked))
+        except RunError:
+            if self._server is not None:  # that it died says more
+                self._server.check(within_s=1.0)
+            raise
+
+    def _describe_server(self) -> None:
+        """Add what was found; no address and no path, which baselines must not have."""
+        capabilities = self._capabilities
+        asked_fewest = "min_tokens" in capabilities.fields or not self._generation.min_new_tokens
+        self._facts |= {
+            "api": self._options.api,
+            "server": "runs already" if self._server is None else "started for the run",
+            "prompts": capabilities.form,
+            "tokens_counted_by": "usage" if capabilities.usage else "token ids",
+            "outputs": "token ids" if capabilities.ids else "text, tokenised again",
+            "min_tokens": "sent" if asked_fewest else "not sent: the server does not take it",
+            "concurrency": str(self._at_a_time),
+            "work.batch": str(self._at_a_time),
+        }
+        name, _, revision = (capabilities.model or self._models[0]).partition("@")
+        if not name.startswith("/"):  # a path is one of this machine
+            self._facts["server.model"] = name
+        if revision:
+            self._facts["server.revision"] = revision
+        if capabilities.build:
+            self._facts["server.build"] = capabilities.build
+        if capabilities.template:
+            self._facts["prompt_tokens_added"] = str(capabilities.template)
+        if not self._client.keeps_connections:
+            self._facts["connections"] = "new for each request: the server closes them"
+        if self._dummy:
+            self._facts["weights"] = "dummy"
+        elif self._server is not None and self._folder is not None and has_weights(self._folder):
+            # What a server has loaded that runs already is known to it alone.
+            self._facts |= weights_fact(self._folder)
+
+    @functools.cached_property
+    def _tokenizer(self) -> Any:
+        if self._folder is None:
+            raise engine_error(
+                "this needs the model's tokenizer; set workload.model to the folder that has it",
+            )
+        tokenizer, self._facts["tokenizer_sha256"] = load_tokenizer("openai", self._folder)
+        return tokenizer

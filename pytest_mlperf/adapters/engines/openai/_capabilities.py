@@ -1,0 +1,339 @@
+"""What a server can do, found by asking it before anything is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf import RunError
+from pytest_mlperf.adapters.engines import engine_error
+from pytest_mlperf.adapters.engines.llm.generation import Generation
+from pytest_mlperf.adapters.engines.llm.model_folder import MAIN_TOKENIZER_FILES
+from pytest_mlperf.adapters.engines.openai._client import NO_CONNECTION, Client, Prompt, encode
+from pytest_mlperf.adapters.engines.openai._events import Failed, StreamedAnswer
+from pytest_mlperf.adapters.engines.openai._salt import Count
+from pytest_mlperf.adapters.engines.serving import parse_json
+from pytest_mlperf.extension import page_samples, read_server, some
+
+CACHE = "vllm:cache_config_info"
+
+METRICS_PATHS = ("/metrics", "/prometheus/metrics")
+"""Where servers show their metrics; trtllm-serve's first one is JSON."""
+
+NEEDLESS_S = 10.0
+"""Longest time for a page that a run can do without."""
+
+NO_PAGE = frozenset({404, 405, 501})
+"""What a server answers that has no list of models."""
+
+STABLE = (
+    *("block_size", "cache_dtype", "cpu_offload_gb", "enable_prefix_caching"),
+    *("gpu_memory_utilization", "kv_cache_dtype_skip_layers", "num_gpu_blocks_override"),
+    *("prefix_caching_hash_algo", "sliding_window", "swap_space"),
+)
+"""Labels of vLLM's metric that say how it was set up; others differ from start to start."""
+
+
+async def served_name(client: Client, model: str | None) -> str:
+    """Return the name that the server knows its model by.
+
+    It is the path where the server lists that, the one that is listed where there is one, and
+    else the path: some servers list what they could load.
+    """
+    try:
+        listed = list(_names(await client.get("/v1/models")))
+    except Failed as failure:
+        has_none = failure.status is not None and (model is not None or failure.status in NO_PAGE)
+        if not has_none:
+            advice = _advice(failure.status) or (
+                "; set served_model to the name to be asked for, so that none is needed"
+            )
+            raise _unreachable(client, failure) or engine_error(
+                f"the server at {client.url} gives no list of its models ({failure}){advice}",
+            ) from None
+        listed = []
+    if model is not None and (model in listed or len(listed) != 1):
+        return model
+    if len(listed) != 1:
+        names = client.mask(some(sorted(listed)))
+        has = f"lists {names}" if listed else "lists no model at /v1/models"
+        raise engine_error(f"the server {has}; set served_model to the name to be asked for")
+    return listed[0]
+
+
+async def names_of(client: Client, asked: str, others: Sequence[str]) -> tuple[str, ...]:
+    """Return the names under which the model that is asked for may answer, that one first.
+
+    Args:
+        others: Names that the suite adds.
+    """
+    listed = _names(await _page(client, "/v1/models")).items()
+    alike = [name for id_, more in listed if asked in (id_, *more) for name in (id_, *more)]
+    return tuple(dict.fromkeys((asked, *others, *alike)))
+
+
+def _names(page: bytes) -> dict[str, list[str]]:
+    """Return the models that a server lists, each with the other names that it has."""
+    try:
+        return {
+            str(entry["id"]): [
+                name
+                for name in (entry.get("root"), *(entry.get("aliases") or ()))
+                if isinstance(name, str)
+            ]
+            for entry in parse_json(page).get("data") or []
+        }
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
+async def metrics_page(client: Client) -> tuple[str | None, bytes]:
+    """Return the path of a server's Prometheus page, and what it says; None: it has none."""
+    for path in METRICS_PATHS:
+        page = await _page(client, path)
+        if is_page(page):
+            return path, page
+    return None, b""
+
+
+async def server_facts(client: Client, metrics: bytes) -> Mapping[str, str]:
+    """Return the server's version and how its cache is set up, where it says so."""
+    facts = {}
+    try:
+        version = parse_json(await _page(client, "/version") or b"{}").get("version")
+    except (ValueError, AttributeError):
+        version = None
+    if isinstance(version, str):
+        facts["server.version"] = client.mask(version)
+    if setup := next(page_samples(metrics, {CACHE}), None):
+        labels = setup.labels
+        facts |= {f"server.{name}": client.mask(labels[name]) for name in STABLE if name in labels}
+    return facts
+
+
+async def accepted_by_server(client: Client, path: str | None) -> int | None:
+    """Return how many drafted tokens a server accepted since it started; None: it does not say."""
+    accepted = read_server(await _page(client, path or METRICS_PATHS[0])).get("accepted")
+    return None if accepted is None else round(accepted)
+
+
+async def _page(client: Client, path: str) -> bytes:
+    """Return a page that a run can do without."""
+    try:
+        return await client.get(path, NEEDLESS_S)
+    except Failed:
+        return b""
+
+
+def has_tokenizer(folder: Path | None) -> bool:
+    return folder is not None and any((folder / name).is_file() for name in MAIN_TOKENIZER_FILES)
+
+
+def has_weights(folder: Path | None) -> bool:
+    """Whether a model's folder has weights, which belong to the fingerprint."""
+    return folder is not None and any(folder.glob("*.safetensors*"))
+
+
+PROBE_TOKENS = 8
+"""Tokens of the answers to these questions; one or two may have no text yet."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Capabilities:
+    """What a server was found to do: prompts go as "tokens" or "text", beside these fields.
+
+    Its streams carry token `ids`, or `usage`, or both. To each prompt it adds a `template` of so
+    many tokens; None: nobody knows. It answers as this `model`, set up as this `build`, or "".
+    """
+
+    form: str
+    fields: Mapping[str, Any]
+    ids: bool
+    usage: bool
+    template: int | None = None
+    model: str = ""
+    build: str = ""
+
+
+Forms = Mapping[str, Callable[[], Prompt]]
+"""What a prompt can be sent as, the preferred one first, and what makes the first sample's so."""
+
+
+async def probe(
+    client: Client,
+    forms: Forms,
+    always: Mapping[str, Any],
+    generation: Generation,
+    models: Sequence[str] = (),
+    count: Count | None = None,
+) -> Capabilities:
+    """Find out what a server takes, with a few requests of a few tokens.
+
+    Args:
+        always: Fields that all of them have.
+        models: Names under which the model may answer, the one that is asked for first; (): any.
+        count: Returns the tokens of texts; None: no tokenizer is at hand.
+    """
+    few = min(PROBE_TOKENS, generation.max_new_tokens)
+    fields = {**always, "max_tokens": few}
+    form, prompt = await _form(client, forms, fields)
+
+    async def takes(field: str, value: Any) -> StreamedAnswer | Failed:
+        try:
+            return await client.ask(encode({**prompt.fields, **fields, field: value}))
+        except Failed as failure:
+            return failure
+
+    options = {"include_usage": True}
+    taken: dict[str, Any] = {}
+    if isinstance(await takes("stream_options", options), StreamedAnswer):
+        taken["stream_options"] = options
+    answer = await takes("return_token_ids", True)
+    if isinstance(answer, StreamedAnswer) and answer.n_ids:
+        taken["return_token_ids"] = True
+    if fewest := generation.min_new_tokens:
+        answer = await takes("min_tokens", min(few, fewest))
+        if isinstance(answer, StreamedAnswer):
+            taken["min_tokens"] = fewest
+        elif fewest > 1:  # 1 only keeps answers from being empty, which is checked
+            raise _unsupported("min_new_tokens", fewest, "min_tokens", answer)
+    if generation.ignore_eos:
+        answer = await takes("ignore_eos", True)
+        if isinstance(answer, Failed):
+            raise _unsupported("ignore_eos", "true", "ignore_eos", answer)
+        taken["ignore_eos"] = True
+    fields = {**always, "max_tokens": generation.max_new_tokens, **taken}
+    answer = await _together(client, prompt, fields, few)
+    check_model(answer, models)
+    template = _template(answer, prompt, form, count)
+    return Capabilities(
+        form=form,
+        fields=fields,
+        ids=answer.n_ids > 0,
+        usage=answer.completion_tokens is not None,
+        template=template,
+        model=client.mask(answer.model),
+        build=client.mask(answer.build),
+    )
+
+
+async def _form(client: Client, forms: Forms, fields: Mapping[str, Any]) -> tuple[str, Prompt]:
+    """Return the first way to send a prompt that the server takes, and the first prompt so."""
+    failure: Failed | None = None
+    for form, make in forms.items():
+        prompt = make()
+        try:
+            await client.ask(encode({**prompt.fields, **fields}))
+        except Failed as error:
+            failure = error
+            if error.status is None:
+                break
+        else:
+            return form, prompt
+    assert failure is not None
+    ways = " nor ".join(forms)
+    raise _unreachable(client, failure) or engine_error(
+        f"the server at {client.url} does not answer a prompt as {ways}: {failure}"
+        + _advice(failure.status, str(fields["model"])),
+    )
+
+
+def _unreachable(client: Client, failure: Failed) -> RunError | None:
+    """Return the error of a server that takes no connection; None: it took one."""
+    if failure.kind != NO_CONNECTION:
+        return None
+    advice = "start it, or let the suite do so with serve"
+    if client.url.startswith("https:"):
+        advice = (
+            "start it; if it has no TLS, write http; if its certificate is of an authority of "
+            "your own, name that one's file in the environment variable SSL_CERT_FILE"
+        )
+    return engine_error(f"no server answers at {client.url} ({failure}); {advice}")
+
+
+def _advice(status: int | None, model: str = "") -> str:
+    if status is not None and 300 <= status < 400:
+        return "; redirects are not followed: set url to where the server itself answers"
+    if status in (401, 403):
+        return "; set api_key_env to the name of the environment variable that holds its key"
+    if model and status in (400, 404):
+        length = "; if it is about length, shorten the prompts or max_new_tokens"
+        asked = f'; the model was asked for as "{model}": see served_model'
+        return asked + length * (status == 400)
+    return ""
+
+
+def _unsupported(option: str, value: object, field: str, failure: Failed) -> RunError:
+    return engine_error(
+        f"{option} = {value}, but the server does not take {field} ({failure}); leave the option "
+        "out, or use a server that has it, as vLLM",
+    )
+
+
+async def _together(
+    client: Client, prompt: Prompt, fields: Mapping[str, Any], few: int
+) -> StreamedAnswer:
+    """Ask once with all fields of a run's requests, and return an answer that is counted."""
+    asked = {**prompt.fields, **fields, "max_tokens": few}
+    if "min_tokens" in fields:
+        asked["min_tokens"] = min(few, fields["min_tokens"])
+    try:
+        answer = await client.ask(encode(asked))
+    except Failed as failure:
+        raise engine_error(
+            "the server takes the fields of a request one by one, but not together "
+            f"({', '.join(sorted(fields))}): {failure}",
+        ) from None
+    if answer.tokens is None:
+        raise engine_error(
+            "the server's streams have neither usage nor token ids, so that nobody can count "
+            "tokens (the pieces of text are not tokens); it needs stream_options.include_usage, "
+            "which vLLM, SGLang and TensorRT-LLM have, or return_token_ids, which vLLM has: "
+            "update it, or use another one",
+        )
+    return answer
+
+
+def _template(answer: StreamedAnswer, prompt: Prompt, form: str, count: Count | None) -> int | None:
+    """Return how many tokens a server adds to a prompt, None: nobody knows; refuse another one."""
+    check_prompt(answer, prompt.tokens, form)
+    counted, least = answer.prompt_tokens, prompt.fewest
+    if counted is None or prompt.tokens is not None:
+        return None
+    if prompt.text and count:
+        least = count([prompt.text])[0]
+    check_prompt(answer, max(counted, least), form)
+    return counted - least if count else None
+
+
+def check_model(answer: StreamedAnswer, models: Sequence[str]) -> None:
+    """Refuse a server that answers with another model than was asked for."""
+    if models and not answer.is_of(models):
+        raise engine_error(
+            f'"{models[0]}" was asked for, and "{answer.model}" answered: ask the server that has '
+            f"it, or write what it is called: served_model; if both are one model, "
+            f'served_model_answers = ["{answer.model}"]'
+        )
+
+
+def check_prompt(answer: StreamedAnswer, expected: int | None, form: str) -> None:
+    """Refuse a server that reads another prompt than was sent."""
+    counted = answer.prompt_tokens
+    if expected is None or counted is None or counted == expected:
+        return
+    cause = (
+        "it cuts prompts or adds to them"
+        if form == "tokens"
+        else "it cuts prompts, or its tokenizer is not that of workload.model or adds other "
+        "special tokens"
+    )
+    raise engine_error(
+        f"the server counts {counted} tokens in a prompt of {expected}, sent as {form}: {cause}",
+    )
+
+
+def is_page(page: bytes) -> bool:
+    """Whether a text describes metrics at all, as every library that writes such pages does."""
+    return page.startswith((b"# HELP ", b"# TYPE ")) or b"\n# TYPE " in page

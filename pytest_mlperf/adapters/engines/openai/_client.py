@@ -1,0 +1,467 @@
+"""Requests to an OpenAI-compatible server: made before a run, answered in streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_mlperf import Dataset
+from pytest_mlperf.adapters.connections import Connections, Exchange, NoConnection
+from pytest_mlperf.adapters.engines import engine_error, refused_sample
+from pytest_mlperf.adapters.engines.llm.generation import TokenPrompts
+from pytest_mlperf.adapters.engines.openai._events import (
+    EventStream,
+    Failed,
+    StreamedAnswer,
+    error_text,
+    refused,
+)
+from pytest_mlperf.adapters.engines.openai._salt import Count, Salt, SaltPlace, salt_for
+from pytest_mlperf.adapters.engines.serving import LARGEST_PAGE, parse_json
+from pytest_mlperf.extension import own_length, text_of
+
+ERROR_BYTES = 65_536
+"""What is read of an answer that is no stream."""
+
+PAGE_S = 60.0
+"""Longest time in which a page about the server must be here, whatever request_timeout is."""
+
+SAID = 300
+
+MOST_COUNTED = 4096
+"""Prompts of text that are tokenised to know their lengths: the others are alike."""
+
+FEW = 16
+"""Prompts from which the words of a salt are taken."""
+
+FEWEST_TOKENS = 0.6
+"""Tokens of a word at least: usual tokenizers make one or more of each, few join words."""
+
+NO_CONNECTION = "no connection"
+"""Kind of a failure that no server had a part in."""
+
+
+class Listener:
+    """Follows one answer as it comes; this one does nothing."""
+
+    __slots__ = ()
+
+    def heard(self) -> None:
+        """Take note that the server said something."""
+
+    def tokens(self, count: int) -> None:
+        """Take note of tokens that are surely new."""
+
+    def complete(self) -> None:
+        """Take note that nothing more is needed of the stream; at most once."""
+
+
+class Client:
+    """One server's address, with the connections to it; used on one event loop."""
+
+    def __init__(self, url: str, path: str, key: str | None, timeout_s: float) -> None:
+        self.url = url
+        self._key = key
+        self._timeout_s = timeout_s
+        self._connections = Connections(url)
+        headers = {
+            "Host": self._connections.host,
+            "User-Agent": "pytest-mlperf",
+            "Accept-Encoding": "identity",  # what is packed comes late
+        }
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key}"
+        self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self._post = (
+            f"POST {self._connections.path}{path} HTTP/1.1\r\n{self._headers}"
+            "Accept: text/event-stream\r\nContent-Type: application/json\r\nContent-Length: "
+        ).encode()
+        self.open, self.close = self._connections.open, self._connections.close
+
+    @property
+    def keeps_connections(self) -> bool:
+        """Whether a connection takes one request after the other, as far as is known."""
+        return self._connections.keeps
+
+    async def stream(
+        self, body: bytes, answer: StreamedAnswer, listener: Listener, header: bytes = b""
+    ) -> None:
+        """Send a request and read its stream until the answer is complete, then to its end.
+
+        Args:
+            header: Further lines of the request's head, each with its end.
+        """
+        request = b"%b%d\r\n%b\r\n%b" % (self._post, len(body), header, body)
+        try:
+            await self._connections.ask(request, Streamed(answer, listener))
+        except Failed as failure:  # an event may quote the key
+            kind, detail = self.mask(failure.kind), self.mask(failure.detail)
+            raise Failed(kind, detail, status=failure.status) from None
+        except NoConnection as error:
+            raise Failed(NO_CONNECTION, self.mask(text_of(error))) from None
+        except OSError as error:
+            # Once the answer is complete, its stream may break off.
+            if not answer.complete:
+                kind = "stream ended early"
+                if not answer.started:
+                    kind = "connection closed before an answer"
+                raise Failed(kind, self.mask(text_of(error))) from None
+
+    async def ask(self, body: bytes) -> StreamedAnswer:
+        """Send one request outside a run and return its whole answer, or raise Failed."""
+        answer = StreamedAnswer(keeps=True)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self.stream(body, answer, Listener())
+                await self._connections.rest()
+        except TimeoutError:
+            raise Failed(
+                "time-out", f"no whole answer within request_timeout = {self._timeout_s:g} s"
+            ) from None
+        return answer
+
+    async def get(self, path: str, longest_s: float = PAGE_S) -> bytes:
+        """Return the page that the server has at a path.
+
+        Failed where it has none, takes too long, or is larger than any page that says something of
+        a server.
+        """
+        limit_s = min(self._timeout_s, longest_s)
+        request = f"GET {self._connections.path}{path} HTTP/1.1\r\n{self._headers}\r\n".encode()
+        page = _Page(path)
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._connections.ask(request, page)
+        except TimeoutError:
+            raise Failed("time-out", f"{path} was not here within {limit_s:g} s") from None
+        except (NoConnection, OSError) as error:
+            raise Failed(NO_CONNECTION, self.mask(text_of(error))) from None
+        if page.status != 200:
+            failure = _Refusal(page.status, "", "", bytes(page.content)).failure()
+            raise Failed(failure.kind, self.mask(failure.detail), status=page.status)
+        return bytes(page.content)
+
+    def mask(self, text: str) -> str:
+        """Return a server's words as one line that can be shown: no key, no control characters."""
+        text = " ".join(text.split())
+        if self._key is not None:
+            text = text.replace(self._key, "***")
+        text = "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
+        return text[:SAID] + ("…" if len(text) > SAID else "")
+
+
+class _Page(Exchange):
+    """A page about the server, of which no more is kept in memory than it may have."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.status = 0
+        self.content = bytearray()
+
+    def head(self, status: int, kind: str, packing: str) -> None:  # noqa: ARG002 - as it is
+        self.status = status
+
+    def data(self, data: bytes) -> None:
+        self.content += data
+        if len(self.content) > LARGEST_PAGE:
+            raise Failed("too large", f"{self._path} has more than {LARGEST_PAGE >> 20} MiB")
+
+    def end(self) -> None:
+        """The page is whole."""
+
+
+class Streamed(Exchange):
+    """Reads a stream until the answer is complete, then to its end."""
+
+    def __init__(self, answer: StreamedAnswer, listener: Listener) -> None:
+        self._answer = answer
+        self._listener = listener
+        self._events = EventStream()
+        self._done = False
+        self._refusal: _Refusal | None = None
+
+    def head(self, status: int, kind: str, packing: str) -> None:
+        if status != 200 or kind != "text/event-stream" or packing not in ("", "identity"):
+            self._refusal = _Refusal(status, kind, packing)
+
+    def data(self, data: bytes) -> None:
+        if self._refusal is not None:
+            self._refusal.data(data)
+            return
+        self._listener.heard()
+        if not self._done:
+            self._take(self._events.feed(data))
+
+    def end(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal.failure()
+        if not self._done:
+            self._take(self._events.close())
+        if self._done:
+            return
+        # Some servers have no word for the end: the stream's own end says it.
+        answer = self._answer
+        if answer.finish is None:
+            raise Failed("stream ended early", _so_far(answer))
+        answer.complete = True
+        self._listener.complete()
+
+    def _take(self, block: bytes) -> None:
+        answer, before = self._answer, self._answer.events
+        if new := answer.take(block):
+            self._listener.tokens(new)
+        if (came := answer.events - before) > 1:
+            answer.joined += came - 1
+        if answer.complete:
+            self._done = True
+            self._listener.complete()
+
+
+@dataclass
+class _Refusal:
+    """An answer that is no stream of events, of which a part is read."""
+
+    status: int
+    kind: str
+    packing: str
+    content: bytes = b""
+
+    def data(self, data: bytes) -> None:
+        self.content += data
+        if len(self.content) >= ERROR_BYTES:
+            raise self.failure()
+
+    def failure(self) -> Failed:
+        try:
+            reason = error_text(parse_json(self.content))
+        except ValueError:
+            reason = ""
+        reason = reason or self.content[:ERROR_BYTES].decode("utf-8", "replace")
+        if self.status != 200:
+            return refused(self.status, reason)
+        if self.packing not in ("", "identity"):
+            return Failed("no event stream", f"it is packed ({self.packing}), unasked")
+        return Failed("no event stream", f"the answer is {self.kind or 'of no type'}: {reason}")
+
+
+def encode(fields: Mapping[str, Any]) -> bytes:
+    """Return a request's fields as JSON; a text with half a character is refused."""
+    try:
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError as error:
+        text = error.object[max(0, error.start - 20) : error.start + 20]
+        raise engine_error(
+            f"a request cannot be sent: its text has a lone surrogate, near {text!a}; correct "
+            "the data set, or served_model",
+        ) from None
+
+
+def _so_far(answer: StreamedAnswer) -> str:
+    if not answer.started:
+        return "it had no text"
+    tokens = answer.tokens
+    return "after text without its end" if tokens is None else f"after {tokens} tokens"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompt:
+    """One sample as a field of a request, and its tokens; None where they are not known.
+
+    Attributes:
+        ids, text: What it is made of, one of both.
+        fewest: Fewer tokens than this it cannot have.
+    """
+
+    fields: Mapping[str, Any]
+    tokens: int | None
+    ids: Sequence[int] = ()
+    text: str = ""
+    fewest: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Body:
+    """A request that is ready to be sent, as JSON.
+
+    Attributes:
+        prompt_tokens: Of the prompt; None: not known.
+        fewest: Fewer tokens than this the prompt cannot have.
+        exact: The server must count just `prompt_tokens`; else it may add a template or a token.
+        length: How long the answer is to be.
+        offers_tools: Calls of tools are the answer.
+        salt: What makes the prompt another one; None: nothing does.
+        place: What it replaces in `data`.
+    """
+
+    data: bytes
+    prompt_tokens: int | None
+    fewest: int = 0
+    exact: bool = True
+    length: int | None = None
+    offers_tools: bool = False
+    salt: Salt | None = None
+    place: SaltPlace | None = None
+
+    def of(self, key: str) -> bytes:
+        """Return what is sent with the salt of a key, see `Salt`; "": as it is."""
+        if not key or self.salt is None or self.place is None:
+            return self.data
+        salt = self.salt.text(key, self.place.words)
+        return self.data[: self.place.begin] + salt + self.data[self.place.end :]
+
+    def tokens_of(self, key: str) -> int | None:
+        """Return the tokens of the prompt with that salt."""
+        if not key or self.salt is None or self.prompt_tokens is None:
+            return self.prompt_tokens
+        return self.prompt_tokens + self.salt.tokens(key)
+
+
+def as_text(tokenizer: Any, ids: Sequence[int]) -> tuple[str, bool]:
+    """Return token ids as text, and whether the tokenizer makes the same ids of it again.
+
+    What it puts before every text is left out, because the server's does it too.
+    """
+    added = list(tokenizer("")["input_ids"])
+    begin = len(added) if list(ids[: len(added)]) == added else 0
+    for start in sorted({begin, 0}, reverse=True):
+        text = str(
+            tokenizer.decode(
+                list(ids[start:]), skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
+        )
+        if list(tokenizer(text)["input_ids"]) == list(ids):
+            return text, True
+    return text, False
+
+
+@dataclass(kw_only=True, slots=True)
+class Bodies:
+    """Prompts of the loaded samples as requests, by data set index.
+
+    Attributes:
+        chat: Text is sent as a user's message.
+        as_they_are: The data set's text is sent unchanged.
+        salted: Timed runs ask other prompts each, of the same lengths.
+        count: Returns the tokens of texts; None: no tokenizer is at hand.
+        prompts: Makes checked token ids of samples otherwise.
+        tokenizer: Returns the model's; called where a server takes nothing but text.
+        seed_of: Gives by what a sample's answer is drawn, None: nothing that is told.
+    """
+
+    dataset: Dataset
+    chat: bool
+    as_they_are: bool
+    prompts: TokenPrompts
+    tokenizer: Callable[[], Any]
+    seed_of: Callable[[int], int | None] = lambda _: None
+    salted: bool = False
+    count: Count | None = None
+    _salts: dict[str, Salt | None] = field(default_factory=dict)
+    _bodies: dict[int, Body] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    def __getitem__(self, index: int) -> Body:
+        return self._bodies[index]
+
+    def prompt(self, index: int, form: str) -> Prompt:
+        """Return a sample as "tokens" or as "text", for a question outside a run."""
+        return self._made(index, form)[0]
+
+    def load(self, indices: Sequence[int], form: str, fields: Mapping[str, Any]) -> None:
+        new = [index for index in indices if index not in self._bodies]
+        shared = encode(fields)
+        changed = []
+        counts = self._counts(new[: max(0, MOST_COUNTED - len(self._bodies))])
+        for index in new:
+            prompt, same = self._made(index, form)
+            if not same:
+                changed.append(index)
+            length = own_length(self.dataset, index)
+            more = self.of_sample(index, fields, length)
+            rest = encode({**fields, **more}) if more else shared
+            data = encode(prompt.fields)[:-1] + b"," + rest[1:]
+            salt = self._salt(form)
+            self._bodies[index] = Body(
+                data=data,
+                prompt_tokens=counts.get(index, prompt.tokens),
+                fewest=prompt.fewest,
+                exact=index not in counts,
+                length=length,
+                salt=salt,
+                place=salt.place(data) if salt else None,
+            )
+        if changed:
+            raise engine_error(
+                f"{len(changed)} of {len(new)} prompts are not the same token ids after they were "
+                f"made text for this server and tokenised again (the first is sample {changed[0]}"
+                "); use a server that takes prompts of token ids, as vLLM, or a data set of text",
+            )
+
+    def unload(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            self._bodies.pop(index, None)
+
+    def of_sample(
+        self, index: int, fields: Mapping[str, Any], length: int | None
+    ) -> dict[str, int]:
+        """Return what a seed and a length of its own change in the fields of a request."""
+        seed, fewest = self.seed_of(index), fields.get("min_tokens")
+        changed = {} if seed is None else {"seed": seed}
+        if length is not None:
+            changed |= {"max_tokens": length}
+            changed |= {} if fewest is None else {"min_tokens": min(fewest, length)}
+        return changed
+
+    def _counts(self, indices: Sequence[int]) -> dict[int, int]:
+        """Return the tokens of text that is sent as it is, where a tokenizer is at hand."""
+        if self.count is None or not self.as_they_are:
+            return {}
+        texts = [_checked(index, self.dataset.input(index)) for index in indices]
+        return dict(zip(indices, self.count(texts), strict=True))
+
+    def _salt(self, form: str) -> Salt | None:
+        if self.salted and form not in self._salts:
+            few = (self._made(index, form)[0] for index in range(min(FEW, len(self.dataset))))
+            parts = [(prompt.ids, prompt.text) for prompt in few]
+            made_up = bool(getattr(self.dataset, "made_up", False))
+            self._salts[form] = salt_for(parts, self.count, replaces=made_up)
+        return self._salts.get(form)
+
+    def _made(self, index: int, form: str) -> tuple[Prompt, bool]:
+        if self.as_they_are:
+            return self._text(_checked(index, self.dataset.input(index)), None), True
+        self.prompts.load([index])
+        ids = self.prompts[index]
+        self.prompts.unload([index])
+        if form == "tokens":
+            return Prompt(fields={"prompt": ids}, tokens=len(ids), ids=ids), True
+        text, same = as_text(self.tokenizer(), ids)
+        return self._text(text, len(ids) if same else None), same
+
+    def _text(self, text: str, tokens: int | None) -> Prompt:
+        fields: dict[str, Any] = {"prompt": text}
+        if self.chat:
+            fields = {"messages": [{"role": "user", "content": text}]}
+        return Prompt(
+            fields=fields,
+            tokens=None if self.chat else tokens,
+            text=text,
+            fewest=math.ceil(FEWEST_TOKENS * len(text.split())),
+        )
+
+
+def _checked(index: int, prompt: Any) -> str:
+    if isinstance(prompt, str) and prompt:
+        return prompt
+    fault = "is an empty prompt; leave it out of the data set"
+    if not isinstance(prompt, str):
+        fault = (
+            f"is {type(prompt).__name__}, but the first one is text; a data set gives one of both"
+        )
+    raise refused_sample(index, fault)

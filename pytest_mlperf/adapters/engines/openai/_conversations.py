@@ -1,0 +1,156 @@
+"""Turns of conversations as requests: messages with all that came before, salt, session header."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_mlperf import Sink
+from pytest_mlperf.adapters.engines import refused_sample
+from pytest_mlperf.adapters.engines.openai._client import Bodies, Body, Prompt, encode
+from pytest_mlperf.adapters.engines.openai._salt import Salt, SaltPlace, salt_of
+from pytest_mlperf.extension import own_length
+
+OURS = frozenset(
+    {"host", "user-agent", "accept", "accept-encoding", "authorization", "connection", "upgrade"}
+    | {"content-type", "content-length", "transfer-encoding", "expect", "te", "trailer"}
+)
+"""Headers that requests have anyway, or that would change how they are read."""
+
+CONTENT, PARTS = b'{"content":"', b'"content":['
+
+PART_SALT = Salt(around=(b'{"type":"text","text":"', b'"},'))
+"""Of a user's message in parts, as text and pictures: a part of its own, before the others."""
+
+HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
+"""A header's name, RFC 9110."""
+
+
+def is_header(name: str) -> bool:
+    """Whether requests may have a further header of this name."""
+    return bool(HEADER.fullmatch(name)) and name.lower() not in OURS
+
+
+def session_of(sink: Sink, sample: int) -> str:
+    """Return what a sink calls the conversation under way; "": the sample is asked alone."""
+    ask = getattr(sink, "session", None)
+    return str(ask(sample)) if callable(ask) else ""
+
+
+def is_chat_of_parts(message: Mapping[str, Any]) -> bool:
+    """Whether a user says this in parts, as text and pictures."""
+    return message.get("role") == "user" and isinstance(message.get("content"), list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnBody(Body):
+    """A turn of a conversation, in parts that it shares with the other turns.
+
+    Attributes:
+        data: Up to the text of the first user's message, before which a salt is put.
+        rest: That message's text, and further messages.
+        end: The other fields.
+    """
+
+    rest: Sequence[bytes]
+    end: bytes
+    with_salt: bool
+
+    def of(self, key: str) -> bytes:
+        salt = salt_of(key) if key and self.with_salt else b""
+        return b"".join((self.data, salt, b",".join(self.rest), self.end))
+
+
+@dataclass(kw_only=True, slots=True)
+class TurnBodies(Bodies):
+    """Turns of conversations as requests; what turns have in common is kept once."""
+
+    _kept: dict[bytes, bytes] = field(default_factory=dict)
+
+    def prompt(self, index: int, form: str) -> Prompt:  # noqa: ARG002 - a chat has one form
+        return Prompt(fields=self._asked(index), tokens=None)
+
+    def load(
+        self,
+        indices: Sequence[int],
+        form: str,  # noqa: ARG002 - a chat has one form
+        fields: Mapping[str, Any],
+    ) -> None:
+        seen: dict[int, tuple[Any, bytes]] = {}
+        for index in indices:
+            if index in self._bodies:
+                continue
+            asked, length = self._asked(index), own_length(self.dataset, index)
+            more = self.of_sample(index, fields, length)
+            messages, parts = asked.pop("messages"), list[bytes]()
+            for message in messages:
+                # A message is kept beside its number, which no other one can have meanwhile.
+                kept = seen.get(id(message)) or (message, self._once(encode(message)))
+                seen[id(message)] = kept
+                parts.append(kept[1])
+            self._bodies[index] = self._turn(
+                index, messages, parts, {**asked, **fields, **more}, length
+            )
+
+    def unload(self, indices: Sequence[int]) -> None:
+        Bodies.unload(self, indices)
+        if not self._bodies:
+            self._kept.clear()
+
+    def _asked(self, index: int) -> dict[str, Any]:
+        asked = self.dataset.input(index)
+        messages = asked.get("messages") if isinstance(asked, Mapping) else None
+        if not messages or not all(isinstance(each, Mapping) for each in messages):
+            fault = "is no conversation, which has messages; a data set gives one or the other"
+            raise refused_sample(index, fault)
+        return dict(asked)
+
+    def _turn(
+        self,
+        index: int,
+        messages: Sequence[Mapping[str, Any]],
+        parts: Sequence[bytes],
+        fields: Mapping[str, Any],
+        length: int | None,
+    ) -> Body:
+        """Cut the first user's message in two: a salt may come between, but for one of parts."""
+        users = (
+            place
+            for place, message in enumerate(messages)
+            if message.get("role") == "user" and isinstance(message.get("content"), str)
+        )
+        tools = bool(fields.get("tools"))
+        if (first := next(users, None)) is None:
+            of_parts = (n for n, message in enumerate(messages) if is_chat_of_parts(message))
+            if (first := next(of_parts, None)) is not None:
+                end = self._once(b"]," + encode(fields)[1:])
+                before = b'{"messages":[' + b"".join(part + b"," for part in parts[:first])
+                data = before + b",".join(parts[first:]) + end
+                at = data.index(PARTS, len(before)) + len(PARTS)
+                return Body(
+                    data=data,
+                    prompt_tokens=None,
+                    length=length,
+                    offers_tools=tools,
+                    salt=PART_SALT if self.salted else None,
+                    place=SaltPlace(begin=at, end=at),
+                )
+            raise refused_sample(index, "is a conversation in which no user says anything")
+        user = dict(messages[first])
+        text = encode({"content": user.pop("content")})[len(CONTENT) :]
+        before = b"".join(part + b"," for part in parts[:first])
+        opening = encode({**user, "content": ""})[:-2]
+        return TurnBody(
+            data=self._once(b'{"messages":[' + before + opening),
+            prompt_tokens=None,
+            length=length,
+            rest=(self._once(text), *parts[first + 1 :]),
+            end=self._once(b"]," + encode(fields)[1:]),
+            with_salt=self.salted,
+            offers_tools=tools,
+        )
+
+    def _once(self, data: bytes) -> bytes:
+        return self._kept.setdefault(data, data)

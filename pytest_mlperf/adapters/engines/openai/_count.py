@@ -1,0 +1,113 @@
+"""Output tokens by a reference tokenizer, as MLPerf Endpoints counts them.
+
+Rules of mlcommons/endpoints at ea3327530376fef63d706f4105612e17c2c80a8d (2026-08-21): text alone is
+tokenised without special tokens; an answer with reasoning or calls of tools goes through the chat's
+template, less that of an empty answer. Tokens after the first piece are counted apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pytest_mlperf import RunError
+from pytest_mlperf.adapters.engines import engine_error
+from pytest_mlperf.extension import text_of
+
+Piece = tuple[str, Any]
+"""What an event added to an answer: "text" or "reasoning" with a text, "tools" with their calls."""
+
+ASKED = {"role": "user", "content": "x"}
+"""What stands before an answer in the template."""
+
+
+class ReferenceCount:
+    """Counts answers; slow, so that nothing is counted while anything is timed."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        """Look once at what the template writes around an empty answer.
+
+        Args:
+            tokenizer: Of transformers.
+        """
+        self._tokenizer = tokenizer
+        self._frame: int | None = None
+        if getattr(tokenizer, "chat_template", None):
+            with contextlib.suppress(RunError):  # one that wants more than a question and an answer
+                self._frame = self._templated({"role": "assistant", "content": ""})
+
+    def counts(self, answers: Mapping[int, Sequence[Piece]]) -> dict[int, tuple[int, int]]:
+        """Return the tokens of each answer, and those after its first piece."""
+        plain = [id_ for id_, pieces in answers.items() if all(k == "text" for k, _ in pieces)]
+        parts = (part for id_ in plain for part in (answers[id_], answers[id_][1:]))
+        lengths = self._lengths([joined(text for _, text in part) for part in parts])
+        counted = dict(zip(plain, zip(lengths[::2], lengths[1::2], strict=True), strict=True))
+        others = {id_: answers[id_] for id_ in answers if id_ not in counted}
+        return counted | {
+            id_: (self._message(pieces), self._message(pieces[1:]))
+            for id_, pieces in others.items()
+        }
+
+    def _lengths(self, texts: Sequence[str]) -> list[int]:
+        if not texts:
+            return []
+        encoded = self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        return [len(ids) for ids in encoded]
+
+    def _message(self, pieces: Iterable[Piece]) -> int:
+        """Count an answer of several kinds; without a template each kind by itself."""
+        pieces = list(pieces)
+        text, reasoning = (joined(v for k, v in pieces if k == kind) for kind in KINDS)
+        calls = merged([v for k, v in pieces if k == "tools"])
+        if self._frame is None:
+            parts = [reasoning, text, json.dumps(calls) if calls else ""]
+            return sum(self._lengths([part for part in parts if part]))
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        if calls:
+            message["tool_calls"] = calls
+        return max(0, self._templated(message) - self._frame)
+
+    def _templated(self, message: Mapping[str, Any]) -> int:
+        try:
+            ids = self._tokenizer.apply_chat_template(
+                [ASKED, message], tokenize=True, add_generation_prompt=False, return_dict=False
+            )
+        except Exception as error:  # whatever a template of somebody raises
+            raise engine_error(
+                f"the tokenizer's chat template takes no such answer: {text_of(error)}"
+            ) from error
+        return len(ids)
+
+
+KINDS = ("text", "reasoning")
+
+
+def joined(texts: Iterable[str]) -> str:
+    """Join texts; JSON may carry a character in two halves, of which one alone is none."""
+    return "".join(texts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def merged(pieces: Iterable[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Put together calls of tools that came in pieces; their arguments as a table where they are.
+
+    Args:
+        pieces: What each event had: calls by their `index`, arguments as parts of a text.
+    """
+    calls: dict[int, dict[str, Any]] = {}
+    for call in (call for piece in pieces for call in piece):
+        place, added = call.get("index"), call.get("function")
+        parts = added if isinstance(added, dict) else {}
+        function = calls.setdefault(
+            place if isinstance(place, int) else 0, {"name": "", "arguments": ""}
+        )
+        for key in function:
+            value = parts.get(key) or ""
+            function[key] += value if isinstance(value, str) else json.dumps(value)
+    for function in calls.values():
+        with contextlib.suppress(ValueError, RecursionError):
+            function["arguments"] = json.loads(function["arguments"] or "{}")
+    return [{"type": "function", "function": each} for _, each in sorted(calls.items())]

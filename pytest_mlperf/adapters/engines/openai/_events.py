@@ -1,0 +1,430 @@
+"""Server-sent events, what the events of one answer say, and how a request can fail."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from pytest_mlperf.adapters.engines.openai._count import Piece
+from pytest_mlperf.adapters.engines.serving import whole_number, words
+
+END = b"[DONE]"
+"""Payload of the last event; some servers leave it out."""
+
+FIELDS = (b":", b"event:", b"id:", b"retry:", b"data:")
+"""Starts of a line of an event; the first is a comment."""
+
+BOM = b"\xef\xbb\xbf"
+
+LARGEST_EVENT = 1 << 20
+"""Bytes of one event; those of servers have hundreds."""
+
+IDS = re.compile(rb'"token_ids": ?\[([^\]]*)\]')
+
+CHOICE, UNFINISHED = b'"choices":[{', b'"finish_reason":null'
+"""Where what a server says begins, and where it ends in an event that is not the last one."""
+
+BESIDE = {
+    "reasoning_content": "reasoning",
+    "reasoning": "reasoning",
+    "tool_calls": "tools",
+    "function_call": "tools",
+    "refusal": "text",
+}
+"""What a piece of a chat's answer may have in place of text, and of which kind it is: its first
+token is the answer's."""
+
+BLANKS = " \t\r\n"
+
+REASONING = frozenset(key for key, kind in BESIDE.items() if kind == "reasoning")
+
+VISIBLE = re.compile(
+    rb'"(content|text|refusal)": ?"(?:\\[nrt]| )*+[^" ]|"(tool_calls|function_call)": ?[\[{]+ ?"'
+)
+"""In an event: a field that is more than reasoning and white space."""
+
+SHOWN = 120
+
+LONGEST_NAME = 200
+"""Characters of a name that are read."""
+
+FINISHES = frozenset({"stop", "length", "eos_token", "tool_calls", "function_call"})
+"""Reasons why a complete answer ends: at an end token, at max_tokens, or with calls of tools."""
+
+
+class Failed(Exception):
+    """One request failed."""
+
+    def __init__(self, kind: str, detail: str = "", *, status: int | None = None) -> None:
+        super().__init__(f"{kind}: {detail}" if detail else kind)
+        self.kind = kind
+        self.detail = detail
+        self.status = status
+
+
+def refused(status: int, reason: str) -> Failed:
+    """Return the failure of a request that a server answered with another status than 200."""
+    words = HTTPStatus(status).phrase if status in set(HTTPStatus) else "unknown status"
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        words = "rate limit"
+    return Failed(f"HTTP {status} ({words})", reason, status=status)
+
+
+class EventStream:
+    """Cuts a stream of bytes into whole events.
+
+    Lines end with LF, CRLF or CR.
+    """
+
+    __slots__ = ("_after_cr", "_begun", "_rest")
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._begun = self._after_cr = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the events that `data` completes, their lines ended by LF."""
+        if self._after_cr or b"\r" in data:
+            data = self._line_feeds(data)
+        if self._rest:
+            data = self._rest + data
+        if not self._begun and len(data) >= len(BOM):
+            data = data.removeprefix(BOM)
+            self._begun = True
+        end = data.rfind(b"\n\n") + 2
+        if end == 1:
+            self._rest = data
+        else:
+            data, self._rest = data[:end], data[end:]
+        if len(self._rest) > LARGEST_EVENT:
+            raise Failed("malformed event", f"it has more than {LARGEST_EVENT >> 20} MiB")
+        return data if end > 1 else b""
+
+    def close(self) -> bytes:
+        """Return the last event where a server left out the empty line after it."""
+        rest, self._rest = self._rest.removeprefix(BOM).strip(b"\n"), b""
+        last = payload(rest) if rest.startswith(b"data:") else b""
+        # Half an event is no broken one: the stream ended early.
+        return rest + b"\n\n" if last == END or last.endswith(b"}") else b""
+
+    def _line_feeds(self, data: bytes) -> bytes:
+        """Return lines ended by LF; JSON escapes CR, so it only ends lines."""
+        if self._after_cr:  # that line has ended
+            data = data.removeprefix(b"\n")
+        self._after_cr = data.endswith(b"\r")
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def payload(block: bytes) -> bytes:
+    """Return what an event of some lines carries; b"" for a comment."""
+    if block.startswith(b"data:") and b"\n" not in block:
+        return block[6:] if block[5:6] == b" " else block[5:]
+    lines = [line for line in block.split(b"\n") if line]
+    for line in lines:
+        if not line.startswith(FIELDS):
+            raise Failed("malformed event", f"not a line of an event: {shown(line)}")
+    return b"\n".join([line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")])
+
+
+@dataclass(kw_only=True, slots=True)
+class StreamedAnswer:
+    """One answer, as its events tell it; text and token ids are kept where anyone reads them.
+
+    Attributes:
+        pieces: What came in order, of any kind, kept as text is.
+        n_ids: How many token ids came, kept or not.
+        completion_tokens: The server's count; None until it says one, as that of the prompt's.
+        accepted: Tokens of a draft or prediction that it accepted, where it says so.
+        cached: Tokens of the prompt that it had in its cache; None: it does not say.
+        model, build: What the server calls its model, and the set-up of it; "": it does not say.
+        finish: Why it ended; None until it did.
+        fields: Fields of its events in which more than white space came: "content" or "text",
+            and those of `BESIDE`. Events that are not parsed add the first that is no reasoning.
+        started: Text or token ids came.
+        complete: Nothing more is needed of its stream.
+        events: Messages with a part of the answer; from the first on, all but its empty end.
+        joined: Those after the first that came in one read of the socket with an earlier one.
+        first_ids: Token ids in the first of them.
+        first_count: The server's count of tokens with the first of them; 0: it gave none.
+        reasoning_tokens: Tokens of reasoning as the server counts them, shown or not.
+        shows_reasoning: Reasoning is part of what came.
+    """
+
+    keeps: bool
+    text: list[str] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    n_ids: int = 0
+    completion_tokens: int | None = None
+    prompt_tokens: int | None = None
+    accepted: int = 0
+    cached: int | None = None
+    model: str = ""
+    build: str = ""
+    finish: str | None = None
+    fields: set[str] = field(default_factory=set)
+    started: bool = False
+    complete: bool = False
+    events: int = 0
+    joined: int = field(default=0, compare=False)
+    first_ids: int = 0
+    first_count: int = 0
+    reasoning_tokens: int = 0
+    shows_reasoning: bool = False
+
+    @property
+    def tokens(self) -> int | None:
+        """Its tokens as the server counts them, or else its token ids; None where neither came."""
+        if self.completion_tokens is not None:
+            return self.completion_tokens
+        return self.n_ids or None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether its reader gets nothing: no text, no refusal and no calls."""
+        return self.fields <= REASONING
+
+    @property
+    def hidden(self) -> int:
+        """Tokens of reasoning that the server counted and did not send: no more than fit."""
+        if self.shows_reasoning or not self.reasoning_tokens:
+            return 0
+        room = (self.tokens or 0) - max(self.events, self.n_ids)
+        return max(0, min(self.reasoning_tokens, room))
+
+    @property
+    def visible(self) -> int:
+        """Tokens that were sent."""
+        return (self.tokens or 0) - self.hidden
+
+    @property
+    def in_first(self) -> int:
+        """Visible tokens of the first message; 0 if neither ids nor a running count tell them."""
+        left = (self.tokens or 0) - self.first_count
+        if self.first_count and not self.first_ids and left >= self.events - 1 > 0:
+            return max(1, self.visible - left)
+        return self.first_ids
+
+    @property
+    def after_first(self) -> int:
+        """Visible tokens after the first message; 0 if all of them came in it."""
+        if self.events < 2:  # an end token may follow that is counted and not sent
+            return int(self.visible == 2 and self.first_ids < 2)
+        return max(1, self.visible - max(1, self.in_first))
+
+    def is_of(self, models: Collection[str]) -> bool:
+        """Whether a model of these names answered: "name@revision" is one, "": it does not say."""
+        return not self.model or bool({self.model, self.model.partition("@")[0]} & {*models})
+
+    def take(self, events: bytes) -> int:
+        """Read whole events; return the tokens surely new: token ids, or 1 for the first text.
+
+        Only events that may say something new are parsed: the first ones, those with usage, an
+        error or the end, and all of them where the answer is kept. Of the others that came together
+        token ids are counted by their commas, in one pass over all.
+        """
+        new, begin = 0, 0
+        skips = not self.keeps
+        while begin < len(events) and not self.complete:
+            if skips and self.started:
+                skips = False
+                ends = events.find(b'"finish_reason":"', begin)
+                end = len(events) if ends < 0 else events.rfind(b"\n\n", begin, ends) + 2
+                if end > begin + 1 and (added := _added(events[begin:end])) is not None:
+                    ids, count = added
+                    if self.is_empty and (shows := VISIBLE.search(events, begin, end)):
+                        self.fields.add((shows[1] or shows[2]).decode())
+                    self.n_ids += ids
+                    self.events += count
+                    self.completion_tokens = None
+                    new += ids
+                    begin = end
+                    continue
+            end = events.find(b"\n\n", begin)
+            content = payload(events[begin:end])
+            if content == END:
+                self.complete = self.finish is not None
+            elif content:
+                new += self._read(content)
+            begin = end + 2
+        return new
+
+    def _read(self, content: bytes) -> int:
+        try:
+            event = json.loads(content)
+        except (ValueError, RecursionError):
+            raise Failed("malformed event", f"no JSON: {shown(content)}") from None
+        if not isinstance(event, dict):
+            raise Failed("malformed event", f"no JSON object: {shown(content)}")
+        if problem := error_text(event):
+            raise Failed("error in the stream", problem)
+        try:
+            choices = event.get("choices") or ()
+            if len(choices) > 1 or (choices and choices[0].get("index")):
+                raise Failed("several answers", f"one was asked for: {shown(content)}")
+            self.model, self.build = (
+                str(event.get(name) or before)[:LONGEST_NAME]
+                for name, before in (("model", self.model), ("system_fingerprint", self.build))
+            )
+            new = self._choice(choices[0]) if choices else 0
+            self._usage(event.get("usage"))
+            if self.events == 1:
+                self.first_count = self.completion_tokens or 0
+        except (TypeError, AttributeError, KeyError, ValueError):
+            raise Failed(
+                "malformed event", f"not as OpenAI's API has them: {shown(content)}"
+            ) from None
+        return new
+
+    def _choice(self, choice: dict[str, Any]) -> int:
+        delta = choice.get("delta")
+        text = (choice if delta is None else delta).get("text" if delta is None else "content")
+        beside = [key for key in BESIDE if delta.get(key)] if delta else []
+        self.fields.update(beside, ["content"] if str(text or "").strip(BLANKS) else [])
+        ids = choice.get("token_ids") or []
+        if not isinstance(text or "", str) or not isinstance(ids, list):
+            raise TypeError("text is no text, or token ids are no list")
+        reason = choice.get("finish_reason") or None
+        if text or beside or ids or reason is None:
+            self.completion_tokens = None  # a count before this one was of less
+        if reason is not None:
+            if reason not in FINISHES:
+                raise Failed(f"finish_reason {str(reason)[:40]!r}", "the server gave up an answer")
+            self.finish = reason
+        first = not self.started and bool(text or beside or ids)
+        self.started |= first
+        if first:
+            self.first_ids = len(ids)
+            self.shows_reasoning = (text or "").startswith("<think")
+        if delta and any(map(delta.get, REASONING)):
+            self.shows_reasoning = True
+        self.events += bool(text or beside or ids) or (self.started and reason is None)
+        self.n_ids += len(ids)
+        if self.keeps:
+            self.ids += map(whole_number, ids)
+            self.text += [text] if text else []
+            self.pieces += _pieces(delta or {}, text)
+        return len(ids) or int(first)
+
+    def _usage(self, usage: dict[str, Any] | None) -> None:
+        if not usage or usage.get("completion_tokens") is None:
+            return
+        self.completion_tokens = whole_number(usage["completion_tokens"])
+        if usage.get("prompt_tokens") is not None:
+            self.prompt_tokens = whole_number(usage["prompt_tokens"])
+        of_prompt = usage.get("prompt_tokens_details") or {}
+        if of_prompt.get("cached_tokens") is not None:
+            self.cached = whole_number(of_prompt["cached_tokens"])
+        details = usage.get("completion_tokens_details") or {}
+        if details.get("accepted_prediction_tokens") is not None:
+            self.accepted = whole_number(details["accepted_prediction_tokens"])
+        if details.get("reasoning_tokens") is not None:
+            self.reasoning_tokens = whole_number(details["reasoning_tokens"])
+        # Before the end it is a running count.
+        self.complete = self.finish is not None
+
+
+def _pieces(delta: dict[str, Any], text: str | None) -> Iterator[Piece]:
+    """Yield what an event adds to an answer, of each kind once: some servers send two names."""
+    added = {BESIDE[key]: delta[key] for key in reversed(BESIDE) if delta.get(key)}
+    for kind, value in added.items():
+        calls = [{"function": value}] if isinstance(value, dict) else value
+        if not isinstance(calls, list if kind == "tools" else str):
+            raise TypeError(f"{kind} is neither text nor calls")
+        yield kind, [each for each in calls if isinstance(each, dict)] if kind == "tools" else calls
+    if text:
+        yield "text", text
+
+
+def error_text(body: Any) -> str:
+    """Return what an object of a server says went wrong; "" where it tells of no error."""
+    if not isinstance(body, dict):
+        return ""
+    error = body.get("error") or body.get("detail")
+    if body.get("object") == "error" or ("message" in body and "choices" not in body):
+        error = error or body
+    if isinstance(error, dict):
+        error = error.get("message") or error
+    if isinstance(error, list):  # pydantic's list of what is wrong with a request
+        error = "; ".join(
+            words(item.get("msg", item) if isinstance(item, dict) else item) for item in error
+        )
+    return words(error) if error else ""
+
+
+def shown(data: bytes) -> str:
+    """Return the start of foreign bytes, in one line and without control characters."""
+    text = data[:SHOWN].decode("utf-8", "replace")
+    return repr(text) + ("…" if len(data) > SHOWN else "")
+
+
+def _added(events: bytes) -> tuple[int, int] | None:
+    """Count token ids and events that have nothing but more text or token ids; else None."""
+    added = _added_alike(events)
+    return _only_adds(events) if added is None else added
+
+
+def _added_alike(events: bytes) -> tuple[int, int] | None:
+    """Do so in few passes where all events are as the first one but for text and token ids.
+
+    An event is a head up to its choice, what the choice says, and a tail from `finish_reason` on,
+    in which token ids may stand. The tail of one and the head of the next are searched as one long
+    text, which takes a quarter of the time of several short ones. Whatever else an event said would
+    have a name in quotes, and these are counted.
+    """
+    first = events[: events.find(b"\n\n") + 2]
+    begins, ends = first.find(CHOICE) + len(CHOICE), first.find(UNFINISHED)
+    if begins < len(CHOICE) or ends < begins or _only_adds(first) is None:
+        return None
+    head, tail = first[:begins], first[ends:]
+    count, odd = divmod(events.count(b"\n"), 2)
+    if odd or _quotes(events) != count * _quotes(first):
+        return None
+    before, has_ids, after = tail.partition(b'"token_ids":[')
+    if has_ids:
+        tail = after[after.find(b"]") :]
+        if events.count(before + has_ids) != count:
+            return None
+    if not events.endswith(tail) or events.count(tail + head) != count - 1:
+        return None
+    return _ids_in(events), count
+
+
+def _quotes(events: bytes) -> int:
+    """Count the quotes that are not part of a text."""
+    return events.count(b'"') - events.count(b'\\"')
+
+
+def _ids_in(events: bytes) -> int:
+    ids: list[bytes] = IDS.findall(events)
+    joined = b"".join(ids)
+    if joined.translate(None, b"0123456789,"):
+        return sum(each.count(b",") + 1 for each in ids if each.strip())
+    return joined.count(b",") + len(ids) - ids.count(b"")
+
+
+def _only_adds(events: bytes) -> tuple[int, int] | None:
+    """Count token ids and events that have nothing but more text or token ids; else None.
+
+    In a JSON string every quote is escaped, so that no text looks like one of these keys.
+    """
+    count = events.count(b"}\n\ndata: {") + 1
+    whole = events.startswith(b"data: {") and events.endswith(b"}\n\n")
+    if not whole or events.count(b"\n") != 2 * count:
+        return None
+    if b'"error"' in events:
+        return None
+    if events.count(b'"choices":[{') == count:
+        null = b"null"
+    elif events.count(b'"choices": [{') == count:
+        null = b" null"
+    else:
+        return None
+    for key in (b'"finish_reason":', b'"usage":'):
+        if (times := events.count(key)) and times != events.count(key + null):
+            return None
+    return _ids_in(events), count

@@ -1,0 +1,139 @@
+"""The same client on a server that computes nothing: what it reaches is what it can do at most."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pytest_mlperf import Engine, Sink
+from pytest_mlperf.adapters.connections import new_loop
+from pytest_mlperf.adapters.engines import engine_error
+from pytest_mlperf.adapters.engines.llm.generation import Generation
+from pytest_mlperf.adapters.engines.llm.streaming import Streams
+from pytest_mlperf.adapters.engines.openai._client import Bodies, Body, Client
+from pytest_mlperf.adapters.engines.openai._events import StreamedAnswer
+from pytest_mlperf.adapters.engines.openai._traffic import Checks, Traffic
+from pytest_mlperf.extension import ChildProcess
+
+SERVER = Path(__file__).with_name("_null_server.py")
+
+START_S = 30.0
+"""A Python that takes longer to start is on a machine where nothing can be measured."""
+
+END_S, KILLED_S = 2.0, 5.0
+
+LONGEST = 64
+"""A port has fewer digits."""
+
+
+class Uncounted(Checks):
+    """Refuses nothing: the server's answers have another length than what was asked for."""
+
+    def passed(
+        self,
+        answer: StreamedAnswer,
+        body: Body,  # noqa: ARG002 - as checks have it
+        index: int,  # noqa: ARG002
+        sink: Sink,  # noqa: ARG002
+        sent: int | None,  # noqa: ARG002
+    ) -> int:
+        return answer.tokens or 0
+
+
+def drive(
+    undo: contextlib.ExitStack, client: Client, traffic: Traffic, concurrency: int
+) -> tuple[Streams, str]:
+    """Answer samples by a traffic until `undo` is closed; return how, and on which event loop."""
+    loop, kind = new_loop()
+    streams = Streams(traffic.answer, concurrency=concurrency, loop=loop)
+    undo.callback(streams.close)
+    streams.run(client.open())
+    undo.callback(lambda: streams.run(traffic.close()))
+    return streams, kind
+
+
+@contextlib.contextmanager
+def null_server(tokens: int, writes: int, api: str, *, ids: bool) -> Iterator[str]:
+    """Start a server that answers with so many tokens in so many writes, yield its address."""
+    command = [sys.executable, "-I", "-S", str(SERVER), "--tokens", str(tokens), "--api", api]
+    child = ChildProcess(
+        [*command, "--writes", str(writes), *(["--ids"] if ids else [])],
+        stdout=subprocess.PIPE,
+        stderr=sys.stderr.fileno(),
+    )
+    try:
+        yield f"http://127.0.0.1:{_port(child)}"
+    finally:
+        child.end(alone_s=END_S, killed_s=KILLED_S)
+        child.close()
+
+
+def _port(child: ChildProcess) -> int:
+    try:
+        return int(child.line(time.monotonic() + START_S, LONGEST) or b"")
+    except (EOFError, ValueError):
+        raise engine_error(
+            "the server that computes nothing, by which the client is checked, did not start"
+        ) from None
+
+
+class NullClient(Engine):
+    """Sends the requests of another engine to a server that computes nothing.
+
+    The samples are those that the other engine has loaded.
+    """
+
+    def __init__(
+        self,
+        *,
+        tokens: int,
+        writes: int,
+        api: str,
+        path: str,
+        ids: bool,
+        bodies: Bodies,
+        generation: Generation,
+        concurrency: int,
+        timeout_s: float,
+    ) -> None:
+        """Keep what to send and what to be answered; nothing is started.
+
+        Args:
+            tokens: Of each answer.
+            writes: In which an answer comes.
+            api: In whose form answers come.
+            ids: Answers have token ids.
+            path: Where requests go.
+            concurrency: Requests under way at most.
+            timeout_s: As the other engine's.
+        """
+        self._answers: dict[str, Any] = {"tokens": tokens, "writes": writes, "api": api, "ids": ids}
+        self._path, self._bodies, self._generation = path, bodies, generation
+        self._concurrency, self._timeout_s = concurrency, timeout_s
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as undo:
+            url = undo.enter_context(null_server(**self._answers))
+            client = Client(url, self._path, None, self._timeout_s)
+            self._traffic = Traffic(client, None, self._timeout_s)
+            checks = Uncounted(self._generation, watch_ends=False)
+            self._traffic.use(self._bodies, checks, self._generation, None, None)
+            self._streams, _ = drive(undo, client, self._traffic, self._concurrency)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._undo.__exit__(*exc_info)
+
+    def event_loop(self) -> asyncio.AbstractEventLoop:
+        return self._streams.loop
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        self._traffic.submitted += len(ids)
+        self._streams.put(ids, indices, sink)

@@ -1,0 +1,495 @@
+"""The requests of LoadGen's samples on their way, and the one error that their failures end in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_mlperf import RunError, Sink
+from pytest_mlperf.adapters.engines import engine_error
+from pytest_mlperf.adapters.engines.llm.generation import EndWatch, Generation, too_short
+from pytest_mlperf.adapters.engines.llm.streaming import StreamedRequest
+from pytest_mlperf.adapters.engines.openai._client import Bodies, Body, Client, Listener
+from pytest_mlperf.adapters.engines.openai._conversations import session_of
+from pytest_mlperf.adapters.engines.openai._count import Piece, joined, merged
+from pytest_mlperf.adapters.engines.openai._events import Failed, StreamedAnswer
+from pytest_mlperf.extension import REPLICA_NUMBER
+
+if TYPE_CHECKING:
+    from pytest_mlperf.adapters.engines.serving import Server
+
+
+COLLECT_S = 1.0
+"""Time after the first failure in which others are counted before the run ends."""
+
+POLL_S = 0.02
+"""Time between two looks whether the server died or nothing is under way any more."""
+
+DRAIN_S = 1.0
+"""Time a server gets to end a stream whose answer is complete."""
+
+FEW = 10
+"""Where some requests may fail, so many may early in a run: its end tells the share."""
+
+MOST_SEEN = 24
+"""Kinds that are counted of answers: a server may call each of them otherwise."""
+
+KINDS = 6
+"""Kinds of failure that a message counts apart; the others are counted together."""
+
+LOOKED_AT = 16
+"""First answers, those of the warm-up, whose text is held against the server's count of tokens."""
+
+UNSHOWN = 8
+"""Tokens that a chat's template may put around an answer: counted, and no part of its text."""
+
+HINTS = {
+    429: "set concurrency to what the server takes at a time, or raise its limit",
+    503: "the server is overloaded or not ready; see its log",
+}
+
+
+@dataclass(slots=True, eq=False)
+class Flight(Listener):
+    """A request under way, and its answer.
+
+    Attributes:
+        heard_s: When its stream last said something, on the loop's clock.
+        pieces: In which it came so far: reads, of one event or of many.
+        reported: Its sample is done, and its stream only has to end.
+        salt: What made its prompt another one, see `Body.of`.
+    """
+
+    run: SinkRequests
+    request: StreamedRequest
+    body: Body
+    answer: StreamedAnswer
+    report: Callable[[Flight], None]
+    task: asyncio.Task[None]
+    salt: str = ""
+    heard_s: float = 0.0
+    begun: bool = False
+    reported: bool = False
+    pieces: int = 0
+
+    def heard(self) -> None:
+        self.pieces += 1
+        self.run.heard(self)
+
+    def tokens(self, count: int) -> None:
+        self.request.tokens(count)
+
+    def complete(self) -> None:
+        self.report(self)
+        self.reported = True
+
+
+class SinkRequests:
+    """The requests made for one sink; lives on the event loop's thread."""
+
+    def __init__(
+        self, sink: Sink, server: Server | None, timeout_s: float, more: Callable[[], bool]
+    ) -> None:
+        """Start with no request; `more` tells whether any sample has not come to its end.
+
+        A stream that began may be silent for `timeout_s`, and so may all of them together. The
+        server is one that was started here and may be dead; None: one that runs anyway.
+        """
+        self.sink = sink
+        self.over = False
+        self._may_fail = float(getattr(sink, "may_fail", 0.0))
+        self._server = server
+        self._timeout_s = timeout_s
+        self._more = more
+        self._loop = asyncio.get_running_loop()
+        self._flights: set[Flight] = set()
+        self._times = Counter[int]()
+        self._sent = 0
+        self._counts: Counter[str] = Counter()
+        self._first = ""
+        self._status: int | None = None
+        self._heard_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._ending: asyncio.Task[None] | None = None
+
+    def salt(self, index: int) -> str:
+        """Return what makes a sample's prompt another one; "": answers are read, it stays."""
+        run = "" if self.sink.wants_output else getattr(self.sink, "run", "")
+        self._times[index] += 1
+        replica = os.environ.get(REPLICA_NUMBER, "")
+        return run and f"{run} {replica} {self._times[index]}"
+
+    def begin(self, flight: Flight) -> None:
+        flight.heard_s = self._loop.time()
+        if not self._flights:
+            self._heard_s = flight.heard_s
+        if self._timer is None:
+            self._watch()
+        self._flights.add(flight)
+        self._sent += 1
+
+    def heard(self, flight: Flight) -> None:
+        self._heard_s = flight.heard_s = self._loop.time()
+        flight.begun = True
+
+    def end(self, flight: Flight) -> None:
+        self._flights.discard(flight)
+
+    def failed(self, flight: Flight, failure: Failed) -> None:
+        """Count a failure; the first, or the first too many, starts the end of the run."""
+        if self.over or flight.reported:
+            return
+        self._counts[failure.kind] += 1
+        self.sink.ended([flight.request.sample], [failure.kind])
+        if self._may_fail and self._counts.total() <= max(FEW, self._may_fail * self._sent):
+            flight.reported = True
+            flight.request.lost()
+            return
+        if not self._first:
+            self._first = f"sample {flight.request.index}: {failure}"
+            self._status = failure.status
+        if self._ending is None:
+            self._ending = self._loop.create_task(self._conclude())
+
+    def stop(self, error: BaseException) -> None:
+        """End the run with an error at once; the first one wins."""
+        if self.over:
+            return
+        self.over = True
+        for flight in self._flights:
+            if flight.task is not asyncio.current_task():
+                flight.task.cancel()
+        self.sink.failed(error)
+
+    def close(self) -> None:
+        self.over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._ending is not None:
+            self._ending.cancel()
+
+    async def _conclude(self) -> None:
+        """Wait for further failures, and for a dying server to be dead; then tell."""
+        deadline = self._loop.time() + COLLECT_S
+        dead = self._death()
+        while dead is None and self._loop.time() < deadline and (self._server or self._more()):
+            await asyncio.sleep(POLL_S)
+            dead = self._death()
+        message = self._summary()
+        if dead is not None:
+            self.stop(engine_error(f"{dead} ({message})", dead.log))
+            return
+        if hint := HINTS.get(self._status or 0):
+            message += f"; {hint}"
+        log = None
+        if self._server is not None:
+            message, log = message + self._server.log_tail(), str(self._server.log)
+        self.stop(engine_error(message, log))
+
+    def _death(self) -> RunError | None:
+        try:
+            if self._server is not None:
+                self._server.check()
+        except RunError as error:
+            return error
+        return None
+
+    def _summary(self) -> str:
+        kinds = self._counts.most_common()
+        parts = [f"{count} x {kind}" for kind, count in kinds[:KINDS]]
+        if others := sum(count for _, count in kinds[KINDS:]):
+            parts.append(f"{others} x something else")
+        failed, sent = self._counts.total(), self._sent
+        return (
+            f"{failed} of {sent} request{'s' * (sent != 1)} failed: {', '.join(parts)}; "
+            f"first: {self._first}"
+        )
+
+    def _watch(self) -> None:
+        now = self._loop.time()
+        silent = now - self._heard_s > self._timeout_s
+        for flight in tuple(self._flights):
+            if flight.reported:
+                late = now - flight.heard_s > DRAIN_S
+            else:
+                late = silent or (flight.begun and now - flight.heard_s > self._timeout_s)
+                if late:
+                    self.failed(flight, self._too_late(flight))
+            if late:
+                self._flights.discard(flight)
+                flight.task.cancel()
+        # A server can be dead while something it started still holds its connections.
+        if self._flights and not self.over and self._death() is not None:
+            for flight in self._flights:
+                self.failed(flight, Failed("no answer", "the server is gone"))
+        self._timer = self._loop.call_later(min(1.0, self._timeout_s / 4), self._watch)
+
+    def _too_late(self, flight: Flight) -> Failed:
+        silence = "no stream of the server said anything"
+        if flight.begun:
+            silence = "a stream said nothing more"
+        return Failed("time-out", f"{silence} for {self._timeout_s:g} s (request_timeout)")
+
+
+class Checks:
+    """Refuses answers that are not what was asked for."""
+
+    def __init__(
+        self,
+        generation: Generation,
+        *,
+        watch_ends: bool,
+        models: Collection[str] = (),
+        template: int = 0,
+    ) -> None:
+        """Check answers of a model; one with random weights may never end by itself.
+
+        Args:
+            models: Names under which it may answer; (): any.
+            template: Tokens that the server adds to each prompt.
+        """
+        self._generation, self._models, self.template = generation, models, template
+        watching = watch_ends and not generation.ignore_eos
+        self._watch = EndWatch(generation, watching=watching, check="the server's model")
+        self.expect = self._watch.expect
+
+    def passed(
+        self, answer: StreamedAnswer, body: Body, index: int, sink: Sink, sent: int | None
+    ) -> int:
+        """Return the tokens of an answer to a prompt of so many that were sent, if known."""
+        tokens = answer.tokens
+        if self._models and not answer.is_of(self._models):
+            asked = next(iter(self._models))
+            raise Failed("another model", f'"{answer.model}" answered for "{asked}"')
+        if tokens is None:
+            raise Failed("uncounted answer", "it had neither usage nor token ids")
+        if not tokens or not answer.started:
+            raise Failed("empty answer", "the model ended at once, or the server gave nothing")
+        self._check_counts(answer, tokens)
+        check_prompt(answer.prompt_tokens, sent, body)
+        self._check_length(tokens, body)
+        if sink.times_tokens and tokens < 2:
+            advice = "set min_new_tokens = 2, if the server takes it"
+            raise too_short(self._generation, index, tokens, advice)
+        # Where outputs are read, their scores say what text without an end is worth.
+        if not sink.wants_output:
+            self._watch.note([answer.finish != "length"])
+        return tokens
+
+    def _check_counts(self, answer: StreamedAnswer, tokens: int) -> None:
+        # An end token may be counted and not told.
+        missing = tokens - answer.hidden - answer.n_ids if answer.n_ids else 0
+        if missing and (missing != 1 or answer.finish == "length"):
+            raise Failed(
+                "token ids lost",
+                f"usage counts {tokens} tokens, and the stream had {answer.n_ids} token ids",
+            )
+
+    def _check_length(self, tokens: int, body: Body) -> None:
+        asked = self._generation.of(body.length)
+        most, fewest = asked.max_new_tokens, asked.min_new_tokens
+        if tokens > most:
+            limit = "max_new_tokens" if body.length is None else "the sample's output_tokens"
+            raise Failed("too many tokens", f"{tokens}, but {limit} = {most}")
+        if self._generation.ignore_eos and tokens < most:
+            raise Failed(
+                "ignore_eos not obeyed", f"an answer ended after {tokens} of {most} tokens"
+            )
+        if tokens < fewest:
+            raise Failed("too few tokens", f"{tokens}, but min_new_tokens = {fewest}")
+
+
+def check_prompt(counted: int | None, sent: int | None, body: Body) -> None:
+    """Refuse an answer to another prompt than the one that was sent."""
+    if counted is None:
+        return
+    if sent is not None and (counted < sent or (body.exact and counted != sent)):
+        raise Failed("another prompt", f"the server counts {counted} tokens in a prompt of {sent}")
+    if counted < body.fewest:
+        least = f"one that cannot have fewer than {body.fewest}"
+        raise Failed("another prompt", f"the server counts {counted} tokens in {least}")
+
+
+def output(answer: StreamedAnswer, generation: Generation, tokenizer: Any) -> bytes:
+    """Return an answer's tokens as scorers take them: int64, little-endian, end token included."""
+    ids = answer.ids
+    if not ids:
+        ids = list(tokenizer(joined(answer.text), add_special_tokens=False)["input_ids"])
+    return generation.packed(ids, answer.finish)
+
+
+def calls_or_text(answer: StreamedAnswer) -> bytes:
+    """Return an answer as scorers of function calls take it, in UTF-8: its calls, else its text.
+
+    Calls are JSON, a list of tables as OpenAI's API has them; arguments that are no JSON stay text.
+    """
+    calls = merged([value for kind, value in answer.pieces if kind == "tools"])
+    return (json.dumps(calls) if calls else joined(answer.text)).encode()
+
+
+def _counts_unshown(answer: StreamedAnswer, tokens: int) -> bool:
+    """Return whether more tokens were counted than the text of an answer has bytes.
+
+    No token that shows has less than a byte. Calls of tools are written anew by the server.
+    """
+    if answer.n_ids or answer.hidden or any(kind == "tools" for kind, _ in answer.pieces):
+        return False
+    shown = "".join(value for _, value in answer.pieces).encode("utf-8", "surrogatepass")
+    return tokens > len(shown) + UNSHOWN
+
+
+FILES = 65_536
+"""Files that a process may want to have open: a connection is one."""
+
+
+def allow_files(undo: contextlib.ExitStack) -> None:
+    """Let this process have as many connections as it may, until `undo` is closed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        with contextlib.suppress(OSError, ValueError):  # some systems have a limit of their own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            undo.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class Traffic:
+    """Answers samples by requests; lives on the event loop's thread.
+
+    `submitted` counts the samples handed over so far, on the thread that does it; `accepted` the
+    drafted tokens that the server says it accepted; `kept` are the answers by sample since somebody
+    took them, None: nobody does; `counted` are all tokens of answers, which came in `pieces`;
+    `seen` is what answers were since somebody took it.
+    """
+
+    def __init__(self, client: Client, server: Server | None, timeout_s: float) -> None:
+        self._client = client
+        self._server = server
+        self._timeout_s = timeout_s
+        self._run: SinkRequests | None = None
+        self.kept: dict[int, list[Piece]] | None = None
+        self.seen = Counter[str]()
+        self.submitted = 0
+        self.accepted = self.counted = self.pieces = 0
+        self._settled = self._looked = 0
+        self._hides = False
+
+    def use(
+        self,
+        bodies: Bodies,
+        checks: Checks,
+        generation: Generation,
+        tokenizer: Any,
+        session_header: str | None,
+    ) -> None:
+        self._bodies = bodies
+        self._checks = checks
+        self._generation = generation
+        self._tokenizer = tokenizer
+        self._session_header = session_header
+
+    async def answer(self, request: StreamedRequest) -> None:
+        try:
+            await self._answer(request, self._run_of(request.sink))
+        finally:
+            self._settled += 1
+
+    async def close(self) -> None:
+        if self._run is not None:
+            self._run.close()
+            await asyncio.sleep(0)  # what was cancelled ends in the loop's next pass
+        await self._client.close()
+
+    def _report(self, flight: Flight) -> None:
+        request, answer = flight.request, flight.answer
+        sent = flight.body.tokens_of(flight.salt)
+        tokens = self._checks.passed(answer, flight.body, request.index, request.sink, sent)
+        self._note(answer, sent)
+        output_bytes = None
+        if request.sink.wants_output:
+            output_bytes = (
+                calls_or_text(answer)
+                if flight.body.offers_tools
+                else output(answer, self._generation, self._tokenizer)
+            )
+        elif self.kept is not None:
+            self.kept[request.sample] = answer.pieces
+        if answer.keeps:
+            self._looked += 1
+            self._hides |= _counts_unshown(answer, tokens)
+        unsized = not (answer.in_first or answer.finish == "tool_calls" or self._hides)
+        if unsized and request.sink.times_tokens and self.kept is None:
+            self.seen["unsized_tokens"] += answer.visible
+            self.seen["unsized_messages"] += answer.events
+            self.seen["unsized_answers"] += 1
+        held = 2 * answer.joined > answer.events - 1 and not request.held_up(answer.events)
+        unknown = self._hides and not answer.hidden
+        request.streamed(None if held else answer.after_first, None if unknown else answer.hidden)
+        self.accepted += answer.accepted
+        self.counted += tokens
+        self.pieces += flight.pieces
+        reason = {"eos_token": "stop"}.get(answer.finish or "", answer.finish)
+        prompt = answer.prompt_tokens if sent is None else sent
+        request.done(output_bytes, tokens, reason, prompt)
+
+    def _note(self, answer: StreamedAnswer, sent: int | None) -> None:
+        """Count what an answer was, see `Engine.answer_counts`."""
+        seen = self.seen
+        seen["answers"] += 1
+        seen["refused"] += "refusal" in answer.fields
+        if answer.is_empty:
+            seen["empty"] += 1
+            seen["cut_reasoning"] += bool(answer.fields) and answer.finish == "length"
+        calls = merged([value for kind, value in answer.pieces if kind == "tools"])
+        reads = self._run is not None and self._run.sink.wants_output
+        if reads and any(not isinstance(one["function"]["arguments"], dict) for one in calls):
+            seen["bad_calls"] += 1
+        if answer.prompt_tokens is not None:
+            if sent is not None:
+                seen["prompt_tokens"] += answer.prompt_tokens
+                seen["expected_tokens"] += sent + self._checks.template
+            if answer.cached is not None:
+                seen["cached_tokens"] += answer.cached
+                seen["cacheable_tokens"] += answer.prompt_tokens
+        if answer.build:
+            name = f"build {self._client.mask(answer.build)}"
+            seen[name if name in seen or len(seen) < MOST_SEEN else "build of another name"] += 1
+
+    async def _answer(self, request: StreamedRequest, run: SinkRequests) -> None:
+        if run.over:
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        looks = self.kept is not None or self._looked < LOOKED_AT
+        answer = StreamedAnswer(keeps=request.sink.wants_output or looks)
+        body = self._bodies[request.index]
+        name, session = self._session_header, session_of(request.sink, request.sample)
+        header = f"{name}: {session}\r\n".encode() if name and session else b""
+        salt = session or run.salt(request.index)
+        flight = Flight(run, request, body, answer, self._report, task, salt)
+        run.begin(flight)
+        try:
+            await self._client.stream(body.of(salt), answer, flight, header)
+        except Failed as failure:
+            run.failed(flight, failure)
+        except RunError as error:
+            run.stop(error)
+        finally:
+            run.end(flight)
+
+    def _run_of(self, sink: Sink) -> SinkRequests:
+        run = self._run
+        if run is None or run.sink is not sink:
+            if run is not None:
+                run.close()
+            run = self._run = SinkRequests(sink, self._server, self._timeout_s, self._more)
+        return run
+
+    def _more(self) -> bool:
+        return self.submitted > self._settled

@@ -1,0 +1,527 @@
+"""Have MLCommons' client for MLPerf Endpoints measure a server, point by point.
+
+What is written for it and read of it is that of mlcommons/endpoints at
+ea3327530376fef63d706f4105612e17c2c80a8d (2026-08-21), `config/schema.py` and `commands/benchmark/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pytest_mlperf import Dataset, EnvironmentFault, MlperfError, SuiteError
+from pytest_mlperf.adapters.engines import engine_error, refused_sample, require_module
+from pytest_mlperf.adapters.engines.openai import OpenAiEngine, OpenAiOptions
+from pytest_mlperf.adapters.engines.serving import GONE, ServerProcess, last_lines
+from pytest_mlperf.extension import (
+    ENDED,
+    EVENTS,
+    MLC_ENDPOINTS,
+    LoadGenSettings,
+    RecordedPoint,
+    answer_of,
+    ended,
+    own_length,
+    read_point,
+)
+
+SOURCE = "git+https://github.com/mlcommons/endpoints"
+
+API = {"chat": "openai", "completions": "openai_completions"}
+"""Their words for what is asked; /v1/completions takes token ids alone from them."""
+
+VERSION = """\
+import importlib.metadata, json
+import inference_endpoint
+try:
+    from inference_endpoint.utils.version import get_git_sha
+except ImportError:
+    get_git_sha = lambda: None
+print(json.dumps([importlib.metadata.version("inference-endpoint"), get_git_sha()]))
+"""
+
+VERSION_S, KILLED_S = 120.0, 5.0
+"""How long their package may take to be imported, and to be gone."""
+
+TICK_S = 0.5
+
+START_S, LONGER = 300.0, 1.5
+"""Beside a point's length and time-outs: to start, load a tokenizer and count all tokens; and so
+many times its length may a point take, whose end may be a number of requests."""
+
+WARM = 2
+"""Requests of their warm-up, for each that is kept under way."""
+
+ENDLESS = 10**9
+"""More requests than a point issues: its end is a time."""
+
+KEY = "ENDPOINTS_API_KEY"
+"""Variable by which the server's key reaches the client: in no file, and in no command line."""
+
+PROMPTS = "prompts.jsonl"
+"""Beside the results of the points: what the client asked last."""
+
+PACES = "paces"
+"""Folder of the runs that tell how many requests a point needs."""
+
+PACE_SHARE, SPARE, TRIES = 0.1, 1.05, 3
+"""Such a run lasts this share of a point; a point has so many times the requests that it then
+needs, and is measured so often where it was too short all the same."""
+
+ACCURATE = "accuracy"
+"""Their word for the type of a data set that is scored."""
+
+OURS = frozenset({"runtime", "load_pattern"})
+"""Tables of their `settings` that say what a point is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointsOptions(OpenAiOptions):
+    """What a suite may say of a server, and of MLCommons' client.
+
+    Attributes:
+        api: "chat", or "completions", to which the client sends token ids.
+        client: Command of the Python that has the client; `python` or `command` of the entry.
+        tokenizer: Folder or name by which the client counts tokens; None: the workload's model.
+        settings: Further tables of the client's settings, as {client = {num_workers = 4}}.
+        accuracy: Data sets by which the client scores too, in the words of its `datasets`, as
+            [{path = "questions.jsonl", accuracy_config = {...}}]: at one point of each region,
+            after its window. Nothing here judges these scores.
+        whole_passes: End a point after whole passes over the data set, of min_duration at least, as
+            MLPerf Endpoints asks, and not by its time. How many are needed is measured before.
+    """
+
+    api: str = "chat"
+    client: Sequence[str] = ()
+    tokenizer: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    accuracy: Sequence[Mapping[str, Any]] = ()
+    whole_passes: bool = False
+
+    def _check_count(self) -> None:
+        """The client has a tokenizer whoever counts."""
+
+    def check(self) -> None:
+        """Refuse also what the client cannot ask a server for."""
+        super().check()
+        unknown = {
+            "ignore_eos": self.ignore_eos,
+            "extra": self.extra,
+            "temperature": self.is_drawn,
+            'count_tokens = "reference"': self.count_tokens == "reference",
+            "session_header": self.session_header,
+            "clients": self.processes > 1,
+            "min_new_tokens": self.min_new_tokens != 1 and self.api == "chat",
+        }
+        for name, asked in unknown.items():
+            if asked:
+                raise SuiteError(
+                    f"engine endpoints: {name} is nothing that MLCommons' client asks for; leave "
+                    "it out, or set it up at the server",
+                    option=name,
+                )
+        if taken := sorted(OURS & set(self.settings)):
+            raise SuiteError(
+                f"engine endpoints: settings has {' and '.join(taken)}, which points and "
+                "min_duration of the scenario say",
+                option="settings",
+            )
+        if not _are_tables(self.accuracy):
+            raise SuiteError(
+                "engine endpoints: accuracy is a list of tables, one for each data set: write "
+                "[[engines.options.accuracy]]",
+                option="accuracy",
+            )
+        for each in self.accuracy:
+            self._check_accuracy(each)
+
+    def _check_accuracy(self, table: Mapping[str, Any]) -> None:
+        """Refuse what no data set of theirs for accuracy can be; they refuse the rest."""
+        path, how = table.get("path"), table.get("accuracy_config")
+        fault = None
+        if not isinstance(how, Mapping) or not how.get("eval_method"):
+            fault = 'needs accuracy_config = { eval_method = "…" }, by which the client scores'
+        elif table.get("type", ACCURATE) != ACCURATE:
+            fault = f"is of type {table['type']!r}; a data set here is one for accuracy"
+        elif path is not None and not Path(str(path)).is_file():
+            fault = f"names {path}, which is no file here"
+        if fault:
+            raise SuiteError(f"engine endpoints: a data set of accuracy {fault}", option="accuracy")
+
+
+class EndpointsEngine(OpenAiEngine):
+    """A server that MLCommons' client measures; warmed up, and asked for accuracy, by our own."""
+
+    harness: ClassVar[str] = MLC_ENDPOINTS
+    options: ClassVar[type[OpenAiOptions]] = EndpointsOptions
+
+    def __init__(
+        self, *, dataset: Dataset, model: str | None, precision: str, **options: Any
+    ) -> None:
+        """Keep the options; nothing is started.
+
+        Args:
+            dataset: Its inputs are text, or of "completions" lists of token ids.
+            model: Folder of the model, whose tokenizer counts tokens; None: `tokenizer` does.
+            precision: The suite's word for what the server was set up for.
+        """
+        super().__init__(dataset=dataset, model=model, precision=precision, **options)
+        assert isinstance(self._options, EndpointsOptions)
+        self._ours = self._options
+        named = str(self._folder) if self._folder else None
+        self._tokenizer_name = self._ours.tokenizer or named
+
+    def require(self) -> None:
+        """Also ask the client for its version."""
+        super().require()
+        require_module("engine endpoints", "yaml", "endpoints", "results of the client")
+        version, commit = _version(self._ours.client)
+        self._harness = {
+            "harness": MLC_ENDPOINTS,
+            "harness.version": version,
+            "harness.git_sha": commit or "unknown",
+        }
+
+    def describe(self) -> Mapping[str, str]:
+        """Return what the server says, and the client's version."""
+        return {**super().describe(), **self._harness}
+
+    def load_samples(self, indices: Sequence[int]) -> None:
+        """Refuse conversations, and answers of lengths of their own, which nothing asks for."""
+        for index in indices:
+            if isinstance(self._dataset.input(index), Mapping):
+                raise refused_sample(
+                    index,
+                    "is a turn of a conversation, and MLCommons' client is asked for single "
+                    "prompts here: use engine openai, or import what their client measured",
+                )
+            if own_length(self._dataset, index) is not None:
+                raise refused_sample(
+                    index,
+                    "says how long its answer is to be, and MLCommons' client asks all answers to "
+                    "be of max_new_tokens at most: leave output_tokens out of the data set",
+                )
+        super().load_samples(indices)
+        self._loaded = list(indices)
+
+    def measure_point(
+        self,
+        concurrency: int,
+        settings: LoadGenSettings,
+        folder: Path,
+        alive: Callable[[], None],
+        *,
+        scored: bool,
+    ) -> None:
+        """Have the client keep so many requests under way, and leave its result in a new folder.
+
+        Beside it lie its configuration, its log and the prompts.
+
+        Args:
+            concurrency: Requests under way.
+            settings: Length, seeds and whether tokens are counted.
+            folder: The client makes it.
+            alive: Called whenever the client has shown that it works.
+            scored: The client scores too, where the suite names data sets for it.
+
+        Raises:
+            RunError: It did not end as it should, or not in time; nothing of it runs on.
+        """
+        if settings.tokens and not self._tokenizer_name:
+            raise engine_error(
+                "MLCommons' client counts tokens by a tokenizer: set workload.model to the folder "
+                "that has it, or option tokenizer to its name"
+            )
+        length_s = settings.min_duration_ms / 1000
+        content = self._configuration(concurrency, settings, folder.parent / PROMPTS)
+        asked = content
+        if scored:
+            asked = {**content, "datasets": [*content["datasets"], *self._accuracy()]}
+        if self._ours.whole_passes:
+            self._measure_passes(content, asked, length_s, folder, alive)
+        else:
+            self._run(asked, _by_time(length_s), folder, length_s, alive)
+
+    def _accuracy(self) -> list[Mapping[str, Any]]:
+        """Return the data sets that are scored; paths are those of this process's folder."""
+        return [
+            _escaped(
+                {
+                    "name": f"accuracy{number or ''}",
+                    **each,
+                    "type": ACCURATE,
+                    **({"path": str(Path(each["path"]).absolute())} if "path" in each else {}),
+                }
+            )
+            for number, each in enumerate(self._ours.accuracy)
+        ]
+
+    def _measure_passes(
+        self,
+        content: Mapping[str, Any],
+        asked: Mapping[str, Any],
+        length_s: float,
+        folder: Path,
+        alive: Callable[[], None],
+    ) -> None:
+        """Measure whole passes that last so long; how many, a run before says, or one too short.
+
+        Args:
+            content: What is asked of a run that tells the pace.
+            asked: What is asked of the point itself.
+            length_s: At least.
+            folder: Of the point.
+            alive: Called whenever the client has shown that it works.
+        """
+        paces, passed = folder.parent / PACES, len(self._loaded)
+        paces.mkdir(exist_ok=True)
+        pace, pace_s = paces / folder.name, PACE_SHARE * length_s
+        self._run(content, _by_time(pace_s), pace, pace_s, alive)
+        for attempt in range(1, TRIES + 1):
+            rate = self._point(pace).metrics.get("throughput", 0.0)
+            if not rate:
+                raise engine_error(
+                    f"MLCommons' client completed no request in {pace_s:g} s", str(pace)
+                )
+            requests = math.ceil(rate * length_s * SPARE / passed) * passed
+            fixed = {**_by_time(length_s), "max_duration_ms": 0, "n_samples_to_issue": requests}
+            self._run(asked, fixed, folder, requests / rate, alive)
+            if self._point(folder).duration_s >= length_s:
+                return
+            pace = paces / f"{folder.name}.{attempt}"
+            folder.rename(pace)
+        raise engine_error(
+            f"MLCommons' client took less than {length_s:g} s for {requests:,} requests, and so "
+            f"{TRIES} times: the server is not steady, see {paces}"
+        )
+
+    def _point(self, folder: Path) -> RecordedPoint:
+        try:
+            return read_point(folder)
+        except MlperfError as error:
+            raise engine_error(str(error), str(folder)) from None
+
+    def _run(
+        self,
+        content: Mapping[str, Any],
+        runtime: Mapping[str, int],
+        folder: Path,
+        expected_s: float,
+        alive: Callable[[], None],
+    ) -> None:
+        settings = {**content["settings"], "runtime": {**content["settings"]["runtime"], **runtime}}
+        asked = {**content, "settings": settings, "report_dir": _escaped(str(folder))}
+        config = folder.with_name(f"{folder.name}.json")
+        config.write_text(json.dumps(asked, indent=1) + "\n", encoding="utf-8")
+        self._write_prompts(folder.parent / PROMPTS)
+        self._follow(config, folder, expected_s, alive, scores=len(content["datasets"]) > 1)
+
+    def _write_prompts(self, file: Path) -> None:
+        """Write the prompts, with a salt of their own, for one run of the client."""
+        chat, key = self._options.api == "chat", secrets.token_hex(8)
+        with file.open("w", encoding="utf-8") as lines:
+            for index in self._loaded:
+                asked = json.loads(self._bodies[index].of(key))
+                prompt = asked["messages"][0]["content"] if chat else asked["prompt"]
+                if not chat and isinstance(prompt, str):
+                    raise engine_error(
+                        "MLCommons' client sends token ids to /v1/completions, which this server "
+                        'does not take: set api = "chat"'
+                    )
+                name = "prompt" if chat else "input_tokens"
+                lines.write(json.dumps({name: prompt}) + "\n")
+
+    def _configuration(
+        self, concurrency: int, settings: LoadGenSettings, prompts: Path
+    ) -> dict[str, Any]:
+        """Return what the client is told of a point, but for its end and where its result is to be.
+
+        Texts have `$$` for `$`, as it expands variables.
+        """
+        asked, wait_s = self._ours, self._options.request_timeout
+        minimum = {} if asked.api == "chat" else {"min_new_tokens": asked.min_new_tokens}
+        seeded = {} if settings.seeds.model is None else {"seed": settings.seeds.model}
+        named = {"tokenizer_name": self._tokenizer_name} if self._tokenizer_name else {}
+        content: dict[str, Any] = _escaped(
+            {
+                "name": "pytest-mlperf",
+                "version": "1.0",
+                "type": "online",
+                "model_params": {
+                    "name": self._capabilities.fields["model"],
+                    "temperature": 0.0,
+                    "streaming": "on",
+                    "max_new_tokens": asked.max_new_tokens,
+                    **minimum,
+                    **named,
+                    **seeded,
+                },
+                "datasets": [{"name": "prompts", "type": "performance", "path": str(prompts)}],
+                "settings": {
+                    "drain": {"warmup_timeout_s": wait_s, "performance_timeout_s": wait_s},
+                    "warmup": {"enabled": True, "n_requests": WARM * concurrency, "drain": True},
+                    **asked.settings,
+                    "runtime": {
+                        "scheduler_random_seed": settings.seeds.schedule,
+                        "dataloader_random_seed": settings.seeds.sample_index,
+                    },
+                    "load_pattern": {"type": "concurrency", "target_concurrency": concurrency},
+                },
+                "endpoint_config": {"endpoints": [self._client.url], "api_type": API[asked.api]},
+            }
+        )
+        if self._key:
+            content["endpoint_config"]["api_key"] = f"${{{KEY}}}"
+        return content
+
+    def _follow(
+        self,
+        config: Path,
+        folder: Path,
+        expected_s: float,
+        alive: Callable[[], None],
+        *,
+        scores: bool,
+    ) -> None:
+        log, quiet_s = folder.with_name(f"{folder.name}.log"), self._options.request_timeout
+        limit_s = LONGER * expected_s + 2 * quiet_s + START_S
+        window = _WindowEnd(folder / EVENTS) if scores else None
+        log.write_bytes(b"")
+        command = [*self._ours.client, "-m", "inference_endpoint.main", "benchmark"]
+        environment = {**_environment(), **({KEY: self._key} if self._key else {})}
+        with contextlib.ExitStack() as stack:
+            arguments = ["from-config", "-c", str(config)]
+            process = ServerProcess([*command, *arguments], environment, log, title="the client")
+            stack.callback(process.stop)
+            size, begun_s = 0, time.monotonic()
+            heard_s = begun_s
+            while (end := process.ended(TICK_S)) is None:
+                now_s = time.monotonic()
+                if (grown := _bytes_in(log, folder / EVENTS)) != size:
+                    size, heard_s = grown, now_s
+                    alive()
+                if window is not None and window.is_over():
+                    # Scoring takes what it takes: the test's own patience is the limit.
+                    heard_s = begun_s = now_s
+                if now_s - heard_s > quiet_s:
+                    raise self._broke(
+                        log, f"said nothing for request_timeout = {quiet_s:g} s and was ended"
+                    )
+                if now_s - begun_s > limit_s:
+                    raise self._broke(log, f"did not end in {limit_s:.0f} s and was ended")
+                if self._server is not None:
+                    self._server.check()
+        if end == GONE:
+            raise self._broke(log, "is gone with the process that watched over it")
+        if end:
+            raise self._broke(log, ended(int(end)))
+
+    def _broke(self, log: Path, how: str) -> Exception:
+        lines = last_lines(log)
+        tail = f"; its log {log} ends: {' | '.join(lines)}" if lines else f"; its log is {log}"
+        return engine_error(f"MLCommons' client {how}{tail}", str(log))
+
+
+def _are_tables(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(each, Mapping) for each in value)
+
+
+class _WindowEnd:
+    """Tells from the client's growing events whether it has measured, and only scores."""
+
+    def __init__(self, events: Path) -> None:
+        self._events, self._read, self._over = events, 0, False
+
+    def is_over(self) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            if not self._over:
+                with self._events.open("rb") as file:
+                    file.seek(max(0, self._read - len(ENDED)))
+                    new = file.read()
+                    self._read = file.tell()
+                self._over = ENDED.encode() in new
+        return self._over
+
+
+def _bytes_in(*files: Path) -> int:
+    sizes = []
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            sizes.append(file.stat().st_size)
+    return sum(sizes)
+
+
+def _by_time(length_s: float) -> dict[str, int]:
+    length_ms = round(length_s * 1000)
+    return {
+        "min_duration_ms": length_ms,
+        "max_duration_ms": length_ms,
+        "n_samples_to_issue": ENDLESS,
+    }
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("$", "$$")
+    if isinstance(value, Mapping):
+        return {key: _escaped(each) for key, each in value.items()}
+    return [_escaped(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's variables without those that are about this Python."""
+    about_this = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    return {key: value for key, value in os.environ.items() if key not in about_this}
+
+
+def _version(client: Sequence[str]) -> tuple[str, str | None]:
+    """Ask a Python which version of the client it has, and of which commit.
+
+    Raises:
+        EnvironmentFault: It has none, or does not start.
+    """
+    if not client:
+        raise EnvironmentFault(
+            "engine endpoints needs a Python that has MLCommons' client: set python or command of "
+            "the engine's entry",
+            option="client",
+        )
+    try:
+        answer = answer_of(
+            [*client, "-c", VERSION],
+            limit_s=VERSION_S,
+            killed_s=KILLED_S,
+            environment=_environment(),
+        )
+    except OSError as error:
+        raise EnvironmentFault(
+            f"engine endpoints: {client[0]} cannot be started: {error.strerror}", option="client"
+        ) from None
+    if answer is None:
+        raise EnvironmentFault(
+            f"engine endpoints: {client[0]} did not import MLCommons' client in {VERSION_S:g} s",
+            option="client",
+        )
+    code, out, errors = answer
+    with contextlib.suppress(ValueError, TypeError):
+        version, commit = json.loads(_last_line(out))
+        if code == 0 and isinstance(version, str):
+            return version, commit if isinstance(commit, str) else None
+    raise EnvironmentFault(
+        f"engine endpoints: {client[0]} has no MLCommons client "
+        f"({_last_line(errors) or ended(code)}); install it there: "
+        f"{client[0]} -m pip install '{SOURCE}'",
+        option="client",
+    )
+
+
+def _last_line(text: bytes) -> str:
+    return text.decode("utf-8", "replace").strip().rpartition("\n")[2].strip()

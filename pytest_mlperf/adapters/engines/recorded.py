@@ -1,0 +1,159 @@
+"""Answers that MLCommons' client recorded, handed out again to be scored by the suite's scorer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from pytest_mlperf import Dataset, Engine, MlperfError, Sink, UnavailableError
+from pytest_mlperf.adapters.engines import engine_error, refused_sample, require_module
+from pytest_mlperf.adapters.engines.llm.generation import Generation
+from pytest_mlperf.adapters.engines.llm.model_folder import find_model, load_tokenizer, read_config
+from pytest_mlperf.extension import (
+    MLC_ENDPOINTS,
+    RecordedAnswer,
+    RecordedAnswers,
+    read_answers,
+    read_configuration,
+)
+
+CHAT = "openai"
+"""The client's word for /v1/chat/completions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedOptions:
+    """Which answers are scored.
+
+    Attributes:
+        folder: What `inference-endpoint` left of one run, with events.jsonl and
+            sample_idx_map.json.
+        dataset: Name of the data set in the client's configuration; None: the only one that
+            accuracy was measured with.
+    """
+
+    folder: str
+    dataset: str | None = None
+
+
+class RecordedEngine(Engine):
+    """Gives the answers that MLCommons' client recorded: token ids of their text, int64.
+
+    Each prompt is held against the data set's, so that answers are paired with their own samples.
+    Beside them scorers get the text itself, as artefact "text", and "reasoning".
+    """
+
+    timed: ClassVar[bool] = False
+    libraries: ClassVar[tuple[str, ...]] = ("yaml", "transformers")
+    options: ClassVar[type] = RecordedOptions
+
+    _answers: RecordedAnswers
+    _config: Mapping[str, str]
+
+    def __init__(
+        self, dataset: Dataset, model: str | None = None, precision: str = "", **options: Any
+    ) -> None:
+        """Keep the options; nothing is read.
+
+        Args:
+            dataset: What the client asked, as text or token ids.
+            model: Folder of the model, whose tokenizer makes token ids of the answers' text.
+            precision: The suite's word for what the server was set up for; not read.
+            options: Those of `RecordedOptions`.
+        """
+        del precision
+        self._asked = RecordedOptions(**options)
+        self._dataset = dataset
+        self._model = None if model is None else find_model("recorded", model)
+
+    def require(self) -> None:
+        """Look for the libraries and the folder."""
+        require_module("engine recorded", "yaml", "endpoints", "results of the client")
+        require_module("engine recorded", "transformers", "openai", "the model's tokenizer")
+        if not Path(self._asked.folder).is_dir():
+            raise UnavailableError(
+                f"engine recorded: folder {self._asked.folder} is not here; it is what "
+                "inference-endpoint left of one run",
+                option="folder",
+            )
+
+    def __enter__(self) -> Self:
+        if self._model is None:
+            raise engine_error(
+                "scorers take token ids, and the client records text: set workload.model to the "
+                "folder of the model's tokenizer"
+            )
+        folder = Path(self._asked.folder)
+        try:
+            self._config = read_configuration(folder)
+            self._answers = read_answers(folder, self._asked.dataset)
+        except MlperfError as error:
+            raise engine_error(str(error)) from None
+        self._tokenizer, self._digest = load_tokenizer("recorded", self._model)
+        return self
+
+    def load_samples(self, indices: Sequence[int]) -> None:
+        """Refuse samples that were not asked, or with another prompt."""
+        answers = self._answers.by_sample
+        if len(answers) != len(self._dataset):
+            raise engine_error(
+                f"{self._asked.folder} has answers to {len(answers):,} samples of "
+                f"{self._answers.dataset!r}, and the suite's data set has {len(self._dataset):,}: "
+                "it is another one, or a part"
+            )
+        for index in indices:
+            if index not in answers:
+                raise refused_sample(index, f"has no answer in {self._asked.folder}")
+            prompt, ours = answers[index].prompt, self._dataset.input(index)
+            if prompt != (ours if isinstance(ours, str) else list(ours)):
+                raise refused_sample(
+                    index,
+                    f"is not what the client asked in {self._asked.folder} ({prompt!r:.60}): name "
+                    "the data set that it was given, in the same order",
+                )
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        if not sink.wants_output:
+            sink.done(ids)
+            return
+        answers = [self._answers.by_sample[index] for index in indices]
+        sink.attach(ids, [_texts_of(one) for one in answers])
+        sink.done(ids, [self._output(one) for one in answers])
+
+    def _output(self, answer: RecordedAnswer) -> bytes:
+        ids = self._tokenizer(answer.text, add_special_tokens=False)["input_ids"]
+        return self._generation.packed(ids, answer.finish)
+
+    @cached_property
+    def _generation(self) -> Generation:
+        assert self._model is not None
+        asked: dict[str, Any] = {
+            name: int(value)
+            for name in ("max_new_tokens", "min_new_tokens")
+            if (value := self._config.get(f"model_params.{name}", "")).isdigit()
+        }
+        return Generation(**asked, eos=read_config(self._model).eos)
+
+    def describe(self) -> Mapping[str, str]:
+        """Return what the client was told of answers, in the words of engine openai."""
+        temperature = self._config.get("model_params.temperature", "the server's")
+        chat = self._config.get("endpoint_config.api_type", CHAT) == CHAT
+        sampled = {} if temperature == "0.0" else {"generation.temperature": temperature}
+        return {
+            "engine": "recorded",
+            "harness": MLC_ENDPOINTS,
+            "recorded.answers": f"{self._answers.issued:,} requests; the first of each sample",
+            "outputs": "text, tokenised again",
+            "tokenizer_sha256": self._digest,
+            **self._generation.describe(),
+            **({"generation.api": "chat"} if chat else {}),
+            **sampled,
+        }
+
+
+def _texts_of(answer: RecordedAnswer) -> dict[str, bytes]:
+    texts = {"text": answer.text, "reasoning": answer.reasoning}
+    return {name: text.encode("utf-8", "replace") for name, text in texts.items()}

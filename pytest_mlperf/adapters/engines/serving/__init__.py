@@ -1,0 +1,465 @@
+"""Servers that engines ask: one of our own, started and surely ended, and what any one sends."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pytest_mlperf import SuiteError
+from pytest_mlperf.adapters.engines import engine_error
+from pytest_mlperf.adapters.engines.serving._launch import KILL_S
+from pytest_mlperf.extension import OUT_OF_MEMORY, ChildProcess, broken, check_devices, ended
+from pytest_mlperf.extension import parse_json as untrusted_json
+
+LARGEST_PAGE = 1 << 24
+"""Bytes that are read of a page about a server; vLLM's metrics, the longest, are below 1 MiB."""
+
+LARGEST_COUNT = 1 << 53
+"""Counts are below this: JSON of other languages has no whole numbers beyond."""
+
+
+def parse_json(data: bytes) -> Any:
+    """Return what a page says; no JSON, nested too deep, or beyond UTF-8 is a ValueError."""
+    value = untrusted_json(data)
+    if b"\\ud" in data.lower():  # half a character that is escaped passes the parser
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def whole_number(value: object) -> int:
+    """Return a count; what is infinite, negative, a fraction or text is a ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LARGEST_COUNT:
+        raise ValueError("not a whole number from 0 to 2^53")
+    return value
+
+
+def words(value: object) -> str:
+    """Return a value of JSON as text for a message; what is nested too deep to be shown says so."""
+    try:
+        return str(value)
+    except RecursionError:
+        return "(JSON that is nested too deep to be shown)"
+
+
+LINES = 6
+
+WIDTH = 200
+
+SEARCHED = 1 << 18
+
+ENGINE_LOG = "engine.log"
+"""What a worker prints goes to a file of this name in the folder of its run."""
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+"""Colours, cursor movements and titles of terminals (ECMA-48: CSI and OSC)."""
+
+_MEMORY = re.compile(
+    r"out of memory|OutOfMemoryError|bad_alloc|Cannot allocate memory|\bMemoryError\b"
+    r"|No available memory for the cache blocks|insufficient GPU memory",
+    re.IGNORECASE,
+)
+
+_PORT = re.compile(
+    r"address already in use|EADDRINUSE|port \S+ is (?:already )?in use|port is already allocated",
+    re.IGNORECASE,
+)
+
+
+def new_log() -> Path:
+    """Return a new, empty file: server.log in the folder of the worker's run, else a temporary one.
+
+    The worker's stderr is a file in the folder of its run, and nothing else tells an engine which
+    folder that is.
+    """
+    try:
+        stderr = Path("/proc/self/fd/2").readlink()
+        if stderr.name == ENGINE_LOG and stderr.is_file():
+            log = stderr.with_name("server.log")
+            log.write_bytes(b"")
+            return log
+    except OSError:
+        pass  # another system, or a folder that is gone
+    descriptor, name = tempfile.mkstemp(prefix="server-", suffix=".log")
+    os.close(descriptor)
+    return Path(name)
+
+
+def last_lines(log: Path) -> list[str]:
+    """Return the last lines of a log as a terminal would show them, control characters escaped."""
+    return _lines(log)[-LINES:]
+
+
+def about_memory(log: Path) -> str | None:
+    """Return the last line about a lack of memory; a server may have said much after it."""
+    return next((line for line in reversed(_lines(log)) if _MEMORY.search(line)), None)
+
+
+def port_was_taken(log: Path) -> bool:
+    """Whether the server could not listen where it was told to."""
+    return any(_PORT.search(line) for line in _lines(log))
+
+
+def _lines(log: Path) -> list[str]:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - SEARCHED))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    # A progress bar writes its line again and again: the last state is what is seen.
+    raw = (line.rstrip().rpartition("\r")[2] for line in text.split("\n"))
+    shown = (broken(_ESCAPES.sub("", line)).strip() for line in raw)
+    return [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in shown if line]
+
+
+NAMES = ("model", "host", "port")
+
+_PLACEHOLDER = re.compile(r"(?<![{$])\{([A-Za-z_]\w*)\}")
+"""{port}, but not {"json": 1}, ${VARIABLE} or {{a template}}."""
+
+
+def check_command(command: Sequence[str], model: str | None) -> None:
+    """Refuse a command line that cannot start a server."""
+    if not command:
+        raise SuiteError(
+            f"serve = {command!r} is no list of words; e.g. "
+            'serve = ["vllm", "serve", "{model}", "--port", "{port}"]',
+            option="serve",
+        )
+    if not command[0].strip():
+        raise SuiteError("the first word of serve is empty; it is the program", option="serve")
+    placeholders = [name for word in command for name in _PLACEHOLDER.findall(word)]
+    for name in placeholders:
+        if name not in NAMES:
+            choices = ", ".join(f"{{{each}}}" for each in NAMES)
+            raise SuiteError(f"serve has {{{name}}}; what is replaced is {choices}", option="serve")
+    if "port" not in placeholders:
+        raise SuiteError(
+            "serve does not tell the server its port, which is another one in every run; add e.g. "
+            '"--port", "{port}"',
+            option="serve",
+        )
+    if "model" in placeholders and model is None:
+        raise SuiteError(
+            "serve has {model}, but the suite names none; set workload.model", option="serve"
+        )
+
+
+def fill_in(command: Sequence[str], values: Mapping[str, str]) -> list[str]:
+    """Return the words of a command with {name} replaced by its value."""
+    return [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in command]
+
+
+def find_program(word: str) -> str:
+    """Return the path of a program.
+
+    A name alone is looked up beside this Python, where the tools of its environment are, then on
+    PATH. Anything else is a path, `~` expanded, relative to the working folder. Links stay: what a
+    link to a Python points to has another environment.
+    """
+    if "/" in word:
+        path = Path(word).expanduser().absolute()
+        if path.is_file() and os.access(path, os.X_OK):
+            return str(path)
+        advice = "correct the path in serve"
+        if (path / "bin/python").exists():
+            advice = f"did you mean {word}/bin/python?"
+        raise engine_error(f"serve: {word} is no program here (looked at {path}); {advice}")
+    folders = os.pathsep.join(
+        [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    )
+    program = shutil.which(word, path=folders)
+    if program is None:
+        raise engine_error(
+            f"serve: {word} is no program here (looked beside {sys.executable} and on PATH); "
+            "install it, or give its whole path",
+        )
+    return str(Path(program).absolute())
+
+
+def _libraries(command: Sequence[str]) -> list[str]:
+    """Return the libraries that a server may be of: its program's name, and its module's."""
+    modules = [word for flag, word in itertools.pairwise(command) if flag == "-m"]
+    return [Path(command[0]).name, *(module.partition(".")[0] for module in modules)]
+
+
+LAUNCHER = Path(__file__).with_name("_launch.py")
+
+GRACE_S = 5.0
+
+MARGIN_S = 5.0
+"""Time for the launcher itself to come up or to end on a busy machine."""
+
+LONGEST = 1 << 16
+"""No event of the launcher is as long."""
+
+GONE = "gone"
+"""How a server ended whose launcher was killed: nobody knows."""
+
+
+class ServerProcess:
+    """One start of a server."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        *,
+        title: str = "serve",
+    ) -> None:
+        self._lock = threading.Lock()
+        self._pid: int | None = None
+        self._end: int | str | None = None
+        with log.open("ab") as output:
+            self._launcher = ChildProcess(
+                [
+                    *(sys.executable, "-I", "-S", str(LAUNCHER), str(GRACE_S), str(os.getpid())),
+                    *command,
+                ],
+                stdout=subprocess.PIPE,
+                stderr=output,
+                environment=environment,
+            )
+        first = self._event(time.monotonic() + MARGIN_S + GRACE_S) or {}
+        if "pid" in first:
+            self._pid = int(first["pid"])
+            return
+        self.stop()
+        reason = first.get("failed", "the process that starts it gave no answer")
+        raise engine_error(f"{title}: {command[0]} cannot be started: {reason}")
+
+    def ended(self, within_s: float = 0.0) -> int | str | None:
+        """Return how it ended: its exit code, minus a signal, or GONE; None while it runs.
+
+        Safe from several threads.
+        """
+        with self._lock:
+            deadline = time.monotonic() + within_s
+            if self._end is None and (event := self._event(deadline)):
+                self._end = event.get("ended", GONE)
+            return self._end
+
+    def stop(self) -> None:
+        """End it with all that it started; returns when nothing is left of it."""
+        self._launcher.end(alone_s=GRACE_S + KILL_S + MARGIN_S)
+        if self._launcher.returncode and self._pid is not None:
+            with contextlib.suppress(OSError):
+                os.killpg(self._pid, signal.SIGKILL)
+        with self._lock:
+            self._launcher.close()
+            self._end = GONE if self._end is None else self._end
+
+    def _event(self, deadline: float) -> Mapping[str, Any] | None:
+        """Return the launcher's next event, {"ended": GONE} after the last; None on time-out."""
+        try:
+            line = self._launcher.line(deadline, LONGEST)
+        except EOFError:
+            return {"ended": GONE}
+        return None if line is None else json.loads(line)
+
+
+LIMIT_S = 5.0
+
+
+def require_listening(engine: str, host: str, port: int) -> None:
+    """Open a connection; nothing is sent."""
+    try:
+        socket.create_connection((host, port), LIMIT_S).close()
+    except OSError as error:
+        raise engine_error(
+            f"engine {engine}: no server listens at {host}:{port} ({error.strerror or error}); "
+            "start it, correct url, or let serve start one",
+        ) from error
+
+
+HOST = "127.0.0.1"
+
+STARTS = 3
+"""Between our look for a free port and the server's use of it, others may take it."""
+
+PROBE_S = 5.0
+"""A server that takes longer to say whether it is healthy is not."""
+
+SHORTEST_S, LONGEST_S = 0.02, 0.5
+
+KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""How a process ends that SIGKILL ended; the second way by a shell's or a container's account."""
+
+
+class Server:
+    """Starts a server on entry, and leaves nothing of it on exit."""
+
+    url: str
+    log: Path
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        engine: str,
+        model: str | None,
+        health: str,
+        start_timeout_s: float,
+        environment: Mapping[str, str],
+    ) -> None:
+        """Keep what to start.
+
+        {model}, {host} and {port} are replaced in `command`; GET `health` answers 200 once the
+        server is ready. `environment` is besides this process's own.
+        """
+        try:
+            check_command(command, model)
+            _check_waiting(health, start_timeout_s)
+        except SuiteError as error:
+            raise SuiteError(f"engine {engine}: {error}", option=error.options) from error
+        self._command = list(command)
+        self._model = model
+        self._health = health
+        self._start_timeout_s = start_timeout_s
+        # What waits in a buffer when the server is killed would be missing in its log.
+        self._environment = {"PYTHONUNBUFFERED": "1", **os.environ, **environment}
+        self._process: ServerProcess | None = None
+
+    def require(self) -> None:
+        find_program(self._command[0])
+
+    def __enter__(self) -> Self:
+        program = find_program(self._command[0])
+        check_devices(_libraries(self._command), self._environment)
+        self.log = new_log()
+        try:
+            for last in (False,) * (STARTS - 1) + (True,):
+                if self._start(program, last=last):
+                    break
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stop()
+        # A log of another name lies in no run's folder, where nobody will look for it.
+        if exc_info[0] is None and self.log.name != "server.log":
+            with contextlib.suppress(OSError):
+                self.log.unlink()
+
+    def check(self, within_s: float = 0.0) -> None:
+        """Do nothing while the server runs; how it ended is an error, with what it said last."""
+        process = self._process
+        if process is None:
+            raise engine_error("the server was stopped")
+        if (end := process.ended(within_s)) is not None:
+            raise engine_error(f"{self._how(end)}{self.log_tail()}", str(self.log))
+
+    def log_tail(self) -> str:
+        """Return how its log ends, to be appended to any message about what went wrong."""
+        memory, lines = about_memory(self.log), last_lines(self.log)
+        if not lines:
+            return f"; its log {self.log} is empty"
+        cause = f' has "{memory}" and' if memory and memory not in lines else ""
+        return f"; its log {self.log}{cause} ends: {' | '.join(lines)}"
+
+    def _start(self, program: str, *, last: bool) -> bool:
+        """Start the server and wait for it; False where another port is to be tried."""
+        port = free_port()
+        self.url = f"http://{HOST}:{port}"
+        values = {"model": self._model or "", "host": HOST, "port": str(port)}
+        command = [program, *fill_in(self._command[1:], values)]
+        self._process = ServerProcess(command, self._environment, self.log)
+        end = self._wait_for_health(port)
+        if end is None:
+            return True
+        self._stop()
+        taken = port_was_taken(self.log)
+        if taken and not last:
+            self.log.write_bytes(b"")
+            return False
+        when = f" before GET {self._health} answered 200"
+        retries = f"; its port was taken, {STARTS} times with another one" if taken else ""
+        raise engine_error(f"{self._how(end, when)}{retries}{self.log_tail()}", str(self.log))
+
+    def _wait_for_health(self, port: int) -> int | str | None:
+        """Return None when the server is healthy, or how it ended before that."""
+        assert self._process is not None
+        deadline = time.monotonic() + self._start_timeout_s
+        pause_s, answer = SHORTEST_S, "nothing"
+        while (left_s := deadline - time.monotonic()) > 0:
+            end = self._process.ended(min(pause_s, left_s))
+            if end is not None:
+                return end
+            answer = ask(port, self._health, min(PROBE_S, max(left_s, SHORTEST_S)))
+            if answer == "200":
+                # Another process's answer must not pass for that of a server that ended.
+                return self._process.ended()
+            pause_s = min(1.5 * pause_s, LONGEST_S)
+        raise engine_error(
+            f"the server was not healthy within start_timeout = {self._start_timeout_s:g} s: "
+            f"GET {self._health} last gave {answer}; raise start_timeout if it is only slow, and "
+            f"see that health is a path which it knows{self.log_tail()}",
+            str(self.log),
+        )
+
+    def _how(self, end: int | str, when: str = "") -> str:
+        if end == GONE:
+            return f"the process that watches over the server was killed{when}"
+        code = int(end)
+        hint = ""
+        if code in KILLED:
+            hint = f"; {OUT_OF_MEMORY}"
+        elif code == 0 and when:
+            hint = "; serve must keep it in the foreground"
+        return f"the server {ended(code)}{when}{hint}"
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.stop()
+
+
+def _check_waiting(health: str, start_timeout_s: float) -> None:
+    if not re.fullmatch(r"/[!-~]*", health):
+        raise SuiteError(
+            f'health = {health!r} is no path of a URL, such as "/health"', option="health"
+        )
+    if not start_timeout_s > 0:
+        raise SuiteError(
+            f"start_timeout = {start_timeout_s!r} is not above 0", option="start_timeout"
+        )
+
+
+def ask(port: int, path: str, timeout_s: float) -> str:
+    """Return the status code that a server here answers a GET with, or what came instead."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=timeout_s)
+    try:
+        connection.request("GET", path)
+        return str(connection.getresponse().status)
+    except TimeoutError:
+        return f"no answer in {timeout_s:.1f} s"
+    except (OSError, http.client.HTTPException) as error:
+        return getattr(error, "strerror", None) or type(error).__name__
+    finally:
+        connection.close()
+
+
+def free_port() -> int:
+    """Return a port on which nothing listens."""
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        port: int = listener.getsockname()[1]
+        return port

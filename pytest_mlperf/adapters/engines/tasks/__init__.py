@@ -1,0 +1,374 @@
+"""Tasks of engines that run a graph of tensors: what suites call them, what each can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from pytest_mlperf import Dataset, Engine, Sink, SuiteError, WorkQueue
+from pytest_mlperf.adapters.engines import number_of
+from pytest_mlperf.adapters.engines.tasks._images import Classify, Detect, Segment
+from pytest_mlperf.adapters.engines.tasks._yolo import Yolo
+from pytest_mlperf.adapters.engines.tasks.graph import (
+    IDS,
+    MASK,
+    Graph,
+    Sample,
+    TaskRunner,
+    check_batch,
+    check_shape,
+    names,
+    stack,
+    take,
+)
+from pytest_mlperf.extension import PrecisionName, require_options
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Answers are the logits of start and end of each token: float32, shape (seq, 2)."""
+
+    def bind(self, graph: Graph, batch_size: int) -> Answerer:
+        """Return what runs this model, whose inputs are all of shape (batch, seq)."""
+        check_batch(graph, batch_size)
+        if not any(names(each) == IDS for each in graph.inputs):
+            raise graph.refuse(
+                f"has no input input_ids, but {', '.join(each.name for each in graph.inputs)}; "
+                'task = "answer" runs encoders such as BERT'
+            )
+        widths = set()
+        for each in graph.inputs:
+            if len(each.shape) != 2:
+                raise graph.refuse(
+                    f"its input {each.name!r} has shape {each.shape}; "
+                    'task = "answer" runs models whose inputs have shape (batch, seq)'
+                )
+            widths |= {each.shape[1]} if isinstance(each.shape[1], int) else set()
+        return Answerer(
+            graph=graph,
+            at_once=batch_size,
+            outputs=_pick_outputs(graph),
+            width=max(widths, default=None),
+            masked=any(names(each) == MASK for each in graph.inputs),
+        )
+
+    def describe(self) -> Mapping[str, str]:
+        return {"task": "answer"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answerer(TaskRunner):
+    """A model that finds answers.
+
+    Its outputs are logits of start and end, each (batch, seq), or both in one, (batch, seq, 2).
+    `width` is the number of tokens that it takes, if it takes no other.
+    """
+
+    outputs: Sequence[str]
+    width: int | None
+    masked: bool
+
+    @property
+    def sorts(self) -> bool:
+        return self.width is None
+
+    def prepare(self, raw: Any, index: int) -> Sample:
+        """Return the arrays of a sample as the model takes them, each of shape (seq,)."""
+        sample = take(self.graph, raw, index)
+        shapes = {array.shape for array in sample.values()}
+        length = self.key(sample)
+        if shapes != {(length,)} or not length:
+            arrays = ", ".join(f"{name} {array.shape}" for name, array in sample.items())
+            raise self.graph.refuse(
+                f"takes samples whose arrays have one shape (seq,), but sample {index} of the data "
+                f"set has {arrays}"
+            )
+        if self.width is not None and (
+            length > self.width or (length < self.width and not self.masked)
+        ):
+            raise self.graph.refuse(
+                f"takes {self.width} tokens"
+                + (" at most" if self.masked else " and no mask, so no padding")
+                + f", but sample {index} of the data set has {length}; set the data set's options "
+                "to match"
+            )
+        return sample
+
+    def key(self, sample: Sample) -> int:
+        return int(next(iter(sample.values())).size)
+
+    def run_batch(self, _indices: Sequence[int], samples: Sequence[Sample]) -> Iterable[bytes]:
+        """Return the logits of each sample, as many as it has tokens."""
+        lengths = [self.key(sample) for sample in samples]
+        width = self.width or max(lengths)
+        feed = {name: pad([sample[name] for sample in samples], width) for name in samples[0]}
+        logits = self._logits(feed, (len(samples), width))
+        return [row[:length].tobytes() for row, length in zip(logits, lengths, strict=True)]
+
+    def groups(self, samples: Sequence[Sample]) -> Iterator[list[int]]:
+        """Return the places of samples that go together: all, if the model sees padding as such."""
+        return iter([list(range(len(samples)))]) if self.masked else super().groups(samples)
+
+    def _logits(self, feed: Mapping[str, NDArray[Any]], expected: tuple[int, int]) -> NDArray[Any]:
+        import numpy as np
+
+        results = self.graph.run(self.outputs, feed)
+        shape = expected if len(results) == 2 else (*expected, 2)
+        if any(each.shape != shape for each in results):
+            raise self.graph.refuse(
+                f"gave {', '.join(f'{each.shape}' for each in results)} for inputs of shape "
+                f'{expected}; task = "answer" needs logits of start and end for each token'
+            )
+        logits = results[0] if len(results) == 1 else np.stack(results, axis=-1)
+        return logits.astype("<f4", copy=False)
+
+
+def pad(arrays: Sequence[NDArray[Any]], width: int) -> NDArray[Any]:
+    """Return arrays of shape (length,) as one, (number, width), with zeros behind them."""
+    import numpy as np
+
+    if all(len(array) == width for array in arrays):
+        return stack(arrays)
+    padded = np.zeros((len(arrays), width), arrays[0].dtype)
+    for row, array in zip(padded, arrays, strict=True):
+        row[: len(array)] = array
+    return padded
+
+
+def _pick_outputs(graph: Graph) -> Sequence[str]:
+    """Return the names of the logits of start and end, or of the only output."""
+    outputs = {
+        word: [each.name for each in graph.outputs if word in each.name.lower()]
+        for word in ("start", "end")
+    }
+    if all(len(names) == 1 for names in outputs.values()) and outputs["start"] != outputs["end"]:
+        return [outputs["start"][0], outputs["end"][0]]
+    if len(graph.outputs) == 1:
+        return [graph.outputs[0].name]
+    raise graph.refuse(
+        f'gives {", ".join(each.name for each in graph.outputs)}; task = "answer" needs one output '
+        "with start and one with end in its name, or a single one of shape (batch, seq, 2)"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawTensor:
+    """Answers are the sample's part of an output: the model's own type, little-endian."""
+
+    output: str | None = None
+
+    def bind(self, graph: Graph, batch_size: int) -> TensorRunner:
+        for each in graph.inputs:
+            if isinstance(each.shape[0], int) and batch_size != 1:
+                raise graph.refuse(
+                    f"the batch dimension is fixed at {each.shape[0]}, which does not fit "
+                    f"batch_size = {batch_size}; export the model with a dynamic batch, or set "
+                    "batch_size = 1"
+                )
+        return TensorRunner(graph=graph, at_once=batch_size, output=graph.pick(self.output).name)
+
+    def describe(self) -> Mapping[str, str]:
+        facts = {"task": "tensor"}
+        return facts if self.output is None else {**facts, "generation.output": self.output}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorRunner(TaskRunner):
+    """A model whose output is the answer.
+
+    A sample is one row of the model's batch, or several, as the user-item pairs of a recommender:
+    then its arrays have the batch dimension. In memory all have it.
+    """
+
+    output: str
+
+    def prepare(self, raw: Any, index: int) -> Sample:
+        """Return the arrays of a sample as the model takes them, the rows first."""
+        sample = take(self.graph, raw, index)
+        for each in self.graph.inputs:
+            if sample[each.name].ndim != len(each.shape):
+                check_shape(self.graph, each, sample[each.name], each.shape[1:], index)
+                sample[each.name] = sample[each.name][None]
+            check_shape(self.graph, each, sample[each.name], each.shape, index)
+        if len({len(array) for array in sample.values()}) != 1:
+            arrays = ", ".join(f"{name} {array.shape}" for name, array in sample.items())
+            raise self.graph.refuse(
+                f"takes inputs with as many rows each, but sample {index} of the data set has "
+                f"{arrays}"
+            )
+        return sample
+
+    def key(self, sample: Sample) -> Any:
+        return tuple(array.shape[1:] for array in sample.values())
+
+    def call(self, outputs: Sequence[str], samples: Sequence[Sample]) -> Sequence[NDArray[Any]]:
+        import numpy as np
+
+        if len(samples) == 1:
+            return self.graph.run(outputs, samples[0])
+        feed = {name: np.concatenate([each[name] for each in samples]) for name in samples[0]}
+        return self.graph.run(outputs, feed)
+
+    def run_batch(self, _indices: Sequence[int], samples: Sequence[Sample]) -> Iterable[bytes]:
+        (result,) = self.call([self.output], samples)
+        rows = [len(next(iter(sample.values()))) for sample in samples]
+        if result.shape[:1] != (sum(rows),):
+            raise self.graph.refuse(
+                f"output {self.output!r} has shape {result.shape} for a batch of {sum(rows)}; "
+                'task = "tensor" needs an output with the batch as first dimension'
+            )
+        result = result.astype(result.dtype.newbyteorder("<"), copy=False)
+        return [result[first:end].tobytes() for first, end in pairwise(accumulate(rows, initial=0))]
+
+
+PRECISIONS: tuple[PrecisionName, ...] = ("fp64", "fp32", "bf16", "fp16", "fp8", "int8", "int4")
+
+
+class Task(Protocol):
+    """The options of a task."""
+
+    def bind(self, graph: Graph, batch_size: int) -> TaskRunner: ...
+
+    def describe(self) -> Mapping[str, str]: ...
+
+
+TASKS: Mapping[str, Any] = {
+    "classify": Classify,
+    "answer": Answer,
+    "detect": Detect,
+    "yolo": Yolo,
+    "segment": Segment,
+    "tensor": RawTensor,
+}
+"""Their fields are the options that only they have."""
+
+
+def make_task(name: str, options: Mapping[str, Any]) -> Task:
+    """Return a task with its options; those that are None are left to the task.
+
+    Errors do not say which engine was asked for it: that is the caller's to add.
+    """
+    if name not in TASKS:
+        raise SuiteError(f"task = {name!r} is not one of {', '.join(TASKS)}", option="task")
+    chosen = {option: value for option, value in options.items() if value is not None}
+    for option in chosen:
+        owners = [
+            task for task, kind in TASKS.items() if option in {each.name for each in fields(kind)}
+        ]
+        if name not in owners:
+            raise SuiteError(
+                f"{option} is an option of task = {' or '.join(map(repr, owners))}, but task = "
+                f"{name!r}; leave it out",
+                option=(option, "task"),
+            )
+    task: Task = TASKS[name](**chosen)
+    return task
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """What a suite may say of a task; None leaves it to the task.
+
+    Attributes:
+        task: What an answer is, little-endian. "classify": the class, int64. "answer": logits of
+            start and end of each token, float32, shape (seq, 2). "detect": float32 rows of index,
+            ymin, xmin, ymax, xmax, score, label; "yolo": the same, for exports of YOLO and data set
+            coco. "segment": the class of each voxel, uint8.
+            "tensor": an output as it is.
+        batch_size: Samples per call of the model at most; windows, for "segment".
+        class_offset: "classify": added to the class, by default 0; -1 for MLPerf's
+            resnet50_v1.onnx, whose class 0 is the background.
+        box_order: "detect": "xyxy", the default, or "yxyx".
+        box_unit: "detect": "pixel", the default, or "image" for shares of its sides.
+        score_threshold: "detect": boxes with a lower score are left out; by default 0.05. "yolo":
+            with no higher score; by default 0.001.
+        iou_threshold: "yolo": boxes that overlap a better one of their class more are left out, if
+            the model has not done so; by default 0.7.
+        max_detections: "detect", "yolo": boxes that are kept at most; by default all, and 300.
+        roi_shape: "segment": depth, height and width of a window, by default 128 each.
+        overlap: "segment": share of a window that the next covers again, by default 0.5.
+        output: "segment", "tensor": name of the output; by default the only one.
+    """
+
+    task: str = "classify"
+    batch_size: int = 8
+    class_offset: int | None = None
+    box_order: str | None = None
+    box_unit: str | None = None
+    score_threshold: float | None = None
+    iou_threshold: float | None = None
+    max_detections: int | None = None
+    roi_shape: Sequence[int] | None = None
+    overlap: float | None = None
+    output: str | None = None
+
+    def of_task(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(TaskOptions)}
+
+
+class TaskEngine(Engine):
+    """Base class of engines that answer samples as a task says."""
+
+    name: ClassVar[str]
+
+    _graph: Graph
+    _runner: TaskRunner
+    _queue: WorkQueue | None = None
+
+    def __init__(self, dataset: Dataset, asked: TaskOptions) -> None:
+        rule = number_of("batch_size", asked.batch_size, "samples")
+        require_options(f"engine {self.name}", [rule])
+        more = {k: v for k, v in asked.of_task().items() if k not in {"task", "batch_size"}}
+        try:
+            self._task = make_task(asked.task, more)
+        except SuiteError as error:
+            raise SuiteError(f"engine {self.name}: {error}", option=error.options) from error
+        self._dataset = dataset
+        self._batch_size = asked.batch_size
+        self._samples: dict[int, Sample] = {}
+
+    def __exit__(self, *_: object) -> None:
+        if self._queue is not None:
+            self._queue.close()
+        self._samples.clear()
+        del self._runner, self._graph
+
+    def load_samples(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            if index not in self._samples:
+                self._samples[index] = self._runner.prepare(self._dataset.input(index), index)
+
+    def unload_samples(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            self._samples.pop(index, None)
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        if self._runner.sorts and len(ids) > self._runner.at_once:
+            sizes = [self._runner.key(self._samples[index]) for index in indices]
+            order = sorted(range(len(ids)), key=sizes.__getitem__, reverse=True)
+            ids, indices = [ids[place] for place in order], [indices[place] for place in order]
+        if self._queue is None:
+            self._complete(ids, indices, sink)
+        else:
+            self._queue.put(ids, indices, sink)
+
+    def _bind(self, graph: Graph, threads: int) -> None:
+        """Make ready for a model, and start threads; with 0 of them `submit` does the work."""
+        self._graph = graph
+        self._runner = self._task.bind(graph, self._batch_size)
+        if threads:
+            self._queue = WorkQueue(self._complete, threads=threads, max_batch=self._runner.at_once)
+
+    def _complete(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        size = self._runner.at_once
+        for start in range(0, len(ids), size):
+            outputs = self._answers(indices[start : start + size])
+            sink.done(ids[start : start + size], outputs if sink.wants_output else None)
+
+    def _answers(self, indices: Sequence[int]) -> Sequence[bytes]:
+        return self._runner.run(indices, [self._samples[index] for index in indices])

@@ -1,0 +1,380 @@
+"""Tasks whose answer is what is in an image: its class, its objects, the class of each voxel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from pytest_mlperf.adapters.engines import number_of, one_of
+from pytest_mlperf.adapters.engines.tasks.graph import (
+    Graph,
+    Sample,
+    TaskRunner,
+    Tensor,
+    check_batch,
+    check_shape,
+    fits,
+    take,
+)
+from pytest_mlperf.extension import require_options
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+CLASS_TYPES = {"tensor(int32)", "tensor(int64)"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classify:
+    """Answers are class numbers: int64, little-endian."""
+
+    class_offset: int = 0
+
+    def bind(self, graph: Graph, batch_size: int) -> Classifier:
+        """Return what runs this model, which gives scores (batch, classes) or classes (batch,)."""
+        check_batch(graph, batch_size)
+        return Classifier(
+            graph=graph,
+            at_once=batch_size,
+            output=pick_output(graph.outputs),
+            offset=self.class_offset,
+        )
+
+    def describe(self) -> Mapping[str, str]:
+        return {"class_offset": str(self.class_offset)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classifier(TaskRunner):
+    output: Tensor
+    offset: int
+
+    def run_batch(self, _indices: Sequence[int], samples: Sequence[Sample]) -> Iterable[bytes]:
+        import numpy as np
+
+        (result,) = self.call([self.output.name], samples)
+        best = result if self.output.type in CLASS_TYPES else result.argmax(axis=-1)
+        classes = np.empty(len(samples), "<i8")
+        classes[:] = best.reshape(len(samples)) + self.offset
+        return [number.tobytes() for number in classes]
+
+
+def pick_output(outputs: Sequence[Tensor]) -> Tensor:
+    """Prefer class numbers to scores, and among those an output named like argmax."""
+    classes = [each for each in outputs if each.type in CLASS_TYPES]
+    named = [each for each in classes if "argmax" in each.name.lower()]
+    return (named or classes or list(outputs))[0]
+
+
+NAMES = {
+    "boxes": ("boxes", "detection_boxes"),
+    "labels": ("labels", "detection_classes"),
+    "scores": ("scores", "detection_scores"),
+}
+"""Names of outputs in models of torchvision, which MLPerf's RetinaNet is, and of TensorFlow."""
+
+ORDERS = {"xyxy": [1, 0, 3, 2], "yxyx": [0, 1, 2, 3]}
+"""Where a model puts ymin, xmin, ymax, xmax."""
+
+UNITS = ("pixel", "image")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detect:
+    """Answers are float32 rows of index, ymin, xmin, ymax, xmax, score, label.
+
+    Coordinates are shares of the image's height and width. Defaults are those of MLPerf's
+    RetinaNet: PostProcessOpenImagesRetinanet in vision/classification_and_detection/python/
+    openimages.py of https://github.com/mlcommons/inference. It stops at the first score below the
+    threshold; here every such box is left out, which is the same where scores fall.
+    """
+
+    box_order: str = "xyxy"
+    box_unit: str = "pixel"
+    score_threshold: float = 0.05
+    max_detections: int | None = None
+
+    def __post_init__(self) -> None:
+        rules = (
+            one_of("box_order", self.box_order, tuple(ORDERS)),
+            one_of("box_unit", self.box_unit, UNITS),
+            number_of("max_detections", self.max_detections, "boxes"),
+        )
+        require_options("", rules)
+
+    def bind(self, graph: Graph, batch_size: int) -> Detector:
+        """Return what runs this model.
+
+        Its first input of shape (batch, channels, height, width) is the image. Outputs are boxes
+        (n, 4), labels (n,) and scores (n,) of one image, or all with the batch before.
+        """
+        check_batch(graph, batch_size)
+        images = [each.name for each in graph.inputs if len(each.shape) == 4]
+        if not images:
+            raise graph.refuse(
+                "has no input of shape (batch, channels, height, width); "
+                'task = "detect" runs models that take images'
+            )
+        outputs = [_pick(graph, what) for what in NAMES]
+        if len(outputs[0].shape) == 2 and batch_size != 1:
+            raise graph.refuse(
+                f"gives the boxes of one image at a time ({outputs[0].name!r} has no batch "
+                f"dimension), but batch_size = {batch_size}; set batch_size = 1"
+            )
+        return Detector(
+            graph=graph,
+            at_once=batch_size,
+            image=images[0],
+            outputs=[each.name for each in outputs],
+            options=self,
+        )
+
+    def describe(self) -> Mapping[str, str]:
+        return {
+            "task": "detect",
+            "generation.box_order": self.box_order,
+            "generation.box_unit": self.box_unit,
+            "generation.score_threshold": str(float(self.score_threshold)),
+            "generation.max_detections": str(self.max_detections),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detector(TaskRunner):
+    image: str
+    outputs: Sequence[str]
+    options: Detect
+
+    def run_batch(self, indices: Sequence[int], samples: Sequence[Sample]) -> Iterable[bytes]:
+        outputs = self.call(self.outputs, samples)
+        height, width = samples[0][self.image].shape[1:]
+        for row, index in enumerate(indices):
+            boxes, labels, scores = self._of_image(outputs, row, len(samples))
+            yield self._rows(index, boxes, labels, scores, (height, width)).tobytes()
+
+    def _of_image(
+        self, outputs: Sequence[NDArray[Any]], row: int, images: int
+    ) -> Sequence[NDArray[Any]]:
+        boxes, labels, scores = outputs
+        expected = (images,) if boxes.ndim == 3 else ()
+        if (
+            boxes.shape != (*scores.shape, 4)
+            or labels.shape != scores.shape
+            or scores.shape[:-1] != expected
+            or (images > 1 and not expected)
+        ):
+            raise self.graph.refuse(
+                f"gave boxes {boxes.shape}, labels {labels.shape}, scores {scores.shape} for "
+                f'{images} images; task = "detect" needs (n, 4), (n,), (n,) of one image, or all '
+                "with the batch before"
+            )
+        return [each[row] for each in outputs] if expected else outputs
+
+    def _rows(
+        self,
+        index: int,
+        boxes: NDArray[Any],
+        labels: NDArray[Any],
+        scores: NDArray[Any],
+        size: tuple[int, int],
+    ) -> NDArray[Any]:
+        """Return the rows that are kept, in the model's order, shape (rows, 7)."""
+        import numpy as np
+
+        # What is not finite is no "lower score": the scorer is to see it.
+        kept = np.flatnonzero(~(scores < self.options.score_threshold))
+        most = self.options.max_detections
+        if most is not None and len(kept) > most:
+            best = np.argsort(-scores[kept].astype(np.float32), kind="stable")[:most]
+            kept = kept[np.sort(best)]
+        rows = np.empty((len(kept), 7), "<f4")
+        rows[:, 0] = index
+        rows[:, 1:5] = boxes[kept][:, ORDERS[self.options.box_order]]
+        if self.options.box_unit == "pixel":
+            rows[:, 1:5] /= np.array([*size, *size], np.float32)
+        rows[:, 5] = scores[kept]
+        rows[:, 6] = labels[kept]
+        return rows
+
+
+def _pick(graph: Graph, role: str) -> Tensor:
+    for name in NAMES[role]:
+        for each in graph.outputs:
+            if each.name.removesuffix(":0") == name:
+                return each
+    raise graph.refuse(
+        f"gives {', '.join(each.name for each in graph.outputs)}, and no {role}; "
+        'task = "detect" needs the outputs boxes, labels and scores'
+    )
+
+
+ROI_SHAPE = (128, 128, 128)
+WIDTH = 0.125
+"""Standard deviation of the weights in a window, as a share of its length."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """Answers are the class of each voxel: uint8, shape (depth, height, width).
+
+    Windows overlap; what the model gives for each is weighted, most in the middle, and added up.
+    Source: inference_utils.py and base_SUT.py in vision/medical_imaging/3d-unet-kits19 of
+    https://github.com/mlcommons/inference; the same logits give the same classes.
+    """
+
+    roi_shape: Sequence[int] = ROI_SHAPE
+    overlap: float = 0.5
+    output: str | None = None
+
+    def __post_init__(self) -> None:
+        shape, overlap = self.roi_shape, self.overlap
+        is_shape = len(shape) == 3 and min(shape) >= 1
+        require_options("", [("roi_shape", shape, is_shape, "three lengths of a window")])
+        is_share = 0 <= overlap < 1 and 0 not in self.strides
+        share = "a share of a window, from 0 to less than 1, that leaves a step"
+        require_options("", [("overlap", overlap, is_share, share)])
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """From the start of a window to that of the next, in voxels."""
+        return tuple(int(length * (1 - self.overlap)) for length in self.roi_shape)
+
+    def bind(self, graph: Graph, batch_size: int) -> Segmenter:
+        """Return what runs this model: one input (batch, channels, *roi_shape), and scores."""
+        check_batch(graph, batch_size)
+        taken = graph.inputs[0].shape
+        if len(graph.inputs) != 1 or len(taken) != 5 or not fits(self.roi_shape, taken[2:]):
+            inputs = ", ".join(f"{each.name} {each.shape}" for each in graph.inputs)
+            raise graph.refuse(
+                f'takes {inputs}; task = "segment" with roi_shape = {list(self.roi_shape)} needs '
+                "one input (batch, channels, depth, height, width) for windows of this shape"
+            )
+        return Segmenter(
+            graph=graph,
+            at_once=1,
+            windows=batch_size,
+            output=graph.pick(self.output).name,
+            shape=tuple(self.roi_shape),
+            strides=self.strides,
+            weights=importance(self.roi_shape),
+        )
+
+    def describe(self) -> Mapping[str, str]:
+        facts = {
+            "task": "segment",
+            "generation.roi_shape": ",".join(map(str, self.roi_shape)),
+            "generation.overlap": str(float(self.overlap)),
+        }
+        return facts if self.output is None else {**facts, "generation.output": self.output}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segmenter(TaskRunner):
+    """A model that segments, at most so many windows of one sample at a time."""
+
+    windows: int
+    output: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    weights: NDArray[np.float32]
+
+    @property
+    def sorts(self) -> bool:
+        return False
+
+    def prepare(self, raw: Any, index: int) -> Sample:
+        (tensor,) = self.graph.inputs
+        sample = take(self.graph, raw, index)
+        array = sample[tensor.name]
+        check_shape(self.graph, tensor, array, (tensor.shape[1], None, None, None), index)
+        for length, window, stride in zip(array.shape[1:], self.shape, self.strides, strict=True):
+            if length < window or (length - window) % stride:
+                raise self.graph.refuse(
+                    f"windows of {self.shape} at steps of {self.strides} do not cover sample "
+                    f"{index} of the data set, which has shape {array.shape}; pad it so that they "
+                    "do, as MLPerf's preprocess.py does"
+                )
+        return sample
+
+    def run_batch(self, _indices: Sequence[int], samples: Sequence[Sample]) -> Iterable[bytes]:
+        return [self._segment(each[self.graph.inputs[0].name]).tobytes() for each in samples]
+
+    def _segment(self, volume: NDArray[Any]) -> NDArray[np.uint8]:
+        """Return the class of each voxel.
+
+        In memory are, for a float32 volume, its size x (classes + 1), one batch of windows, and
+        the answer.
+        """
+        import numpy as np
+
+        total: NDArray[np.float32] | None = None
+        weight = np.zeros(volume.shape[1:], np.float32)
+        starts = self._starts(volume.shape[1:])
+        for first in range(0, len(starts), self.windows):
+            places = [self._place(start) for start in starts[first : first + self.windows]]
+            scores = self._scores(np.stack([volume[(slice(None), *place)] for place in places]))
+            if total is None:
+                total = np.zeros((scores.shape[1], *volume.shape[1:]), np.float32)
+            for window, place in zip(scores, places, strict=True):
+                total[(slice(None), *place)] += np.multiply(window, self.weights, out=window)
+                weight[place] += self.weights
+        assert total is not None, "a volume holds at least one window"
+        return highest(total, weight)
+
+    def _scores(self, windows: NDArray[Any]) -> NDArray[np.float32]:
+        import numpy as np
+
+        (scores,) = self.graph.run([self.output], {self.graph.inputs[0].name: windows})
+        if (
+            scores.ndim != 5
+            or scores.shape[::2] != windows.shape[::2]
+            or (scores.shape[3] != windows.shape[3])
+        ):
+            raise self.graph.refuse(
+                f"output {self.output!r} has shape {scores.shape} for windows of shape "
+                f'{windows.shape}; task = "segment" needs scores (batch, classes, '
+                f"{', '.join(map(str, self.shape))})"
+            )
+        return scores.astype(np.float32, copy=not scores.flags.writeable)
+
+    def _starts(self, shape: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return where the windows start, the last axis running fastest."""
+        steps = zip(shape, self.shape, self.strides, strict=True)
+        return list(
+            product(*(range(0, length - window + 1, stride) for length, window, stride in steps))
+        )
+
+    def _place(self, start: Sequence[int]) -> tuple[slice, ...]:
+        return tuple(
+            slice(first, first + length) for first, length in zip(start, self.shape, strict=True)
+        )
+
+
+def importance(shape: Sequence[int]) -> NDArray[np.float32]:
+    """Return the weights of a window's voxels, at most 1: the geometric mean of three Gaussians."""
+    import numpy as np
+
+    lines = []
+    for length in shape:
+        distance = np.arange(length) - (length - 1.0) / 2.0
+        deviation = WIDTH * length
+        lines.append(np.exp(-(distance**2) / (2 * deviation * deviation)))
+    solid = np.cbrt(np.outer(np.outer(lines[0], lines[1]), lines[2]).reshape(*shape))
+    return np.asarray(solid / solid.max(), np.float32)
+
+
+def highest(total: NDArray[np.float32], weight: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return the class of the highest mean, the first of equal ones; writes on `total`."""
+    import numpy as np
+
+    classes = np.empty(weight.shape, np.uint8)
+    # Division rounds, and so decides between means that are nearly equal: it must not be left out.
+    # One slice at a time, since argmax gives 8 bytes a voxel.
+    for depth, divisor in enumerate(weight):
+        total[:, depth] /= divisor
+        classes[depth] = total[:, depth].argmax(axis=0)
+    return classes

@@ -1,0 +1,183 @@
+"""What MLPerf's YOLO answers: from the network's boxes to those that are kept, in the image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_mlperf.adapters.engines import number_of
+from pytest_mlperf.adapters.engines.tasks.graph import Graph, Sample, TaskRunner, check_batch
+from pytest_mlperf.extension import require_options
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+KEPT = 6
+"""Columns of a model that suppresses boxes itself: corners, score and class."""
+
+CORNERS = 4
+
+BESIDE = ("frame", "categories")
+"""What the data set gives beside the image."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Yolo:
+    """Answers are float32 rows of index, ymin, xmin, ymax, xmax, score, category.
+
+    Coordinates are shares of the image's height and width, without its frame. Defaults are those of
+    MLPerf's reference: each place's best class, scores above 0.001, and at most 300 boxes that
+    overlap no better one of their class by more than 0.7.
+    """
+
+    score_threshold: float = 0.001
+    iou_threshold: float = 0.7
+    max_detections: int = 300
+
+    def __post_init__(self) -> None:
+        share = "a share of the area of two boxes, above 0 and at most 1"
+        rules = (
+            ("iou_threshold", self.iou_threshold, 0 < self.iou_threshold <= 1, share),
+            number_of("max_detections", self.max_detections, "boxes"),
+        )
+        require_options("", rules)
+
+    def bind(self, graph: Graph, batch_size: int) -> YoloDetector:
+        """Return what runs this model: one image in, one output with all boxes out.
+
+        The output is (batch, 4 + classes, places), with centre, width and height of each box before
+        the scores of its classes; or (batch, boxes, 6) of boxes that the model has chosen itself:
+        left, top, right, bottom, score and class.
+        """
+        check_batch(graph, batch_size)
+        if len(graph.inputs) != 1 or len(graph.inputs[0].shape) != 4:
+            inputs = ", ".join(f"{each.name} {each.shape}" for each in graph.inputs)
+            raise graph.refuse(
+                f'takes {inputs}; task = "yolo" runs models with one input (batch, 3, height, '
+                "width), such as an export of YOLO to ONNX"
+            )
+        return YoloDetector(
+            graph=graph, at_once=batch_size, output=graph.pick(None).name, options=self
+        )
+
+    def describe(self) -> Mapping[str, str]:
+        return {
+            "task": "yolo",
+            "generation.score_threshold": str(float(self.score_threshold)),
+            "generation.iou_threshold": str(float(self.iou_threshold)),
+            "generation.max_detections": str(self.max_detections),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class YoloDetector(TaskRunner):
+    output: str
+    options: Yolo
+
+    def prepare(self, raw: Any, index: int) -> Sample:
+        if not isinstance(raw, Mapping) or not {"images", *BESIDE} <= set(raw):
+            raise self.graph.refuse(
+                f'task = "yolo" needs images, frame and categories of a sample, which sample '
+                f"{index} of the data set has not; use data set coco"
+            )
+        (tensor,) = self.graph.inputs
+        sample = super().prepare({tensor.name: raw["images"]}, index)
+        return {**sample, **{name: raw[name] for name in BESIDE}}
+
+    def key(self, sample: Sample) -> Any:
+        return sample[self.graph.inputs[0].name].shape
+
+    def run_batch(self, indices: Sequence[int], samples: Sequence[Sample]) -> Iterable[bytes]:
+        (tensor,) = self.graph.inputs
+        (boxes,) = self.call([self.output], [{tensor.name: each[tensor.name]} for each in samples])
+        fits = boxes.ndim == 3 and (boxes.shape[2] == KEPT or boxes.shape[1] > CORNERS)
+        if not fits or len(boxes) != len(samples):
+            raise self.graph.refuse(
+                f"output {self.output!r} has shape {boxes.shape} for {len(samples)} images; task = "
+                '"yolo" needs (batch, 4 + classes, places), or (batch, boxes, 6) of boxes that the '
+                "model has chosen itself"
+            )
+        for index, sample, of_image in zip(indices, samples, boxes, strict=True):
+            yield self._rows(index, sample, of_image).tobytes()
+
+    def _rows(self, index: int, sample: Sample, boxes: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the rows of an image, best first, shape (rows, 7)."""
+        import numpy as np
+
+        corners, scores, classes = _read(boxes.astype(np.float32, copy=False))
+        # What is not finite is no "lower score": the scorer is to see it.
+        some = np.flatnonzero(~(scores <= self.options.score_threshold))
+        some = some[np.argsort(-scores[some], kind="stable")]
+        if boxes.shape[-1] != KEPT:
+            some = suppress(
+                corners,
+                classes,
+                some,
+                overlap=self.options.iou_threshold,
+                most=self.options.max_detections,
+            )
+        some = some[: self.options.max_detections]
+        categories = sample["categories"]
+        if len(some) and classes[some].max() >= len(categories):
+            raise self.graph.refuse(
+                f"gave class {classes[some].max()}, but the data set has {len(categories)} "
+                "categories; use the annotations that belong to the model"
+            )
+        left, top, scale, width, height = sample["frame"]
+        x = ((corners[some][:, ::2] - left) / scale).clip(0, width) / width
+        y = ((corners[some][:, 1::2] - top) / scale).clip(0, height) / height
+        rows = np.empty((len(some), 7), "<f4")
+        rows[:, 0] = index
+        rows[:, 1], rows[:, 2], rows[:, 3], rows[:, 4] = y[:, 0], x[:, 0], y[:, 1], x[:, 1]
+        rows[:, 5] = scores[some]
+        rows[:, 6] = categories[classes[some]]
+        return rows
+
+
+def _read(
+    boxes: NDArray[np.float32],
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]:
+    """Return left, top, right and bottom of every box, its score and its class."""
+    import numpy as np
+
+    if boxes.shape[-1] == KEPT:
+        return boxes[:, :CORNERS], boxes[:, CORNERS], boxes[:, CORNERS + 1].astype(np.int64)
+    centres, halves = boxes[:2].T, boxes[2:CORNERS].T / 2
+    classes = boxes[CORNERS:].argmax(axis=0)
+    return np.hstack([centres - halves, centres + halves]), boxes[CORNERS:].max(axis=0), classes
+
+
+def suppress(
+    corners: NDArray[np.float32],
+    classes: NDArray[np.int64],
+    order: NDArray[np.int64],
+    *,
+    overlap: float,
+    most: int,
+) -> NDArray[np.int64]:
+    """Return those of `order`, best first, that no better one of their class covers.
+
+    Args:
+        corners: Of every box, shape (boxes, 4).
+        classes: Of every box.
+        order: The boxes that are looked at.
+        overlap: Share of the area of both that two boxes may have in common.
+        most: Boxes that are kept.
+    """
+    import numpy as np
+
+    low, high = corners[order, :2], corners[order, 2:]
+    areas, kinds = (high - low).prod(axis=1), classes[order]
+    left = np.ones(len(order), np.bool_)
+    kept: list[int] = []
+    while len(kept) < most and left.any():
+        best = int(left.argmax())
+        kept.append(best)
+        sides = np.minimum(high[best], high) - np.maximum(low[best], low)
+        common = sides.clip(0).prod(axis=1)
+        covered = common > overlap * (areas[best] + areas - common)
+        left &= ~(covered & (kinds == kinds[best]))
+        left[best] = False
+    return order[kept]

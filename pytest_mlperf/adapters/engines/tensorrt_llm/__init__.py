@@ -1,0 +1,408 @@
+"""Run a causal language model through TensorRT-LLM's LLM API, on its PyTorch backend."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pytest_mlperf.adapters.engines import broken, check_words, is_count
+from pytest_mlperf.adapters.engines.llm.engine import LibraryEngine, LibraryOptions
+from pytest_mlperf.adapters.engines.llm.generation import TextOptions
+from pytest_mlperf.adapters.engines.llm.model_folder import (
+    DTYPES,
+    METHODS,
+    MODELOPT,
+    Config,
+    Quantisation,
+    check_agrees,
+    read_config,
+    read_quantisation,
+    weights_fact,
+    with_ends,
+)
+from pytest_mlperf.adapters.engines.llm.streaming import Streams
+from pytest_mlperf.adapters.engines.tensorrt_llm._requests import (
+    COUNTED,
+    ELSEWHERE,
+    ConfigObject,
+    DraftCount,
+    Member,
+    RequestLoop,
+    SamplingByPrompt,
+    import_package,
+    load_model,
+    versions,
+)
+from pytest_mlperf.extension import PLAIN, PrecisionName
+
+KV_CACHE_DTYPES = ("auto", "fp8", "nvfp4", "float16", "bfloat16", "float32", "fp8_ds_mla")
+"""Words of all versions; one that a version does not have it refuses itself."""
+SCHEDULER_POLICIES = ("guaranteed_no_evict", "max_utilization", "static_batch")
+
+QUANTISED: tuple[PrecisionName, ...] = (
+    *("fp8", "nvfp4", "mxfp4", "int8"),
+    *("int4-awq", "w4a8-awq", "gptq", "mixed"),
+)
+PRECISIONS: tuple[PrecisionName, ...] = (*PLAIN, *QUANTISED)
+
+PASSED = (
+    *("tensor_parallel_size", "pipeline_parallel_size", "load_format", "enable_chunked_prefill"),
+    *("stream_interval", "max_batch_size", "max_num_tokens", "max_seq_len", "attn_backend"),
+)
+
+RESERVED: Mapping[str, str] = {
+    **{name: f"the option {name}" for name in PASSED},
+    "model": "model of the workload or of the engine entry",
+    "tokenizer": "the tokenizer in the model's folder, which the engine reads itself",
+    "tokenizer_mode": "the tokenizer in the model's folder, which the engine reads itself",
+    "skip_tokenizer_init": "token ids, which the engine always hands over",
+    "trust_remote_code": "nothing: code of a model's folder is never run",
+    "dtype": "precision",
+    "revision": "model: nothing is downloaded",
+    "tokenizer_revision": "model: nothing is downloaded",
+    "max_beam_width": "nothing: answers are greedy",
+    "return_perf_metrics": "nothing: the engine's own stamps are always compared with ours",
+    "backend": "nothing: this is the PyTorch backend",
+}
+"""LLM arguments that have another way in, which the value names."""
+
+EXPERT_RANKS = (
+    *("moe_tensor_parallel_size", "moe_expert_parallel_size"),
+    "moe_cluster_parallel_size",
+)
+
+RESERVED_CONFIG: Mapping[str, Mapping[str, str]] = {
+    "kv_cache_config": {
+        "enable_block_reuse": "enable_block_reuse",
+        "free_gpu_memory_fraction": "kv_cache_free_gpu_memory_fraction",
+        "dtype": "kv_cache_dtype",
+        "tokens_per_block": "tokens_per_block",
+    },
+    "cuda_graph_config": {
+        "batch_sizes": "cuda_graphs",
+        "max_batch_size": "max_batch_size",
+        "enable_padding": "cuda_graph_padding",
+    },
+    "scheduler_config": {"capacity_scheduler_policy": "scheduler_policy"},
+}
+"""Arguments of configurations that the engine makes, and the options that set them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorRtLlmOptions(LibraryOptions):
+    """What a suite may say; None leaves TensorRT-LLM's own choice.
+
+    Attributes:
+        max_batch_size: Samples in flight at most; None and the like: TensorRT-LLM's own choice.
+        max_num_tokens: Tokens per forward pass at most.
+        max_seq_len: Tokens of prompt and answer together at most.
+        kv_cache_dtype: "auto", "fp8" or "nvfp4"; of newer ones than 1.2 also "float16", "bfloat16",
+            "float32" and "fp8_ds_mla".
+        kv_cache_free_gpu_memory_fraction: Of the memory that is free once weights are loaded.
+        tokens_per_block: Of the paged key-value cache.
+        enable_block_reuse: Take what a prompt has in common with an earlier one from the cache.
+            MLPerf's closed division forbids it, and repeated samples would look fast.
+        cuda_graphs: Record CUDA graphs, or for these batch sizes only, or none.
+        cuda_graph_padding: Pad a batch to the next size that is recorded, as NVIDIA advises; None:
+            wherever graphs are.
+        scheduler_policy: "guaranteed_no_evict", "max_utilization" or "static_batch".
+        enable_chunked_prefill: Let prompts be longer than max_num_tokens, in several passes.
+        attn_backend: Attention kernels, e.g. "TRTLLM" or "FLASHINFER".
+        stream_interval: Tokens of an answer per message; above 1 they come in clumps.
+        llm: Further arguments of LLM, as TensorRT-LLM names them; tables where it has
+            configurations.
+    """
+
+    engine = "tensorrt_llm"
+    precisions = PRECISIONS
+    counts = (
+        *("max_batch_size", "max_num_tokens", "max_seq_len"),
+        *("tokens_per_block", "stream_interval"),
+    )
+    share = "kv_cache_free_gpu_memory_fraction"
+    table = "llm"
+    reserved = RESERVED
+
+    max_batch_size: int | None = None
+    max_num_tokens: int | None = None
+    max_seq_len: int | None = None
+    kv_cache_dtype: str = "auto"
+    kv_cache_free_gpu_memory_fraction: float = 0.9
+    tokens_per_block: int | None = None
+    enable_block_reuse: bool = False
+    cuda_graphs: bool | list[int] = True
+    cuda_graph_padding: bool | None = None
+    scheduler_policy: str | None = None
+    enable_chunked_prefill: bool = False
+    attn_backend: str | None = None
+    stream_interval: int = 1
+    llm: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self, precision: str) -> None:
+        super().check(precision)
+        check_words(
+            "tensorrt_llm",
+            self,
+            kv_cache_dtype=KV_CACHE_DTYPES,
+            scheduler_policy=(None, *SCHEDULER_POLICIES),
+        )
+        self._check_graphs()
+        self._check_configs()
+        self._check_ranks()
+
+    def _check_graphs(self) -> None:
+        graphs = self.cuda_graphs
+        if isinstance(graphs, list) and not (graphs and all(map(is_count, graphs))):
+            raise self.refused(
+                f"cuda_graphs = {graphs!r} is not true, false or a list of batch sizes, each at "
+                "least 1",
+                "cuda_graphs",
+            )
+        if self.cuda_graph_padding and not graphs:
+            raise self.refused(
+                "cuda_graph_padding = true needs CUDA graphs, but cuda_graphs = false",
+                *("cuda_graph_padding", "cuda_graphs"),
+            )
+        if graphs is False and self.llm.get("cuda_graph_config"):
+            raise self.refused(
+                "llm.cuda_graph_config needs CUDA graphs, but cuda_graphs = false",
+                *("llm", "cuda_graphs"),
+            )
+
+    def _check_configs(self) -> None:
+        for config, inner in RESERVED_CONFIG.items():
+            more = self.llm.get(config, {})
+            if not isinstance(more, Mapping):
+                raise self.refused(f"llm.{config} = {more!r} is not a table", "llm")
+            for name, option in inner.items():
+                if name in more:
+                    raise self.refused(
+                        f"llm.{config}.{name} is set by the option {option}; leave it out of llm",
+                        "llm",
+                    )
+
+    def _check_ranks(self) -> None:
+        ranks = self.tensor_parallel_size
+        if self.llm.get("enable_attention_dp") is True and ranks == 1:
+            raise self.refused(
+                "llm.enable_attention_dp = true lets each GPU of tensor parallelism have requests "
+                "of its own, and adds no GPUs: set tensor_parallel_size to the GPUs of one copy of "
+                "the model, it is 1",
+                *("llm", "tensor_parallel_size"),
+            )
+        sizes = {name: self.llm[name] for name in EXPERT_RANKS if is_count(self.llm.get(name))}
+        both = {"moe_tensor_parallel_size", "moe_expert_parallel_size"} <= sizes.keys()
+        product = prod(sizes.values())
+        # With context parallelism experts may be divided among its ranks, too.
+        fits = product == ranks if both else ranks % product == 0
+        if not fits and "context_parallel_size" not in self.llm:
+            named = " x ".join(f"llm.{name} = {size}" for name, size in sizes.items())
+            raise self.refused(
+                f"{named} is {product}, but experts are divided among the GPUs of tensor "
+                f"parallelism, and tensor_parallel_size = {ranks}; set them so that "
+                + ("the product is the same" if both else "it is a multiple"),
+                *("llm", "tensor_parallel_size"),
+            )
+
+
+FORMATS = (MODELOPT, *METHODS, "gptq", "gptq_marlin")
+
+
+def read_weights(folder: Path, precision: str, config: Config) -> Quantisation:
+    """Return how the weights in a folder are quantised; refuse what is unknown, or not so."""
+    weights = read_quantisation(folder, config)
+    is_known = weights.method in FORMATS and any(name in QUANTISED for name in weights.names)
+    if weights.method is not None and not is_known:
+        key = "quant_algo" if weights.method == MODELOPT else "quant_method"
+        raise broken(
+            folder / weights.file,
+            f"names {key} {weights.algorithm!r}, which engine tensorrt_llm does not know; use a "
+            f"checkpoint in one of {', '.join(QUANTISED)}",
+        )
+    check_agrees(
+        "tensorrt_llm",
+        folder,
+        precision,
+        weights,
+        words=QUANTISED,
+        otherwise="precision to bf16 or fp16",
+    )
+    return weights
+
+
+def llm_arguments(folder: Path, precision: str, options: TensorRtLlmOptions) -> dict[str, Any]:
+    """Return the arguments of LLM; what the suite leaves open is left to TensorRT-LLM.
+
+    A quantised precision is the checkpoint's own, and its other layers keep their type.
+    """
+    arguments = {
+        "model": str(folder),
+        # Its tokenizer would cost time in every request: prompts are token ids, answers too.
+        "skip_tokenizer_init": True,
+        "dtype": DTYPES.get(precision, "auto"),
+        "return_perf_metrics": True,
+        **{name: getattr(options, name) for name in PASSED},
+    }
+    made = {name: value for name, value in arguments.items() if value is not None}
+    further = dict(options.llm)
+    for name, config in _configs(options).items():
+        more = further.pop(name, {})
+        made[name] = config and ConfigObject(config.cls, {**config.values, **more})
+    return {**made, **further}
+
+
+def _configs(options: TensorRtLlmOptions) -> dict[str, ConfigObject | None]:
+    """Return the configurations by argument; None turns CUDA graphs off."""
+    names = RESERVED_CONFIG["kv_cache_config"]
+    cache = {name: getattr(options, option) for name, option in names.items()}
+    configs: dict[str, ConfigObject | None] = {
+        "kv_cache_config": ConfigObject(
+            "KvCacheConfig", {name: each for name, each in cache.items() if each is not None}
+        ),
+        "cuda_graph_config": _graphs(options),
+    }
+    if options.scheduler_policy is not None:
+        policy = Member("CapacitySchedulerPolicy", options.scheduler_policy.upper())
+        configs["scheduler_config"] = ConfigObject(
+            "SchedulerConfig", {"capacity_scheduler_policy": policy}
+        )
+    return configs
+
+
+def _graphs(options: TensorRtLlmOptions) -> ConfigObject | None:
+    if options.cuda_graphs is False:
+        return None
+    values: dict[str, Any] = {"enable_padding": options.cuda_graph_padding is not False}
+    if isinstance(options.cuda_graphs, list):
+        values["batch_sizes"] = sorted(options.cuda_graphs)
+    elif options.max_batch_size is not None:
+        # Its own choice ends at 128, and larger batches would run without a graph.
+        values["max_batch_size"] = options.max_batch_size
+    return ConfigObject("CudaGraphConfig", values)
+
+
+class TensorRtLlmEngine(LibraryEngine):
+    """Answers each prompt with the tokens it generates: int64, little-endian, end token included.
+
+    Prompts are text, tokenised by the model's own tokenizer, or lists of token ids. Each sample is
+    a request of its own, so batches form in flight; where tokens are timed, answers are streamed.
+
+    Args:
+        dataset: Its inputs are text or lists of token ids.
+        model: Folder of the model: config.json, safetensors files, and for text a tokenizer.
+            Nothing is downloaded and no code of the folder is run.
+        precision: "fp32", "bf16" or "fp16" for plain weights; "fp8", "nvfp4", "mxfp4", "int8",
+            "int4-awq", "w4a8-awq", "gptq" or "mixed" as the checkpoint says itself
+            (hf_quant_config.json or quantization_config): TensorRT-LLM quantises nothing.
+    """
+
+    library = "TensorRT-LLM"
+    libraries: ClassVar[tuple[str, ...]] = ("tensorrt_llm",)
+    options: ClassVar[type[TensorRtLlmOptions]] = TensorRtLlmOptions
+    precisions: ClassVar[tuple[str, ...]] = PRECISIONS
+    checkpoints: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "modelopt": ("fp8", "nvfp4", "int4-awq", "w4a8-awq"),
+    }
+    install: ClassVar[str] = f"{ELSEWHERE} (docs/tensorrt-llm.md)"
+    divides: ClassVar[Mapping[str, bool]] = {"context_parallel_size": False}
+
+    _options: TensorRtLlmOptions
+    _drafts: DraftCount
+
+    @classmethod
+    def check_library(cls) -> None:
+        import_package()
+
+    def require(self) -> None:
+        """Import TensorRT-LLM, and check the model's folder; nothing is loaded."""
+        self._read_folder()
+        self.check_library()
+
+    def load_samples(self, indices: Sequence[int]) -> None:
+        super().load_samples(indices)
+        longest, most = self._task.prompts.longest, self._most_prompt_tokens
+        if most is not None and longest > most:
+            raise self._options.refused(
+                f"the longest prompt has {longest} tokens, but max_num_tokens = {most} fit one "
+                "forward pass; set max_num_tokens higher, or enable_chunked_prefill = true",
+                *("max_num_tokens", "enable_chunked_prefill"),
+            )
+
+    def accepted_drafts(self) -> int | None:
+        """Return what was accepted, where there are drafts at all."""
+        accepted = self._drafts.take()
+        return accepted if "speculative_config" in self._options.llm else None
+
+    def _read_folder(self) -> None:
+        self._config = config = read_config(self._folder)
+        self._quantisation = read_weights(self._folder, self._precision, config)
+        dummy = self._options.dummy
+        self._generation = with_ends(self._generation, self._folder, config, dummy=dummy)
+
+    def _open(self, undo: contextlib.ExitStack) -> None:
+        self._read_folder()
+        package = import_package()
+        arguments = llm_arguments(self._folder, self._precision, self._options)
+        self._facts |= {
+            **versions(),
+            **weights_fact(self._folder, dummy=self._options.dummy, option="load_format"),
+            "architecture": self._config.architecture,
+            "dtype": str(arguments["dtype"]),
+            **self._quantisation.describe(),
+        }
+        tokenizer = self._load_tokenizer()
+        model = load_model(package, arguments, self._options)
+        undo.callback(model.shutdown)
+        self._facts |= self._settings(model)
+        self._task = self._make_task(tokenizer, self._config, model.args.max_seq_len)
+        chunked = self._options.enable_chunked_prefill
+        self._most_prompt_tokens = None if chunked else model.args.max_num_tokens
+        self._drafts = DraftCount()
+        sampling = SamplingByPrompt(make=package.SamplingParams, generation=self._generation)
+        requests = RequestLoop(
+            llm=model,
+            sampling=sampling,
+            streams=self._options.streams,
+            task=self._task,
+            drafts=self._drafts,
+        )
+        streams = Streams(requests.answer)
+        undo.callback(streams.close)
+        self._put = streams.put
+        if sampling.matters:
+            streams.run(sampling.find_out(requests.ask, str(package.__version__)))
+            self._facts["min_tokens"] = COUNTED[sampling.counted]
+
+    def _settings(self, model: Any) -> Mapping[str, str]:
+        """Return the knobs as facts: the limits as TensorRT-LLM has them, the rest as given."""
+        of_text = {each.name for each in dataclasses.fields(TextOptions)}
+        asked = dataclasses.asdict(self._options)
+        knobs = {name: value for name, value in asked.items() if name not in of_text}
+        further = knobs.pop("llm")
+        knobs |= {
+            name: getattr(model.args, name)
+            for name in ("max_batch_size", "max_num_tokens", "max_seq_len")
+        }
+        del knobs["load_format"]  # told as weights
+        if knobs["cuda_graph_padding"] is None:
+            knobs["cuda_graph_padding"] = knobs["cuda_graphs"] is not False
+        batch = knobs["max_batch_size"]
+        if batch:
+            # Ranks with requests of their own share experts: one step is of all their batches.
+            ranks = self._options.tensor_parallel_size if further.get("enable_attention_dp") else 1
+            knobs["work.batch"] = batch * ranks
+        if "speculative_config" in further:
+            knobs["work.drafts"] = True
+        facts = {name: _worded(value) for name, value in knobs.items() if value is not None}
+        return {**facts, **{f"llm.{name}": _worded(value) for name, value in further.items()}}
+
+
+def _worded(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

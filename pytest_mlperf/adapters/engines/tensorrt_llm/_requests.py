@@ -1,0 +1,368 @@
+"""Each sample as a request to TensorRT-LLM; all that is read from its objects is read here."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Literal
+
+from pytest_mlperf import EnvironmentFault, RunError, Sink, SuiteError
+from pytest_mlperf.adapters.engines import engine_error
+from pytest_mlperf.adapters.engines.llm.engine import GenerateTask, LibraryOptions, check_names
+from pytest_mlperf.adapters.engines.llm.generation import Generation
+from pytest_mlperf.adapters.engines.llm.streaming import StreamedRequest
+from pytest_mlperf.extension import some, text_of
+
+OLDEST = (1, 2)
+
+ELSEWHERE = (
+    "TensorRT-LLM pins other versions of torch and numpy than most environments have, so let the "
+    'engine run in a Python or container of its own: python = "~/venvs/trtllm/bin/python" or '
+    'command = ["docker", "run", ...] in the engine entry'
+)
+
+QUIET: Mapping[str, str] = {
+    "HF_HUB_OFFLINE": "1",
+    "TRTLLM_NO_USAGE_STATS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""Nothing is fetched or sent while a run is measured; set where the environment says nothing."""
+
+
+AFFINITY = "TLLM_NUMA_AWARE_WORKER_AFFINITY"
+"""Whether it binds its threads to processors near the GPU: where "1" is set, or nothing is."""
+
+
+def import_package() -> Any:
+    """Return the package, with its `llmapi`, where it can be imported and is new enough."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    # Left to itself it takes such a binding away, and 1.2 binds by a GPU's place among those that
+    # the process sees: a replica's processors are those next to its GPU already.
+    if len(os.sched_getaffinity(0)) < (os.cpu_count() or 1):
+        os.environ.setdefault(AFFINITY, "0")
+    try:
+        package = importlib.import_module("tensorrt_llm")
+        importlib.import_module("tensorrt_llm.llmapi")
+    except ModuleNotFoundError as error:
+        if error.name == "tensorrt_llm":
+            raise EnvironmentFault(
+                f"engine tensorrt_llm needs tensorrt_llm, which is not installed; {ELSEWHERE}"
+            ) from error
+        raise _broken_installation(error) from error
+    # A library of CUDA, MPI or TensorRT that does not load.
+    except (ImportError, OSError, RuntimeError) as error:
+        raise _broken_installation(error) from error
+    version = str(package.__version__)
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST:
+        raise EnvironmentFault(
+            f"engine tensorrt_llm needs TensorRT-LLM {'.'.join(map(str, OLDEST))} or newer; "
+            f"{version} is installed"
+        )
+    return package
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigObject:
+    """A configuration object to be made."""
+
+    cls: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of an enumeration in `tensorrt_llm.llmapi`."""
+
+    cls: str
+    name: str
+
+
+def make(value: Any, api: Any) -> Any:
+    """Return a value with its configurations and members made from `tensorrt_llm.llmapi`."""
+    if isinstance(value, ConfigObject):
+        return getattr(api, value.cls)(**make(dict(value.values), api))
+    if isinstance(value, Member):
+        return getattr(getattr(api, value.cls), value.name)
+    if isinstance(value, dict):
+        return {name: make(each, api) for name, each in value.items()}
+    return value
+
+
+def drafting(value: Any, api: Any) -> Any:
+    """Return how to draft as the class that has it.
+
+    In 1.2 the class alone says which kind of drafts; newer ones read `decoding_type` themselves.
+    """
+    kind = value.get("decoding_type") if isinstance(value, Mapping) else None
+    name = f"{kind}DecodingConfig".replace("_", "").lower()
+    cls = next((getattr(api, each) for each in dir(api) if each.lower() == name), None)
+    if kind is None or cls is None or "decoding_type" in cls.model_fields:
+        return value
+    return cls(**{name: each for name, each in value.items() if name != "decoding_type"})
+
+
+def load_model(package: Any, arguments: Mapping[str, Any], options: LibraryOptions) -> Any:
+    """Return a loaded LLM; arguments that it does not take are refused before it loads anything."""
+    version = package.__version__
+    taken = package.llmapi.TorchLlmArgs.model_fields
+    check_names(options, arguments, taken, f"TensorRT-LLM {version}", "LLM argument")
+    try:
+        made = make(dict(arguments), package.llmapi)
+        if "speculative_config" in made:
+            made["speculative_config"] = drafting(made["speculative_config"], package.llmapi)
+    # Of a configuration: pydantic's own error is a ValueError, some checks are assertions.
+    except (ValueError, TypeError, AttributeError, AssertionError) as error:
+        raise _refused(version, error) from error
+    try:
+        return package.LLM(**made)
+    # What loading fails with depends on where in TensorRT-LLM, CUDA or MPI it failed.
+    except Exception as error:
+        if type(error).__name__ == "ValidationError":
+            raise _refused(version, error) from error
+        raise engine_error(
+            f"{arguments['model']}: TensorRT-LLM {version} cannot load it: "
+            f"{type(error).__name__}: {text_of(error)}",
+        ) from error
+
+
+def versions() -> Mapping[str, str]:
+    names = ("tensorrt_llm", "torch", "transformers", "tensorrt")
+    by_package = {name: getattr(sys.modules.get(name), "__version__", None) for name in names}
+    return {name: str(version) for name, version in by_package.items() if version is not None}
+
+
+def _broken_installation(error: BaseException) -> EnvironmentFault:
+    return EnvironmentFault(
+        "engine tensorrt_llm: tensorrt_llm is installed but cannot be imported: "
+        f"{text_of(error)}; {ELSEWHERE}"
+    )
+
+
+def _refused(version: str, error: BaseException) -> SuiteError:
+    return SuiteError(
+        f"engine tensorrt_llm: TensorRT-LLM {version} refuses its arguments: {_reasons(error)}"
+    )
+
+
+def _reasons(error: BaseException) -> str:
+    """Return what an error says, of pydantic's the place and reason of each: no web address."""
+    listed = getattr(error, "errors", None)
+    if not callable(listed):
+        return text_of(error)
+    each = ((".".join(map(str, one["loc"])), " ".join(str(one["msg"]).split())) for one in listed())
+    return some([f"{place}: {reason}" if place else reason for place, reason in each])
+
+
+def sampling_arguments(
+    generation: Generation, *, beside: int = 0, index: int = 0
+) -> dict[str, Any]:
+    """Return the arguments of SamplingParams: token ids only.
+
+    The first end token ends an answer as TensorRT-LLM's end_id, which min_tokens holds back; the
+    others as stop tokens, which it does not. `beside` tokens count in min_tokens, too. Answers that
+    are drawn differ by the `index` of the sample; top_k = 0 draws from all tokens.
+    """
+    drawn = {
+        "temperature": generation.temperature,
+        "top_p": generation.top_p,
+        "top_k": generation.top_k or 0,
+        "seed": generation.seed_of(index),
+    }
+    end = generation.eos[0] if generation.eos else -1
+    others = list(generation.eos[1:])
+    # With ignore_eos there is no end to hold back, and the last token of all would be held back.
+    held = generation.min_new_tokens and not generation.ignore_eos
+    least = generation.min_new_tokens + beside if held else None
+    made: dict[str, Any] = {
+        "max_tokens": generation.max_new_tokens,
+        "min_tokens": least,
+        **(drawn if generation.is_drawn else {"top_k": 1}),
+        "end_id": end,
+        "pad_id": generation.padding,
+        "ignore_eos": generation.ignore_eos,
+        "detokenize": False,
+    }
+    if others and not generation.ignore_eos:
+        made |= {"stop_token_ids": others, "include_stop_str_in_output": True}
+    return {name: value for name, value in made.items() if value is not None}
+
+
+Counted = Literal["answer", "prompt and answer", "nothing"]
+
+COUNTED: Mapping[Counted, str] = {
+    "answer": "of the answer",
+    "prompt and answer": "of prompt and answer, made up for",
+    "nothing": "not obeyed",
+}
+
+Ask = Callable[[Sequence[int], Any], Awaitable[Sequence[int]]]
+"""Returns the answer to a prompt with such SamplingParams."""
+
+
+@dataclass(kw_only=True, slots=True)
+class SamplingByPrompt:
+    """SamplingParams by prompt; `counted` is what TensorRT-LLM compares `min_tokens` with."""
+
+    make: Callable[..., Any]
+    generation: Generation
+    counted: Counted = "answer"
+    _made: dict[tuple[int, int | None, int | None], Any] = field(default_factory=dict)
+
+    @property
+    def matters(self) -> bool:
+        """Whether an end token is to be held back at all."""
+        return bool(self.generation.min_new_tokens and self.generation.ends)
+
+    def of(self, prompt: Sequence[int], length: int | None = None, index: int = 0) -> Any:
+        """Return those of a sample's prompt; its answer may have a `length` of its own."""
+        beside = len(prompt) if self.counted == "prompt and answer" else 0
+        key = beside, length, self.generation.seed_of(index)
+        if key not in self._made:
+            generation = self.generation.of(length)
+            self._made[key] = self.make(
+                **sampling_arguments(generation, beside=beside, index=index)
+            )
+        return self._made[key]
+
+    async def find_out(self, ask: Ask, version: str) -> None:
+        """Ask for a token, then for an answer that may not end with it at once."""
+        prompt = [self.generation.padding]
+        plain = {"top_k": 1, "pad_id": self.generation.padding, "detokenize": False}
+        (first,) = await ask(prompt, self.make(**plain, max_tokens=1, end_id=-1, ignore_eos=True))
+
+        async def holds_back(least: int) -> bool:
+            arguments: Mapping[str, Any] = {**plain, "max_tokens": 2, "end_id": first}
+            row = await ask(prompt, self.make(**arguments, min_tokens=least))
+            return bool(row) and row[0] != first
+
+        if await holds_back(1):
+            self.counted = "answer"
+        elif await holds_back(len(prompt) + 1):
+            self.counted = "prompt and answer"
+        else:
+            self.counted = "nothing"
+        least = self.generation.min_new_tokens
+        if self.counted == "nothing" and least > 1:  # 1 only keeps answers from ending at once
+            raise engine_error(
+                f"min_new_tokens = {least}, but TensorRT-LLM {version} holds no end token back; "
+                "set min_new_tokens = 1, or ignore_eos = true for answers of max_new_tokens tokens",
+            )
+
+
+CUT = (
+    "; TensorRT-LLM lowers it to what fits its own max_seq_len: set max_seq_len to the longest "
+    "prompt and max_new_tokens together"
+)
+
+
+@dataclass(slots=True)
+class DraftCount:
+    """Tokens of answers that took no step of their own; None: TensorRT-LLM tells of no steps."""
+
+    accepted: float | None = None
+
+    def add(self, tokens: int, a_step: float | None) -> None:
+        """Count an answer, and how many tokens a step gave it on average."""
+        if a_step:
+            self.accepted = (self.accepted or 0.0) + max(0.0, tokens - tokens / a_step)
+
+    def take(self) -> int | None:
+        """Return how many there were since the last call."""
+        accepted, self.accepted = self.accepted, None
+        return None if accepted is None else round(accepted)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestLoop:
+    """Answers samples on the event loop of `Streams`."""
+
+    llm: Any
+    sampling: SamplingByPrompt
+    streams: Callable[[Sink], bool]
+    task: GenerateTask
+    drafts: DraftCount
+
+    async def answer(self, request: StreamedRequest) -> None:
+        """Ask, tell tokens as they come where they are timed, and report the answer."""
+        prompt = self.task.prompts[request.index]
+        streaming = self.streams(request.sink)
+        begun_s = perf_counter()
+        first_s = None
+        try:
+            length = self.task.prompts.lengths.get(request.index)
+            sampling = self.sampling.of(prompt, length, request.index)
+            output = self.llm.generate_async(prompt, sampling_params=sampling, streaming=streaming)
+            if streaming:
+                # Each message has all tokens so far, of which several may be new.
+                async for message in output:
+                    new = len(message.outputs[0].token_ids) - request.stamped
+                    if new and first_s is None:
+                        first_s = perf_counter() - begun_s
+                    request.tokens(new)
+            else:
+                await output
+        # What a request fails with depends on where in TensorRT-LLM it failed.
+        except Exception as error:
+            raise _failed(request.index, _cause(error)) from error
+        # Newer ones than 1.2 tell here of a request that failed.
+        if failure := getattr(output, "error", None):
+            raise _failed(request.index, " ".join(str(failure).split()))
+        completion = output.outputs[0]
+        a_step = getattr(output, "avg_decoded_tokens_per_iter", None)
+        self.drafts.add(len(completion.token_ids), a_step)
+        self._compare(request.index, completion, first_s)
+        self._report(request, completion)
+
+    async def ask(self, prompt: Sequence[int], sampling: Any) -> Sequence[int]:
+        try:
+            output = self.llm.generate_async(
+                list(prompt), sampling_params=sampling, streaming=False
+            )
+            await output
+        # As in a run.
+        except Exception as error:
+            raise engine_error(f"TensorRT-LLM failed a first request: {_cause(error)}") from error
+        return list(output.outputs[0].token_ids)
+
+    def _compare(self, index: int, completion: Any, first_s: float | None) -> None:
+        """Hold our time to first token against TensorRT-LLM's own, where there are both.
+
+        Both count from the request's start, ours just before it is handed over: it is the longer.
+        """
+        metrics = completion.request_perf_metrics
+        if metrics is None or first_s is None:
+            return
+        timing = metrics.timing_metrics
+        theirs_s = (timing.first_token_time - timing.arrival_time).total_seconds()
+        if theirs_s > 0:  # 0 where it kept no stamps
+            self.task.gaps.add(index, "first", first_s, theirs_s)
+
+    def _report(self, request: StreamedRequest, completion: Any) -> None:
+        row = list(completion.token_ids)
+        self.task.check(request.index, row, completion.finish_reason, CUT)
+        generation = self.task.generation_of(request.index)
+        held_back, least = generation.ends[:1], generation.min_new_tokens
+        # The other end tokens end an answer at any time.
+        if least > 1 and len(row) <= least and tuple(row[-1:]) == held_back:
+            raise engine_error(
+                f"the answer to sample {request.index} of the data set ended after {len(row) - 1} "
+                f"tokens, but min_new_tokens = {least}: TensorRT-LLM did not hold its end token "
+                "back",
+            )
+        self.task.report(request, row)
+
+
+def _failed(index: int, reason: str) -> RunError:
+    return engine_error(f"TensorRT-LLM failed sample {index} of the data set: {reason}")
+
+
+def _cause(error: Exception) -> str:
+    text = f"{type(error).__name__}: {text_of(error)}"
+    first = error.__cause__
+    return text if first is None else f"{text} (from {type(first).__name__}: {text_of(first)})"

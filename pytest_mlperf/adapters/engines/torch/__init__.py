@@ -1,0 +1,173 @@
+"""Run a causal language model through transformers, in static batches or continuously batched."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pytest_mlperf import Sink, SuiteError
+from pytest_mlperf.adapters.engines import engine_error, require_module
+from pytest_mlperf.adapters.engines.llm.generation import Answers, TokenPrompts
+from pytest_mlperf.adapters.engines.llm.model_folder import (
+    picture_chats,
+    read_config,
+    tokenizer_for,
+)
+from pytest_mlperf.adapters.engines.llm.pictures import PictureChats, has_chats
+from pytest_mlperf.adapters.engines.llm.tools import ToolChats, offers_tools, tool_chats
+from pytest_mlperf.adapters.engines.torch._base import STORED, TokenBase, TorchOptions
+
+if TYPE_CHECKING:
+    from pytest_mlperf.adapters.engines.torch._batching import ContinuousBatching
+
+
+class TorchEngine(TokenBase):
+    """Answers each prompt with the tokens it generates: int64, little-endian, end token included.
+
+    Prompts are text, tokenised by the model's own tokenizer, lists of token ids, or chats by its
+    own template. Of chats with pictures, patches are made while a sample is worked on, as a server
+    would, in static batches. To chats that offer tools the answer is in UTF-8: the calls in it as
+    JSON, as a server has them, or its text where it has none, without what it thought.
+
+    Args:
+        dataset: Its inputs are text, lists of token ids, or chats.
+        model: Folder of the model: config.json, safetensors files, and for text a tokenizer.
+            Nothing is downloaded and no code of the folder is run.
+        precision: "fp32", "bf16" or "fp16"; "int8" or "int4": weights of linear layers and
+            experts as such (torchao), the rest in the checkpoint's own type, or with int4 on
+            GPUs in bfloat16; "fp8": these weights and their inputs, the rest in bfloat16, on
+            GPUs of compute capability 8.9 and later; "mxfp4": of a checkpoint whose experts are
+            stored so, as gpt-oss's, expanded to its own type.
+    """
+
+    name = "torch"
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "transformers")
+    optional_libraries: ClassVar[tuple[str, ...]] = ("torchao", "psutil", "compressed_tensors")
+    options: ClassVar[type[TorchOptions]] = TorchOptions
+    checkpoints: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "torchao": ("int8", "int4", "fp8"),
+        "compressed-tensors": ("int8", "int4", "fp8"),
+        STORED: (STORED,),
+    }
+    precisions: ClassVar[tuple[str, ...]] = TorchOptions.precisions
+
+    _options: TorchOptions
+    _samples: TokenPrompts
+
+    def _find(self, model: str | None) -> None:
+        self._generation = self._options.generation("torch", num_beams=self._options.num_beams)
+        super()._find(model)
+        self._continuous: ContinuousBatching | None = None
+
+    def require(self) -> None:
+        super().require()
+        joins = self._options.batching in {"auto", "continuous"} and self._options.may_join
+        if joins and self._options.device == "cpu":
+            require_module("engine torch: continuous batching on the CPU", "psutil", "lm")
+
+    def answer_counts(self) -> Mapping[str, int]:
+        return self._answers.take_counts()
+
+    def load_samples(self, indices: Sequence[int]) -> None:
+        super().load_samples(indices)
+        self._answers.expect(len(self._samples))
+        if self._continuous is not None:
+            self._continuous.reserve()
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        work = self._work if len(ids) == 1 else self._lists
+        work(ids, indices, sink)
+
+    def _open(self, undo: ExitStack) -> None:
+        from pytest_mlperf.adapters.engines.torch._checkpoint import (
+            PICTURES,
+            open_model,
+            quiet_and_offline,
+            text_kind,
+        )
+
+        self._facts |= {
+            "attention": self._options.attention,
+            "batching": self._options.batching,
+            "work.batch": str(self._options.batch_size),
+        }
+        self._options.require_tools("torch", self._dataset)
+        with quiet_and_offline():
+            tokenizer, fact = tokenizer_for("torch", self._folder, self._dataset)
+            reader = self._chats(tokenizer)
+            architecture = read_config(self._folder).architecture
+            kind = PICTURES if isinstance(reader, PictureChats) else text_kind(architecture)
+            loaded = open_model(self._folder, self._options, self._precision, kind)
+        self._facts |= {**fact, **loaded.facts}
+        self._generation = dataclasses.replace(self._generation, eos=loaded.eos)
+        self._samples = self._generation.prompts(
+            self._dataset, tokenizer, loaded.vocabulary, loaded.context, chats=reader
+        )
+        if self._generation.check_lengths(self._dataset):
+            raise engine_error(
+                "the data set says how long each answer is to be, which this engine cannot follow; "
+                "leave output_tokens out of the data set, and set max_new_tokens and ignore_eos"
+            )
+        self._answers = Answers(
+            self._generation,
+            watch_ends=not self._dummy,
+            **({"output": reader.output} if isinstance(reader, ToolChats) else {}),
+        )
+        self._build(loaded.model, undo)
+
+    def _chats(self, tokenizer: Any) -> PictureChats | ToolChats | None:
+        if offers_tools(self._dataset):
+            chats, facts = tool_chats("torch", self._folder, tokenizer, self._options)
+            self._facts |= facts
+            return chats
+        return picture_chats("torch", self._folder, tokenizer) if has_chats(self._dataset) else None
+
+    def _build(self, model: Any, undo: ExitStack) -> None:
+        from pytest_mlperf.adapters.engines.torch._batching import (
+            ContinuousBatching,
+            StaticBatches,
+            TextModel,
+            can_join,
+            state_kernels,
+        )
+
+        text = TextModel(
+            model=model, generation=self._generation, prompts=self._samples, answers=self._answers
+        )
+        pictured = isinstance(self._samples.chats, PictureChats)
+        if not can_join(model):
+            self._facts["linear_attention"] = state_kernels()
+        static = StaticBatches(text, batch_size=self._options.batch_size)
+        self._work = self._lists = static.run
+        one = self._options.batching
+        if one == "auto":
+            joins = self._options.may_join and not pictured and can_join(model)
+            one = "continuous" if joins else "dynamic"
+        elif one == "continuous" and pictured:
+            raise SuiteError(
+                'engine torch: batching = "continuous" takes no pictures, which the data set has; '
+                'set batching = "dynamic", or leave it out',
+                option="batching",
+            )
+        elif one == "continuous" and not can_join(model):
+            raise SuiteError(
+                'engine torch: batching = "continuous" cannot run this model, whose layers with '
+                'linear attention keep a state and no tokens; set batching = "dynamic", or leave '
+                "it out",
+                option="batching",
+            )
+        if one == "dynamic":
+            self._start_queue(static.run, undo)
+        elif one == "continuous":
+            self._continuous = ContinuousBatching(text, self._options)
+            undo.callback(self._continuous.close)
+            self._work = self._continuous.put
+        if self._options.batching != "auto":
+            self._lists = self._work
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._continuous = None
+        vars(self).pop("_lists", None)

@@ -1,0 +1,529 @@
+"""What a suite may say to torch engines, and how they are opened and left; light to import."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
+
+from pytest_mlperf import Dataset, Engine, EnvironmentFault, Sink, SuiteError, WorkQueue
+from pytest_mlperf.adapters.conventions import NEGATIVE_PROMPT
+from pytest_mlperf.adapters.engines import (
+    broken,
+    is_count,
+    not_installed,
+    number_of,
+    one_of,
+    require_module,
+)
+from pytest_mlperf.adapters.engines.llm.generation import Generation, TextOptions
+from pytest_mlperf.adapters.engines.llm.model_folder import (
+    COMPRESSED,
+    TORCHAO,
+    find_model,
+    quantisation_of,
+    read_config,
+)
+from pytest_mlperf.adapters.engines.llm.tools import ToolOptions
+from pytest_mlperf.extension import PLAIN, PrecisionName, Rule, require_options
+
+QUANTISED: tuple[PrecisionName, ...] = ("int8", "int4", "fp8")
+PRECISIONS: tuple[PrecisionName, ...] = (*PLAIN, *QUANTISED)
+STORED: PrecisionName = "mxfp4"
+"""A precision that checkpoints of language models have, and nothing here makes."""
+
+ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
+IMAGE_ATTENTIONS = ("sdpa", "eager")
+BATCHINGS = ("auto", "static", "dynamic", "continuous")
+JOINS = ("stack", "concat", "pad")
+WEIGHTS = ("checkpoint", "dummy")
+SPARSITIES = ("2:4",)
+VAE_DTYPES = ("auto", "fp32", "bf16", "fp16")
+
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+BLOCK_MODES = ("default", "max-autotune-no-cudagraphs")
+"""Modes of torch.compile without CUDA graphs, which would overwrite what a block keeps for another.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions:
+    """What a suite may say to every torch engine.
+
+    Attributes:
+        device: "cpu", "cuda" or "cuda:N".
+        batch_size: Samples at a time at most.
+        threads: Threads of the CPU's operators; None leaves torch's own choice.
+    """
+
+    engine: ClassVar[str]
+    precisions: ClassVar[tuple[PrecisionName, ...]] = PRECISIONS
+
+    device: str = "cpu"
+    batch_size: int = 8
+    threads: int | None = None
+
+    def check(self, precision: str) -> None:
+        require_options(f"engine {self.engine}", self.rules(precision))
+
+    def rules(self, precision: str) -> Iterator[Rule]:
+        device = self.device
+        yield one_of("precision", precision, self.precisions)
+        right = re.fullmatch(r"cpu|cuda(:\d+)?", str(device)) is not None
+        yield "device", device, right, "cpu, cuda or cuda:N"
+        yield number_of("batch_size", self.batch_size, "samples")
+        yield number_of("threads", self.threads, "threads")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenOptions(DeviceOptions, TextOptions):
+    """What a suite may say to the engines that generate tokens.
+
+    Attributes:
+        batch_size: Samples generated together at most.
+        weights: "checkpoint", or "dummy" for random weights: speed without the model's files.
+        attention: "sdpa", "eager", "flash_attention_2" or "flash_attention_3".
+        sparsity: "2:4": of each four weights of a linear layer at most two are not zero, or loading
+            fails. GPUs of compute capability 8.0 and later then use kernels for it.
+    """
+
+    batch_size: int = 32
+    weights: str = "checkpoint"
+    attention: str = "sdpa"
+    sparsity: str | None = None
+
+    def check(self, precision: str) -> None:
+        super().check(precision)
+        for wrong, problem, *option in self.conflicts(precision):
+            if wrong:
+                raise SuiteError(f"engine {self.engine}: {problem}", option=option)
+
+    def rules(self, precision: str) -> Iterator[Rule]:
+        yield from super().rules(precision)
+        yield one_of("weights", self.weights, WEIGHTS)
+        yield one_of("attention", self.attention, ATTENTIONS)
+
+    def conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
+        """Yield what cannot be: whether it is so, what is said of it, and by which options."""
+        sparsity = self.sparsity
+        if sparsity is not None:
+            yield (
+                sparsity not in SPARSITIES,
+                f"sparsity = {sparsity!r} is not one of {', '.join(SPARSITIES)}",
+                "sparsity",
+            )
+            yield (
+                precision not in PLAIN,
+                f'sparsity = "{sparsity}" needs precision = {" or ".join(PLAIN)}, not '
+                f'"{precision}": quantised weights run in dense kernels',
+                *("sparsity", "precision"),
+            )
+            yield (
+                self.weights == "dummy",
+                f'sparsity = "{sparsity}" with weights = "dummy": random weights are not sparse',
+                *("sparsity", "weights"),
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchOptions(TokenOptions, ToolOptions):
+    """What a suite may say to torch.
+
+    Attributes:
+        batching: "static": in batches inside `submit`, a single sample alone. "dynamic": in batches
+            of what has gathered while the last one was generated. "continuous": transformers'
+            continuous batching, where samples join and leave at every token. "auto": lists static,
+            single samples continuous (with beams or drawn tokens: dynamic).
+        num_beams: 1 is greedy; more search with as many beams, and end at the first found.
+        kv_blocks: Blocks of 256 tokens in the key-value cache of continuous batching; None holds
+            `batch_size` samples as long as the longest.
+        max_batch_tokens: Tokens per forward pass of continuous batching; None is 512, or
+            `batch_size` where that is more.
+    """
+
+    engine: ClassVar[str] = "torch"
+    precisions: ClassVar[tuple[PrecisionName, ...]] = (*PRECISIONS, STORED)
+
+    batching: str = "auto"
+    num_beams: int = 1
+    kv_blocks: int | None = None
+    max_batch_tokens: int | None = None
+
+    @property
+    def may_join(self) -> bool:
+        """Whether transformers' continuous batching can make such answers."""
+        return self.num_beams == 1 and not self.is_drawn
+
+    def rules(self, precision: str) -> Iterator[Rule]:
+        yield from super().rules(precision)
+        yield from self.tool_rules()
+        yield one_of("batching", self.batching, BATCHINGS)
+        yield number_of("num_beams", self.num_beams, "beams")
+
+    def conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
+        yield from super().conflicts(precision)
+        blocks, most = self.kv_blocks, self.max_batch_tokens
+        yield (
+            blocks is not None and blocks < 1,
+            f"kv_blocks = {blocks!r} is not at least 1",
+            "kv_blocks",
+        )
+        yield (
+            most is not None and most < self.batch_size,
+            f"max_batch_tokens = {most!r} is less than batch_size = {self.batch_size}; a sample "
+            "needs one token per forward pass",
+            *("max_batch_tokens", "batch_size"),
+        )
+        yield (
+            self.batching == "continuous" and self.num_beams > 1,
+            f'batching = "continuous" knows no beams, but num_beams = {self.num_beams}; set '
+            'batching = "static" or "dynamic"',
+            *("batching", "num_beams"),
+        )
+        yield (
+            self.batching == "continuous" and self.is_drawn,
+            'batching = "continuous" draws no tokens, but temperature = '
+            f'{self.temperature:g}; set batching = "static" or "dynamic"',
+            *("batching", "temperature"),
+        )
+        yield (
+            self.batching == "auto" and self.may_join and self.attention == "eager",
+            'attention = "eager" runs differently in static and in continuous batches, so '
+            'batching = "auto" cannot use both; say which one',
+            *("attention", "batching"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchModuleOptions(DeviceOptions):
+    """What a suite may say of a module.
+
+    Attributes:
+        factory: "dlrm-v2", "dlrm-v3", "rgat", "question-answering" or "package.module:factory".
+        arguments: What else the factory takes.
+        batch_size: Samples per call of the module at most.
+        batching: "stack": samples of one shape, with the batch as a new first dimension. "concat":
+            joined along their first dimension, in which they may differ. "pad": stacked, the
+            shorter ones filled with zeros along their first dimension. None asks the module, and
+            stacks where it does not say.
+        workers: Long-lived threads that run batches of what has queued up, for Server; 0 works
+            inside `submit`.
+        compile: False, or a mode of torch.compile; compiled before time is measured.
+        weights: "checkpoint", or "dummy" for random weights, where the factory knows it.
+        output: Key or position of the tensor to answer with; None takes the only one.
+    """
+
+    engine: ClassVar[str] = "torch-module"
+
+    factory: str
+    arguments: Mapping[str, object] | None = None
+    batch_size: int = 8
+    batching: str | None = None
+    workers: int = 0
+    compile: bool | str = False
+    weights: str = "checkpoint"
+    output: str | int | None = None
+
+    def rules(self, precision: str) -> Iterator[Rule]:
+        yield from super().rules(precision)
+        yield one_of("weights", self.weights, WEIGHTS)
+        right = self.compile is False or self.compile in COMPILE_MODES
+        yield "compile", self.compile, right, f"false or one of {', '.join(COMPILE_MODES)}"
+        right = self.workers >= 0
+        yield "workers", self.workers, right, "a number of threads; 0: inside submit"
+        if self.batching is not None:
+            yield one_of("batching", self.batching, JOINS)
+        right = not isinstance(self.output, int) or self.output >= 0
+        yield "output", self.output, right, "a name, or a position counted from 0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffusionOptions(DeviceOptions):
+    """What a suite may say of images.
+
+    Attributes:
+        batch_size: Images made together at most.
+        steps: Denoising steps.
+        guidance_scale: Weight of the prompt against the negative prompt.
+        negative_prompt: What images should not be like; encoded once.
+        height: Pixels; None is what the UNet is made for.
+        width: Pixels; None is what the UNet is made for.
+        seed: Of latents, where the data set gives none; each sample has its own.
+        deepcache: Run the UNet's deep blocks every so many steps only, and reuse their features in
+            between; 1 runs all blocks at every step. Changes the images.
+        vae_dtype: Type the images are decoded in: "fp32", "bf16", "fp16"; "auto" is that of
+            `precision`, or fp32 where that is fp16 and the model asks for it, as SDXL does.
+        vae_slicing: Decode images one by one, which needs less memory.
+        attention: "sdpa" or "eager".
+        compile: False, or a mode of torch.compile without CUDA graphs, for each block of the UNet;
+            compiled for batches of 1 and of `batch_size` before time is measured.
+    """
+
+    engine: ClassVar[str] = "torch-diffusion"
+
+    batch_size: int = 1
+    steps: int = 20
+    guidance_scale: float = 8.0
+    negative_prompt: str = NEGATIVE_PROMPT
+    height: int | None = None
+    width: int | None = None
+    seed: int = 0
+    deepcache: int = 1
+    vae_dtype: str = "auto"
+    vae_slicing: bool = False
+    attention: str = "sdpa"
+    compile: bool | str = False
+
+    def rules(self, precision: str) -> Iterator[Rule]:
+        yield from super().rules(precision)
+        yield number_of("steps", self.steps, "steps")
+        scale = self.guidance_scale
+        yield "guidance_scale", scale, 0 <= scale < math.inf, "a number from 0 on"
+        yield number_of("height", self.height, "pixels")
+        yield number_of("width", self.width, "pixels")
+        yield "seed", self.seed, 0 <= self.seed < 1 << 31, "a number from 0 to 2147483647"
+        yield "deepcache", self.deepcache, is_count(self.deepcache), "a number of steps; 1 is off"
+        yield one_of("vae_dtype", self.vae_dtype, VAE_DTYPES)
+        yield one_of("attention", self.attention, IMAGE_ATTENTIONS)
+        right = self.compile is False or self.compile in BLOCK_MODES
+        yield "compile", self.compile, right, f"false or one of {', '.join(BLOCK_MODES)}"
+
+
+LIBRARIES = {TORCHAO: "torchao", COMPRESSED: "compressed_tensors"}
+"""Formats that transformers loads from safetensors files, and the module that each needs."""
+
+EXTRAS = {TORCHAO: "quantization", COMPRESSED: "compressed"}
+
+HOW = {
+    TORCHAO: "by the checkpoint, run as such",
+    COMPRESSED: "by the checkpoint, run in its own type with inputs rounded alike: right in its "
+    "answers, and no faster",
+    STORED: "by the checkpoint, expanded when it is loaded: right in its answers, and no faster",
+}
+"""transformers has no kernels for compressed tensors, and fetches those of mxfp4 from the network:
+both are expanded when they are loaded."""
+
+
+def method_of(config: Any) -> str | None:
+    """Return the format of a configuration's quantised weights; None: they are plain."""
+    return quantisation_of(quantization_table(config)).method
+
+
+def quantization_table(config: Any) -> Mapping[str, Any]:
+    """Return what transformers read of quantised weights; empty for plain ones."""
+    table = getattr(config, "quantization_config", None)
+    if table is None:
+        return {}
+    return dict(table if isinstance(table, dict) else table.to_dict())
+
+
+def check_quantised(folder: Path, quantization: Mapping[str, Any], precision: str) -> None:
+    """Refuse quantised weights that cannot be loaded, or that are of another precision."""
+    if not quantization:
+        if precision == STORED:
+            raise broken(folder, f'its weights are plain, and the suite says "{STORED}"')
+        return
+    weights = quantisation_of(quantization)
+    method = weights.method or "unknown"
+    if method not in HOW:
+        raise broken(
+            folder,
+            f"the weights are quantised in the format {method!r}; this engine takes plain weights, "
+            f"{', '.join(LIBRARIES)} and {STORED}",
+        )
+    if not weights.weights or not all(precision in names for names in weights.weights):
+        names = [names[0] if names else "an unknown precision" for names in weights.weights]
+        written = " and ".join(sorted(names)) or "an unknown precision"
+        advice = f'; write precision = "{written}"' if weights.names else ""
+        raise broken(
+            folder, f'config.json says {written} weights, and the suite "{precision}"{advice}'
+        )
+    if method in LIBRARIES:
+        who = f"engine torch: {folder} is a checkpoint of {method}, which"
+        require_module(who, LIBRARIES[method], EXTRAS[method])
+
+
+def quantised_facts(method: str, model: Any) -> dict[str, str]:
+    from importlib.metadata import version
+
+    import torch
+    from torch import nn
+
+    if method not in LIBRARIES:
+        return {"quantisation": HOW[method]}
+    linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    small = sum(
+        hasattr(layer, "weight_scale")  # packed weights have other names
+        or type(layer.weight) not in (torch.Tensor, nn.Parameter)
+        for layer in linear
+    )
+    return {
+        LIBRARIES[method]: version(method),
+        "quantisation": HOW[method],
+        "quantised": f"{small} of {len(linear)} matrices",
+    }
+
+
+def require_device(engine: str, *, device: str, precision: str, is_quantised: bool = False) -> None:
+    """Ask torch for the device and for kernels; where neither is in question it is not imported."""
+    as_it_is = is_quantised or precision in PLAIN
+    if device == "cpu" and as_it_is:
+        return
+    from pytest_mlperf.adapters.engines.torch._devices import find_device, require_kernels
+
+    torch_device = find_device(device, engine=engine)
+    if not as_it_is:
+        require_kernels(precision, torch_device, engine=engine)
+
+
+def require_attention(name: str) -> None:
+    """Ask transformers for an implementation of attention that is a library of its own."""
+    if not name.startswith("flash_attention_"):
+        return
+    from transformers import utils
+
+    number = name.removeprefix("flash_attention_")
+    here = getattr(utils, f"is_flash_attn_{number}_available")
+    if not (here() or utils.is_kernels_available()):
+        raise EnvironmentFault(
+            f"engine torch: attention = {name!r} cannot be used here: flash attention {number} is "
+            "not installed; pip install flash-attn, or leave attention out",
+            option="attention",
+        )
+
+
+class LoadedSamples(Protocol):
+    """What keeps samples that are ready to be worked on."""
+
+    def load(self, indices: Sequence[int]) -> None: ...
+
+    def unload(self, indices: Sequence[int]) -> None: ...
+
+
+class TorchBase(Engine):
+    """Opens what a subclass needs in `_open`, and lets go of it in the other order."""
+
+    name: ClassVar[str]
+    extra: ClassVar[str] = "lm"
+    libraries: ClassVar[tuple[str, ...]] = ("torch",)
+    precisions: ClassVar[tuple[str, ...]] = PRECISIONS
+
+    options: ClassVar[type[DeviceOptions]]
+
+    _samples: LoadedSamples
+    _work: Callable[[Sequence[int], Sequence[int], Sink], None]
+
+    def __init__(
+        self, *, dataset: Dataset, model: str | None, precision: str, **options: Any
+    ) -> None:
+        """Keep the options and check that the model is there."""
+        self._options = self.options(**options)
+        self._options.check(precision)
+        self._dataset = dataset
+        self._precision = precision
+        self._find(model)
+
+    @classmethod
+    def parallelism(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG003 - one GPU
+        """Return nothing: one process works on one GPU."""
+        return {}
+
+    @classmethod
+    def works_on(cls, options: Mapping[str, Any]) -> tuple[str, str]:
+        return "device", str(options.get("device", cls.options.device))
+
+    def require(self) -> None:
+        require_device(self.name, device=self._options.device, precision=self._precision)
+
+    def __enter__(self) -> Self:
+        try:
+            for library in self.libraries:
+                importlib.import_module(library)
+        except ImportError as error:
+            raise not_installed(f"engine {self.name}", str(error.name), self.extra) from error
+        self.require()
+        from pytest_mlperf.adapters.engines.torch import _devices as devices
+
+        with ExitStack() as undo:
+            self._facts = {
+                "engine": self.name,
+                "batch_size": str(self._options.batch_size),
+                "threads": devices.use_threads(self._options.threads, undo),
+            }
+            undo.callback(devices.release_memory)
+            undo.callback(self._forget)
+            self._open(undo)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+
+    def load_samples(self, indices: Sequence[int]) -> None:
+        self._samples.load(indices)
+
+    def unload_samples(self, indices: Sequence[int]) -> None:
+        self._samples.unload(indices)
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        self._work(ids, indices, sink)
+
+    def describe(self) -> Mapping[str, str]:
+        return dict(self._facts)
+
+    def _find(self, model: str | None) -> None:
+        """Look for the model, and keep where it is."""
+        raise NotImplementedError
+
+    def _open(self, undo: ExitStack) -> None:
+        """Load the model and start threads; add to the facts, and to `undo` what ends them."""
+        raise NotImplementedError
+
+    def _start_queue(
+        self,
+        run: Callable[[Sequence[int], Sequence[int], Sink], None],
+        undo: ExitStack,
+        *,
+        threads: int = 1,
+    ) -> None:
+        queue = WorkQueue(run, threads=threads, max_batch=self._options.batch_size)
+        undo.callback(queue.close)
+        self._work = queue.put
+
+    def _forget(self) -> None:
+        """Let go of what was loaded; where that failed, of what there is."""
+        for name in ("_samples", "_work"):
+            vars(self).pop(name, None)
+
+
+class TokenBase(TorchBase):
+    """Opens a model that generates tokens, with the weights in its folder or with random ones."""
+
+    _options: TokenOptions
+    _generation: Generation
+
+    def require(self) -> None:
+        """Look for the device and for what the options need; nothing is loaded."""
+        quantization = read_config(self._folder).quantization
+        if not self._dummy:
+            check_quantised(self._folder, quantization, self._precision)
+        require_device(
+            self.name,
+            device=self._options.device,
+            precision=self._precision,
+            is_quantised=bool(quantization),
+        )
+        require_attention(self._options.attention)
+
+    def describe(self) -> Mapping[str, str]:
+        return {**self._facts, **self._generation.describe()}
+
+    def _find(self, model: str | None) -> None:
+        self._folder = find_model(self.name, model)
+        self._dummy = self._options.weights == "dummy"

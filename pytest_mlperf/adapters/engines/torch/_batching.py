@@ -1,0 +1,476 @@
+"""How a loaded model generates: in static batches, or in transformers' continuous batching.
+
+Static ones are left-padded prompts of similar length; tokens are reported as they are made. What
+continuous batching finishes is reported by one long-lived thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import torch
+import transformers
+from transformers.generation.continuous_batching.cb_logits_processors import (
+    ContinuousBatchingLogitsProcessor,
+    ContinuousBatchingLogitsProcessorList,
+)
+
+from pytest_mlperf import RunError, Sink, SuiteError
+from pytest_mlperf.adapters.engines import engine_error
+from pytest_mlperf.adapters.engines.llm.generation import Answers, Generation, TokenPrompts
+from pytest_mlperf.adapters.engines.llm.pictures import PictureChats
+from pytest_mlperf.adapters.engines.llm.streaming import Arrivals
+from pytest_mlperf.adapters.engines.torch._base import TorchOptions
+from pytest_mlperf.adapters.engines.torch._devices import enough_memory
+from pytest_mlperf.adapters.engines.torch._sampling import DrawnOnly, numbers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """The rows of one call of `generate`: ids and data set indices by row, and where to report."""
+
+    ids: Sequence[int]
+    indices: Sequence[int]
+    sink: Sink
+
+    def take(self, rows: Sequence[int]) -> Batch:
+        return Batch(
+            ids=[self.ids[row] for row in rows],
+            indices=[self.indices[row] for row in rows],
+            sink=self.sink,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextModel:
+    """A model that is loaded, and what answers with it need."""
+
+    model: Any
+    generation: Generation
+    prompts: TokenPrompts
+    answers: Answers
+
+
+class StaticBatches:
+    """Generates in the calling thread, batch by batch, longest prompts first."""
+
+    def __init__(self, text: TextModel, *, batch_size: int) -> None:
+        self._text = text
+        self._batch_size = batch_size
+        self._config = generation_config(text.generation, static_cache=has_static_cache(text.model))
+
+    def run(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        samples = Batch(ids=ids, indices=indices, sink=sink)
+        longest_first = sorted(
+            range(len(ids)), key=lambda row: len(self._text.prompts[indices[row]]), reverse=True
+        )
+        for start in range(0, len(ids), self._batch_size):
+            batch = samples.take(longest_first[start : start + self._batch_size])
+            with enough_memory(self._batch_size, "lower batch_size or max_new_tokens"):
+                self._generate(batch)
+
+    def _generate(self, batch: Batch) -> None:
+        tokens, mask = self._pad(batch.indices)
+        device = self._text.model.device
+        tokens, mask = (each.to(device, non_blocking=True) for each in (tokens, mask))
+        generation, processors = self._text.generation, []
+        if generation.is_drawn:
+            draws = numbers(generation, batch.indices, device)
+            processors.append(DrawnOnly(generation, draws, tokens.shape[1]))
+        with torch.inference_mode():
+            inputs = {
+                "input_ids": tokens,
+                "attention_mask": mask,
+                "generation_config": self._config,
+                "logits_processor": processors,
+            }
+            if isinstance(chats := self._text.prompts.chats, PictureChats):
+                features = chats.features(batch.indices, tokens)
+                inputs |= {name: each.to(device) for name, each in features.items()}
+            if generation.num_beams == 1:
+                streamer = Streamer(batch, generation, self._text.answers)
+                self._text.model.generate(**inputs, streamer=streamer)
+                return
+            watch = [_FirstStep(batch)] if batch.sink.times_tokens else None
+            generated = self._text.model.generate(**inputs, stopping_criteria=watch)
+        rows = [generation.cut(row) for row in generated[:, tokens.shape[1] :].tolist()]
+        self._text.answers.deliver(batch.ids, batch.indices, rows, batch.sink)
+
+    def _pad(self, indices: Sequence[int]) -> tuple[Any, Any]:
+        """Return prompts padded on the left, and 1 where there is a prompt: both (rows, tokens)."""
+        rows = [torch.tensor(self._text.prompts[index]) for index in indices]
+        tokens = torch.nn.utils.rnn.pad_sequence(
+            rows, batch_first=True, padding_value=self._text.generation.padding, padding_side="left"
+        )
+        width = tokens.shape[1]
+        lengths = torch.tensor([[len(row)] for row in rows])
+        return tokens, (torch.arange(width) >= width - lengths).long()
+
+
+def has_static_cache(model: Any) -> bool:
+    """Check whether static batches use transformers' static cache."""
+    # It costs time on the CPU (docs/benchmarks.md), and Falcon with ALiBi fails with it.
+    return model.device.type == "cuda" and not getattr(model.config, "alibi", False)
+
+
+def generation_config(generation: Generation, *, static_cache: bool = False) -> Any:
+    """Return transformers' settings; nothing of the model's own is left to fill in."""
+    return transformers.GenerationConfig(
+        max_new_tokens=generation.max_new_tokens,
+        min_new_tokens=generation.min_new_tokens,
+        num_beams=generation.num_beams,
+        # MLPerf's references stop at the first finished beams; transformers' default goes on.
+        early_stopping=generation.num_beams > 1,
+        do_sample=False,
+        eos_token_id=list(generation.ends) or None,
+        pad_token_id=generation.padding,
+        cache_implementation="static" if static_cache else None,
+        # Else transformers compiles for each new shape of a batch, also in the measured window.
+        disable_compile=True,
+    )
+
+
+class Streamer:
+    """Takes every step's tokens; a row is reported when it ends, not later."""
+
+    def __init__(self, batch: Batch, generation: Generation, answers: Answers) -> None:
+        self._batch = batch
+        self._ends = generation.ends
+        self._last_step = generation.max_new_tokens
+        self._answers = answers
+        self._alive = list(range(len(batch.ids)))
+        self._steps: list[list[int]] = []
+        self._seen_prompts = False
+
+    def put(self, value: Any) -> None:
+        """Take the prompts (rows, tokens) first, then a token for each row (rows,) at a time."""
+        if not self._seen_prompts:
+            self._seen_prompts = True
+            return
+        tokens = value.tolist()
+        self._steps.append(tokens)
+        if self._batch.sink.times_tokens:
+            self._stamp()
+        last = len(self._steps) == self._last_step
+        ended = [row for row in self._alive if last or tokens[row] in self._ends]
+        if ended:
+            # What comes for an ended row from now on is of no use.
+            self._alive = [row for row in self._alive if row not in set(ended)]
+            part = self._batch.take(ended)
+            rows = [[step[row] for step in self._steps] for row in ended]
+            self._answers.deliver(part.ids, part.indices, rows, part.sink)
+
+    def end(self) -> None:
+        """Nothing is held back."""
+
+    def _stamp(self) -> None:
+        ids = [self._batch.ids[row] for row in self._alive]
+        if len(self._steps) == 1:
+            self._batch.sink.first_tokens(ids)
+        else:
+            self._batch.sink.next_tokens(ids)
+
+
+class _FirstStep:
+    """Reports the first tokens of a beam search, whose later tokens may still change."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._reported = False
+
+    def __call__(self, input_ids: Any, *_: Any, **__: Any) -> Any:
+        """Stop nothing: return False for each of `input_ids` (rows, tokens)."""
+        if not self._reported:
+            self._reported = True
+            self._batch.sink.first_tokens(self._batch.ids)
+        return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
+
+
+class LateEnd:
+    """Forbids the end tokens in the first tokens of an answer, request by request.
+
+    transformers' own processor for this sees the whole batch as one age, and is left out there.
+    """
+
+    supported_kwargs: Mapping[str, type] = {}
+    ignored_kwargs: tuple[str, ...] = ()
+
+    def __init__(self, generation: Generation, device: Any) -> None:
+        self._ends = torch.tensor(generation.ends, device=device)
+        self._min_new_tokens = generation.min_new_tokens
+
+    def fill_defaults(self, int32_tensor: Any) -> None:
+        """Forbid nothing by default: `int32_tensor` has one flag per row of scores."""
+        int32_tensor.zero_()
+
+    def prepare_tensor_args(self, requests_with_new_token: Sequence[Any]) -> Any:
+        """Return a flag for each request whose next token must not be an end, int32 (rows,)."""
+        flags = [
+            self._generated(request.state) < self._min_new_tokens
+            for request in requests_with_new_token
+        ]
+        return torch.tensor(flags, dtype=torch.int32)
+
+    def __call__(self, scores: Any, tensor_arg: Any) -> Any:
+        """Return scores (rows, vocabulary) with forbidden ends at minus infinity."""
+        young = tensor_arg[: scores.shape[0], None].bool()
+        scores[:, self._ends] = scores[:, self._ends].masked_fill(young, -math.inf)
+        return scores
+
+    def _generated(self, state: Any) -> int:
+        # position_offset counts all tokens that have been read, this step's included; the token
+        # lists lag one step behind where transformers prepares batches ahead.
+        prompt = state._true_initial_tokens or len(state.initial_tokens)
+        return int(state.position_offset) - prompt
+
+
+# transformers looks for its own base class; a subclass could not be typed where it is missing.
+ContinuousBatchingLogitsProcessor.register(LateEnd)
+
+
+def late_end(generation: Generation, device: Any) -> Any:
+    """Return the processors of a manager that lets no answer end before its fewest tokens."""
+    processors = ContinuousBatchingLogitsProcessorList(
+        transformers.LogitsProcessorList([LateEnd(generation, device)])
+    )
+    # What transformers counts only where it made the processors per request itself.
+    processors.tensors_required = 1
+    return processors
+
+
+PAGE_TOKENS = 256
+"""Tokens of one block of the key-value cache; transformers' default."""
+
+LEAST_BATCH_TOKENS = 512
+"""Tokens per forward pass of continuous batching, unless more samples are batched."""
+
+AHEAD = 2
+"""Batches of requests in transformers' hands: its scheduler looks at each of them at every step."""
+
+
+@dataclass(kw_only=True, slots=True)
+class BatchedRequest:
+    """One sample on its way: its id, its data set index, where to report, and tokens stamped."""
+
+    sample: int
+    index: int
+    sink: Sink
+    stamped: int = 0
+
+
+@dataclass(slots=True)
+class _BatchArrivals(Arrivals):
+    """What came in for one sink, finished requests with their tokens and an error too."""
+
+    finished: list[tuple[BatchedRequest, list[int]]] = field(default_factory=list)
+    error: str | None = None
+
+
+STATEFUL = "linear_attention"
+"""A kind of layers that keeps a state in place of tokens, which no page of a cache can hold."""
+
+
+def can_join(model: Any) -> bool:
+    """Whether continuous batching, which keeps keys and values in pages, can run a model."""
+    return STATEFUL not in (getattr(model.config.get_text_config(), "layer_types", None) or ())
+
+
+STATE_KERNELS = ("flash-linear-attention", "causal-conv1d")
+"""Packages that transformers takes kernels for such layers from, where they are installed."""
+
+
+def state_kernels() -> str:
+    """Return which of them are installed; "torch" computes the same more slowly."""
+    installed = []
+    for package in STATE_KERNELS:
+        with contextlib.suppress(PackageNotFoundError):
+            installed.append(f"{package} {version(package)}")
+    return ", ".join(installed) or "torch"
+
+
+class ContinuousBatching:
+    """Feeds transformers' manager and reports what it gives back."""
+
+    def __init__(self, text: TextModel, options: TorchOptions) -> None:
+        """Start the reporting thread.
+
+        With batching = "auto", no memory is taken for the cache before the first sample is put.
+        """
+        self._text = text
+        self._options = options
+        self._cache_needed = options.batching != "auto"
+        self._blocks = 0
+        self._manager: Any = None
+        self._names = map(str, count())
+        self._lock = threading.Lock()
+        self._waiting: deque[BatchedRequest] = deque()
+        self._running: dict[str, BatchedRequest] = {}
+        self._results: SimpleQueue[Any] = SimpleQueue()
+        # LoadGen can crash when a thread that completed samples ends before it does.
+        self._thread = threading.Thread(target=self._serve, name="continuous", daemon=True)
+        self._thread.start()
+
+    def reserve(self) -> None:
+        """Make the key-value cache, once it is needed, large enough for the loaded prompts."""
+        if not self._cache_needed:
+            return
+        longest = self._text.prompts.longest + self._text.generation.max_new_tokens
+        needed = -(-longest // PAGE_TOKENS)
+        blocks = self._options.kv_blocks or needed * self._options.batch_size
+        if needed > blocks:
+            raise SuiteError(
+                f"engine torch: kv_blocks = {blocks} holds {blocks * PAGE_TOKENS} tokens, but the "
+                f"longest sample needs {longest} with its answer; set kv_blocks to at least "
+                f"{needed}",
+                option="kv_blocks",
+            )
+        if blocks > self._blocks:
+            self._stop()
+            self._start(blocks)
+
+    def put(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        if not self._cache_needed:
+            self._cache_needed = True
+            self.reserve()
+        with self._lock:
+            self._waiting.extend(
+                BatchedRequest(sample=sample, index=index, sink=sink)
+                for sample, index in zip(ids, indices, strict=True)
+            )
+            self._feed()
+
+    def close(self) -> None:
+        self._stop()
+        self._results.put(None)
+        self._thread.join()
+
+    def _start(self, blocks: int) -> None:
+        manager = self._make_manager(blocks)
+        manager.output_router.output_queue = self._results
+        try:
+            manager.warmup()
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            raise engine_error(
+                f"a key-value cache of {blocks} blocks of {PAGE_TOKENS} tokens does not fit into "
+                f"memory; lower batch_size, max_new_tokens or kv_blocks ({error})",
+            ) from error
+        manager.start()
+        self._manager, self._blocks = manager, blocks
+
+    def _make_manager(self, blocks: int) -> Any:
+        generation, options = self._text.generation, self._options
+        most = options.max_batch_tokens or max(LEAST_BATCH_TOKENS, options.batch_size)
+        manager = self._text.model.init_continuous_batching(
+            generation_config=transformers.GenerationConfig(
+                max_new_tokens=generation.max_new_tokens,
+                do_sample=False,
+                eos_token_id=list(generation.ends) or -1,
+                pad_token_id=generation.padding,
+            ),
+            continuous_batching_config=transformers.ContinuousBatchingConfig(
+                page_size=PAGE_TOKENS,
+                num_blocks=blocks,
+                max_batch_tokens=most,
+                max_requests_per_batch=options.batch_size,
+                # MLPerf forbids to keep anything from one query for another.
+                allow_block_sharing=False,
+                # Attention is what the suite says, and nothing else.
+                auto_switch_to_flash=False,
+                # A cache that holds every sample of a batch needs no room to spare.
+                safety_margin=None if options.kv_blocks else 0.0,
+                seed=0,
+            ),
+        )
+        if generation.ends and generation.min_new_tokens:
+            manager.logit_processor = late_end(generation, self._text.model.device)
+        return manager
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._running.clear()
+            self._waiting.clear()
+        if self._manager is not None:
+            self._manager.stop(block=True, hard_stop=True)
+            self._manager.destroy()
+            self._manager, self._blocks = None, 0
+
+    def _feed(self) -> None:
+        while self._waiting and len(self._running) < AHEAD * self._options.batch_size:
+            request = self._waiting.popleft()
+            name = next(self._names)
+            self._running[name] = request
+            accepted = self._manager.add_request(
+                self._text.prompts[request.index],
+                request_id=name,
+                max_new_tokens=self._text.generation.max_new_tokens,
+                streaming=request.sink.times_tokens,
+                eos_token_id=list(self._text.generation.ends) or -1,
+            )
+            if accepted is None:
+                self._waiting.clear()
+                reason = self._manager.background_thread_status.fatal_error
+                request.sink.failed(_failed(f"it has stopped: {reason}"))
+
+    def _serve(self) -> None:
+        serving = True
+        while serving:
+            results = [self._results.get()]
+            with contextlib.suppress(Empty):
+                while True:
+                    results.append(self._results.get_nowait())
+            serving = None not in results
+            with self._lock:
+                sorted_news = self._sort([each for each in results if each is not None])
+                self._feed()
+            for news in sorted_news:
+                try:
+                    self._report(news)
+                except BaseException as error:  # a dead thread would hang the run
+                    news.sink.failed(error)
+
+    def _sort(self, results: Iterable[Any]) -> list[_BatchArrivals]:
+        """Return what there is to report, by sink; with the lock held."""
+        arrivals: dict[int, _BatchArrivals] = {}
+        for result in results:
+            request = self._running.get(result.request_id)
+            if request is None:  # dropped by close()
+                continue
+            if over := result.is_finished():
+                del self._running[result.request_id]
+            news = arrivals.setdefault(id(request.sink), _BatchArrivals(request.sink))
+            if result.error is not None:
+                news.error = result.error
+                continue
+            if request.sink.times_tokens:
+                (news.further if request.stamped else news.first).append(request.sample)
+                request.stamped += 1
+            if over:
+                news.finished.append((request, result.generated_tokens))
+        return list(arrivals.values())
+
+    def _report(self, news: _BatchArrivals) -> None:
+        if news.error is not None:
+            raise _failed(news.error)
+        news.tell_tokens()
+        if news.finished:
+            requests, rows = zip(*news.finished, strict=True)
+            self._text.answers.deliver(
+                [request.sample for request in requests],
+                [request.index for request in requests],
+                rows,
+                news.sink,
+            )
+
+
+def _failed(reason: str) -> RunError:
+    hint = "; lower batch_size or kv_blocks" if "out of memory" in reason else ""
+    return engine_error(f"continuous batching failed: {reason}{hint}")

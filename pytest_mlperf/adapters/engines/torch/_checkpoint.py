@@ -1,0 +1,298 @@
+"""Models that are ready to generate: a folder's safetensors weights, or random ones."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub import constants
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
+)
+from transformers.utils import logging
+
+from pytest_mlperf import EnvironmentFault
+from pytest_mlperf.adapters.engines import broken, weight_files
+from pytest_mlperf.adapters.engines.llm.model_folder import check_ends, end_tokens
+from pytest_mlperf.adapters.engines.torch._base import (
+    QUANTISED,
+    STORED,
+    TokenOptions,
+    check_quantised,
+    method_of,
+    quantised_facts,
+    quantization_table,
+)
+from pytest_mlperf.adapters.engines.torch._devices import (
+    base_dtype,
+    device_name,
+    dtype_name,
+    find_device,
+    make_sparse,
+    quantise,
+    require_kernels,
+)
+from pytest_mlperf.extension import sha256, some, text_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """Models of one purpose in transformers: their classes, and one that is widely known.
+
+    Attributes:
+        loader: The class that loads them.
+        trial: Returns what a model that generates takes for its first token.
+    """
+
+    name: str
+    architectures: frozenset[str]
+    example: str
+    loader: str = ""
+    trial: Callable[[Any], dict[str, Any]] = dict
+
+
+def _first_token(model: Any) -> dict[str, Any]:
+    return {"input_ids": torch.zeros((1, 1), dtype=torch.long, device=model.device)}
+
+
+def _silence(model: Any) -> dict[str, Any]:
+    frames = 2 * model.config.max_source_positions
+    shape = (1, model.config.num_mel_bins, frames)
+    features = torch.zeros(shape, dtype=model.dtype, device=model.device)
+    tokens = torch.zeros((1, 1), dtype=torch.long, device=model.device)
+    return {"input_features": features, "decoder_input_ids": tokens}
+
+
+CAUSAL = Kind(
+    name="causal language model",
+    architectures=frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()),
+    example="LlamaForCausalLM",
+    loader="AutoModelForCausalLM",
+    trial=_first_token,
+)
+SPEECH = Kind(
+    name="Whisper model",
+    architectures=frozenset({"WhisperForConditionalGeneration"}),
+    example="WhisperForConditionalGeneration of Whisper large v3",
+    loader="AutoModelForSpeechSeq2Seq",
+    trial=_silence,
+)
+PICTURES = Kind(
+    name="language model that sees pictures",
+    architectures=frozenset(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.values()),
+    example="Qwen3VLMoeForConditionalGeneration",
+    loader="AutoModelForImageTextToText",
+    trial=_first_token,
+)
+
+
+def text_kind(architecture: str) -> Kind:
+    """Return the kind of model that text is asked of: one that sees pictures takes text too."""
+    sees = architecture in PICTURES.architectures - CAUSAL.architectures
+    return PICTURES if sees else CAUSAL
+
+
+QUESTION_ANSWERING = Kind(
+    name="model for question answering",
+    architectures=frozenset(MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES.values()),
+    example="BertForQuestionAnswering",
+)
+
+
+@contextlib.contextmanager
+def quiet_and_offline() -> Iterator[None]:
+    """Keep transformers from the network and from progress bars."""
+    offline, bars = constants.HF_HUB_OFFLINE, logging.is_progress_bar_enabled()
+    constants.HF_HUB_OFFLINE = True
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = offline
+        if bars:
+            logging.enable_progress_bar()
+
+
+def read_config(folder: Path, kind: Kind, *, quantised: str | None = None) -> Any:
+    """Return the model's configuration.
+
+    It must be of this kind of model and need no code of its own; its weights may have been
+    quantised to a precision, or with None must be plain.
+    """
+    try:
+        config = transformers.AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    # What transformers raises depends on what is wrong; each kind says it well.
+    except Exception as error:
+        raise broken(folder, f"transformers cannot read config.json: {text_of(error)}") from error
+    architectures = config.architectures or ["no architecture"]
+    if architectures[0] not in kind.architectures:
+        raise broken(
+            folder,
+            f"{architectures[0]} in config.json is no {kind.name}; this engine runs models such "
+            f"as {kind.example}",
+        )
+    if quantised is not None:
+        check_quantised(folder, quantization_table(config), quantised)
+    elif method_of(config) is not None:
+        raise broken(folder, "the weights are quantised already; this engine takes plain weights")
+    return config
+
+
+SEED = 20_240_828
+"""Of the random weights, which are the same every time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedModel:
+    """A model that is ready to generate.
+
+    Token ids are below `vocabulary`; `context` is the most tokens of prompt and answer together.
+    """
+
+    model: Any
+    eos: tuple[int, ...]
+    vocabulary: int
+    context: int | None
+    facts: Mapping[str, str]
+
+
+def open_model(
+    folder: Path, options: TokenOptions, precision: str, kind: Kind = CAUSAL
+) -> LoadedModel:
+    device, sparsity = find_device(options.device), options.sparsity
+    dummy = options.weights == "dummy"
+    config = read_config(folder, kind, quantised=precision)
+    method = _method(folder, config, dummy=dummy)
+    if method is None:
+        require_kernels(precision, device)
+    text = config.get_text_config()
+    eos = end_tokens(folder, getattr(text, "eos_token_id", None))
+    files = [] if dummy else weight_files(folder)
+    if not (options.ignore_eos or dummy):
+        check_ends(folder, eos)
+    checkpoint_dtype = config.dtype or torch.float32
+    dtype = checkpoint_dtype if method else base_dtype(precision, checkpoint_dtype, device)
+    first = torch.device("cpu") if sparsity else device
+    placement = {"dtype": dtype, "attention": options.attention, "device": first}
+    auto = getattr(transformers, kind.loader)
+    if dummy:
+        model = make_dummy(auto, config, **placement)
+    else:
+        # Given, so that the sampling settings beside the weights are not read.
+        settings = transformers.GenerationConfig()
+        more = {"quantization_config": transformers.Mxfp4Config(dequantize=True)}
+        more = more if method == STORED else {}
+        model = load(auto, folder, config, **placement, generation_config=settings, **more)
+    facts = {
+        "torch": str(torch.__version__),
+        "transformers": str(transformers.__version__),
+        "architecture": type(model).__name__,
+        "dtype": dtype_name(dtype),
+        "device": device_name(device),
+    }
+    if method is not None:
+        facts |= quantised_facts(method, model)
+    elif precision in QUANTISED:
+        facts |= quantise(model, precision, device=device)
+    if sparsity is not None:
+        facts |= make_sparse(model, folder, device=device)
+    facts |= {"weights": "dummy"} if dummy else {"weights_sha256": sha256(files)[:16]}
+    check_logits(model, folder, kind)
+    vocabulary = model.get_input_embeddings().num_embeddings
+    if eos and max(eos) >= vocabulary:
+        raise broken(
+            folder,
+            f"eos_token_id {max(eos)} is not in the model's vocabulary of {vocabulary} tokens",
+        )
+    return LoadedModel(
+        model=model,
+        eos=eos,
+        vocabulary=vocabulary,
+        context=getattr(text, "max_position_embeddings", None),
+        facts=facts,
+    )
+
+
+def _method(folder: Path, config: Any, *, dummy: bool) -> str | None:
+    """Return the format of quantised weights, which dummies cannot have; None: they are plain."""
+    method = method_of(config)
+    if method is not None and dummy:
+        raise broken(
+            folder,
+            f'the weights are quantised ({method}), and weights = "dummy" makes plain ones; use '
+            "the folder that they were made from",
+        )
+    return method
+
+
+def load(
+    auto: Any, folder: Path, config: Any, *, dtype: Any, attention: str, device: Any, **more: Any
+) -> Any:
+    """Return a checkpoint as a model of `auto`, complete and ready to run; `more` is for `auto`."""
+    with _attention_there(attention):
+        model, info = auto.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            attn_implementation=attention,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            # Else transformers prints a table and raises without a name.
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **more,
+        )
+    # transformers only warns, and goes on with random weights.
+    if info["missing_keys"]:
+        raise broken(folder, f"the checkpoint lacks {some(sorted(info['missing_keys']))}")
+    if info["mismatched_keys"]:
+        wrong = [
+            f"{name} is {list(actual)} and should be {list(expected)}"
+            for name, actual, expected in sorted(info["mismatched_keys"])
+        ]
+        raise broken(folder, f"weights do not fit config.json: {some(wrong)}")
+    return model.to(device)
+
+
+def make_dummy(auto: Any, config: Any, *, dtype: Any, attention: str, device: Any) -> Any:
+    """Return the model with random weights, made on the device: the same on every call."""
+    cuda = [device] if device.type == "cuda" else []
+    with _attention_there(attention), torch.random.fork_rng(devices=cuda), device:
+        torch.manual_seed(SEED)
+        model = auto.from_config(
+            config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
+        )
+    return model.eval()
+
+
+def check_logits(model: Any, folder: Path, kind: Kind = CAUSAL) -> None:
+    """Run one token through the model: with scores that are no numbers all answers are alike."""
+    with torch.inference_mode():
+        logits = model(**kind.trial(model)).logits
+    if bool(logits.isnan().any()):
+        raise broken(
+            folder,
+            f"the model computes no numbers (NaN) in {dtype_name(model.dtype)}; "
+            "the weights are broken, or the precision is too narrow for them: try bf16 or fp32",
+        )
+
+
+@contextlib.contextmanager
+def _attention_there(attention: str) -> Iterator[None]:
+    try:
+        yield
+    except (ImportError, ValueError) as error:
+        raise EnvironmentFault(
+            f"engine torch: attention = {attention!r} cannot be used here: {text_of(error)}",
+            option="attention",
+        ) from error

@@ -1,0 +1,111 @@
+"""Make images from text with Stable Diffusion XL through diffusers, as MLPerf's reference does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pytest_mlperf.adapters.engines import require_module
+from pytest_mlperf.adapters.engines.llm.model_folder import find_model, read_json
+from pytest_mlperf.adapters.engines.torch._base import (
+    DiffusionOptions,
+    TorchBase,
+    check_quantised,
+    require_device,
+)
+
+if TYPE_CHECKING:
+    from pytest_mlperf.adapters.engines.torch.diffusion._images import Images
+
+ENGINE = "torch-diffusion"
+
+OFFICIAL = ("checkpoint_pipe", "checkpoint_scheduler")
+"""Folders of MLPerf's checkpoint: the pipeline, and the Euler scheduler beside it."""
+
+INDEX = "model_index.json"
+
+
+class DiffusionEngine(TorchBase):
+    """Answers each prompt with its image: uint8, shape (height, width, 3).
+
+    Defaults are those of MLPerf's reference: 20 steps of the Euler scheduler, guidance 8, its
+    negative prompt, and prompts cut at the tokens that CLIP takes (77). Samples wait in a queue for
+    one thread, which makes images of as many as have gathered, `batch_size` at most.
+
+    Args:
+        dataset: Its inputs are a dict of "caption", text, and "latents", an array or None; or text
+            alone.
+        model: Folder of the pipeline: model_index.json, unet, vae, text_encoder, text_encoder_2,
+            tokenizer, tokenizer_2, scheduler; or MLPerf's, with checkpoint_pipe and
+            checkpoint_scheduler. Nothing is downloaded and no code of the folder is run.
+        precision: "fp32", "bf16" or "fp16"; "int8" or "int4": weights of the UNet's linear layers
+            as such (torchao), the rest in the checkpoint's own type, or with int4 on GPUs in
+            bfloat16; "fp8": these weights and their inputs, the rest in bfloat16, on GPUs of
+            compute capability 8.9 and later. What builder torchao-unet made runs as it is, on
+            CPUs as well.
+    """
+
+    name = ENGINE
+    extra = "diffusion"
+    libraries: ClassVar[tuple[str, ...]] = ("diffusers", "torch", "transformers")
+    optional_libraries: ClassVar[tuple[str, ...]] = ("torchao",)
+    options: ClassVar[type[DiffusionOptions]] = DiffusionOptions
+    checkpoints: ClassVar[Mapping[str, tuple[str, ...]]] = {"torchao-pipeline": ("int8", "fp8")}
+
+    _options: DiffusionOptions
+    _samples: Images
+
+    def _find(self, model: str | None) -> None:
+        self._folder, self._scheduler = _find_pipeline(model)
+        self._cold = bool(self._options.compile)
+
+    def require(self) -> None:
+        """Look for the device and its kernels; calibrated fp8 is multiplied on CPUs, too."""
+        quantization = unet_quantization(self._folder)
+        check_quantised(self._folder / "unet", quantization, self._precision)
+        if quantization:
+            who = f"engine {self.name}: {self._folder} has a quantised UNet, which"
+            require_module(who, "accelerate", self.extra)
+        device = self._options.device
+        as_it_is = bool(quantization) and device == "cpu"
+        require_device(self.name, device=device, precision=self._precision, is_quantised=as_it_is)
+        if as_it_is and self._precision == "int8":
+            from pytest_mlperf.adapters.engines.torch._devices import require_exact_int8
+
+            require_exact_int8(self.name)
+
+    def load_samples(self, indices: Sequence[int]) -> None:
+        super().load_samples(indices)
+        if self._cold and indices:
+            self._cold = False
+            sizes = sorted({self._options.batch_size, 1}, reverse=True)
+            self._samples.warm_up(sizes, self._options.deepcache + 1)
+
+    def _open(self, undo: ExitStack) -> None:
+        from pytest_mlperf.adapters.engines.torch.diffusion._images import Images, open_pipeline
+
+        options = self._options
+        loaded = open_pipeline(self._folder, self._scheduler, options, self._precision)
+        self._samples = Images(loaded.pipe, self._dataset, options, dtype=loaded.dtype)
+        self._facts |= {**loaded.facts, **self._samples.describe()}
+        self._start_queue(self._samples.run, undo)
+
+
+def unet_quantization(folder: Path) -> Mapping[str, Any]:
+    """Return what the UNet's configuration says of quantised weights; empty for plain ones."""
+    file = folder / "unet" / "config.json"
+    table = read_json(file).get("quantization_config") if file.is_file() else None
+    return table if isinstance(table, dict) else {}
+
+
+def _find_pipeline(model: str | None) -> tuple[Path, Path]:
+    pipe, scheduler = OFFICIAL
+    if model is not None and (Path(model) / pipe / INDEX).is_file():
+        official_scheduler = Path(model) / scheduler / "scheduler"
+        if not official_scheduler.is_dir():
+            official_scheduler = Path(model) / pipe / "scheduler"
+        return Path(model) / pipe, official_scheduler
+    folder = find_model(ENGINE, model, file=INDEX, parts=f"{INDEX} and the safetensors files")
+    return folder, folder / "scheduler"

@@ -1,0 +1,550 @@
+"""Stable Diffusion XL from a local folder, and prompts in batches through it.
+
+Each part is checked, complete, and never run as code.
+
+Reference: text_to_image/backend_pytorch.py of https://github.com/mlcommons/inference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import numpy as np
+import torch
+import transformers
+from diffusers.models.attention_processor import AttnProcessor
+from diffusers.utils import is_accelerate_available
+from diffusers.utils import logging as diffusers_logging
+
+from pytest_mlperf import Dataset, MlperfError, Sink, SuiteError
+from pytest_mlperf.adapters.engines import broken, refused_sample
+from pytest_mlperf.adapters.engines.llm.model_folder import TORCHAO, load_tokenizer, read_json
+from pytest_mlperf.adapters.engines.torch import _checkpoint as checkpoint
+from pytest_mlperf.adapters.engines.torch import _devices as devices
+from pytest_mlperf.adapters.engines.torch._base import QUANTISED, DiffusionOptions, quantised_facts
+from pytest_mlperf.adapters.engines.torch._checkpoint import quiet_and_offline
+from pytest_mlperf.adapters.engines.torch._devices import dtype_name
+from pytest_mlperf.adapters.engines.torch.diffusion._convolutions import unet_class
+from pytest_mlperf.extension import sha256, some, text_of
+
+ENGINE = "torch-diffusion"
+PIPELINE = "StableDiffusionXLPipeline"
+
+MODELS = {
+    "text_encoder": transformers.CLIPTextModel,
+    "text_encoder_2": transformers.CLIPTextModelWithProjection,
+    "unet": diffusers.UNet2DConditionModel,
+    "vae": diffusers.AutoencoderKL,
+}
+"""Parts that have weights."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedPipeline:
+    """A StableDiffusionXLPipeline on its device, and the type of its UNet and text encoders."""
+
+    pipe: Any
+    dtype: Any
+    facts: Mapping[str, str]
+
+
+def open_pipeline(
+    folder: Path, scheduler: Path, options: DiffusionOptions, precision: str
+) -> LoadedPipeline:
+    """Load the parts of a pipeline one by one; a mode compiles each block of the UNet."""
+    device = devices.find_device(options.device, engine=ENGINE)
+    check_index(folder)
+    quantization = read_json(folder / "unet" / "config.json").get("quantization_config")
+    names = [file.name for file in (folder / "unet").glob("*.safetensors*")]
+    variant = "fp16" if names and all(".fp16" in name for name in names) else None
+    files = [file for part in sorted(MODELS) for file in weights_of(folder / part, variant)]
+    checkpoint_dtype = _own_dtype(files) if precision in QUANTISED else None
+    dtype = devices.base_dtype(precision, checkpoint_dtype, device)
+    with quiet_and_offline(), quiet():
+        parts = {name: _load(folder, name, dtype, variant, options.attention) for name in MODELS}
+        tokenizers = {
+            name: load_tokenizer("torch-diffusion", folder / name, "CLIPTokenizer")
+            for name in ("tokenizer", "tokenizer_2")
+        }
+        pipe = diffusers.StableDiffusionXLPipeline(
+            **parts,
+            **{name: tokenizer for name, (tokenizer, _) in tokenizers.items()},
+            scheduler=load_scheduler(scheduler, diffusers.EulerDiscreteScheduler),
+            add_watermarker=False,
+        )
+    pipe.set_progress_bar_config(disable=True)
+    if options.vae_dtype != "auto":
+        pipe.vae.to(devices.DTYPES[options.vae_dtype])
+    elif dtype == torch.float16 and pipe.vae.config.force_upcast:
+        # What the pipeline does before it decodes, at every call.
+        pipe.vae.to(torch.float32)
+    for part in parts.values():
+        part.eval().to(device)
+    digest = "+".join(digest for _, digest in tokenizers.values())
+    facts = facts_of(pipe, files, digest, dtype, device, options.attention)
+    if quantization:
+        facts |= quantised_facts(TORCHAO, pipe.unet)
+    elif precision in QUANTISED:
+        facts |= devices.quantise(pipe.unet, precision, device=device, engine=ENGINE)
+    if options.attention == "eager":
+        pipe.unet.set_attn_processor(AttnProcessor())
+    if options.compile:
+        for block in (*pipe.unet.down_blocks, pipe.unet.mid_block, *pipe.unet.up_blocks):
+            block.compile(mode=options.compile)
+    return LoadedPipeline(pipe=pipe, dtype=dtype, facts=facts)
+
+
+def facts_of(
+    pipe: Any, files: Sequence[Path], tokenizers: str, dtype: Any, device: Any, attention: str
+) -> dict[str, str]:
+    """Return a pipeline's part of the fingerprint; `tokenizers` is their digest."""
+    return {
+        "torch": str(torch.__version__),
+        "diffusers": str(diffusers.__version__),
+        "transformers": str(transformers.__version__),
+        "weights_sha256": sha256(files)[:16],
+        "tokenizer_sha256": tokenizers,
+        "dtype": devices.dtype_name(dtype),
+        "vae_dtype": devices.dtype_name(pipe.vae.dtype),
+        "device": devices.device_name(device),
+        "attention": attention,
+    }
+
+
+def check_index(
+    folder: Path,
+    pipeline: str = PIPELINE,
+    models: Mapping[str, Any] = MODELS,
+    example: str = "Stable Diffusion XL base 1.0",
+) -> None:
+    """Refuse a pipeline of another class, and one whose parts are of others."""
+    file = folder / "model_index.json"
+    index = read_json(file)
+    named = index.get("_class_name")
+    if named != pipeline:
+        raise broken(
+            file,
+            f"names the pipeline {named!r}; this engine runs {pipeline}, such as {example}",
+        )
+    for part, kind in models.items():
+        entry = index.get(part)
+        class_name = entry[1] if isinstance(entry, list) and len(entry) == 2 else entry
+        if class_name != kind.__name__:
+            raise broken(file, f"names {class_name!r} as {part}, which should be {kind.__name__}")
+
+
+def _load(folder: Path, name: str, dtype: Any, variant: str | None, attention: str) -> Any:
+    place, kind = folder / name, MODELS[name]
+    if name == "unet":
+        kind = unet_class(read_json(place / "config.json"))
+    if not name.startswith("text_encoder"):
+        return load_part(place, kind, dtype, variant)
+    return load_text_encoder(
+        place, kind, transformers.CLIPTextConfig, dtype, attention=attention, variant=variant
+    )
+
+
+def load_text_encoder(
+    place: Path, kind: Any, config: Any, dtype: Any, *, attention: str, variant: str | None = None
+) -> Any:
+    """Return a model of transformers, complete."""
+    _require_config(place)
+    placement = {"dtype": dtype, "attention": attention, "device": torch.device("cpu")}
+    with _worded(place, kind):
+        read = config.from_pretrained(place)
+        return checkpoint.load(kind, place, read, **placement, variant=variant)
+
+
+def load_part(place: Path, kind: Any, dtype: Any, variant: str | None = None) -> Any:
+    """Return a model of diffusers, complete."""
+    _require_config(place)
+    with _worded(place, kind):
+        model, info = kind.from_pretrained(
+            place,
+            dtype=dtype,
+            variant=variant,
+            local_files_only=True,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            low_cpu_mem_usage=is_accelerate_available(),
+        )
+    if info["missing_keys"]:
+        raise broken(place, f"the checkpoint lacks {some(sorted(info['missing_keys']))}")
+    if info["mismatched_keys"]:
+        names = some(sorted(str(each[0]) for each in info["mismatched_keys"]))
+        raise broken(place, f"weights do not fit config.json: {names}")
+    return model
+
+
+def _require_config(place: Path) -> None:
+    if not (place / "config.json").is_file():
+        raise broken(place, "has no config.json; copy this part of the pipeline here again")
+
+
+@contextlib.contextmanager
+def _worded(place: Path, kind: Any) -> Iterator[None]:
+    try:
+        yield
+    except MlperfError:
+        raise
+    # What the libraries raise depends on what is wrong; each kind says it well.
+    except Exception as error:
+        raise broken(place, f"{kind.__name__} cannot be loaded: {text_of(error)}") from error
+
+
+def load_scheduler(place: Path, kind: Any) -> Any:
+    """Return the scheduler of a pipeline."""
+    if not (place / "scheduler_config.json").is_file():
+        raise broken(place, "has no scheduler_config.json; copy the pipeline's scheduler here")
+    try:
+        return kind.from_pretrained(place, local_files_only=True)
+    except Exception as error:  # as above
+        raise broken(place, f"the scheduler cannot be made: {text_of(error)}") from error
+
+
+def weights_of(place: Path, variant: str | None = None) -> list[Path]:
+    files = [
+        file
+        for file in place.glob("*.safetensors")
+        if (".fp16" in file.name) is (variant == "fp16")
+    ]
+    if not files:
+        raise broken(
+            place,
+            f"has no {'' if variant is None else f'{variant} '}safetensors files; copy them here, "
+            "or convert the pipeline once with its save_pretrained of diffusers",
+        )
+    return sorted(files)
+
+
+def _own_dtype(files: list[Path]) -> Any:
+    import safetensors
+
+    file = next(file for file in files if file.parent.name == "text_encoder")
+    with safetensors.safe_open(file, "pt") as opened:
+        return opened.get_tensor(next(iter(opened.keys()))).dtype
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep diffusers from advice on how it could load faster."""
+    level = diffusers_logging.get_verbosity()
+    diffusers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        diffusers_logging.set_verbosity(level)
+
+
+class DeepCache:
+    """Which step a denoising loop is at, and the deep features of the last step that made them."""
+
+    def __init__(self, every: int) -> None:
+        """Run the deep blocks at the first step, and at each `every`-th one after it."""
+        self._every = every
+        self._steps = 0
+        # Kept as a truth: torch.compile would compile anew for each number of a step.
+        self.reuses = False
+        self.features: Any = None
+
+    def start(self) -> None:
+        """Begin a new denoising loop: what was kept of the last one is forgotten."""
+        self._steps = 0
+        self.features = None
+
+    def step(self, *_: object) -> None:
+        """Decide whether the deep blocks run; called before each call of the UNet."""
+        self.reuses = self._steps % self._every != 0
+        self._steps += 1
+
+
+class _Deep(torch.nn.Module):
+    """A block that runs only where deep features are made anew; else its input passes through.
+
+    What comes out of deep blocks in between is read by deep blocks alone.
+    """
+
+    def __init__(self, block: Any, cache: DeepCache) -> None:
+        super().__init__()
+        self.block = block
+        self._cache = cache
+        self.has_cross_attention = getattr(block, "has_cross_attention", False)
+
+    @property
+    def resnets(self) -> Sequence[Any]:
+        resnets: Sequence[Any] = self.block.resnets
+        return resnets
+
+    def forward(self, hidden_states: Any, *rest: Any, **named: Any) -> Any:
+        if self._cache.reuses:
+            return self._skipped(hidden_states)
+        return self.block(hidden_states, *rest, **named)
+
+    def _skipped(self, hidden_states: Any) -> Any:
+        return hidden_states
+
+
+class _DeepDown(_Deep):
+    """A down block also returns the outputs of its layers, which up blocks take from the end."""
+
+    def _skipped(self, hidden_states: Any) -> Any:
+        layers = len(self.block.resnets) + len(self.block.downsamplers or ())
+        return hidden_states, (hidden_states,) * layers
+
+
+class _LastDeepUp(_Deep):
+    """The up block whose output is kept."""
+
+    def forward(self, hidden_states: Any, *rest: Any, **named: Any) -> Any:
+        if not self._cache.reuses:
+            self._cache.features = super().forward(hidden_states, *rest, **named)
+        return self._cache.features
+
+
+def fits(unet: Any) -> bool:
+    """Tell whether a UNet has deep blocks: two levels or more."""
+    return len(unet.down_blocks) > 1 and len(unet.up_blocks) > 1
+
+
+def install(unet: Any, every: int) -> DeepCache:
+    """Let a UNet2DConditionModel of diffusers reuse deep features; `start` begins a new image."""
+    cache = DeepCache(every)
+    outer = unet.down_blocks[0]
+    for number, downsampler in enumerate(outer.downsamplers or ()):
+        outer.downsamplers[number] = _Deep(downsampler, cache)
+    for number in range(1, len(unet.down_blocks)):
+        unet.down_blocks[number] = _DeepDown(unet.down_blocks[number], cache)
+    if unet.mid_block is not None:
+        unet.mid_block = _Deep(unet.mid_block, cache)
+    last = len(unet.up_blocks) - 2
+    for number in range(last):
+        unet.up_blocks[number] = _Deep(unet.up_blocks[number], cache)
+    unet.up_blocks[last] = _LastDeepUp(unet.up_blocks[last], cache)
+    unet.register_forward_pre_hook(cache.step)
+    return cache
+
+
+def _cache(unet: Any, every: int) -> DeepCache | None:
+    if every > 1 and not fits(unet):
+        raise SuiteError(
+            f"engine torch-diffusion: deepcache = {every} needs a UNet of two levels or more, "
+            "which this is not; set deepcache = 1",
+            option="deepcache",
+        )
+    return install(unet, every) if every > 1 else None
+
+
+def _size(pipe: Any, options: DiffusionOptions) -> tuple[int, int]:
+    factor, latents = pipe.vae_scale_factor, pipe.unet.config.sample_size
+    high, wide = (latents, latents) if isinstance(latents, int) else latents
+    size = (options.height or high * factor, options.width or wide * factor)
+    for name, value in zip(("height", "width"), size, strict=True):
+        if value % factor:
+            raise SuiteError(
+                f"engine torch-diffusion: {name} = {value} is not a multiple of {factor}, the "
+                "pixels per latent of this model",
+                option=name,
+            )
+    return size
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sample:
+    """A loaded sample: its tokens for each text encoder (1, tokens), and its latents."""
+
+    tokens: tuple[Any, ...]
+    latents: Any
+
+
+class Images:
+    """Keeps loaded prompts as tokens, and makes their images; `run` is for one thread."""
+
+    def __init__(
+        self, pipe: Any, dataset: Dataset, options: DiffusionOptions, *, dtype: Any
+    ) -> None:
+        self._pipe = pipe
+        self._dataset = dataset
+        self._options = options
+        self._dtype = dtype
+        self._cache = _cache(pipe.unet, options.deepcache)
+        self._height, self._width = _size(pipe, options)
+        if options.vae_slicing:
+            pipe.vae.enable_slicing()
+        self._device = pipe.unet.device
+        self._texts = tuple(
+            zip(
+                (pipe.tokenizer, pipe.tokenizer_2),
+                (pipe.text_encoder, pipe.text_encoder_2),
+                strict=True,
+            )
+        )
+        self._shape = (
+            1,
+            pipe.unet.config.in_channels,
+            self._height // pipe.vae_scale_factor,
+            self._width // pipe.vae_scale_factor,
+        )
+        self._samples: dict[int, _Sample] = {}
+        # Data sets give one array to all samples; it is kept once.
+        self._shared: tuple[Any, Any] = (None, None)
+        with torch.inference_mode():
+            self._negative = self._encode([self._tokenise(options.negative_prompt)])
+
+    def describe(self) -> Mapping[str, str]:
+        options = self._options
+        return {
+            "generation.steps": str(options.steps),
+            "generation.guidance_scale": str(float(options.guidance_scale)),
+            "generation.negative_prompt": options.negative_prompt,
+            "generation.size": f"{self._height}x{self._width}",
+            "generation.seed": str(options.seed),
+            "compile": str(options.compile or "false"),
+            "vae_slicing": str(options.vae_slicing).lower(),
+            "deepcache": str(options.deepcache),
+            "generation.scheduler": type(self._pipe.scheduler).__name__,
+            "generation.prompt_tokens": f"{self.prompt_tokens}, longer prompts are cut",
+        }
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of a prompt; longer ones are cut, as in the reference."""
+        return min(
+            int(min(tokenizer.model_max_length, encoder.config.max_position_embeddings))
+            for tokenizer, encoder in self._texts
+        )
+
+    def load(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            if index not in self._samples:
+                prompt_input = self._dataset.input(index)
+                prompt, latents = prompt_input, None
+                if isinstance(prompt_input, dict):
+                    prompt, latents = prompt_input.get("caption"), prompt_input.get("latents")
+                if not isinstance(prompt, str):
+                    raise refused_sample(index, 'has no "caption"; use the data set coco_captions')
+                self._samples[index] = _Sample(
+                    tokens=self._tokenise(prompt), latents=self._latents(index, latents)
+                )
+
+    def unload(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            self._samples.pop(index, None)
+
+    def warm_up(self, sizes: Sequence[int], steps: int) -> None:
+        """Make images that nobody sees, in batches of these sizes, for torch.compile."""
+        indices = list(self._samples)
+        for size in sizes:
+            self._generate([indices[place % len(indices)] for place in range(size)], steps)
+
+    def run(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        for start in range(0, len(ids), self._options.batch_size):
+            batch = slice(start, start + self._options.batch_size)
+            images = self._generate(indices[batch], self._options.steps).cpu()
+            outputs = None
+            if sink.wants_output:
+                outputs = [image.tobytes() for image in images.numpy()]
+            sink.done(ids[batch], outputs)
+
+    def _generate(self, indices: Sequence[int], steps: int) -> Any:
+        """Return images of shape (samples, height, width, 3), uint8."""
+        samples = [self._samples[index] for index in indices]
+        if self._cache is not None:
+            self._cache.start()
+        advice = "lower batch_size, or set vae_slicing = true"
+        with devices.enough_memory(self._options.batch_size, advice), torch.inference_mode():
+            embeds, pooled = self._encode([sample.tokens for sample in samples])
+            negative, negative_pooled = self._negative
+            latents = self._pipe(
+                prompt_embeds=embeds,
+                pooled_prompt_embeds=pooled,
+                negative_prompt_embeds=negative.expand(len(samples), -1, -1),
+                negative_pooled_prompt_embeds=negative_pooled.expand(len(samples), -1),
+                guidance_scale=float(self._options.guidance_scale),
+                num_inference_steps=steps,
+                height=self._height,
+                width=self._width,
+                latents=torch.cat([sample.latents for sample in samples]).to(
+                    self._device, self._dtype
+                ),
+                output_type="latent",
+            ).images
+            return self._decode(latents, indices)
+
+    def _encode(self, tokens: Sequence[tuple[Any, ...]]) -> tuple[Any, Any]:
+        """Return what the text encoders make of prompts, each its tokens by encoder, (1, tokens).
+
+        The last hidden states but one side by side, (prompts, tokens, features); and the pooled,
+        projected output of the second encoder, (prompts, features).
+        """
+        hidden, pooled = [], None
+        for (_, encoder), ids in zip(self._texts, zip(*tokens, strict=True), strict=True):
+            encoded = encoder(torch.cat(ids).to(self._device), output_hidden_states=True)
+            hidden.append(encoded.hidden_states[-2])
+            pooled = encoded[0]
+        return torch.cat(hidden, dim=-1), pooled
+
+    def _tokenise(self, prompt: str) -> tuple[Any, ...]:
+        """Return the tokens for each encoder, shape (1, tokens): padded or cut."""
+        return tuple(
+            tokenizer(
+                self._convert(prompt, tokenizer),
+                padding="max_length",
+                max_length=self.prompt_tokens,
+                truncation=True,
+                return_tensors="pt",
+            ).input_ids
+            for tokenizer, _ in self._texts
+        )
+
+    def _convert(self, prompt: str, tokenizer: Any) -> str:
+        """Write out tokens of textual inversion that have several vectors, as the pipeline does."""
+        added = tokenizer.added_tokens_encoder
+        if not any(f"{token}_1" in added for token in added):
+            return prompt
+        return str(self._pipe.maybe_convert_prompt(prompt, tokenizer))
+
+    def _latents(self, index: int, data_set_latents: Any) -> Any:
+        """Return latents of shape (1, channels, height, width), float32."""
+        if data_set_latents is None:
+            # Of the sample alone, so that batches do not change where an image starts.
+            drawing = np.random.default_rng((self._options.seed, index))
+            return torch.from_numpy(drawing.standard_normal(self._shape, np.float32))
+        if data_set_latents is self._shared[0]:
+            return self._shared[1]
+        latents = torch.tensor(data_set_latents, dtype=torch.float32)
+        if tuple(latents.shape) not in {self._shape, self._shape[1:]}:
+            raise refused_sample(
+                index,
+                f"has latents of shape {tuple(latents.shape)}, but images of "
+                f"{self._height} x {self._width} pixels start from "
+                f"{self._shape}; set the data set's size, or the engine's height and width",
+            )
+        self._shared = (data_set_latents, latents.reshape(self._shape))
+        return self._shared[1]
+
+    def _decode(self, latents: Any, indices: Sequence[int]) -> Any:
+        """Return images of latents, uint8, channels last; one that is not finite would be black."""
+        vae = self._pipe.vae
+        latents = latents.to(vae.dtype)
+        mean, std = (getattr(vae.config, f"latents_{name}", None) for name in ("mean", "std"))
+        scaled = latents / vae.config.scaling_factor
+        if mean is not None and std is not None:
+            mean, std = (latents.new_tensor(each).view(1, -1, 1, 1) for each in (mean, std))
+            scaled = latents * std / vae.config.scaling_factor + mean
+        decoded = vae.decode(scaled, return_dict=False)[0]
+        finite = decoded.flatten(1).isfinite().all(dim=1).tolist()
+        if not all(finite):
+            raise refused_sample(
+                indices[finite.index(False)],
+                f"has an image that is not finite, computed in {dtype_name(self._dtype)} and "
+                f'decoded in {dtype_name(vae.dtype)}; it would be black. Set precision = "bf16" '
+                'or "fp32", or vae_dtype = "fp32"',
+            )
+        pixels = (decoded * 0.5 + 0.5).clamp(0, 1).float() * 255
+        return pixels.round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()

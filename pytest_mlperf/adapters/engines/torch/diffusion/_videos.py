@@ -1,0 +1,187 @@
+"""Wan from a local folder, and prompts in batches through it; no part is run as code.
+
+Reference: text_to_video/wan-2.2-t2v-a14b/run_mlperf.py of https://github.com/mlcommons/inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import numpy as np
+import torch
+import transformers
+
+from pytest_mlperf import Dataset, Sink, SuiteError
+from pytest_mlperf.adapters.engines import refused_sample
+from pytest_mlperf.adapters.engines.llm.model_folder import load_tokenizer, read_json
+from pytest_mlperf.adapters.engines.torch import _devices as devices
+from pytest_mlperf.adapters.engines.torch._checkpoint import quiet_and_offline
+from pytest_mlperf.adapters.engines.torch.diffusion._images import (
+    check_index,
+    facts_of,
+    load_part,
+    load_scheduler,
+    load_text_encoder,
+    quiet,
+    weights_of,
+)
+from pytest_mlperf.adapters.engines.torch.diffusion._video_options import VideoOptions
+
+ENGINE = "torch-video"
+
+MODELS = {
+    "text_encoder": transformers.UMT5EncoderModel,
+    "transformer": diffusers.WanTransformer3DModel,
+    "transformer_2": diffusers.WanTransformer3DModel,
+    "vae": diffusers.AutoencoderKLWan,
+}
+"""Parts that have weights."""
+
+
+def open_pipeline(
+    folder: Path, options: VideoOptions, precision: str
+) -> tuple[Any, Mapping[str, str]]:
+    """Load the parts of a WanPipeline one by one, and put them on their device."""
+    device = devices.find_device(options.device, engine=ENGINE)
+    check_index(folder, "WanPipeline", MODELS, "Wan 2.2 T2V A14B")
+    files = [file for part in sorted(MODELS) for file in weights_of(folder / part)]
+    dtype = devices.base_dtype(precision, None, device)
+    boundary = options.boundary
+    if boundary is None:
+        boundary = read_json(folder / "model_index.json").get("boundary_ratio")
+    with quiet_and_offline(), quiet():
+        parts = {
+            name: load_part(folder / name, MODELS[name], torch.float32 if name == "vae" else dtype)
+            for name in ("transformer", "transformer_2", "vae")
+        }
+        parts["text_encoder"] = load_text_encoder(
+            folder / "text_encoder",
+            MODELS["text_encoder"],
+            transformers.UMT5Config,
+            dtype,
+            attention=options.attention,
+        )
+        tokenizer, digest = load_tokenizer(ENGINE, folder / "tokenizer")
+        pipe = diffusers.WanPipeline(
+            **parts,
+            tokenizer=tokenizer,
+            scheduler=load_scheduler(folder / "scheduler", diffusers.UniPCMultistepScheduler),
+            boundary_ratio=boundary,
+        )
+    pipe.set_progress_bar_config(disable=True)
+    for part in parts.values():
+        part.eval().to(device)
+    return pipe, facts_of(pipe, files, digest, dtype, device, options.attention)
+
+
+class Videos:
+    """Keeps loaded prompts, and makes their videos; `run` is for one thread."""
+
+    def __init__(self, pipe: Any, dataset: Dataset, options: VideoOptions) -> None:
+        self._pipe = pipe
+        self._dataset = dataset
+        self._options = options
+        self._device = pipe.transformer.device
+        temporal, spatial = pipe.vae_scale_factor_temporal, pipe.vae_scale_factor_spatial
+        patch = spatial * pipe.transformer.config.patch_size[1]
+        rules = ("frames", temporal, 1), ("height", patch, 0), ("width", patch, 0)
+        for name, step, over in rules:
+            value = getattr(options, name)
+            if value % step != over % step:
+                raise SuiteError(
+                    f"engine {ENGINE}: {name} = {value} does not fit this model, which makes "
+                    f"multiples of {step}{' and one more' if over else ''}",
+                    option=name,
+                )
+        self._shape = (
+            1,
+            pipe.transformer.config.in_channels,
+            (options.frames - 1) // temporal + 1,
+            options.height // spatial,
+            options.width // spatial,
+        )
+        self._samples: dict[int, tuple[str, Any]] = {}
+
+    def describe(self) -> Mapping[str, str]:
+        options = self._options
+        return {
+            "generation.steps": str(options.steps),
+            "generation.guidance_scale": str(float(options.guidance_scale)),
+            "generation.guidance_scale_2": str(float(options.guidance_scale_2)),
+            "generation.boundary": str(self._pipe.config.boundary_ratio),
+            "generation.negative_prompt": options.negative_prompt,
+            "generation.size": f"{options.frames}x{options.height}x{options.width}",
+            "generation.seed": str(options.seed),
+            "generation.scheduler": type(self._pipe.scheduler).__name__,
+            "generation.prompt_tokens": f"{options.prompt_tokens}, longer prompts are cut",
+        }
+
+    def load(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            if index not in self._samples:
+                taken = self._dataset.input(index)
+                named = taken if isinstance(taken, dict) else {"prompt": taken}
+                prompt = named.get("prompt")
+                if not isinstance(prompt, str):
+                    raise refused_sample(index, 'has no "prompt"; use the data set vbench')
+                self._samples[index] = prompt, self._latents(index, named.get("latents"))
+
+    def unload(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            self._samples.pop(index, None)
+
+    def run(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        for start in range(0, len(ids), self._options.batch_size):
+            batch = slice(start, start + self._options.batch_size)
+            videos = self._generate(indices[batch])
+            outputs = [video.tobytes() for video in videos] if sink.wants_output else None
+            sink.done(ids[batch], outputs)
+
+    def _generate(self, indices: Sequence[int]) -> Any:
+        """Return videos of shape (samples, frames, height, width, 3), uint8."""
+        options = self._options
+        prompts, latents = zip(*(self._samples[index] for index in indices), strict=True)
+        two = self._pipe.config.boundary_ratio is not None
+        with (
+            devices.enough_memory(options.batch_size, "lower batch_size, frames, height or width"),
+            torch.inference_mode(),
+        ):
+            videos = self._pipe(
+                prompt=list(prompts),
+                negative_prompt=[options.negative_prompt] * len(prompts),
+                height=options.height,
+                width=options.width,
+                num_frames=options.frames,
+                num_inference_steps=options.steps,
+                guidance_scale=float(options.guidance_scale),
+                guidance_scale_2=float(options.guidance_scale_2) if two else None,
+                latents=torch.cat(latents).to(self._device),
+                max_sequence_length=options.prompt_tokens,
+                output_type="np",
+            ).frames
+        finite = np.isfinite(videos).reshape(len(videos), -1).all(axis=1).tolist()
+        if not all(finite):
+            raise refused_sample(
+                indices[finite.index(False)],
+                'has a video that is not finite; it would be black. Set precision = "bf16" or '
+                '"fp32"',
+            )
+        return (videos * 255).round().astype(np.uint8)
+
+    def _latents(self, index: int, data_set_latents: Any) -> Any:
+        """Return latents of one video, float32."""
+        if data_set_latents is None:
+            drawing = np.random.default_rng((self._options.seed, index))
+            return torch.from_numpy(drawing.standard_normal(self._shape, np.float32))
+        latents = torch.tensor(data_set_latents, dtype=torch.float32)
+        if tuple(latents.shape) != self._shape:
+            size = self.describe()["generation.size"]
+            raise refused_sample(
+                index,
+                f"has latents of shape {tuple(latents.shape)}, but videos of {size} start from "
+                f"{self._shape}; set the data set's latents, or the engine's frames, height, width",
+            )
+        return latents

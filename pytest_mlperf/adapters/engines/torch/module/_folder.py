@@ -1,0 +1,91 @@
+"""Models that are folders: sizes in config.json, tensors in safetensors files."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+import safetensors
+import torch
+
+from pytest_mlperf.adapters.engines import broken, weight_files
+from pytest_mlperf.adapters.engines.llm.model_folder import read_json
+from pytest_mlperf.extension import sha256, some
+
+SEED = 20_240_828
+"""Of random weights, which are the same every time."""
+
+S = TypeVar("S")
+M = TypeVar("M", bound=Any)
+
+
+def sizes_in(folder: Path, kind: Callable[..., S], model_type: str) -> S:
+    """Read config.json as a dataclass of whole numbers and lists of them, all with defaults."""
+    file = folder / "config.json"
+    config = read_json(file)
+    if config.pop("model_type", model_type) != model_type:
+        raise broken(file, f'is not of a model_type "{model_type}"')
+    defaults = {each.name: each.default for each in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for name, value in config.items():
+        if name not in defaults:
+            raise broken(file, f"key {name!r} is unknown; valid are {', '.join(defaults)}")
+        listed = isinstance(defaults[name], tuple)
+        numbers = value if listed and isinstance(value, list) else [value]
+        whole = all(type(number) is int and number >= 1 for number in numbers)
+        if isinstance(value, list) is not listed or not numbers or not whole:
+            form = "a list of whole numbers" if listed else "a whole number"
+            raise broken(file, f"{name} = {value!r} is not {form} from 1 on")
+    parsed: dict[str, Any] = {
+        name: tuple(each) if isinstance(each, list) else each for name, each in config.items()
+    }
+    return kind(**parsed)
+
+
+def filled(folder: Path, weights: str, make: Callable[[], M]) -> M:
+    """Return a module with the weights of a folder, or "dummy" ones, and say which in its facts."""
+    if weights == "dummy":
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(SEED)
+            made = make()
+        made.facts = {"weights": "dummy"}
+        return made
+    files, made = weight_files(folder), make()
+    checkpoint = Weights(folder, files)
+    for name, tensor in made.state_dict().items():
+        tensor.copy_(checkpoint.take(name, tuple(tensor.shape)))
+        if not bool(tensor.isfinite().all()):
+            raise broken(folder, f"{name} has a weight that is not a number")
+    made.facts = {"weights_sha256": sha256(files)[:16]}
+    return made
+
+
+class Weights:
+    """Tensors of safetensors files, mapped, by name; a "model." before a name does not count."""
+
+    def __init__(self, folder: Path, files: Sequence[Path]) -> None:
+        """List the tensors; files are closed, but stay mapped while a tensor of theirs is left."""
+        self._folder = folder
+        self._places = {}
+        with ExitStack() as opened:
+            for path in files:
+                file = opened.enter_context(safetensors.safe_open(path, "pt"))
+                for name in file.keys():  # noqa: SIM118 - not a mapping
+                    self._places[name.removeprefix("model.")] = (path, name)
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Any:
+        if name not in self._places:
+            there = some(sorted(self._places)) or "nothing"
+            raise broken(self._folder, f"the checkpoint lacks {name}; it has {there}")
+        path, stored_name = self._places[name]
+        with safetensors.safe_open(path, "pt") as file:
+            tensor = file.get_tensor(stored_name)
+        if tuple(tensor.shape) != shape or not tensor.is_floating_point():
+            raise broken(
+                self._folder,
+                f"weights do not fit config.json: {name} is {tensor.dtype} {list(tensor.shape)} "
+                f"and should be floats {list(shape)}",
+            )
+        return tensor

@@ -1,0 +1,408 @@
+"""Samples through a module, batch by batch, and the bytes that scorers take."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_mlperf import Dataset, MlperfError, Sink, SuiteError
+from pytest_mlperf.adapters.engines import engine_error, not_installed, refused_sample
+from pytest_mlperf.adapters.engines.torch import _devices as devices
+from pytest_mlperf.adapters.engines.torch._base import QUANTISED, TorchModuleOptions
+from pytest_mlperf.extension import text_of
+
+Tree = Any
+
+
+class Mismatch(Exception):
+    """A sample or a result is not what the way of batching takes; the text ends a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batching:
+    """A way to make one call of a module of several samples.
+
+    Where it grows, samples may differ in the first dimension, and results then have it too.
+    """
+
+    name: str
+    join: Callable[[list[Any]], Any]
+    grows: bool
+
+    def cut(self, result: Any, lengths: Sequence[int]) -> list[Any]:
+        """Return each sample's own part of a result; a Mismatch: it has other parts.
+
+        `lengths` is the first dimension of each sample, where that may differ.
+        """
+        shape = tuple(result.shape)
+        if self.name == "concat":
+            if shape[:1] != (sum(lengths),):
+                raise Mismatch(f"has shape {shape} and should start with {sum(lengths)}")
+            return list(result.split(list(lengths)))
+        if shape[:1] != (len(lengths),):
+            raise Mismatch(
+                f"has shape {shape} and should start with {len(lengths)}, one per sample"
+            )
+        if self.name == "stack":
+            return list(result)
+        if shape[1:2] != (max(lengths),):
+            raise Mismatch(
+                f"has shape {shape} and should start with {(len(lengths), max(lengths))}"
+            )
+        return [row[:length] for row, length in zip(result, lengths, strict=True)]
+
+
+def _pad(parts: list[Any]) -> Any:
+    """Fill with zeros up to the longest, which costs nothing where all are as long."""
+    if len({len(part) for part in parts}) == 1:
+        return torch.stack(parts)
+    return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
+
+
+BATCHINGS = {
+    each.name: each
+    for each in (
+        Batching(name="stack", join=torch.stack, grows=False),
+        Batching(name="concat", join=torch.cat, grows=True),
+        Batching(name="pad", join=_pad, grows=True),
+    )
+}
+
+
+def tensors(sample: Any) -> Tree:
+    """Return a sample as tensors on the CPU, sharing its memory where that is possible."""
+    if isinstance(sample, torch.Tensor):
+        return sample
+    if isinstance(sample, Mapping):
+        return {name: tensors(each) for name, each in sample.items()}
+    if isinstance(sample, list | tuple) and not all(
+        isinstance(each, bool | int | float) for each in sample
+    ):
+        return [tensors(each) for each in sample]
+    return _tensor(sample)
+
+
+def _tensor(values: Any) -> Any:
+    import numpy as np
+
+    if isinstance(values, str | bytes) or values is None:
+        raise Mismatch(
+            f"has {type(values).__name__}; this engine takes arrays, or dicts and lists of arrays"
+        )
+    array = np.asarray(values)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    # torch warns of memory that must not be written to, and takes no negative strides.
+    if not array.flags.writeable or not array.flags.c_contiguous:
+        array = array.copy()
+    try:
+        return torch.from_numpy(array)
+    except TypeError:
+        raise Mismatch(
+            f"has {array.dtype}; this engine takes arrays of numbers, or dicts and lists of arrays"
+        ) from None
+
+
+def leaves(tree: Tree) -> list[Any]:
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    parts = tree.values() if isinstance(tree, dict) else tree
+    return [leaf for part in parts for leaf in leaves(part)]
+
+
+def length(sample: Tree, batching: Batching) -> int:
+    """Return the first dimension that a sample's tensors share; 1 where it does not matter."""
+    if not batching.grows:
+        return 1
+    lengths = {tuple(leaf.shape[:1]) for leaf in leaves(sample)}
+    if len(lengths) != 1 or () in lengths:
+        shapes = ", ".join(str(tuple(leaf.shape)) for leaf in leaves(sample)[:4])
+        raise Mismatch(
+            f"has arrays of shapes {shapes}; batching = {batching.name!r} needs one first "
+            "dimension of all"
+        )
+    (only,) = lengths.pop()
+    if not only:
+        raise Mismatch("is empty; leave it out of the data set")
+    return int(only)
+
+
+def signature(sample: Tree, batching: Batching) -> str:
+    """Return what samples of one batch must share, as a suite's author reads it."""
+    if isinstance(sample, torch.Tensor):
+        kept = sample.shape[1:] if batching.grows else sample.shape
+        shape = ", ".join((["any"] if batching.grows else []) + [str(n) for n in kept])
+        return f"{str(sample.dtype).removeprefix('torch.')} ({shape})"
+    if isinstance(sample, dict):
+        return ", ".join(f"{name!r}: {_inner(each, batching)}" for name, each in sample.items())
+    return f"[{', '.join(_inner(each, batching) for each in sample)}]"
+
+
+def _inner(part: Tree, batching: Batching) -> str:
+    shapes = signature(part, batching)
+    return f"{{{shapes}}}" if isinstance(part, dict) else shapes
+
+
+def join(samples: Sequence[Tree], batching: Batching) -> Tree:
+    first = samples[0]
+    if isinstance(first, torch.Tensor):
+        return batching.join(list(samples))
+    if isinstance(first, dict):
+        return {name: join([each[name] for each in samples], batching) for name in first}
+    return [join(parts, batching) for parts in zip(*samples, strict=True)]
+
+
+def move(tree: Tree, device: Any, dtype: Any) -> Tree:
+    """Return a batch on a device, floats in the module's type."""
+    if isinstance(tree, torch.Tensor):
+        return tree.to(device, dtype if tree.is_floating_point() else tree.dtype, non_blocking=True)
+    if isinstance(tree, dict):
+        return {name: move(each, device, dtype) for name, each in tree.items()}
+    return [move(each, device, dtype) for each in tree]
+
+
+def pick(result: Any, output: str | int | None) -> Any:
+    """Return the tensor of a result at a key, attribute or position; None takes the only one."""
+    if isinstance(result, torch.Tensor) and output is None:
+        return result
+    named: dict[str | int, Any] = {}
+    if isinstance(result, Mapping):
+        named = dict(result)
+    elif isinstance(result, list | tuple):
+        fields = getattr(result, "_fields", ())
+        named = {**dict(enumerate(result)), **dict(zip(fields, result, strict=False))}
+    if output is None and not getattr(result, "_fields", ()) and len(named) == 1:
+        output = next(iter(named))
+    tensor = named.get(output) if output is not None else None
+    if isinstance(tensor, torch.Tensor):
+        return tensor
+    has = ", ".join(repr(name) for name in named) or type(result).__name__
+    asked = "set output to one of them" if output is None else f"output = {output!r} is no tensor"
+    raise Mismatch(f"has {has}; {asked}")
+
+
+ENGINE = "torch-module"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedModule:
+    """A module in eval mode on its device, and the type that floating inputs are turned into."""
+
+    module: Any
+    device: Any
+    dtype: Any
+    facts: Mapping[str, str]
+
+
+def open_module(
+    place: str, options: TorchModuleOptions, *, model: str | None, precision: str
+) -> LoadedModule:
+    factory, dummy = options.factory, options.weights == "dummy"
+    device = devices.find_device(options.device, engine=ENGINE)
+    devices.require_kernels(precision, device, engine=ENGINE)
+    keywords = dict(options.arguments or {}) | ({"weights": "dummy"} if dummy else {})
+    with torch.no_grad():
+        module = _call(find_factory(factory, place), factory, {"model": model, **keywords})
+    module_facts = dict(getattr(module, "facts", {}))
+    if not {"weights", "weights_sha256"} & module_facts.keys():
+        digest = {"weights": "dummy"} if dummy else {"weights_sha256": state_sha256(module)[:16]}
+        module_facts |= digest
+    dtype = devices.base_dtype(precision, torch.float32, device)
+    module = module.eval().to(device, dtype)
+    facts = {
+        "torch": str(torch.__version__),
+        "factory": factory,
+        "architecture": type(module).__name__,
+        "dtype": devices.dtype_name(dtype),
+        "device": devices.device_name(device),
+        **module_facts,
+    }
+    if precision in QUANTISED:
+        facts |= devices.quantise(module, precision, device=device, engine=ENGINE)
+    if options.compile:
+        module.compile(mode=options.compile)
+    return LoadedModule(module=module, device=device, dtype=dtype, facts=facts)
+
+
+def state_sha256(module: Any) -> str:
+    """Return the hex SHA-256 over a module's parameters and buffers, by name."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        kept = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {kept.dtype} {tuple(kept.shape)}\n".encode())
+        digest.update(kept.reshape(-1).view(torch.uint8).numpy().data if kept.numel() else b"")
+    return digest.hexdigest()
+
+
+def find_factory(factory: str, place: str) -> Callable[..., Any]:
+    """Import the factory that an option names; `place` is where it is, as module:name."""
+    name, _, attribute = place.partition(":")
+    try:
+        target = importlib.import_module(name)
+        for part in attribute.split("."):
+            target = getattr(target, part)
+    except (ImportError, AttributeError) as error:
+        is_module = isinstance(error, ImportError)
+        if is_module and place != factory:
+            who = f"engine {ENGINE}: factory = {factory!r}"
+            raise not_installed(who, str(error.name), "lm", option="factory") from error
+        problem = "cannot be imported" if is_module else "is not there"
+        raise SuiteError(
+            f"engine {ENGINE}: factory = {factory!r} {problem}: {text_of(error)}",
+            option="factory",
+        ) from error
+    if not callable(target):
+        raise SuiteError(
+            f"engine {ENGINE}: factory = {factory!r} cannot be called", option="factory"
+        )
+    return target
+
+
+def _call(function: Callable[..., Any], factory: str, keywords: Mapping[str, object]) -> Any:
+    try:
+        module = function(**keywords)
+    except MlperfError:
+        raise
+    # A factory is the suite's own code, which may raise anything.
+    except Exception as error:
+        raise engine_error(
+            f"factory {factory} broke, called with {', '.join(keywords)}: "
+            f"{type(error).__name__}: {text_of(error)}",
+        ) from error
+    if not isinstance(module, torch.nn.Module):
+        raise engine_error(
+            f"factory {factory} returned {type(module).__name__}, not a torch.nn.Module"
+        )
+    return module
+
+
+class ModuleRunner:
+    """Keeps loaded samples on the CPU and answers them; `run` is safe from several threads."""
+
+    def __init__(self, loaded: LoadedModule, dataset: Dataset, options: TorchModuleOptions) -> None:
+        module = loaded.module
+        name = options.batching or getattr(module, "batching", None) or "stack"
+        if name not in BATCHINGS:
+            raise engine_error(
+                f"factory {options.factory}: the module's batching is {name!r}, which is not one "
+                f"of {', '.join(BATCHINGS)}",
+            )
+        self._module = module
+        self._dataset = dataset
+        self._options = options
+        self._batching = BATCHINGS[name]
+        self._batch_size = options.batch_size
+        self._device = loaded.device
+        self._dtype = loaded.dtype
+        self._prepare = getattr(module, "prepare", None)
+        self._encode = getattr(module, "encode", _bytes)
+        self._sorts = name == "pad" and not getattr(dataset, "in_order", False)
+        if bind := getattr(module, "bind", None):
+            bind(dataset)
+        self._host_inputs = frozenset(getattr(module, "host_inputs", ()))
+        self._samples: dict[int, Tree] = {}
+        self._lengths: dict[int, int] = {}
+        self._signature: str | None = None
+
+    def describe(self) -> Mapping[str, str]:
+        output = self._options.output
+        return {
+            "batching": self._batching.name,
+            "workers": str(self._options.workers),
+            "compile": str(self._options.compile or "false"),
+            "output": "only" if output is None else str(output),
+        }
+
+    def load(self, indices: Sequence[int]) -> None:
+        first = not self._samples
+        for index in indices:
+            if index not in self._samples:
+                try:
+                    self._keep(index)
+                except Mismatch as error:
+                    raise refused_sample(index, error) from error
+        if first and indices:
+            sizes = [1]
+            if self._options.compile:
+                # The second size that torch.compile sees makes it compile for any size.
+                sizes = sorted({self._batch_size, max(1, self._batch_size - 1), 1}, reverse=True)
+            for size in sizes:
+                self._answer([indices[place % len(indices)] for place in range(size)])
+
+    def unload(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            self._samples.pop(index, None)
+            self._lengths.pop(index, None)
+
+    def run(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        order: Sequence[int] = range(len(ids))
+        if self._sorts and len(ids) > self._batch_size:
+            # Samples of similar length share a batch, so that little of it is padding.
+            order = sorted(order, key=lambda row: self._lengths[indices[row]], reverse=True)
+        for start in range(0, len(ids), self._batch_size):
+            rows = order[start : start + self._batch_size]
+            answers = self._answer([indices[row] for row in rows])
+            outputs = [self._encode(answer) for answer in answers] if sink.wants_output else None
+            sink.done([ids[row] for row in rows], outputs)
+
+    def _keep(self, index: int) -> None:
+        sample_input = self._dataset.input(index)
+        sample = tensors(sample_input if self._prepare is None else self._prepare(sample_input))
+        shapes = signature(sample, self._batching)
+        self._signature = self._signature or shapes
+        if shapes != self._signature:
+            raise Mismatch(
+                f"is {shapes}, but the first one is {self._signature}; batching = "
+                f"{self._batching.name!r} cannot put them into one batch"
+            )
+        self._lengths[index] = length(sample, self._batching)
+        self._samples[index] = sample
+
+    def _answer(self, indices: Sequence[int]) -> list[Any]:
+        lengths = [self._lengths[index] for index in indices]
+        batch = join([self._samples[index] for index in indices], self._batching)
+        try:
+            with (
+                devices.enough_memory(self._batch_size, "lower batch_size"),
+                torch.inference_mode(),
+            ):
+                result = pick(self._call(batch), self._options.output)
+                return self._batching.cut(_plain(result).cpu(), lengths)
+        except Mismatch as error:
+            raise engine_error(f"the module's result {error}") from error
+        except (RuntimeError, TypeError, ValueError, LookupError) as error:
+            raise engine_error(
+                f"the module broke on a batch of {len(indices)} samples, the first being sample "
+                f"{indices[0]} of the data set: {type(error).__name__}: {error}",
+            ) from error
+
+    def _call(self, batch: Tree) -> Any:
+        if isinstance(batch, dict):
+            return self._module(
+                **{
+                    name: move(
+                        each,
+                        torch.device("cpu") if name in self._host_inputs else self._device,
+                        self._dtype,
+                    )
+                    for name, each in batch.items()
+                }
+            )
+        moved = move(batch, self._device, self._dtype)
+        return self._module(*moved) if isinstance(moved, list) else self._module(moved)
+
+
+def _plain(result: Any) -> Any:
+    if result.is_floating_point():
+        return result.float()
+    return result.to(torch.uint8 if result.dtype in {torch.uint8, torch.bool} else torch.int64)
+
+
+def _bytes(part: Any) -> bytes:
+    array = part.contiguous().numpy()
+    return bytes(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())

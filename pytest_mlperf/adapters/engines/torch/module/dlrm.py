@@ -1,0 +1,340 @@
+"""DLRM-DCNv2, the recommendation model of MLPerf: embedding bags, a low-rank cross net, two MLPs.
+
+The model and its sizes: recommendation/dlrm_v2 of https://github.com/mlcommons/inference; the
+cross net is equation 2 of https://arxiv.org/abs/2008.13535.
+
+A model is a folder with config.json and safetensors files. Sizes in config.json, each with
+MLPerf's as its default, are named as the reference's: see `LayerSizes`. Tensors have the names of
+TorchRec's DLRM_DCN, also behind a "model." as DLRMTrain writes them, for table, layer or cross
+layer N:
+
+- sparse_arch.embedding_bag_collection.embedding_bags.t_cat_N.weight (rows, embedding_dim)
+- dense_arch.model._mlp.N._linear.weight, .bias
+- inter_arch.crossnet.V_kernels.N (rank, width), .W_kernels.N (width, rank), .bias.N (width, 1)
+- over_arch.model.0._mlp.N._linear.weight, .bias; the last layer: over_arch.model.1.weight, .bias
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pytest_mlperf import SuiteError
+from pytest_mlperf.adapters.engines import broken, weight_files
+from pytest_mlperf.adapters.engines.torch.module._folder import SEED, Weights, sizes_in
+from pytest_mlperf.adapters.engines.torch.module._runner import Mismatch
+from pytest_mlperf.extension import sha256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerSizes:
+    """Sizes of all layers; the defaults are those of MLPerf.
+
+    Attributes:
+        num_embeddings_per_feature: Rows of each embedding table.
+        embedding_dim: Numbers in a row.
+        hotness: Lookups of each sparse feature.
+        dense_features: Dense features of a pair.
+        dense_arch_layer_sizes: Outputs of the layers for dense features; the last is
+            `embedding_dim`.
+        dcn_num_layers: Layers of the cross net.
+        dcn_low_rank_dim: Rank of its kernels.
+        over_arch_layer_sizes: Outputs of the last layers; the last is 1.
+    """
+
+    num_embeddings_per_feature: tuple[int, ...] = (
+        *(40_000_000, 39_060, 17_295, 7_424, 20_265, 3, 7_122, 1_543, 63),
+        *(40_000_000, 3_067_956, 405_282, 10, 2_209, 11_938, 155, 4, 976),
+        *(14, 40_000_000, 40_000_000, 40_000_000, 590_152, 12_973, 108, 36),
+    )
+    embedding_dim: int = 128
+    hotness: tuple[int, ...] = (
+        *(3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1),
+        *(6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1),
+    )
+    dense_features: int = 13
+    dense_arch_layer_sizes: tuple[int, ...] = (512, 256, 128)
+    dcn_num_layers: int = 3
+    dcn_low_rank_dim: int = 512
+    over_arch_layer_sizes: tuple[int, ...] = (1024, 1024, 512, 256, 1)
+
+    @property
+    def width(self) -> int:
+        return self.embedding_dim * (1 + len(self.num_embeddings_per_feature))
+
+
+def read_sizes(folder: Path) -> LayerSizes:
+    """Read config.json, whose sizes must fit together; "model_type" may say "dlrm-v2"."""
+    file = folder / "config.json"
+    sizes = sizes_in(folder, LayerSizes, "dlrm-v2")
+    for wrong, problem in (
+        (
+            len(sizes.hotness) != len(sizes.num_embeddings_per_feature),
+            f"hotness has {len(sizes.hotness)} features and num_embeddings_per_feature "
+            f"{len(sizes.num_embeddings_per_feature)}; they should have as many",
+        ),
+        (
+            sizes.dense_arch_layer_sizes[-1] != sizes.embedding_dim,
+            f"the last of dense_arch_layer_sizes is {sizes.dense_arch_layer_sizes[-1]} and should "
+            f"be embedding_dim = {sizes.embedding_dim}",
+        ),
+        (
+            sizes.over_arch_layer_sizes[-1] != 1,
+            f"the last of over_arch_layer_sizes is {sizes.over_arch_layer_sizes[-1]} and should "
+            "be 1",
+        ),
+        (len(sizes.over_arch_layer_sizes) < 2, "over_arch_layer_sizes should have two or more"),
+    ):
+        if wrong:
+            raise broken(file, problem)
+    return sizes
+
+
+KINDS = ("checkpoint", "fp16", "int8")
+
+BLOCK = 1 << 18
+"""Rows that are narrowed or drawn at a time, so that a table is never in memory twice."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EmbeddingTable:
+    """Rows of one sparse feature, (rows, dim): floats, or int8 with float32 scales (rows, 1)."""
+
+    rows: Any
+    scales: Any = None
+
+    def to(self, device: Any) -> EmbeddingTable:
+        scales = None if self.scales is None else self.scales.to(device)
+        return EmbeddingTable(rows=self.rows.to(device), scales=scales)
+
+    def sums(self, lookups: Any, dtype: Any) -> Any:
+        """Return sums of the rows that pairs look up, (pairs, lookups): shape (pairs, dim)."""
+        if self.scales is None:
+            sums = torch.nn.functional.embedding_bag(lookups.contiguous(), self.rows, mode="sum")
+            return sums.to(dtype)
+        scales = self.scales[lookups].transpose(1, 2)
+        return torch.bmm(scales, self.rows[lookups].to(scales.dtype)).squeeze(1).to(dtype)
+
+
+class EmbeddingTables(torch.nn.Module):
+    """One table per sparse feature; moved with the module, but never changed in type."""
+
+    def __init__(self, tables: Sequence[EmbeddingTable], *, on_cpu: bool) -> None:
+        super().__init__()
+        # They are no parameters: `to(dtype)` would copy what is mapped from a file.
+        self._tables = list(tables)
+        self.on_cpu = on_cpu
+
+    def forward(self, lookups: Any, hotness: Sequence[int], dtype: Any) -> Any:
+        """Return the sums of all features side by side: shape (pairs, features x dim).
+
+        Lookups are rows, the features side by side: shape (pairs, all lookups); `hotness` says how
+        many each feature has.
+        """
+        parts = lookups.split(list(hotness), dim=1)
+        return torch.cat(
+            [table.sums(part, dtype) for table, part in zip(self._tables, parts, strict=True)],
+            dim=1,
+        )
+
+    def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> EmbeddingTables:  # noqa: ARG002
+        if not self.on_cpu and self._tables:
+            device = fn(torch.empty(0, device=self._tables[0].rows.device)).device
+            self._tables = [table.to(device) for table in self._tables]
+        return self
+
+
+def kept_table(rows: Any, kind: str) -> EmbeddingTable:
+    """Return a table of a checkpoint: rows of shape (rows, dim), floats, as one of `KINDS`."""
+    if kind == "checkpoint":
+        return EmbeddingTable(rows=rows)
+    return _fill(len(rows), rows.shape[1], kind, lambda start, stop: rows[start:stop].float())
+
+
+def drawn_table(count: int, dim: int, kind: str, seed: int) -> EmbeddingTable:
+    """Return a table of random rows, even within ±1/sqrt(rows) as the reference's.
+
+    The kind "checkpoint" is float32; the same seed gives the same rows.
+    """
+    drawing = torch.Generator().manual_seed(seed)
+    bound = count**-0.5
+
+    def draw(start: int, stop: int) -> Any:
+        return torch.empty(stop - start, dim).uniform_(-bound, bound, generator=drawing)
+
+    return _fill(count, dim, kind, draw)
+
+
+def _fill(count: int, dim: int, kind: str, block: Callable[[int, int], Any]) -> EmbeddingTable:
+    dtype = {"checkpoint": torch.float32, "fp16": torch.float16, "int8": torch.int8}[kind]
+    rows = torch.empty(count, dim, dtype=dtype)
+    scales = torch.empty(count, 1) if kind == "int8" else None
+    for start in range(0, count, BLOCK):
+        stop = min(start + BLOCK, count)
+        values = block(start, stop)
+        if scales is not None:
+            largest = values.abs().amax(dim=1, keepdim=True)
+            scales[start:stop] = largest / 127
+            # A row of zeros has no scale to divide by.
+            values = (values * (127 / largest.where(largest > 0, 1))).round()
+        rows[start:stop] = values
+    return EmbeddingTable(rows=rows, scales=scales)
+
+
+BAGS = "sparse_arch.embedding_bag_collection.embedding_bags.t_cat_{}.weight"
+
+
+class Dlrm(torch.nn.Module):
+    """Gives the probability of a click for each user-item pair.
+
+    Samples are runs of pairs; those of a batch are joined along the pairs.
+    """
+
+    batching = "concat"
+
+    def __init__(self, sizes: LayerSizes, tables: EmbeddingTables, facts: dict[str, str]) -> None:
+        super().__init__()
+        self.facts = facts
+        self.host_inputs = frozenset({"sparse"} if tables.on_cpu else ())
+        self._sizes = sizes
+        width = sizes.width
+        self.tables = tables
+        self.bottom = _layers((sizes.dense_features, *sizes.dense_arch_layer_sizes))
+        self.narrow = torch.nn.ModuleList(
+            torch.nn.Linear(width, sizes.dcn_low_rank_dim, bias=False)
+            for _ in range(sizes.dcn_num_layers)
+        )
+        self.wide = torch.nn.ModuleList(
+            torch.nn.Linear(sizes.dcn_low_rank_dim, width) for _ in range(sizes.dcn_num_layers)
+        )
+        self.top = _layers((width, *sizes.over_arch_layer_sizes))
+
+    def prepare(self, sample: Any) -> dict[str, Any]:
+        """Return a sample of the data set criteo as two arrays.
+
+        It has "dense" (pairs, 13) and "sparse", a list of arrays (pairs, lookups); returned are
+        "dense" as it is, and "sparse" (pairs, all lookups), int32. Anything else is a Mismatch, and
+        so is a row that a table does not have.
+        """
+        import numpy as np
+
+        sizes = self._sizes
+        if not isinstance(sample, dict) or not {"dense", "sparse"} <= sample.keys():
+            raise Mismatch("lacks dense or sparse; use the data set criteo")
+        dense, sparse = sample["dense"], sample["sparse"]
+        if dense.ndim != 2 or dense.shape[1] != sizes.dense_features:
+            raise Mismatch(
+                f"has dense features of shape {dense.shape}, but the model takes "
+                f"{sizes.dense_features} per pair"
+            )
+        widths = tuple(lookups.shape[1] for lookups in sparse)
+        if widths != sizes.hotness:
+            raise Mismatch(
+                f"has {list(widths)} lookups per sparse feature, but the model takes "
+                f"{list(sizes.hotness)}; set hotness in config.json or in the data set"
+            )
+        for feature, (lookups, rows) in enumerate(
+            zip(sparse, sizes.num_embeddings_per_feature, strict=True)
+        ):
+            if lookups.size and (lookups.min() < 0 or lookups.max() >= rows):
+                wrong = lookups.min() if lookups.min() < 0 else lookups.max()
+                raise Mismatch(
+                    f"looks up row {wrong} of sparse feature {feature}, but the model's table has "
+                    f"{rows} rows; use the data set that the model is made for"
+                )
+        return {"dense": dense, "sparse": np.concatenate(sparse, axis=1).astype(np.int32)}
+
+    def forward(self, dense: Any, sparse: Any) -> Any:
+        """Return probabilities (pairs,), float32, of dense features (pairs, 13) and lookups.
+
+        Rows are (pairs, all lookups), the features side by side.
+        """
+        bottom = torch.relu(self.bottom(dense))
+        pooled = self.tables(sparse, self._sizes.hotness, bottom.dtype).to(bottom.device)
+        first = crossed = torch.cat((bottom, pooled), dim=1)
+        for narrow, wide in zip(self.narrow, self.wide, strict=True):
+            crossed = first * wide(narrow(crossed)) + crossed
+        # In a narrower type, close probabilities would become ties.
+        return self.top(crossed).squeeze(1).float().sigmoid()
+
+
+def dlrm_v2(
+    *,
+    model: str,
+    weights: str = "checkpoint",
+    tables: str = "checkpoint",
+    tables_on_cpu: bool = False,
+) -> Dlrm:
+    """Load DLRM-DCNv2 from a folder.
+
+    Args:
+        model: Folder with config.json and, unless `weights` is "dummy", safetensors files. Tables
+            are mapped from the file, not read, while they stay as they are on the CPU.
+        weights: "checkpoint"; or "dummy": random weights of the sizes of config.json, the same
+            every time.
+        tables: "checkpoint": as in the file, whatever the engine's precision is; "fp16"; or
+            "int8": a scale per row, the largest absolute value over 127.
+        tables_on_cpu: Look up on the CPU, whatever device runs the rest.
+    """
+    if tables not in KINDS or type(tables_on_cpu) is not bool:
+        raise SuiteError(
+            f"engine torch-module: arguments: tables = {tables!r} should be one of "
+            f"{', '.join(KINDS)}, and tables_on_cpu = {tables_on_cpu!r} true or false",
+            option="arguments",
+        )
+    folder = Path(model)
+    sizes = read_sizes(folder)
+    rows, dim = sizes.num_embeddings_per_feature, sizes.embedding_dim
+    facts = {"tables": tables, "tables_on_cpu": str(tables_on_cpu).lower()}
+    if weights == "dummy":
+        facts["weights"] = "dummy"
+        drawn = [drawn_table(count, dim, tables, SEED + n) for n, count in enumerate(rows)]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(SEED)
+            return Dlrm(sizes, EmbeddingTables(drawn, on_cpu=tables_on_cpu), facts)
+    files = weight_files(folder)
+    facts["weights_sha256"] = sha256(files)[:16]
+    checkpoint = Weights(folder, files)
+    kept = [
+        kept_table(checkpoint.take(BAGS.format(number), (count, dim)), tables)
+        for number, count in enumerate(rows)
+    ]
+    made = Dlrm(sizes, EmbeddingTables(kept, on_cpu=tables_on_cpu), facts)
+    for name, parameter in _names(made):
+        tensor = checkpoint.take(name, _shape(name, parameter)).reshape(parameter.shape)
+        parameter.data.copy_(tensor)
+        if not bool(parameter.isfinite().all()):
+            raise broken(folder, f"{name} has a weight that is not a number")
+    return made
+
+
+def _layers(widths: Sequence[int]) -> torch.nn.Sequential:
+    parts: list[torch.nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        parts += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
+    return torch.nn.Sequential(*parts[:-1])
+
+
+def _names(module: Dlrm) -> Iterator[tuple[str, Any]]:
+    bottom = [each for each in module.bottom if isinstance(each, torch.nn.Linear)]
+    *top, last = [each for each in module.top if isinstance(each, torch.nn.Linear)]
+    linear = [(f"dense_arch.model._mlp.{n}._linear", each) for n, each in enumerate(bottom)]
+    linear += [(f"over_arch.model.0._mlp.{n}._linear", each) for n, each in enumerate(top)]
+    for name, layer in [*linear, ("over_arch.model.1", last)]:
+        yield f"{name}.weight", layer.weight
+        yield f"{name}.bias", layer.bias
+    for number, (narrow, wide) in enumerate(zip(module.narrow, module.wide, strict=True)):
+        yield f"inter_arch.crossnet.V_kernels.{number}", narrow.weight
+        yield f"inter_arch.crossnet.W_kernels.{number}", wide.weight
+        yield f"inter_arch.crossnet.bias.{number}", wide.bias
+
+
+def _shape(name: str, parameter: Any) -> tuple[int, ...]:
+    """Return what a parameter has in the files: TorchRec's cross net keeps its bias as a column."""
+    shape = tuple(parameter.shape)
+    return (*shape, 1) if ".crossnet.bias." in name else shape

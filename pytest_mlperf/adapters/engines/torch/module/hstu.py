@@ -1,0 +1,185 @@
+"""The model of MLPerf's DLRM v3: HSTU, an attention over what a user did, ranks candidates.
+
+The layer is that of https://arxiv.org/abs/2402.17152: SiLU in place of softmax, and a gate; a
+candidate sees the user and all of the history, and no other candidate. Positions and times have no
+part: all actions of MLPerf's data have the same time.
+
+A model is a folder with config.json and safetensors files. Sizes in config.json, each with MLPerf's
+as its default, are those of `HstuSizes`; tensors are named as this module's. MLPerf's own
+checkpoint, 1 TB in shards of TorchRec, is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import layer_norm, silu
+
+from pytest_mlperf.adapters.engines import broken
+from pytest_mlperf.adapters.engines.torch.module._folder import filled, sizes_in
+from pytest_mlperf.adapters.engines.torch.module._runner import Mismatch
+
+USER, ACTION, CANDIDATE = 1, 2, 3
+"""Kinds of a sequence's parts; 0 fills up."""
+
+COLUMNS = ("kind", "item", "rating", "label", "step", "query")
+"""Of a part: its item, or the user; the rest where it has one."""
+
+RATINGS = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HstuSizes:
+    """Sizes; the defaults are those of MLPerf.
+
+    Attributes:
+        num_items, num_users, num_categories: Rows of the embedding tables.
+        embedding_dim: Numbers in a row, and width of the layers.
+        num_layers, num_heads: Of the attention.
+        attention_dim: Numbers of a query and key of a head.
+        linear_dim: Numbers of a value of a head.
+        hidden_dim: Width between candidate and prediction.
+    """
+
+    num_items: int = 1_000_000_000
+    num_users: int = 10_000_000
+    num_categories: int = 128
+    embedding_dim: int = 512
+    num_layers: int = 5
+    num_heads: int = 4
+    attention_dim: int = 128
+    linear_dim: int = 128
+    hidden_dim: int = 512
+
+
+class HstuLayer(torch.nn.Module):
+    """One layer: norm, gate, queries, keys and values of one matrix, attention, residual."""
+
+    def __init__(self, sizes: HstuSizes) -> None:
+        super().__init__()
+        width, self._heads = sizes.embedding_dim, sizes.num_heads
+        inner, outer = sizes.attention_dim * sizes.num_heads, sizes.linear_dim * sizes.num_heads
+        self._parts = [outer, outer, inner, inner]
+        self._scale = sizes.attention_dim**-0.5
+        self.inward = torch.nn.Linear(width, sum(self._parts))
+        self.outward = torch.nn.Linear(outer, width)
+
+    def forward(self, hidden: Any, sees: Any) -> Any:
+        """Return the next hidden states (batch, length, width).
+
+        Args:
+            sees: Weight of each part for each other, (batch, 1, length, length).
+        """
+        parts = silu(self.inward(layer_norm(hidden, hidden.shape[-1:]))).split(self._parts, dim=-1)
+        values, queries, keys = (
+            each.unflatten(-1, (self._heads, -1)).transpose(1, 2) for each in parts[1:]
+        )
+        weights = silu(queries @ keys.transpose(2, 3) * self._scale) * sees
+        seen = (weights @ values).transpose(1, 2).flatten(2)
+        return hidden + self.outward(layer_norm(seen, seen.shape[-1:]) * parts[0])
+
+
+class Hstu(torch.nn.Module):
+    """Gives the probability that a user likes each candidate of a request."""
+
+    batching = "pad"
+
+    def __init__(self, sizes: HstuSizes) -> None:
+        super().__init__()
+        self.facts: dict[str, str] = {}
+        self._sizes, width = sizes, sizes.embedding_dim
+        self.items = torch.nn.Embedding(sizes.num_items, width)
+        self.users = torch.nn.Embedding(sizes.num_users, width)
+        self.categories = torch.nn.Embedding(sizes.num_categories, width)
+        self.ratings = torch.nn.Embedding(RATINGS, width)
+        self.kinds = torch.nn.Embedding(CANDIDATE + 1, width)
+        self.layers = torch.nn.ModuleList(HstuLayer(sizes) for _ in range(sizes.num_layers))
+        self.hidden = torch.nn.Linear(width, sizes.hidden_dim)
+        self.head = torch.nn.Linear(sizes.hidden_dim, 1)
+
+    def prepare(self, sample: Any) -> Any:
+        """Return a request of the data set streaming as one array (parts, columns), int64.
+
+        The user comes first, then the history, then the candidates.
+        """
+        import numpy as np
+
+        needed = {"step", "query", "user", "history", "ratings", "candidates", "labels"}
+        if not isinstance(sample, Mapping) or not needed <= sample.keys():
+            raise Mismatch("is no request; use the data set streaming")
+        actions, candidates = len(sample["history"]), len(sample["candidates"])
+        parts = np.zeros((1 + actions + candidates, len(COLUMNS)), np.int64)
+        parts[:, 0] = np.repeat([USER, ACTION, CANDIDATE], [1, actions, candidates])
+        parts[:, 1] = np.concatenate([[sample["user"]], sample["history"], sample["candidates"]])
+        # As the reference does, whose ratings are cut to whole numbers.
+        parts[1 : 1 + actions, 2] = (sample["ratings"].astype(np.int64) - 1) % RATINGS
+        parts[1 + actions :, 3] = sample["labels"]
+        parts[:, 4:] = sample["step"], sample["query"]
+        for count, first, last, things in (
+            (self._sizes.num_users, 0, 1, "users"),
+            (self._sizes.num_items, 1, None, "items"),
+        ):
+            if (most := parts[first:last, 1].max(initial=0)) >= count:
+                raise Mismatch(
+                    f"has number {most:,}, but the model's table has {count:,} {things}; use the "
+                    "data set that the model is made for"
+                )
+        return parts
+
+    def forward(self, parts: Any) -> Any:
+        """Return kind, prediction, label, step and query of each part: (batch, length, 5)."""
+        kind, number, rating = parts[..., 0], parts[..., 1], parts[..., 2]
+        is_user, is_action, is_candidate = (kind == each for each in (USER, ACTION, CANDIDATE))
+        sizes, hidden = self._sizes, self.kinds(kind)
+        item = number.where(~is_user, torch.zeros_like(number))
+        category = (item // (sizes.num_items // sizes.num_categories)).clamp(
+            max=sizes.num_categories - 1
+        )
+        about_item = self.items(item) + self.categories(category)
+        user = self.users(number.where(is_user, torch.zeros_like(number)))
+        hidden = hidden + about_item * (is_action | is_candidate).unsqueeze(-1)
+        hidden = hidden + user * is_user.unsqueeze(-1)
+        hidden = hidden + self.ratings(rating) * is_action.unsqueeze(-1)
+        sees = self._sees(is_user | is_action, is_candidate).to(hidden.dtype)
+        for layer in self.layers:
+            hidden = layer(hidden, sees)
+        logits = self.head(silu(self.hidden(layer_norm(hidden, hidden.shape[-1:])))).squeeze(-1)
+        # In a narrower type, close probabilities would become ties.
+        rows = (kind, logits.float().sigmoid(), parts[..., 3], parts[..., 4], parts[..., 5])
+        return torch.stack([row.float() for row in rows], dim=-1)
+
+    def _sees(self, past: Any, is_candidate: Any) -> Any:
+        """Return what each part sees: the past before it, a candidate all of it and itself."""
+        length = past.shape[1]
+        order = torch.ones(length, length, dtype=torch.bool, device=past.device).tril()
+        itself = torch.eye(length, dtype=torch.bool, device=past.device)
+        sees = past.unsqueeze(1) & order | itself & is_candidate.unsqueeze(1)
+        return (sees / past.sum(1).clamp(min=1)[:, None, None]).unsqueeze(1)
+
+    def encode(self, part: Any) -> bytes:
+        """Return a request's answer as MLPerf logs it, which scorer `ranking` reads."""
+        import numpy as np
+
+        rows = part.numpy()
+        _, predictions, labels, steps, queries = rows[rows[:, 0] == CANDIDATE].T
+        ends = [*predictions, *labels, *np.ones(len(labels)), len(labels)]
+        return np.array([steps[0], queries[0], *ends], "<f4").tobytes()
+
+
+def dlrm_v3(*, model: str, weights: str = "checkpoint") -> Hstu:
+    """Load a ranking model from a folder.
+
+    Args:
+        model: Folder with config.json and, unless `weights` is "dummy", safetensors files.
+        weights: "checkpoint"; or "dummy": random weights of the sizes of config.json, the same
+            every time.
+    """
+    folder = Path(model)
+    sizes = sizes_in(folder, HstuSizes, "dlrm-v3")
+    if sizes.num_categories > sizes.num_items:
+        raise broken(folder / "config.json", "has more categories than items")
+    return filled(folder, weights, lambda: Hstu(sizes))

@@ -1,0 +1,207 @@
+"""R-GAT, the graph model of MLPerf: attention over neighbours, one for each relation of a graph.
+
+Each layer gives a node the sum over relations of what graph attention (https://arxiv.org/abs/1710.10903)
+makes of its neighbours; a paper is a neighbour of its own. As in MLPerf's reference a layer is
+applied to all nodes that later ones see, and neighbours are sampled anew for every query. There the
+nodes of a batch share their neighbourhoods; here each has its own, so that answers do not depend on
+what comes together.
+
+A model is a folder with config.json and safetensors files. Sizes in config.json, each with MLPerf's
+as its default, are those of `RgatSizes`; tensors are named as this module's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import leaky_relu
+
+from pytest_mlperf.adapters.engines import broken, engine_error
+from pytest_mlperf.adapters.engines.torch.module._folder import filled, sizes_in
+from pytest_mlperf.adapters.engines.torch.module._neighbours import (
+    CITES,
+    Level,
+    Neighbours,
+    Relation,
+)
+from pytest_mlperf.adapters.engines.torch.module._runner import Mismatch
+
+FORWARD: tuple[Relation, ...] = (
+    ("paper", "written_by", "author"),
+    ("author", "affiliated_to", "institute"),
+    ("paper", "topic", "fos"),
+    ("paper", "published", "journal"),
+    ("paper", "venue", "conference"),
+)
+
+RELATIONS: tuple[Relation, ...] = (
+    CITES,
+    *FORWARD,
+    *((target, f"rev_{name}", source) for source, name, target in FORWARD),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RgatSizes:
+    """Sizes; the defaults are those of MLPerf.
+
+    Attributes:
+        features: Numbers of a node.
+        hidden: Numbers of a node between layers, of all heads together.
+        heads: Of the attention.
+        classes: Labels.
+        fan_outs: Neighbours of a node by each relation at most, by hop: the last are those of the
+            papers that are asked. As many layers.
+    """
+
+    features: int = 1024
+    hidden: int = 512
+    heads: int = 4
+    classes: int = 2983
+    fan_outs: tuple[int, ...] = (5, 10, 15)
+
+
+class Attention(torch.nn.Module):
+    """Graph attention over the neighbours of one relation."""
+
+    def __init__(self, inputs: int, hidden: int, heads: int) -> None:
+        super().__init__()
+        self._shape = (heads, hidden // heads)
+        self.linear = torch.nn.Linear(inputs, hidden, bias=False)
+        self.source = torch.nn.Parameter(torch.randn(self._shape) * self._shape[1] ** -0.5)
+        self.target = torch.nn.Parameter(torch.randn(self._shape) * self._shape[1] ** -0.5)
+        self.bias = torch.nn.Parameter(torch.zeros(hidden))
+
+    def forward(self, nodes: Any, neighbours: Any, parents: Any) -> Any:
+        """Return what each node gets of its neighbours; 0 where it has none.
+
+        Args:
+            nodes: (nodes, inputs).
+            neighbours: (neighbours, inputs).
+            parents: Of each neighbour its node's position.
+        """
+        sources, targets = (
+            self.linear(each).unflatten(-1, self._shape) for each in (neighbours, nodes)
+        )
+        scores = leaky_relu(
+            (sources * self.source).sum(-1) + (targets * self.target).sum(-1)[parents], 0.2
+        )
+        places = parents.unsqueeze(-1).expand_as(scores)
+        most = scores.new_full((len(nodes), scores.shape[1]), -torch.inf)
+        most = most.scatter_reduce(0, places, scores, "amax")
+        weights = (scores - most[parents]).exp()
+        whole = weights.new_zeros(most.shape).scatter_add(0, places, weights)
+        shares = weights / whole[parents].clamp(min=1e-9)
+        sums = sources.new_zeros(len(nodes), *self._shape)
+        sums = sums.index_add(0, parents, sources * shares.unsqueeze(-1))
+        return sums.flatten(1) + self.bias
+
+
+class Rgat(torch.nn.Module):
+    """Gives the class of each paper."""
+
+    host_inputs = frozenset({"paper"})
+
+    def __init__(self, sizes: RgatSizes, seed: int = 0) -> None:
+        super().__init__()
+        self.facts: dict[str, str] = {}
+        self._sizes, self.seed = sizes, seed
+        widths = [sizes.features] + [sizes.hidden] * (len(sizes.fan_outs) - 1)
+        self.layers = torch.nn.ModuleList(
+            torch.nn.ModuleDict(
+                {"__".join(each): Attention(width, sizes.hidden, sizes.heads) for each in RELATIONS}
+            )
+            for width in widths
+        )
+        self.head = torch.nn.Linear(sizes.hidden, sizes.classes)
+
+    def bind(self, dataset: Any) -> None:
+        """Sort the edges of the data set igbh; its features stay mapped."""
+        features, edges = getattr(dataset, "features", None), getattr(dataset, "edges", None)
+        if not isinstance(features, Mapping) or not isinstance(edges, Mapping):
+            raise engine_error("the data set has no graph; use the data set igbh")
+        for kind, rows in features.items():
+            if rows.shape[1] != self._sizes.features:
+                raise engine_error(
+                    f"nodes of kind {kind} have {rows.shape[1]} features, the model takes "
+                    f"{self._sizes.features}; use the data that the model is made for"
+                )
+        self._features = features
+        self._neighbours = Neighbours(edges, {kind: len(rows) for kind, rows in features.items()})
+
+    def prepare(self, sample: Any) -> dict[str, Any]:
+        """Return the paper of a sample of the data set igbh."""
+        if not isinstance(sample, Mapping) or "paper" not in sample:
+            raise Mismatch("is no paper; use the data set igbh")
+        return {"paper": np.int64(sample["paper"])}
+
+    def forward(self, paper: Any) -> Any:
+        """Return the class of each paper, (papers,), int64; neighbours are sampled here."""
+        return self.scores(paper).argmax(-1)
+
+    def scores(self, paper: Any) -> Any:
+        """Return the score of each class, (papers, classes)."""
+        levels = self._neighbours.around(paper.numpy(), self._sizes.fan_outs[::-1], self.seed)
+        hidden = [
+            {kind: self._loaded(kind, nodes) for kind, nodes in level.nodes.items()}
+            for level in levels
+        ]
+        for number, layer in enumerate(self.layers):
+            last = number + 1 == len(self.layers)
+            hidden = [
+                self._layer(layer, hidden[depth], hidden[depth + 1], levels[depth + 1], last)
+                for depth in range(len(hidden) - 1)
+            ]
+        return self.head(hidden[0]["paper"])
+
+    def _loaded(self, kind: str, nodes: Any) -> Any:
+        weight = self.head.weight
+        rows = np.asarray(self._features[kind][nodes], np.float32)
+        return torch.from_numpy(rows).to(weight.device, weight.dtype)
+
+    def _layer(
+        self,
+        layer: Any,
+        nodes: Mapping[str, Any],
+        neighbours: Mapping[str, Any],
+        level: Level,
+        last: bool,
+    ) -> dict[str, Any]:
+        """Return the next hidden states of one level's nodes, by kind."""
+        sums: dict[str, Any] = {}
+        begins = dict.fromkeys(neighbours, 0)
+        for relation, places in level.parents.items():
+            source, _, target = relation
+            begin = begins[source]
+            begins[source] = end = begin + len(places)
+            rows = neighbours[source][begin:end]
+            parents = torch.from_numpy(places).to(rows.device)
+            if relation == CITES:
+                itself = torch.arange(len(nodes[target]), device=rows.device)
+                rows, parents = torch.cat([rows, nodes[target]]), torch.cat([parents, itself])
+            part = layer["__".join(relation)](nodes[target], rows, parents)
+            sums[target] = sums[target] + part if target in sums else part
+        return {kind: each if last else leaky_relu(each) for kind, each in sums.items()}
+
+
+def rgat(*, model: str, weights: str = "checkpoint", seed: int = 0) -> Rgat:
+    """Load a graph model from a folder.
+
+    Args:
+        model: Folder with config.json and, unless `weights` is "dummy", safetensors files.
+        weights: "checkpoint"; or "dummy": random weights of the sizes of config.json, the same
+            every time.
+        seed: Of the neighbours that are sampled.
+    """
+    folder = Path(model)
+    sizes = sizes_in(folder, RgatSizes, "rgat")
+    if sizes.hidden % sizes.heads:
+        raise broken(folder / "config.json", "hidden is no multiple of heads")
+    made: Rgat = filled(folder, weights, lambda: Rgat(sizes, seed))
+    made.facts |= {"fan_outs": str(list(sizes.fan_outs)), "sampling_seed": str(seed)}
+    return made

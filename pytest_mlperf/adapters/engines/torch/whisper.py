@@ -1,0 +1,103 @@
+"""Write speech down with Whisper through transformers, as MLPerf's reference does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from pytest_mlperf import Sink
+from pytest_mlperf.adapters.engines.llm.model_folder import load_tokenizer
+from pytest_mlperf.adapters.engines.llm.speech import prompt_tokens
+from pytest_mlperf.adapters.engines.llm.transcripts import Transcripts
+from pytest_mlperf.adapters.engines.torch._base import TokenBase, TokenOptions
+from pytest_mlperf.extension import Rule
+
+if TYPE_CHECKING:
+    from pytest_mlperf.adapters.engines.torch._speech import Speech
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhisperOptions(TokenOptions):
+    """What a suite may say to torch-whisper.
+
+    Attributes:
+        max_new_tokens: Most tokens of a transcript, its end token included; MLPerf's are 200.
+    """
+
+    engine: ClassVar[str] = "torch-whisper"
+
+    max_new_tokens: int = 200
+
+    def rules(self, precision: str) -> Iterator[Rule]:
+        yield from super().rules(precision)
+        yield "temperature", self.temperature, not self.is_drawn, "0: transcripts are greedy"
+
+
+class WhisperEngine(TokenBase):
+    """Answers each clip with its transcript: int64, little-endian, a character's label each.
+
+    Transcripts are greedy and begin with MLPerf's prompt: English, without times. A list of samples
+    is worked on inside `submit`, in batches; single ones as many as have gathered.
+
+    Args:
+        dataset: Its inputs are dicts of "audio", float32, and "sampling_rate", 16000.
+        model: Folder of a Whisper model of many languages: config.json, preprocessor_config.json,
+            safetensors files, tokenizer. Nothing is downloaded and no code of the folder is run.
+        precision: As of engine torch.
+    """
+
+    name = "torch-whisper"
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "transformers")
+    optional_libraries: ClassVar[tuple[str, ...]] = ("torchao", "compressed_tensors")
+    options: ClassVar[type[WhisperOptions]] = WhisperOptions
+
+    _options: WhisperOptions
+    _samples: Speech
+
+    def _find(self, model: str | None) -> None:
+        self._generation = self._options.generation(self.name)
+        super()._find(model)
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        work = self._work if len(ids) == 1 else self._samples.run
+        work(ids, indices, sink)
+
+    def _open(self, undo: ExitStack) -> None:
+        from pytest_mlperf.adapters.engines.torch import _speech
+        from pytest_mlperf.adapters.engines.torch._checkpoint import (
+            SPEECH,
+            open_model,
+            quiet_and_offline,
+        )
+
+        options = self._options
+        with quiet_and_offline():
+            loaded = open_model(self._folder, options, self._precision, SPEECH)
+            features = _speech.open_features(self._folder, loaded.model.config)
+            tokenizer, digest = load_tokenizer(self.name, self._folder)
+        positions, most = loaded.model.config.max_target_positions, options.max_new_tokens
+        prompt = prompt_tokens(self.name, tokenizer, self._folder, positions, most)
+        generation = dataclasses.replace(self._generation, eos=loaded.eos)
+        self._generation = generation
+        self._facts |= {
+            **loaded.facts,
+            "tokenizer_sha256": digest,
+            "attention": options.attention,
+            "features": f"{features.feature_size} mels of {features.chunk_length} s",
+            "work.batch": str(options.batch_size),
+        }
+        self._samples = _speech.Speech(
+            self._dataset,
+            _speech.HearingModel(
+                model=loaded.model,
+                features=features,
+                prompt=prompt,
+                generation=generation,
+                answers=Transcripts(generation, tokenizer, watch_ends=not self._dummy),
+            ),
+            batch_size=options.batch_size,
+        )
+        self._start_queue(self._samples.run, undo)

@@ -1,0 +1,484 @@
+"""A server that has a suite's model: started if need be, asked what it is, and what it answers.
+
+KServe v2, "Predict Protocol - Version 2": names, datatypes, and shapes in which -1 is any length.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, Self
+
+from pytest_mlperf import RunError, SuiteError
+from pytest_mlperf.adapters.engines import broken, engine_error
+from pytest_mlperf.adapters.engines.serving import (
+    HOST,
+    LONGEST_S,
+    SHORTEST_S,
+    Server,
+    free_port,
+    require_listening,
+)
+from pytest_mlperf.adapters.engines.tasks import TaskOptions
+from pytest_mlperf.adapters.engines.tasks.graph import NUMPY, Graph, Tensor, fits
+from pytest_mlperf.adapters.engines.triton._clients import (
+    Address,
+    Connection,
+    GrpcClient,
+    HttpClient,
+    RequestError,
+)
+from pytest_mlperf.extension import sha256
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TYPES = {
+    "BOOL": "tensor(bool)",
+    "UINT8": "tensor(uint8)",
+    "INT8": "tensor(int8)",
+    "INT32": "tensor(int32)",
+    "INT64": "tensor(int64)",
+    "FP16": "tensor(float16)",
+    "FP32": "tensor(float)",
+    "FP64": "tensor(double)",
+}
+"""Datatypes that the tasks know, and what they call them; others stay as the server says."""
+
+BINARY = "binary_tensor_data"
+"""The extension by which HTTP carries arrays as bytes; without, they are text in JSON."""
+
+CACHED = "response_cache"
+
+SHOWN_CONFIG = ("backend", "instance_group", "dynamic_batching", "optimization")
+"""Parts of a configuration that decide speed; the rest is in its hash."""
+
+HEALTH = "/v2/health/ready"
+
+GRPC_PORT = "{grpc_port}"
+
+END_S = 1.0
+"""A connection breaks a moment before the end of the process behind it shows."""
+
+SERVER, MODEL = "the server was not ready", "the model was not ready, or is not there"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TritonOptions(TaskOptions):
+    """What a suite may say of a server and of requests.
+
+    Attributes:
+        served_model: The model's name on the server.
+        model_version: Version of the model; "" leaves the choice to the server.
+        protocol: "http" or "grpc".
+        url: Where a server answers that runs already, HOST:PORT, or a URL with http, https, grpc or
+            grpcs; by default Triton's port of the protocol on this machine.
+        serve: Program and arguments that start the server; {model}, {host}, {port} (HTTP) and
+            {grpc_port} are replaced. It is stopped with all that it started.
+        environment: Variables that such a server gets besides those of this process.
+        start_timeout: Seconds until server and model must be ready.
+        request_timeout: Seconds in which an answer must come.
+        concurrency: Requests under way at a time at most, each on a connection of its own.
+        batch_size: Samples in one request at most; windows, for "segment".
+        binary: Whether HTTP carries arrays as bytes; by default where the server has the extension
+            binary_tensor_data, and as text in JSON where it has not.
+    """
+
+    served_model: str
+    model_version: str = ""
+    protocol: str = "http"
+    url: str | None = None
+    serve: Sequence[str] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    start_timeout: float = 120.0
+    request_timeout: float = 60.0
+    concurrency: int = 16
+    binary: bool | None = None
+    batch_size: int = 1
+
+
+def _server_facts(metadata: Mapping[str, Any], where: str) -> Mapping[str, str]:
+    extensions = metadata.get("extensions") or []
+    if not isinstance(metadata.get("name"), str) or not isinstance(extensions, list):
+        raise broken(
+            where,
+            f"what answers there is no KServe v2 server: its metadata is {_short(metadata)}, "
+            "without a name; correct url",
+        )
+    return {
+        "server": metadata["name"],
+        "server_version": str(metadata.get("version") or ""),
+        "server_extensions": ",".join(sorted(map(str, extensions))),
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelFacts:
+    """What a server says of a model; `config` is Triton's, {} from other servers."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    versions: str
+    platform: str
+    config: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any], config: Mapping[str, Any], where: str) -> Self:
+        versions = metadata.get("versions") or []
+        if not isinstance(versions, list):
+            versions = [versions]
+        facts = cls(
+            inputs=_tensors(metadata, "inputs", where),
+            outputs=_tensors(metadata, "outputs", where),
+            versions=",".join(map(str, versions)),
+            platform=str(metadata.get("platform") or ""),
+            config=config,
+        )
+        for each in facts.inputs:
+            if each.type not in NUMPY:
+                raise broken(
+                    where,
+                    f"its input {each.name!r} is {each.type}; this engine sends {', '.join(TYPES)}",
+                )
+            if not each.shape:
+                raise broken(where, f"its input {each.name!r} has no batch dimension")
+        return facts
+
+    def check(self, batch_size: int, where: str) -> None:
+        """Refuse a batch that is too large, and a server that answers from memory."""
+        largest = self.config.get("max_batch_size")
+        if type(largest) is int and 0 < largest < batch_size:
+            raise broken(
+                where,
+                f"its configuration has max_batch_size = {largest}, but batch_size = "
+                f"{batch_size}; make both fit",
+            )
+        cache = self.config.get(CACHED)
+        if isinstance(cache, Mapping) and cache.get("enable"):
+            raise broken(
+                where,
+                f"its configuration has {CACHED} enabled, so repeated samples would be "
+                "answered from memory and not by the model; switch it off",
+            )
+
+    def describe(self) -> Mapping[str, str]:
+        facts = {"model_versions": self.versions, "platform": self.platform}
+        if not self.config:
+            return facts
+        text = json.dumps(self.config, sort_keys=True)
+        shown = {
+            f"config.{name}": value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+            for name in SHOWN_CONFIG
+            if (value := self.config.get(name))
+        }
+        return {
+            **facts,
+            **shown,
+            "config.max_batch_size": str(self.config.get("max_batch_size", 0)),
+            "config_sha256": hashlib.sha256(text.encode()).hexdigest()[:16],
+        }
+
+
+def _tensors(metadata: Mapping[str, Any], key: str, where: str) -> tuple[Tensor, ...]:
+    listed = metadata.get(key)
+    if not isinstance(listed, list) or not listed:
+        raise broken(
+            where,
+            f"its metadata names no {key}, which decide what is sent and asked for; "
+            "complete the model's settings on the server",
+        )
+    tensors = []
+    for each in listed:
+        try:
+            kind = str(each["datatype"])
+            # Over gRPC, 64-bit numbers come as text.
+            lengths = [int(length) for length in each.get("shape", ())]
+            name = each["name"]
+        except (TypeError, KeyError, ValueError, OverflowError, AttributeError) as error:
+            raise broken(
+                where,
+                f"its metadata has {key} that cannot be read: {_short(each)}; expected "
+                "a name, a datatype and a shape of whole numbers",
+            ) from error
+        shape = tuple(length if length >= 0 else None for length in lengths)
+        tensors.append(Tensor(name=str(name), type=TYPES.get(kind, kind), shape=shape))
+    return tuple(tensors)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+class ClientPool:
+    """Clients, one for each thread that asks, and a count of what was asked."""
+
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        self.answered = 0
+        self.under_way = 0
+        self._connect = connect
+        self._clients: list[Connection] = []
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._version = ""
+
+    def infer(
+        self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]
+    ) -> Sequence[NDArray[Any]]:
+        """Return outputs, of one version of the model alone; callable from several threads."""
+        client = self._client()
+        with self._lock:
+            self.under_way += 1
+        try:
+            arrays, version = client.infer(inputs, outputs)
+        finally:
+            with self._lock:
+                self.under_way -= 1
+        with self._lock:
+            expected, self._version = self._version, self._version or version
+            self.answered += expected in ("", version)
+        if expected not in ("", version):
+            raise RequestError(
+                f"version {version!r} of the model answered, after version {expected!r} had; name "
+                "one by model_version, and change no model during a run"
+            )
+        return arrays
+
+    def _client(self) -> Connection:
+        client: Connection | None = getattr(self._local, "client", None)
+        if client is None:
+            client = self._local.client = self._connect()
+            with self._lock:
+                self._clients.append(client)
+        return client
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteGraph(Graph):
+    requests: ClientPool
+    explain: Callable[[RequestError], RunError]
+
+    def run(
+        self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]
+    ) -> Sequence[NDArray[Any]]:
+        try:
+            arrays = self.requests.infer(feed, outputs)
+        except RequestError as error:
+            raise self.explain(error) from error
+        tensors = {each.name: each for each in self.outputs}
+        for name, array in zip(outputs, arrays, strict=True):
+            dtype = NUMPY.get(tensors[name].type, array.dtype)
+            if array.dtype != dtype or not fits(array.shape, tensors[name].shape):
+                raise self.refuse(
+                    f"output {name!r} is {dtype} of shape {tensors[name].shape} by the server's "
+                    f"description, but an answer has {array.dtype} of shape {array.shape}"
+                )
+        return arrays
+
+
+class Service:
+    """A server that has the model, started on entry if need be."""
+
+    def __init__(self, options: TritonOptions, model: str | None) -> None:
+        """Check what the options say together; nothing is reached for."""
+        self._options = options
+        self._model = model
+        self._address = Address.of(options.protocol, options.url or "localhost")
+        self._server: Server | None = None
+        self._bytes = False
+        self._hung_up = False
+        self._open = ExitStack()
+        self._requests = ClientPool(self._connect)
+        if options.serve is not None:
+            if options.url is not None:
+                raise SuiteError(
+                    "engine triton: url is for a server that runs already, and serve starts one on "
+                    "a port of its own; leave one of them out",
+                    option=("url", "serve"),
+                )
+            self._new_server(grpc_port=1)
+        elif options.environment:
+            raise SuiteError(
+                "engine triton: environment is for a server that serve starts, and there is no "
+                "serve; leave it out",
+                option=("environment", "serve"),
+            )
+        if options.binary is not None and options.protocol != "http":
+            raise SuiteError(
+                f'engine triton: binary is for protocol = "http", but protocol = '
+                f'"{options.protocol}"; leave it out',
+                option=("binary", "protocol"),
+            )
+
+    def require(self) -> None:
+        if self._options.serve is not None:
+            self._new_server(grpc_port=1).require()
+
+    def reach(self) -> None:
+        if self._options.serve is None:
+            require_listening("triton", self._address.host.strip("[]"), self._address.port)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as opening:
+            if self._options.serve is not None:
+                port = free_port()
+                self._server = opening.enter_context(self._new_server(grpc_port=port))
+                url = self._server.url if self._options.protocol == "http" else f"{HOST}:{port}"
+                self._address = Address.of(self._options.protocol, url)
+            first = self._connect()
+            try:
+                self._read_metadata(first)
+            finally:
+                first.close()
+            binary = self._options.binary
+            has_bytes = BINARY in self._facts["server_extensions"].split(",")
+            self._bytes = has_bytes if binary is None else binary
+            self._open = opening.pop_all()
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._open.__exit__(*exc_info)
+
+    def hang_up(self) -> None:
+        """Close all connections; requests under way fail."""
+        self._hung_up = True
+        self._requests.close()
+
+    @property
+    def where(self) -> str:
+        return f"model {self._options.served_model!r} at {self._address}"
+
+    def graph(self) -> RemoteGraph:
+        """Return the model, once it takes such batches and computes each answer."""
+        self._model_facts.check(self._options.batch_size, self.where)
+        return RemoteGraph(
+            where=self.where,
+            inputs=self._model_facts.inputs,
+            outputs=self._model_facts.outputs,
+            requests=self._requests,
+            explain=self._explain,
+        )
+
+    def describe(self) -> Mapping[str, str]:
+        options = self._options
+        facts = {
+            **self._facts,
+            **self._model_facts.describe(),
+            "served_model": options.served_model,
+            "model_version": options.model_version or "chosen by the server",
+            "protocol": self._address.protocol,
+            "reach": self._address.reach,
+        }
+        if self._address.protocol == "http":
+            facts["arrays"] = "bytes" if self._bytes else "JSON"
+        if options.serve is not None:
+            # Of paths the last part, which names no user.
+            words = (PurePath(w).name if w.startswith(("/", "~")) else w for w in options.serve)
+            facts["serve"] = " ".join(words)
+            facts |= {f"environment.{name}": v for name, v in options.environment.items()}
+            # What a server has loaded that runs already is known to it alone.
+            if self._model is not None and (digest := _sha256(Path(self._model))):
+                facts["weights_sha256"] = digest[:16]
+        return facts
+
+    def _new_server(self, *, grpc_port: int) -> Server:
+        words = self._options.serve or ()
+        return Server(
+            [word.replace(GRPC_PORT, str(grpc_port)) for word in words],
+            engine="triton",
+            model=self._model,
+            health=HEALTH,
+            start_timeout_s=self._options.start_timeout,
+            environment=self._options.environment,
+        )
+
+    def _connect(self) -> Connection:
+        options = self._options
+        named = (self._address, options.served_model, options.model_version)
+        if self._address.protocol == "grpc":
+            return GrpcClient(*named, timeout_s=options.request_timeout)
+        return HttpClient(*named, timeout_s=options.request_timeout, binary=self._bytes)
+
+    def _read_metadata(self, client: Connection) -> None:
+        try:
+            self._wait(client)
+            self._facts = _server_facts(client.server(), self.where)
+            self._model_facts = ModelFacts.of(client.model(), client.config(), self.where)
+        except RequestError as error:
+            if self._server is not None:
+                self._server.check()
+                message = f"{self.where}: {error}{self._server.log_tail()}"
+                raise engine_error(message, str(self._server.log)) from error
+            advice = (
+                "start the server, correct url, or let serve start one"
+                if error.lost
+                else "correct url, or see the server's log"
+            )
+            raise broken(self.where, f"{error}; {advice}") from error
+
+    def _wait(self, client: Connection) -> None:
+        timeout_s, name = self._options.start_timeout, self._options.served_model
+        deadline = time.monotonic() + timeout_s
+        pause_s, lacks = SHORTEST_S, ""
+        while True:
+            try:
+                lacks = _lacks(client)
+            except RequestError as error:
+                if self._server is None or not error.lost or time.monotonic() > deadline:
+                    raise
+                self._server.check()
+                lacks = str(error)
+            if not lacks:
+                return
+            if lacks == MODEL and (names := client.names()) and name not in names:
+                raise broken(
+                    self.where,
+                    f"the server has no such model, but {', '.join(names)}; correct served_model",
+                )
+            if time.monotonic() + pause_s > deadline:
+                log_tail = "" if self._server is None else self._server.log_tail()
+                raise broken(
+                    self.where, f"within start_timeout = {timeout_s:g} s, {lacks}{log_tail}"
+                )
+            time.sleep(pause_s)
+            pause_s = min(1.5 * pause_s, LONGEST_S)
+
+    def _explain(self, error: RequestError) -> RunError:
+        others = self._requests.under_way
+        counts = f"{self._requests.answered:,} requests were answered before" + (
+            f", {others:,} more were under way" if others else ""
+        )
+        failure = "the server is gone" if error.lost else "a request failed"
+        message = f"{self.where}: {failure} ({error}); {counts}"
+        if self._server is None:
+            return engine_error(message)
+        try:
+            self._server.check(END_S if error.lost and not self._hung_up else 0.0)
+        except RunError as ended:
+            return engine_error(f"{message}; {ended}", ended.log)
+        return engine_error(f"{message}{self._server.log_tail()}", str(self._server.log))
+
+
+def _lacks(client: Connection) -> str:
+    if client.model_ready():
+        return ""
+    # A server says that it is not ready while any of its models is not.
+    return MODEL if client.server_ready() else SERVER
+
+
+def _sha256(model: Path) -> str:
+    if not model.is_dir():
+        return sha256([model]) if model.is_file() else ""
+    files = sorted(path for path in model.rglob("*") if path.is_file())
+    names = [f"{path.relative_to(model).as_posix()} {sha256([path])}" for path in files]
+    return hashlib.sha256("\n".join(names).encode()).hexdigest() if names else ""

@@ -1,0 +1,376 @@
+"""Run a causal language model through vLLM, in this process, by its async or its offline API."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pytest_mlperf.adapters.engines import check_words
+from pytest_mlperf.adapters.engines.llm.engine import (
+    GenerateTask,
+    LibraryEngine,
+    LibraryOptions,
+    check_names,
+)
+from pytest_mlperf.adapters.engines.llm.model_folder import (
+    DTYPES,
+    Config,
+    picture_chats,
+    read_config,
+    read_quantisation,
+    speech_clips,
+    weights_fact,
+    with_ends,
+)
+from pytest_mlperf.adapters.engines.llm.model_folder import check_agrees as check_weights
+from pytest_mlperf.adapters.engines.llm.pictures import PictureChats, has_chats
+from pytest_mlperf.adapters.engines.llm.tools import (
+    ToolChats,
+    ToolOptions,
+    offers_tools,
+    tool_chats,
+)
+from pytest_mlperf.adapters.engines.vllm._library import (
+    WAYS,
+    AcceptedDrafts,
+    AsyncBackend,
+    Log,
+    OfflineBackend,
+    Started,
+    describe,
+    environment,
+    find,
+    find_version,
+    loading,
+)
+from pytest_mlperf.extension import PLAIN, PrecisionName, Rule, is_speech
+
+APIS = ("async", "offline")
+
+QUANTISED: tuple[PrecisionName, ...] = ("fp8", "nvfp4", "mxfp4", "int8", "int4", "int4-awq", "gptq")
+"""Precisions of quantised weights; what is not quantised keeps the checkpoint's type."""
+
+PRECISIONS: tuple[PrecisionName, ...] = (*PLAIN, *QUANTISED)
+
+AT_LOADING: Mapping[str, tuple[PrecisionName, ...]] = {
+    "fp8": ("fp8",),
+    "mxfp8": ("fp8",),
+    "experts_int8": ("int8",),
+    "bitsandbytes": ("int4", "int8"),
+    "fp8_per_tensor": ("fp8",),
+    "fp8_per_block": ("fp8",),
+}
+"""What vLLM makes of plain weights while it loads them, by the option quantization."""
+
+PASSED = (
+    *("quantization", "load_format", "tensor_parallel_size", "pipeline_parallel_size"),
+    *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"),
+    *("kv_cache_dtype", "enable_prefix_caching", "enforce_eager"),
+)
+
+RESERVED: Mapping[str, str] = {
+    **{name: f"the option {name}" for name in PASSED},
+    **dict.fromkeys(("model", "model_weights"), "the workload's model"),
+    "tokenizer": "the tokenizer in the model's folder, which the engine reads itself",
+    "skip_tokenizer_init": "nothing: prompts are always handed over as token ids",
+    "dtype": "precision",
+    "disable_log_stats": "the option request_metrics",
+    "mm_processor_cache_gb": "the option mm_processor_cache_gb",
+    "generation_config": "the options temperature, top_p, top_k and seed",
+    "override_generation_config": "the options max_new_tokens, min_new_tokens and ignore_eos",
+    **dict.fromkeys(
+        ("revision", "tokenizer_revision", "code_revision", "hf_token"),
+        "nothing: nothing is downloaded",
+    ),
+}
+"""Engine arguments of vLLM that are no business of `engine_args`, and what sets them instead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmOptions(LibraryOptions, ToolOptions):
+    """What a suite may say to vLLM; None leaves vLLM's own choice.
+
+    Attributes:
+        api: "async": AsyncLLM, which servers are built on; tokens are seen as they come. "offline":
+            LLM.generate, for scenarios whose tokens are not timed.
+        batch_size: With `api = "offline"`, samples per call of LLM.generate at most; None is all
+            that wait. The last samples of each call run alone.
+        max_model_len: Tokens of prompt and answer together at most; None is the model's.
+        max_num_seqs: Samples in flight at most.
+        max_num_batched_tokens: Tokens per forward pass at most.
+        gpu_memory_utilization: Share of each GPU's memory that vLLM takes.
+        kv_cache_dtype: Type of the key-value cache, in vLLM's words.
+        quantization: Method of quantised weights, in vLLM's words; None is the checkpoint's. "fp8"
+            quantises plain weights while they are loaded.
+        enable_prefix_caching: Keep what prompts have in common from one to the next. MLPerf forbids
+            it in its closed division, and as LoadGen issues the same samples again and again it
+            would measure memory rather than work.
+        mm_processor_cache_gb: GB for what is made of pictures, kept from one query to the next.
+            0 keeps nothing, as MLPerf asks for in its closed division, and while prefix caching is
+            off too, pictures of two queries are never taken for the same.
+        enforce_eager: No CUDA graphs and no torch.compile: loads faster, runs slower.
+        request_metrics: Let vLLM stamp each request itself; ours are held against its stamps.
+        engine_args: Further engine arguments by vLLM's names.
+    """
+
+    engine = "vllm"
+    precisions = PRECISIONS
+    counts = ("batch_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
+    share = "gpu_memory_utilization"
+    table = "engine_args"
+    reserved = RESERVED
+
+    api: str = "async"
+    batch_size: int | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+    kv_cache_dtype: str = "auto"
+    quantization: str | None = None
+    enable_prefix_caching: bool = False
+    mm_processor_cache_gb: float = 0.0
+    enforce_eager: bool = False
+    request_metrics: bool = True
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> tuple[str, str] | None:
+        """The option that takes answers whole, and its value; None where tokens are seen."""
+        return ("api", '"offline"') if self.api == "offline" else super().whole
+
+    def check(self, precision: str) -> None:
+        check_words("vllm", self, api=APIS)
+        super().check(precision)
+        if self.batch_size is not None and self.api != "offline":
+            raise self.refused(
+                'batch_size is of api = "offline"; with api = "async" set max_num_seqs, which is '
+                "how many samples are in flight",
+                *("batch_size", "api"),
+            )
+        self._check_quantization(precision)
+
+    def _rules(self, precision: str) -> Iterator[Rule]:
+        yield from super()._rules(precision)
+        yield from self.tool_rules()
+        size = self.mm_processor_cache_gb
+        yield "mm_processor_cache_gb", size, 0 <= size < math.inf, "a number of GB from 0 on"
+
+    def _check_quantization(self, precision: str) -> None:
+        quantization = self.quantization
+        if quantization is None:
+            return
+        if precision in PLAIN:
+            raise self.refused(
+                f'quantization = "{quantization}" quantises weights, but precision = "{precision}" '
+                f"says that they are not; set precision to one of {', '.join(QUANTISED)}",
+                *("quantization", "precision"),
+            )
+        made = AT_LOADING.get(quantization, QUANTISED)
+        if precision not in made:
+            raise self.refused(
+                f'quantization = "{quantization}" makes {" or ".join(made)}, but precision = '
+                f'"{precision}"',
+                *("quantization", "precision"),
+            )
+
+
+def check_agrees(folder: Path, precision: str, quantization: str | None, config: Config) -> None:
+    """Refuse a precision that the weights in a folder do not have."""
+    weights = read_quantisation(folder, config)
+    if weights.method is None and quantization is not None:
+        return
+    check_weights(
+        "vllm",
+        folder,
+        precision,
+        weights,
+        words=QUANTISED,
+        otherwise='let vLLM quantise while it loads, as with quantization = "fp8"',
+    )
+
+
+def engine_arguments(folder: Path, precision: str, options: VllmOptions) -> dict[str, Any]:
+    """Return the arguments of AsyncEngineArgs and LLM; what the suite leaves open is left out."""
+    arguments = {
+        "model": str(folder),
+        "dtype": DTYPES.get(precision, "auto"),
+        **{name: getattr(options, name) for name in PASSED},
+        # Prompts and answers are token ids; a tokenizer might bring an end token of its own.
+        "skip_tokenizer_init": True,
+        # Sampling settings beside the weights are not read.
+        "generation_config": "vllm",
+        "seed": 0,
+        "disable_log_stats": not options.request_metrics,
+        **options.engine_args,
+    }
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def media_arguments(options: VllmOptions, *, pictures: bool, sees: bool) -> dict[str, Any]:
+    """Return the further arguments of a model that sees pictures, or hears sound.
+
+    Args:
+        pictures: It is asked about some; a model that `sees` may be asked about text alone.
+    """
+    # Else room is kept for the longest film that fits, which no data set has, and for pictures.
+    unused = ("video",) if pictures else ("image", "video") if sees else ()
+    return {
+        # vLLM's own processors make patches and features, and want a tokenizer for that.
+        "skip_tokenizer_init": False,
+        "mm_processor_cache_gb": options.mm_processor_cache_gb,
+        **({"limit_mm_per_prompt": dict.fromkeys(unused, 0)} if unused else {}),
+        **options.engine_args,
+    }
+
+
+def most_together(
+    arguments: Mapping[str, Any], settled: Mapping[str, str], batch_size: int | None
+) -> dict[str, str]:
+    """Return the fact of how many samples are worked on together at most.
+
+    Copies of a model that share experts make one step of the samples of all.
+    """
+    most = settled.get("settled.max_num_seqs", "")
+    if not most.isdecimal():
+        return {}
+    together = int(most) * int(arguments.get("data_parallel_size") or 1)
+    return {"work.batch": str(min(together, batch_size or together))}
+
+
+class VllmEngine(LibraryEngine):
+    """Answers each prompt with the tokens it generates: int64, little-endian, end token included.
+
+    Prompts are text, tokenised by the model's own tokenizer, or lists of token ids; vLLM itself
+    gets and gives token ids only, and beside them the pictures of chats, or clips of sound. The
+    answer to a clip is its transcript: int64, little-endian, a character's label each.
+
+    Args:
+        dataset: Its inputs are text or lists of token ids, chats with pictures, or clips of sound,
+            as data set librispeech gives them to a Whisper model.
+        model: Folder of the model: config.json, safetensors files, and for text a tokenizer.
+            Nothing is downloaded.
+        precision: "fp32", "bf16" or "fp16": the type of plain weights. "fp8", "nvfp4", "mxfp4",
+            "int8", "int4", "int4-awq", "gptq": of a checkpoint that is quantised so, or by
+            `quantization`.
+    """
+
+    library = "vLLM"
+    libraries: ClassVar[tuple[str, ...]] = ("vllm",)
+    options: ClassVar[type[VllmOptions]] = VllmOptions
+    precisions: ClassVar[tuple[str, ...]] = PRECISIONS
+    checkpoints: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "torchao": ("int8", "int4", "fp8"),
+        "compressed-tensors": ("int8", "int4", "fp8", "nvfp4"),
+        "modelopt": ("fp8", "nvfp4"),
+    }
+    install: ClassVar[str] = f"{WAYS} (docs/vllm.md)"
+    divides: ClassVar[Mapping[str, bool]] = {
+        "data_parallel_size": True,
+        "prefill_context_parallel_size": False,  # 0.14 and newer
+    }
+    hears = True
+
+    _options: VllmOptions
+
+    _drafts: AcceptedDrafts | None = None
+
+    @classmethod
+    def check_library(cls) -> None:
+        with environment():
+            find_version()
+
+    def require(self) -> None:
+        """Import vLLM, and hold options and the model's folder against it; nothing is loaded."""
+        with environment():
+            self._prepare()
+
+    def accepted_drafts(self) -> int | None:
+        return None if self._drafts is None else self._drafts.take()
+
+    def _open(self, undo: contextlib.ExitStack) -> None:
+        undo.enter_context(environment())
+        version, config, arguments = self._prepare()
+        self._options.require_tools("vllm", self._dataset)
+        pictures = has_chats(self._dataset) and not offers_tools(self._dataset)
+        sound = is_speech(self._dataset)
+        if self._options.mm_processor_cache_gb and not (pictures or sound):
+            raise self._options.refused(
+                "mm_processor_cache_gb is for pictures and sound, and the data set has none; leave "
+                "it out",
+                "mm_processor_cache_gb",
+            )
+        if pictures or sound or config.sees:
+            arguments |= media_arguments(self._options, pictures=pictures, sees=config.sees)
+        dummy = self._options.dummy
+        self._generation = with_ends(self._generation, self._folder, config, dummy=dummy)
+        # Without the folder, so that they are the same on every machine.
+        self._facts |= {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in arguments.items()
+            if name != "model"
+        }
+        self._facts |= weights_fact(self._folder, dummy=dummy, option="load_format")
+        log = Log()
+        with loading(version, log):
+            backend = self._load(config, arguments, log, undo)
+        self._facts |= describe(version, backend.settled)
+        self._facts |= most_together(arguments, self._facts, self._options.batch_size)
+        if arguments.get("speculative_config"):
+            self._facts["work.drafts"] = "true"
+            self._drafts = AcceptedDrafts() if self._options.request_metrics else None
+
+    def _prepare(self) -> tuple[str, Config, dict[str, Any]]:
+        version = find_version()
+        config = read_config(self._folder)
+        check_agrees(self._folder, self._precision, self._options.quantization, config)
+        arguments = engine_arguments(self._folder, self._precision, self._options)
+        taken = [each.name for each in dataclasses.fields(find("AsyncEngineArgs"))]
+        check_names(self._options, arguments, taken, f"vLLM {version}", "engine argument")
+        return version, config, arguments
+
+    def _make_media_task(self, config: Config) -> GenerateTask:
+        tokenizer, options = self._load_tokenizer(), self._options
+        chats: PictureChats | ToolChats | None = None
+        clips = None
+        if offers_tools(self._dataset):
+            chats, facts = tool_chats("vllm", self._folder, tokenizer, options)
+            self._facts |= facts
+        elif has_chats(self._dataset):
+            chats = picture_chats("vllm", self._folder, tokenizer, processes=False)
+        elif is_speech(self._dataset):
+            limits = [each for each in (config.context, options.max_model_len) if each is not None]
+            clips = speech_clips(
+                "vllm",
+                self._folder,
+                self._dataset,
+                tokenizer,
+                min(limits, default=None),
+                options.max_new_tokens,
+            )
+        return self._make_task(tokenizer, config, options.max_model_len, chats, clips)
+
+    def _load(
+        self, config: Config, arguments: Mapping[str, Any], log: Log, undo: contextlib.ExitStack
+    ) -> AsyncBackend | OfflineBackend:
+        options = self._options
+        self._task = self._make_media_task(config)
+        undo.callback(Started().end)
+        backend: AsyncBackend | OfflineBackend
+        if options.api == "offline":
+            backend = OfflineBackend(arguments, self._task, log, options.batch_size)
+        else:
+            backend = AsyncBackend(arguments, self._task, log, streams=options.streams)
+        undo.callback(backend.close)
+        self._put = backend.put
+        self._facts["api"] = options.api
+        if options.stream is not None:
+            self._facts["stream"] = str(options.whole is None).lower()
+        if options.batch_size is not None:
+            self._facts["batch_size"] = str(options.batch_size)
+        return backend

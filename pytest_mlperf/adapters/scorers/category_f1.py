@@ -1,0 +1,145 @@
+"""Score product categories as MLPerf's Qwen3-VL benchmark does: hierarchical F1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pytest_mlperf import Scores
+from pytest_mlperf.adapters.scorers import require_choice, require_outputs, require_texts
+from pytest_mlperf.adapters.scorers.leverage import ratio_scores
+from pytest_mlperf.adapters.scorers.text import DTYPES, Decoder, DecoderOptions
+
+SEPARATOR = " > "
+"""Between the levels of a category, from the root on."""
+
+EXTRA_KEYS = {"v6.0": "ignore", "v6.1": "forbid"}
+"""What each round does about keys of an answer that were not asked for."""
+
+
+TEXT = "text"
+"""In place of a type of token ids: outputs are text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CategoryF1Options(DecoderOptions):
+    """How outputs are read.
+
+    Attributes:
+        dtype: Type of the token ids in an output, little-endian: "int32" or "int64", as engines
+            here give them; or "text", UTF-8, as MLPerf's own implementation logs answers.
+        schema: The round whose answers they are: "v6.1" takes one with further keys for none,
+            "v6.0" ignores them.
+    """
+
+    schema: str = "v6.1"
+
+    def __post_init__(self) -> None:
+        require_choice("category_f1", "schema", self.schema, EXTRA_KEYS)
+        require_choice("category_f1", "dtype", self.dtype, (*DTYPES, TEXT))
+
+
+class CategoryF1Scorer:
+    """Compares the path of each product's category with the right one, level by level.
+
+    Precision and recall are the levels that agree, from the root on, by those predicted and by
+    those annotated, over all samples. An answer must be JSON with "category" and "brand", texts,
+    and "is_secondhand", which pydantic takes for true or false: also "yes" or 1. Any other answer,
+    such as one in a code fence, counts as a path as long as the right one, and wrong.
+    Source: evaluation.py and schema.py in multimodal/qwen3-vl/src/mlperf_inf_mm_q3vl of
+    https://github.com/mlcommons/inference, which ends with an error where an answer is no UTF-8;
+    here that is an answer of no use. What it prints of brands and second hand gates nothing, and is
+    drawn by chance where an answer has none: it is left out.
+    """
+
+    metrics = ("f1",)
+    libraries = ()
+    optional_libraries = ("transformers",)
+
+    options: ClassVar[type] = CategoryF1Options
+
+    def __init__(self, *, model: str | None = None, **options: Any) -> None:
+        """Choose how outputs are read.
+
+        Args:
+            model: Folder of the model, whose tokenizer decodes token ids.
+            options: Those of `CategoryF1Options`.
+        """
+        self._asked = asked = CategoryF1Options(**options)
+        self._decoder = None if asked.dtype == TEXT else Decoder.of("category_f1", model, asked)
+
+    def require(self) -> None:
+        """Look for what decodes; nothing is imported."""
+        if self._decoder is not None:
+            self._decoder.require()
+
+    def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
+        """Score answers against categories.
+
+        Args:
+            outputs: The token ids of each answer, or its text.
+            references: The right category of each sample, such as "Home > Lamps > Desk lamps".
+
+        Returns:
+            Metric "f1", 0 to 1. A sample's score is its pseudo-value, f1 + samples x influence.
+        """
+        import numpy as np
+
+        require_outputs("category_f1", outputs, references)
+        targets = require_texts("category_f1", references, "the category")
+        category = _reader(EXTRA_KEYS[self._asked.schema])
+        if self._decoder is not None:
+            outputs = [text.encode() for text in self._decoder.decode(outputs).texts]
+        counts = [
+            _levels(category(output), target)
+            for output, target in zip(outputs, targets, strict=True)
+        ]
+        agreeing, predicted, annotated = np.array(counts, np.int64).T
+        precision = float(agreeing.sum() / predicted.sum())
+        recall = float(agreeing.sum() / annotated.sum())
+        both = precision + recall
+        # F1 of the sums is twice what agrees by all levels of both sides.
+        pseudo, leverage = ratio_scores(2.0 * agreeing, (predicted + annotated).astype(np.float64))
+        return Scores(
+            per_sample={"f1": pseudo},
+            aggregate={"f1": 2 * (precision * recall) / both if both else 0.0},
+            whole=frozenset({"f1"}),
+            leverage={"f1": leverage},
+        )
+
+
+def _reader(extra: Any) -> Callable[[bytes], str | None]:
+    from pydantic import ConfigDict, ValidationError, create_model
+
+    schema = create_model(
+        "ProductMetadata",
+        __config__=ConfigDict(extra=extra),
+        category=(str, ...),
+        brand=(str, ...),
+        is_secondhand=(bool, ...),
+    )
+
+    def category(output: bytes) -> str | None:
+        try:
+            return str(getattr(schema.model_validate_json(output), "category"))  # noqa: B009
+        except ValidationError:
+            return None
+
+    return category
+
+
+def _levels(predicted: str | None, target: str) -> tuple[int, int, int]:
+    """Return how many levels agree, are predicted, and annotated.
+
+    >>> _levels("A > B > C", "A > B > D")
+    (2, 3, 3)
+    """
+    right = [level.strip() for level in target.split(SEPARATOR)]
+    if predicted is None:
+        return 0, len(right), len(right)
+    path = [level.strip() for level in predicted.split(SEPARATOR)]
+    same = 0
+    while same < min(len(path), len(right)) and path[same] == right[same]:
+        same += 1
+    return same, len(path), len(right)

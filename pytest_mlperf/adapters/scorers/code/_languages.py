@@ -1,0 +1,214 @@
+"""How a program of MBXP is put together, compiled and run in each language, as mxeval does it.
+
+Source: mxeval/execution.py of https://github.com/amazon-science/mxeval (e09974f), with `tsc` in
+place of `npx tsc` as in language/mixtral-8x7b/Dockerfile.eval of
+https://github.com/mlcommons/inference.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pytest_mlperf.adapters.scorers.code.sandbox import (
+    BOX,
+    MIB,
+    SandboxStep,
+    readable_python,
+    shown,
+)
+
+RUN_S = 20.0
+"""MLPerf's limit for a program; evaluate_mbxp.py of its Mixtral 8x7B benchmark."""
+
+COMPILE_S = 100.0
+"""mxeval's limit for a compiler."""
+
+MEMORY_BYTES = 2048 * MIB
+ADDRESS_BYTES = 4096 * MIB
+PROCESSES = 32
+NODE_PROCESSES = 64
+"""Node has about ten threads of its own."""
+
+LIBRARIES = "/libraries"
+NODE_FOLDERS = ("/usr/share/nodejs", "/usr/lib/node_modules", "/usr/local/lib/node_modules")
+
+DRIVER = Path(__file__).with_name("python.py")
+
+
+class MissingError(Exception):
+    """What a language needs is not here; the message names it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toolchain:
+    """How the programs of one language are run.
+
+    Attributes:
+        file: Name of the program's file.
+        steps: Commands, see SandboxStep.
+        readable: What they must see besides the system's folders.
+        environment: Variables that they get.
+        files: Files besides the program.
+    """
+
+    file: str
+    steps: tuple[SandboxStep, ...]
+    readable: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def source(language: str, code: str, test: str, entry_point: str) -> str:
+    """Return the whole program: the answer, then its test."""
+    return f"{code}\n{test}\ncheck({entry_point})" if language == "python" else code + test
+
+
+def toolchain(language: str) -> Toolchain:
+    """Return how to run a language, with the programs that PATH names.
+
+    Raises:
+        MissingError: A program or library is not here.
+    """
+    return TOOLCHAINS[language]()
+
+
+def python_toolchain(driver: Path) -> Toolchain:
+    """Return how to run a driver by the Python of this process; it has numpy beside it.
+
+    Args:
+        driver: The script; it may run the file `guard`, which is DRIVER.
+    """
+    program, readable = readable_python()
+    readable = dict(readable)
+    spec = importlib.util.find_spec("numpy")
+    if spec is not None and spec.submodule_search_locations:
+        numpy = Path(os.path.realpath(spec.submodule_search_locations[0]))
+        for folder in (numpy, numpy.with_name("numpy.libs")):
+            if folder.is_dir():
+                readable[f"{LIBRARIES}/python/{folder.name}"] = str(folder)
+    files = {"driver": driver.read_bytes()}
+    if driver != DRIVER:
+        files["guard"] = DRIVER.read_bytes()
+    return Toolchain(
+        file="program.py",
+        steps=(_run(program, "-S", "-s", "-P", "-B", "driver"),),
+        readable=readable,
+        environment={"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        files=files,
+    )
+
+
+def _cpp() -> Toolchain:
+    compiler, readable = _tool("g++")
+    return Toolchain(
+        file="main.cpp",
+        steps=(_compile(compiler, "main.cpp", "-o", "main_cpp"), _run(f"{BOX}/main_cpp")),
+        readable=readable,
+    )
+
+
+def _javascript() -> Toolchain:
+    node, readable = _tool("node")
+    prefix = Path(node).parents[1] / "lib" / "node_modules"
+    folders = [*os.environ.get("NODE_PATH", "").split(os.pathsep), str(prefix), *NODE_FOLDERS]
+    candidates = [folder for folder in folders if folder and Path(folder, "lodash").is_dir()]
+    if not candidates:
+        raise MissingError(
+            "lodash, which the tests import, is in none of node's folders (npm install -g lodash, "
+            "or set NODE_PATH)"
+        )
+    modules = f"{LIBRARIES}/node_modules"
+    lodash = os.path.realpath(Path(candidates[0], "lodash"))
+    return Toolchain(
+        file="main.js",
+        steps=(_run_node(node, f"{BOX}/main.js"),),
+        readable={**readable, f"{modules}/lodash": lodash},
+        environment={"NODE_PATH": modules},
+    )
+
+
+def _typescript() -> Toolchain:
+    """Only exit code 2 of tsc lets a program run: errors, but output.
+
+    The tests import "assert", whose types are not there, so that every program has one error.
+    """
+    node, readable = _tool("node")
+    tsc, more = _tool("tsc")
+    command = (node, os.path.realpath(tsc), f"{BOX}/main", "--target", "es5", "--lib", "es2016")
+    return Toolchain(
+        file="main.ts",
+        steps=(
+            _run_node(*command, wall_s=COMPILE_S, goes_on=frozenset({2})),
+            _run_node(node, f"{BOX}/main.js"),
+        ),
+        readable={**readable, **more},
+    )
+
+
+def _php() -> Toolchain:
+    php, readable = _tool("php")
+    settings = "/etc/php"
+    more = {settings: settings} if Path(settings).is_dir() else {}
+    return Toolchain(
+        file="main.php", steps=(_run(php, f"{BOX}/main.php"),), readable={**readable, **more}
+    )
+
+
+def _ruby() -> Toolchain:
+    ruby, readable = _tool("ruby")
+    return Toolchain(file="main.rb", steps=(_run(ruby, f"{BOX}/main.rb"),), readable=readable)
+
+
+TOOLCHAINS: Mapping[str, Callable[[], Toolchain]] = {
+    "cpp": _cpp,
+    "javascript": _javascript,
+    "php": _php,
+    "python": lambda: python_toolchain(DRIVER),
+    "ruby": _ruby,
+    "typescript": _typescript,
+}
+"""The languages that MLPerf's reference script runs."""
+
+
+def _tool(name: str) -> tuple[str, dict[str, str]]:
+    """Return the path of a program, and what of the machine must be seen to run it."""
+    path = shutil.which(name)
+    if path is None:
+        raise MissingError(f"{name} is not on PATH")
+    real = os.path.realpath(path)
+    if not shown(real):
+        return path, {}
+    prefix = Path(real).parents[1]
+    private = (Path.home(), Path.cwd(), Path(tempfile.gettempdir()))
+    whole = Path(real).parent.name == "bin" and not any(
+        folder.resolve().is_relative_to(prefix) for folder in private
+    )
+    return real, shown(str(prefix) if whole else real)
+
+
+def _compile(*command: str) -> SandboxStep:
+    return _run(*command, wall_s=COMPILE_S)
+
+
+def _run(*command: str, wall_s: float = RUN_S) -> SandboxStep:
+    return SandboxStep(
+        command=command,
+        wall_s=wall_s,
+        cpu_s=int(2 * wall_s),
+        memory_bytes=MEMORY_BYTES,
+        address_bytes=ADDRESS_BYTES,
+        processes=PROCESSES,
+    )
+
+
+def _run_node(
+    *command: str, wall_s: float = RUN_S, goes_on: frozenset[int] = frozenset({0})
+) -> SandboxStep:
+    step = _run(*command, wall_s=wall_s)
+    return replace(step, address_bytes=None, processes=NODE_PROCESSES, goes_on=goes_on)

@@ -1,0 +1,215 @@
+"""LiveCodeBench's tests, read from its files, and programs that are run on them in sandboxes."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import pickle
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pytest_mlperf import RunError, UnavailableError
+from pytest_mlperf.adapters.scorers.code._languages import (
+    MEMORY_BYTES,
+    PROCESSES,
+    Toolchain,
+    python_toolchain,
+)
+from pytest_mlperf.adapters.scorers.code._programs import in_parallel
+from pytest_mlperf.adapters.scorers.code.sandbox import MIB, SandboxStep, run_isolated
+from pytest_mlperf.extension import inflate, parse_json
+
+TEST_S = 60
+"""Of LiveCodeBench, for each test of a program."""
+
+MOST_S = 1200
+"""Of one program with all its tests: after so long without a result MLPerf's scripts crash."""
+
+MOST_BYTES = 2**30
+"""Of the tests of one program, unpacked."""
+
+MOST_LINE_BYTES = 2**30
+
+SCRIPT = Path(__file__).with_name("livecodebench_inside.py")
+
+IDENTIFIER = re.compile(rb'(?<!\\)"question_id":\s*"([^"\\]+)"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProblemTests:
+    """What a program must do.
+
+    Attributes:
+        function: Name of the function that is called; None where it reads and prints.
+        tests: What goes in and what comes out.
+    """
+
+    function: str | None
+    tests: Sequence[tuple[str, str]]
+
+
+class Archive:
+    """The tests of problems, in LiveCodeBench's files: a JSON object a line.
+
+    Tests of one problem are read when its program is run: all of them take 21 GB.
+    """
+
+    def __init__(self, scorer: str, path: str) -> None:
+        self._scorer = scorer
+        self._path = Path(path)
+
+    def files(self) -> list[Path]:
+        """Return the files."""
+        files = sorted(self._path.glob("*.jsonl")) if self._path.is_dir() else [self._path]
+        if not files or not files[0].is_file():
+            raise UnavailableError(
+                f"scorer {self._scorer}: no tests of LiveCodeBench at {self._path}; get test.jsonl "
+                "and its numbered continuations of livecodebench/code_generation_lite from Hugging "
+                "Face, and set the option tests to their folder",
+                path=self._path,
+                option="tests",
+            )
+        return files
+
+    def find(self, identifiers: Iterable[str]) -> dict[str, tuple[Path, int]]:
+        """Return the file and the place in it where each of these problems begins, if any."""
+        asked = {identifier.encode() for identifier in identifiers}
+        places: dict[str, tuple[Path, int]] = {}
+        for path in self.files():
+            place = 0
+            with path.open("rb") as file:
+                for line in file:
+                    first = IDENTIFIER.search(line)
+                    if first and first[1] in asked:
+                        places.setdefault(first[1].decode(), (path, place))
+                    place += len(line)
+        if asked and not places:
+            raise RunError(
+                "scorer",
+                f"scorer {self._scorer}: {self._path} has none of the {len(asked)} problems that "
+                f"the data set asks, such as {min(asked).decode()!r:.60}; set the option tests to "
+                "LiveCodeBench's files",
+            )
+        return places
+
+    def task(self, path: Path, place: int) -> ProblemTests:
+        """Read the tests of one problem."""
+        with path.open("rb") as file:
+            file.seek(place)
+            line = file.readline(MOST_LINE_BYTES)
+        try:
+            return _task(parse_json(line))
+        except _BROKEN_ROWS as error:
+            raise RunError(
+                "scorer",
+                f"scorer {self._scorer}: the line at byte {place} of {path} is no problem of "
+                f"LiveCodeBench ({type(error).__name__}: {error!s:.100}); get the file anew",
+            ) from error
+
+
+def _task(row: Mapping[str, Any]) -> ProblemTests:
+    tests = [*parse_json(row["public_test_cases"]), *_hidden(row["private_test_cases"])]
+    return ProblemTests(
+        function=parse_json(row["metadata"]).get("func_name"),
+        tests=[(str(test["input"]), str(test["output"])) for test in tests],
+    )
+
+
+def _hidden(text: str) -> list[Any]:
+    try:
+        tests = parse_json(text)
+    except ValueError:
+        content = inflate(base64.b64decode(text), MOST_BYTES)
+        tests = parse_json(_PickledText(io.BytesIO(content)).load())
+    if not isinstance(tests, list):
+        raise TypeError(f"tests are a {type(tests).__name__}, not a list")
+    return tests
+
+
+_BROKEN_ROWS = (
+    *(ValueError, LookupError, TypeError, AttributeError, EOFError, OverflowError, MemoryError),
+    *(RecursionError, ImportError, pickle.UnpicklingError),
+)
+"""What a row raises that is none."""
+
+
+class _PickledText(pickle.Unpickler):
+    """Reads a pickle that holds text, and nothing that would be run."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"the tests want {module}.{name}, which is not run")
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        raise pickle.UnpicklingError(f"the tests refer to {pid!r:.40}")
+
+
+def passed_tests(
+    scorer: str,
+    archive: Archive,
+    programs: Sequence[tuple[str, str | None]],
+    *,
+    processes: int | None = None,
+) -> list[bool]:
+    """Run programs on their tests, each in a sandbox of its own; return which ones pass them all.
+
+    A problem that the archive does not have is not solved, as in MLPerf's scripts.
+
+    Args:
+        scorer: Name of the scorer, for messages.
+        archive: Where tests are.
+        programs: Identifier of the problem, and the program, None where a model wrote none.
+        processes: How many run at a time; None takes one per core.
+    """
+    places = archive.find({identifier for identifier, _ in programs})
+    missing = sum(identifier not in places for identifier, _ in programs)
+    if missing:
+        print(f"{scorer}: {missing:,} programs have no tests and count as wrong, as in MLPerf's")
+    toolchain = python_toolchain(SCRIPT)
+    return in_parallel(
+        [
+            partial(_passes, archive, places.get(identifier), code, toolchain)
+            for identifier, code in programs
+        ],
+        processes=processes,
+        name=scorer,
+    )
+
+
+def _passes(
+    archive: Archive, place: tuple[Path, int] | None, code: str | None, toolchain: Toolchain
+) -> bool:
+    return bool(place and code) and passes(
+        archive.task(*place or (Path(), 0)), code or "", toolchain
+    )
+
+
+def passes(task: ProblemTests, code: str, toolchain: Toolchain | None = None) -> bool:
+    """Return whether a program passes all tests of a task."""
+    toolchain = toolchain or python_toolchain(SCRIPT)
+    content = json.dumps(
+        {"code": code, "function": task.function, "tests": task.tests, "seconds": TEST_S}
+    )
+    word = secrets.token_hex(16).encode()
+    seconds = min((TEST_S + 1) * len(task.tests) + 5, MOST_S)
+    step = SandboxStep(
+        command=toolchain.steps[0].command,
+        wall_s=seconds,
+        cpu_s=seconds,
+        memory_bytes=2 * MEMORY_BYTES,
+        address_bytes=4 * MEMORY_BYTES,
+        processes=PROCESSES,
+    )
+    finished = run_isolated(
+        step,
+        files={**toolchain.files, "task.json": content, "word.txt": word},
+        readable=toolchain.readable,
+        environment=toolchain.environment,
+        disk_bytes=max(64 * MIB, 2 * len(content)),
+    )
+    return finished.returncode == 0 and finished.stdout == word

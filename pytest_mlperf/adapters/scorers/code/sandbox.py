@@ -1,0 +1,380 @@
+"""Run a program that nobody has read, so that it can do no harm; refuse where that cannot be had.
+
+What a command has (Linux only; sandbox_child.py builds it):
+
+- Namespaces of its own for user, mounts, processes, network, IPC and host name. The network has no
+  route and not even a loopback.
+- To read: the system's programs and libraries (`USR`, /lib, /etc/alternatives), five devices and
+  what `readable` names. No settings of the machine (/etc, /usr/local/etc), no home folder, no
+  temporary folder, no project, no /proc, no /sys, and no environment variable but those given.
+- To write: one folder in memory, of limited size, gone afterwards.
+- No privileges and none to gain; a filter refuses system calls that no limit covers.
+- Limits on time, memory, processes, open files and the size of a file; see SandboxStep.
+- No life after it: when a command ends, its time is up, or the process that called `run_isolated`
+  is gone, the kernel ends all that the command started.
+
+It protects from programs that are wrong or hostile, as far as the kernel has no hole; programs on
+the same kernel can still slow each other down.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import platform
+import selectors
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pytest_mlperf import EnvironmentFault, RunError
+from pytest_mlperf.adapters.scorers.code import _sandbox_filter as sandbox_filter
+
+BOX = "/box"
+"""The folder of a command, as it sees it: where it starts, its files are, and it may write."""
+
+USR = tuple(
+    f"{prefix}/{name}"
+    for prefix in ("/usr", "/usr/local")
+    for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "libexec", "include", "share"]
+)
+"""What commands see of /usr, where it is there; `readable` adds to it."""
+
+ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "HOME": BOX,
+    "TMPDIR": BOX,
+    "LANG": "C.UTF-8",
+}
+
+MIB = 2**20
+GRACE_S = 10.0
+"""Time to build a sandbox and to end it; the limits of the steps come on top."""
+
+CHILD = Path(__file__).with_name("sandbox_child.py")
+
+ADVICE = (
+    "allow unprivileged user namespaces on this machine (on Ubuntu also for AppArmor), or run in a "
+    "container that allows them, or leave MBXP out with run_generated_code = false"
+)
+
+
+class UnisolatedError(EnvironmentFault):
+    """Programs cannot be isolated here.
+
+    Attributes:
+        reason: Why not, without the advice.
+    """
+
+    def __init__(self, reason: str) -> None:
+        """Say why, and what to do."""
+        advice = "install it anew" if reason.startswith("cannot start ") else ADVICE
+        super().__init__(f"generated code cannot be isolated here: {reason}; {advice}")
+        self.reason = reason
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxStep:
+    """A command and its limits.
+
+    Attributes:
+        command: Program, by its whole path, and arguments.
+        wall_s: Seconds until it is ended, with all that it started.
+        cpu_s: Seconds of processor time of each process.
+        memory_bytes: Private memory of each process, as RLIMIT_DATA counts it. All together can
+            have at most `processes` times as much.
+        address_bytes: Address space of each process (RLIMIT_AS), which also bounds shared memory.
+            None sets no limit: Node reserves far more than it uses.
+        processes: How many processes and threads there can be at a time.
+        goes_on: Exit codes after which the next step runs.
+    """
+
+    command: Sequence[str]
+    wall_s: float
+    cpu_s: int
+    memory_bytes: int
+    address_bytes: int | None
+    processes: int
+    goes_on: frozenset[int] = frozenset({0})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepResult:
+    """How the last step that ran has ended.
+
+    Attributes:
+        step: Its number, from 0.
+        returncode: Its exit code, -N where signal N ended it, None where its time was up.
+        stdout: What the steps wrote, its first `output_bytes`.
+        stderr: Likewise.
+        truncated: Whether they wrote more.
+    """
+
+    step: int
+    returncode: int | None
+    stdout: bytes
+    stderr: bytes
+    truncated: bool
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether the step was ended because its time was up."""
+        return self.returncode is None
+
+
+def readable_python() -> tuple[str, dict[str, str]]:
+    """Return the Python that runs this, without its venv, and what commands must see to use it."""
+    program = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+    return program, shown(program, os.path.realpath(Path(sysconfig.get_path("stdlib")).parent))
+
+
+def shown(*paths: str) -> dict[str, str]:
+    """Return those paths that commands do not see anyway, as `readable` takes them."""
+    return {path: path for path in paths if not any(Path(path).is_relative_to(one) for one in USR)}
+
+
+def settings(
+    steps: Sequence[SandboxStep],
+    files: Mapping[str, str | bytes],
+    readable: Mapping[str, str],
+    environment: Mapping[str, str] = MappingProxyType({}),
+    disk_bytes: int = 64 * MIB,
+) -> dict[str, Any]:
+    """Return what sandbox_child.py reads, see `run_isolated`."""
+    if wrong := [name for name in files if "/" in name or name in {"", ".", ".."}]:
+        raise ValueError(f"{wrong[0]!r} is no name of a file without a folder")
+    code = sandbox_filter.program(os.uname().machine)
+    if code is None:
+        raise UnisolatedError(
+            f"the system calls of {os.uname().machine} are not known, only those of x86_64 and "
+            "aarch64"
+        )
+    contents = {
+        name: text.encode() if isinstance(text, str) else text for name, text in files.items()
+    }
+    return {
+        "steps": [_step(one, disk_bytes) for one in steps],
+        "files": {name: base64.b64encode(text).decode() for name, text in contents.items()},
+        "system": USR,
+        "readable": dict(readable),
+        "environment": {**ENVIRONMENT, **environment},
+        "filter": base64.b64encode(code).decode(),
+        "disk_bytes": disk_bytes,
+        "entries": 4096,
+    }
+
+
+def _step(one: SandboxStep, disk_bytes: int) -> dict[str, Any]:
+    limits = {
+        "RLIMIT_CPU": one.cpu_s,
+        "RLIMIT_DATA": one.memory_bytes,
+        "RLIMIT_NPROC": one.processes,
+        "RLIMIT_FSIZE": disk_bytes,
+        "RLIMIT_STACK": 8 * MIB,
+        "RLIMIT_NOFILE": 256,
+        "RLIMIT_MEMLOCK": 64 * 1024,
+        "RLIMIT_MSGQUEUE": 0,
+        "RLIMIT_CORE": 0,
+    }
+    if one.address_bytes is not None:
+        limits["RLIMIT_AS"] = one.address_bytes
+    return {
+        "command": list(one.command),
+        "wall_s": one.wall_s,
+        "goes_on": sorted(one.goes_on),
+        "limits": limits,
+    }
+
+
+def launch(made: Mapping[str, Any], output_bytes: int) -> StepResult:
+    """Start sandbox_child.py and wait for it. Only `run_isolated` and the check call this."""
+    limit_s = GRACE_S + sum(one["wall_s"] for one in made["steps"])
+    status, status_end = os.pipe()
+    with tempfile.TemporaryFile() as stream, os.fdopen(status, "rb") as report:
+        try:
+            stream.write(json.dumps(made).encode())
+            stream.seek(0)
+            child = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(CHILD), str(status_end), str(os.getpid())],
+                stdin=stream,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=[status_end],
+                env={},
+                cwd="/",
+            )
+        finally:
+            os.close(status_end)
+        with child:
+            assert child.stdout is not None
+            assert child.stderr is not None
+            try:
+                # One byte more than is kept shows that there was one.
+                keep = output_bytes + 1
+                sources = {child.stdout.fileno(): keep, child.stderr.fileno(): keep}
+                stdout, stderr, lines = _read({**sources, report.fileno(): MIB}, limit_s)
+            finally:
+                child.kill()
+    return _finished(lines, stdout, stderr, output_bytes)
+
+
+def _read(sources: Mapping[int, int], limit_s: float) -> list[bytearray]:
+    """Read descriptors to their ends; keep as many bytes of each as is said, drop the rest."""
+    texts = {source: bytearray() for source in sources}
+    deadline = time.monotonic() + limit_s
+    with selectors.DefaultSelector() as selector:
+        for source in sources:
+            selector.register(source, selectors.EVENT_READ)
+        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                part = os.read(key.fd, MIB)
+                texts[key.fd] += part[: sources[key.fd] - len(texts[key.fd])]
+                if not part:
+                    selector.unregister(key.fd)
+    return list(texts.values())
+
+
+def _finished(
+    lines: bytearray, stdout: bytearray, stderr: bytearray, output_bytes: int
+) -> StepResult:
+    reports = [json.loads(line) for line in lines.splitlines()]
+    if trouble := [one["trouble"] for one in reports if "trouble" in one]:
+        raise UnisolatedError(trouble[0])
+    if not reports or "done" not in reports.pop():
+        log = stderr.decode(errors="replace").strip()[-500:] or "nothing"
+        raise RunError(
+            "scorer",
+            "the sandbox of generated code ended without saying how (out of memory? its last words "
+            f"were: {log}); score again, with fewer processes",
+        )
+    return StepResult(
+        **reports[-1],
+        stdout=bytes(stdout[:output_bytes]),
+        stderr=bytes(stderr[:output_bytes]),
+        truncated=max(len(stdout), len(stderr)) > output_bytes,
+    )
+
+
+INSIDE = Path(__file__).with_name("sandbox_inside.py")
+
+PROCESSES = 16
+CPU_S = 10
+MEMORY_BYTES = 256 * MIB
+
+
+@cache
+def why_not() -> str | None:
+    """Return why generated code cannot be isolated here, None where it can.
+
+    Tried with a program of this project in a sandbox: it looks for a way out (network, files of the
+    machine, variables, privileges, memory, processes). Once per process; takes 0.1 s.
+    """
+    if platform.system() != "Linux":
+        return f"{platform.system()} has no namespaces; run on Linux"
+    try:
+        return _tried()
+    except UnisolatedError as error:
+        return error.reason
+    except (RunError, OSError) as error:
+        return str(error)
+
+
+def _tried() -> str | None:
+    python, readable = readable_python()
+    with tempfile.NamedTemporaryFile() as secret, socket.create_server(("127.0.0.1", 0)) as server:
+        asked = {
+            "port": server.getsockname()[1],
+            "hidden": _hidden(secret.name, readable),
+            "readable": list(readable),
+            "environment": list(ENVIRONMENT),
+            "memory_bytes": MEMORY_BYTES,
+            "cpu_s": CPU_S,
+            "processes": PROCESSES,
+        }
+        step = SandboxStep(
+            command=[python, "-S", "inside.py", json.dumps(asked)],
+            wall_s=20,
+            cpu_s=CPU_S,
+            memory_bytes=MEMORY_BYTES,
+            address_bytes=8 * MEMORY_BYTES,
+            processes=PROCESSES,
+        )
+        finished = launch(
+            settings([step], {"inside.py": INSIDE.read_bytes()}, readable), output_bytes=10_000
+        )
+    *sentences, last = finished.stdout.decode(errors="replace").splitlines() or [""]
+    if finished.returncode != 0 or last != "checked":
+        words = finished.stderr.decode(errors="replace").strip()[-300:]
+        return f"a Python program ended with {finished.returncode} in the sandbox: {words}"
+    return "; ".join(sentences) or None
+
+
+def _hidden(secret: str, readable: dict[str, str]) -> list[str]:
+    """Return what a program must not see: a file just made, and the folders of others."""
+    here = [
+        "/old",
+        "/proc/1",
+        "/sys/kernel",
+        "/home",
+        "/root",
+        "/run",
+        "/var",
+        "/usr/local/etc",
+        str(Path.cwd()),
+        secret,
+    ]
+    return [path for path in here if not any(Path(one).is_relative_to(path) for one in readable)]
+
+
+__all__ = [
+    "BOX",
+    "MIB",
+    "SandboxStep",
+    "StepResult",
+    "UnisolatedError",
+    "readable_python",
+    "require_sandbox",
+    "run_isolated",
+    "shown",
+    "why_not",
+]
+
+
+def require_sandbox() -> None:
+    """Refuse to go on where commands cannot be isolated."""
+    if reason := why_not():
+        raise UnisolatedError(reason)
+
+
+def run_isolated(
+    *steps: SandboxStep,
+    files: Mapping[str, str | bytes],
+    readable: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    output_bytes: int = 64 * 1024,
+    disk_bytes: int = 64 * MIB,
+) -> StepResult:
+    """Run commands one after another in one sandbox; the sandbox of this module's description.
+
+    Args:
+        steps: Each runs only if the one before it ended with one of its `goes_on`.
+        files: Contents of the files that are in the commands' folder, by name, without folders.
+        readable: Further files and folders of the machine that commands may read: the path that
+            they see, and the real path (no link in it).
+        environment: Variables besides PATH, HOME, TMPDIR and LANG.
+        output_bytes: How much of stdout and of stderr is kept; the rest is read and dropped.
+        disk_bytes: Size of the commands' folder, and of a file.
+    """
+    require_sandbox()
+    made = settings(steps, files, readable or {}, environment or {}, disk_bytes)
+    return launch(made, output_bytes)

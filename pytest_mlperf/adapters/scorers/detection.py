@@ -1,0 +1,401 @@
+"""Score object detection as MLPerf's scripts for RetinaNet and YOLO do: COCO's mean AP."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_mlperf import EnvironmentFault, RunError, Scores
+from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs
+from pytest_mlperf.adapters.scorers.leverage import Shares, influences
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+COLUMNS = 7
+"""Index, ymin, xmin, ymax, xmax, score, label."""
+
+LARGEST = 1e9
+"""No index, score or label is as large, and a box that is can be no part of an image."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Detections:
+    """What was detected in all samples, one sample after the other.
+
+    Attributes:
+        samples: Position of the sample of each detection, shape (detections,).
+        labels: Category of each, shape (detections,).
+        scores: Score of each, float32, shape (detections,).
+        boxes: Left, top, width and height in pixels, float32, shape (detections, 4).
+    """
+
+    samples: NDArray[np.int32]
+    labels: NDArray[np.int32]
+    scores: NDArray[np.float32]
+    boxes: NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Truths:
+    """What was annotated in all samples, one sample after the other.
+
+    Attributes:
+        images: Id of each sample's image, shape (samples,).
+        samples: Position of the sample of each box, shape (boxes,).
+        labels: Category of each box, shape (boxes,).
+        boxes: Left, top, width and height in pixels, shape (boxes, 4).
+        areas: Square pixels, shape (boxes,).
+        crowds: Whether a box is around a group, shape (boxes,).
+    """
+
+    images: NDArray[np.int64]
+    samples: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    boxes: NDArray[np.float64]
+    areas: NDArray[np.float64]
+    crowds: NDArray[np.bool_]
+
+
+def gather(outputs: Sequence[bytes], references: Sequence[Any]) -> tuple[Detections, Truths]:
+    """Go once through outputs and references, one sample at a time.
+
+    Args:
+        outputs: Rows of `COLUMNS` float32, little-endian, boxes from 0 to 1; any number of rows.
+        references: Objects with `image_id`, `height`, `width`, `annotations` and, optionally,
+            `index`, which must then be the first number of each row.
+    """
+    import numpy as np
+
+    rows, counts, boxes = bytearray(), [], []
+    images: dict[int, int] = {}
+    for sample in range(len(outputs)):
+        identity, size, index, annotated = _read_reference(sample, references[sample])
+        first = images.setdefault(identity, sample)
+        if first != sample:
+            raise wrong(sample, f"has the image_id {identity} of sample {first}; score it once")
+        boxes += [(sample, *box) for box in annotated]
+        detected_here = _read_output(sample, outputs[sample], index)
+        # In float32, as the reference multiplies.
+        detected_here[:, 1:5] *= np.array([*size, *size], np.float32)
+        rows += detected_here.tobytes()
+        counts.append(len(detected_here))
+    detected = np.frombuffer(rows, np.float32).reshape(-1, COLUMNS)
+    _, ymin, xmin, ymax, xmax, scores, labels = detected.T
+    detections = Detections(
+        samples=np.repeat(np.arange(len(counts), dtype=np.int32), counts),
+        labels=labels.astype(np.int32),
+        scores=scores.copy(),
+        boxes=np.stack([xmin, ymin, xmax - xmin, ymax - ymin], axis=1),
+    )
+    listed = np.array(boxes, np.float64).reshape(-1, 8)
+    if len(bad := np.flatnonzero(~np.isfinite(listed).all(axis=1))):
+        raise wrong(int(listed[bad[0], 0]), "has an annotated box that is not finite")
+    truths = Truths(
+        images=np.fromiter(images, np.int64),
+        samples=listed[:, 0].astype(np.int64),
+        labels=listed[:, 1].astype(np.int64),
+        boxes=listed[:, 2:6],
+        areas=listed[:, 6],
+        crowds=listed[:, 7] != 0,
+    )
+    return detections, truths
+
+
+def _read_output(sample: int, output: bytes, index: int | None) -> NDArray[np.float32]:
+    """Return rows, shape (detections, COLUMNS), writable."""
+    import numpy as np
+
+    if len(output) % (4 * COLUMNS):
+        raise wrong(
+            sample,
+            f"has an output of {len(output)} bytes, which is no whole number of detections of "
+            f"{4 * COLUMNS}; give rows of index, ymin, xmin, ymax, xmax, score, label as float32",
+        )
+    rows = np.frombuffer(output, "<f4").reshape(-1, COLUMNS).copy()
+    bad = np.flatnonzero(~(np.abs(rows) < LARGEST).all(axis=1))
+    if len(bad):
+        raise wrong(
+            sample,
+            f"has a detection that is not finite, or beyond {LARGEST:g}: row {bad[0]} is "
+            f"{rows[bad[0]].tolist()}",
+        )
+    if index is not None and (others := np.flatnonzero(rows[:, 0].astype(np.int64) != index)).size:
+        raise wrong(
+            sample,
+            f"is image {index}, but row {others[0]} of its output says {rows[others[0], 0]:g}; "
+            "the engine must answer each sample with its own detections",
+        )
+    return rows
+
+
+Reference = tuple[int, tuple[float, float], int | None, list[tuple[float, ...]]]
+"""Image id; height and width; index, or None; label, bbox, area and crowd of each box."""
+
+
+def _read_reference(sample: int, reference: Any) -> Reference:
+    try:
+        boxes = [_read_box(box) for box in reference["annotations"]]
+        size = float(reference["height"]), float(reference["width"])
+        return int(reference["image_id"]), size, reference.get("index"), boxes
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise wrong(
+            sample,
+            f"has a reference that is not as expected ({type(error).__name__}: {error}); it needs "
+            "image_id, height, width and annotations, each with category_id, bbox, area and "
+            "iscrowd, as data set openimages gives them",
+        ) from error
+
+
+def _read_box(box: Mapping[str, Any]) -> tuple[float, ...]:
+    left, top, width, height = box["bbox"]
+    crowd = bool(box["iscrowd"])
+    return int(box["category_id"]), left, top, width, height, float(box["area"]), crowd
+
+
+def wrong(sample: int, defect: str) -> RunError:
+    """Return the error about one sample."""
+    return RunError("scorer", f"scorer map: sample {sample} {defect}")
+
+
+THRESHOLDS = 10
+"""Overlaps 0.5, 0.55 ... 0.95 from which on a detection is right."""
+
+MOST = 100
+"""Detections of a class that count in one image: those with the best scores."""
+
+LARGEST_AREA = 1e10
+"""Square pixels up to which boxes and detections count in COCO's range of all areas."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Matched:
+    """The detections of one class, best score first.
+
+    Attributes:
+        samples: Position of the sample of each detection, shape (detections,).
+        right: Whether it found a box, shape (THRESHOLDS, detections).
+        ignored: Whether it counts neither as right nor as wrong, shape (THRESHOLDS, detections).
+        boxes: How many boxes there are to be found in each sample, shape (samples,).
+    """
+
+    samples: NDArray[np.int64]
+    right: NDArray[np.bool_]
+    ignored: NDArray[np.bool_]
+    boxes: NDArray[np.int64]
+
+
+def match_classes(detections: Detections, truths: Truths) -> Iterator[Matched]:
+    """Yield every class that has boxes to be found; detections of other classes never count.
+
+    Which detection finds which box, and which are ignored, is decided by COCOeval, in those images
+    that have both; any other detection is wrong. Equal scores are ranked by image id, then by
+    their order in the output, as COCOeval does.
+    """
+    import numpy as np
+
+    counts = ~truths.crowds & (truths.areas >= 0) & (truths.areas <= LARGEST_AREA)
+    images = np.argsort(np.argsort(truths.images))
+    order = np.lexsort((-detections.scores, images[detections.samples], detections.labels))
+    labels = detections.labels[order]
+    for label in np.unique(truths.labels[counts]).tolist():
+        first, last = np.searchsorted(labels, [label, label + 1])
+        chosen = _best(order[first:last], detections.samples)
+        of_class = np.flatnonzero(truths.labels == label)
+        right, ignored = _evaluate(detections, truths, chosen, of_class)
+        ranked = np.argsort(-detections.scores[chosen], kind="stable")
+        yield Matched(
+            samples=detections.samples[chosen[ranked]].astype(np.int64),
+            right=right[:, ranked],
+            ignored=ignored[:, ranked],
+            boxes=np.bincount(truths.samples[of_class][counts[of_class]], minlength=len(images)),
+        )
+
+
+def _best(chosen: NDArray[np.int64], samples: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Keep the first `MOST` detections of each image."""
+    import numpy as np
+
+    images = samples[chosen]
+    starts = np.flatnonzero(np.diff(images, prepend=-1))
+    place = np.arange(len(images)) - np.repeat(starts, np.diff(starts, append=len(images)))
+    return chosen[place < MOST]
+
+
+def _evaluate(
+    detections: Detections,
+    truths: Truths,
+    chosen: NDArray[np.int64],
+    of_class: NDArray[np.int64],
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which detections are right, and which ignored, shapes (THRESHOLDS, chosen)."""
+    import numpy as np
+
+    boxes = detections.boxes[chosen].astype(np.float64)
+    areas = boxes[:, 2] * boxes[:, 3]
+    outside = (areas < 0) | (areas > LARGEST_AREA)
+    matched = np.zeros((THRESHOLDS, len(chosen)), np.bool_)
+    ignored = np.repeat(outside[None], THRESHOLDS, axis=0)
+    samples = detections.samples[chosen]
+    both = np.intersect1d(samples, truths.samples[of_class])
+    some = np.flatnonzero(np.isin(samples, both))
+    annotated = of_class[np.isin(truths.samples[of_class], both)]
+    detected = _listed(samples[some], boxes[some], areas[some], np.zeros(len(some), np.bool_))
+    scores = detections.scores[chosen[some]].tolist()
+    there = _listed(
+        truths.samples[annotated],
+        truths.boxes[annotated],
+        truths.areas[annotated],
+        truths.crowds[annotated],
+    )
+    detected = [{**each, "score": score} for each, score in zip(detected, scores, strict=True)]
+    for one in _run(there, detected, both.tolist()):
+        places = some[np.array(one["dtIds"], np.int64) - 1]
+        matched[:, places] = one["dtMatches"] > 0
+        ignored[:, places] = one["dtIgnore"]
+    return matched & ~ignored, ignored
+
+
+def _listed(
+    samples: NDArray[Any], boxes: NDArray[Any], areas: NDArray[Any], crowds: NDArray[np.bool_]
+) -> list[dict[str, Any]]:
+    """Return boxes as COCO has them, with ids from 1: COCOeval takes a match with id 0 for none."""
+    columns = (samples.tolist(), boxes.tolist(), areas.tolist(), crowds.astype(int).tolist())
+    return [
+        {
+            "id": number,
+            "image_id": sample,
+            "category_id": 1,
+            "bbox": box,
+            "area": area,
+            "iscrowd": crowd,
+        }
+        for number, (sample, box, area, crowd) in enumerate(zip(*columns, strict=True), start=1)
+    ]
+
+
+def _run(
+    truths: list[dict[str, Any]], detected: list[dict[str, Any]], images: list[int]
+) -> list[dict[str, Any]]:
+    """Return COCOeval's matches in each image; all boxes are of one class."""
+    if not images:
+        return []
+    try:
+        from pycocotools.coco import COCO
+        from pycocotools.cocoeval import COCOeval
+    except ImportError as error:
+        raise EnvironmentFault(
+            "scorer map matches boxes with pycocotools, which is not installed; "
+            "try: pip install 'pytest-mlperf[vision]'"
+        ) from error
+    # It tells its progress by print.
+    with contextlib.redirect_stdout(io.StringIO()):
+        sides = []
+        for boxes in (truths, detected):
+            side = COCO()
+            side.dataset = {
+                "images": [{"id": image} for image in images],
+                "categories": [{"id": 1}],
+                "annotations": boxes,
+            }
+            side.createIndex()
+            sides.append(side)
+        evaluation = COCOeval(*sides, iouType="bbox")
+        evaluation.params.areaRng = [[0, LARGEST_AREA]]
+        evaluation.params.areaRngLbl = ["all"]
+        evaluation.params.maxDets = [MOST]
+        evaluation.evaluate()
+    return [one for one in evaluation.evalImgs if one is not None]
+
+
+RECALLS = 101
+"""Points 0, 0.01 ... 1 of recall at which COCO reads the precision."""
+
+
+def interpolated(right: NDArray[np.bool_], boxes: int) -> float:
+    """Return COCO's average precision: the best one at or beyond each of 101 recalls, averaged.
+
+    Equals pycocotools' COCOeval.accumulate, also in its rounding.
+
+    Args:
+        right: Whether each detection is right, best score first, shape (detections,).
+        boxes: How many annotated boxes there are to be found, at least 1.
+    """
+    import numpy as np
+
+    ranks = np.flatnonzero(right) + 1.0
+    hits = np.arange(1.0, len(ranks) + 1)
+    precision = hits / (ranks + np.spacing(1))
+    best = np.maximum.accumulate(precision[::-1])[::-1]
+    places = np.searchsorted(hits / boxes, np.linspace(0, 1, RECALLS), side="left")
+    return float(np.append(best, 0.0)[places.clip(max=len(best))].sum() / RECALLS)
+
+
+class MeanApScorer(ModelFreeScorer[NoOptions]):
+    """Compares detected with annotated boxes, over the images that were answered.
+
+    Average precision is that of COCO: interpolated at 101 recalls, and averaged over overlaps from
+    0.5 to 0.95 and over the classes that are annotated in these images; at most 100 detections of a
+    class count in an image, and boxes around groups count neither way. Matching is pycocotools'
+    own; it is only spared the pairs of class and image that have no boxes to be found, and sizes of
+    objects that the figure does not depend on.
+    Source: vision/classification_and_detection/tools/accuracy-openimages.py, and accuracy-coco.py
+    of YOLO, of https://github.com/mlcommons/inference, without `--use-inv-map`: MLPerf's labels are
+    the ids of categories. Like there, a label that no box has never counts, a fraction of a label
+    is cut off, and only the order of scores matters, whatever their scale.
+    """
+
+    metrics = ("map",)
+    libraries = ("pycocotools",)
+
+    def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
+        """Score detections against annotations; outputs and references are gone through once.
+
+        Args:
+            outputs: Each sample's detections in any number and order: float32 rows of index, ymin,
+                xmin, ymax, xmax, score, label, little-endian; 0 to 1 is the image's height or
+                width; index is the sample's in the data set.
+            references: What data set openimages gives: `image_id`, `height`, `width`, and
+                `annotations` with `category_id`, `bbox`, `area`, `iscrowd`; and, to be compared
+                with the rows, `index`.
+
+        Returns:
+            Metric "map", in per cent, of all samples. A sample's score is its pseudo-value,
+            map + samples x influence, where the influence is that on average precision without
+            interpolation, since the interpolated one has steps and no derivative: paired
+            differences of them have about the standard error that drawing images anew gives, in
+            simulations 0.9 to 1.25 times as much.
+        """
+        import numpy as np
+
+        require_outputs("map", outputs, references)
+        detections, truths = gather(outputs, references)
+        precisions: list[float] = []
+        influence, shares = np.zeros(len(outputs)), Shares(len(outputs))
+        for matched in match_classes(detections, truths):
+            shares.add(matched.boxes)
+            for right, ignored in zip(matched.right, matched.ignored, strict=True):
+                counted = right[~ignored]
+                precisions.append(interpolated(counted, int(matched.boxes.sum())))
+                influence += influences(counted, matched.samples[~ignored], matched.boxes)
+        if not precisions:
+            raise RunError(
+                "scorer",
+                f"scorer map: none of the {len(outputs)} samples has a box to be found, so there "
+                "is no average precision; score more samples, or correct the data set",
+            )
+        value = 100.0 * math.fsum(precisions) / len(precisions)
+        pseudo = 100.0 * len(outputs) * influence / len(precisions)
+        return Scores(
+            # Influences add up to 0 but for rounding.
+            per_sample={"map": (value + pseudo - pseudo.mean()).tolist()},
+            aggregate={"map": value},
+            whole=frozenset({"map"}),
+            leverage={"map": shares.leverage(100.0)},
+        )

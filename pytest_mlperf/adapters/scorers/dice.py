@@ -1,0 +1,132 @@
+"""Score segmented volumes as MLPerf's accuracy_kits.py does: the Dice score of kidney and tumor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pytest_mlperf import RunError, Scores
+from pytest_mlperf.adapters.scorers import ModelFreeScorer, require_choice, require_outputs
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+DTYPES = {"uint8": "|u1", "int8": "|i1", "int16": "<i2", "int32": "<i4", "int64": "<i8"}
+"""Types of a voxel's class in outputs, as numpy names them: little-endian."""
+
+CLASSES = 3
+"""Background, kidney, tumor."""
+
+SMOOTH = 1e-6
+"""Added to numerator and denominator: a class that neither volume has scores 1."""
+
+PIECE = 2**18
+"""Voxels compared at a time, so that what is made of them stays in the processor's cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiceOptions:
+    """How outputs are read.
+
+    Attributes:
+        dtype: Type of each voxel's class, little-endian: "uint8", "int8", "int16", "int32" or
+            "int64".
+    """
+
+    dtype: str = "uint8"
+
+    def __post_init__(self) -> None:
+        require_choice("dice", "dtype", self.dtype, DTYPES)
+
+
+class DiceScorer(ModelFreeScorer[DiceOptions]):
+    """Compares the predicted class of each voxel with its label.
+
+    For kidney and for tumor, Dice is (2 common + 1e-6) / (predicted + labelled + 1e-6) in voxels.
+    A case's score is the mean of the two, the data set's the mean over its cases.
+    Source: vision/medical_imaging/3d-unet-kits19/accuracy_kits.py of
+    https://github.com/mlcommons/inference, whose `--output_dtype` is `dtype` here.
+    """
+
+    metrics = ("dice", "dice_kidney", "dice_tumor")
+
+    options: ClassVar[type] = DiceOptions
+
+    def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any]]) -> Scores:
+        """Score predicted volumes against labels; one of each is in memory at a time.
+
+        Args:
+            outputs: The predicted classes of each sample: depth x height x width numbers of type
+                `dtype`, 0 background, 1 kidney, 2 tumor, the last axis running fastest.
+            references: Of each sample, "case" with its name, and "label" with the same classes as
+                an array of shape (depth, height, width), uint8.
+
+        Returns:
+            Metric "dice", from 0 to 1 as the reference prints it: the score of each case, and their
+            mean. As aggregates only, since nothing is gated by them: "dice_kidney", "dice_tumor".
+        """
+        require_outputs("dice", outputs, references)
+        organs = [
+            self._score_case(sample, outputs[sample], references[sample])
+            for sample in range(len(outputs))
+        ]
+        cases = [(kidney + tumor) / 2 for kidney, tumor in organs]
+        kidneys, tumors = zip(*organs, strict=True)
+        return Scores(
+            per_sample={"dice": cases},
+            aggregate={
+                "dice": fmean(cases),
+                "dice_kidney": fmean(kidneys),
+                "dice_tumor": fmean(tumors),
+            },
+        )
+
+    def _score_case(
+        self, sample: int, output: bytes, reference: Mapping[str, Any]
+    ) -> tuple[float, float]:
+        import numpy as np
+
+        label = np.asarray(reference["label"])
+        where = f"sample {sample} ({reference['case']})"
+        kind = np.dtype(DTYPES[self._asked.dtype])
+        if len(output) != label.size * kind.itemsize:
+            raise RunError(
+                "scorer",
+                f"scorer dice: the output of {where} has {len(output):,} bytes, but its label of "
+                f"shape {label.shape} needs {label.size * kind.itemsize:,}, {kind.itemsize} per "
+                f"voxel of type {self._asked.dtype}; give one class per voxel of the volume, and "
+                "set the scorer's dtype to their type",
+            )
+        predicted = np.frombuffer(output, kind)
+        for name, volume in (("output", predicted), ("label", label)):
+            low, high = volume.min(), volume.max()
+            if low < 0 or high >= CLASSES:
+                raise RunError(
+                    "scorer",
+                    f"scorer dice: the {name} of {where} holds the class "
+                    f"{low if low < 0 else high}; valid are 0 background, 1 kidney and 2 tumor",
+                )
+        kidney, tumor = dice(predicted, label.ravel())
+        return kidney, tumor
+
+
+def dice(predicted: NDArray[np.integer[Any]], label: NDArray[np.integer[Any]]) -> list[float]:
+    """Return the Dice score of each class but the background.
+
+    Args:
+        predicted: Classes, shape (voxels,).
+        label: Classes, shape (voxels,).
+    """
+    import numpy as np
+
+    common, both = [0] * CLASSES, [0] * CLASSES
+    for start in range(0, len(label), PIECE):
+        ours, theirs = predicted[start : start + PIECE], label[start : start + PIECE]
+        for organ in range(1, CLASSES):
+            segmented, labelled = ours == organ, theirs == organ
+            both[organ] += int(np.count_nonzero(segmented)) + int(np.count_nonzero(labelled))
+            common[organ] += int(np.count_nonzero(segmented & labelled))
+    return [(2.0 * common[organ] + SMOOTH) / (both[organ] + SMOOTH) for organ in range(1, CLASSES)]

@@ -1,0 +1,86 @@
+"""Score answers that must equal their reference, as those of greedy serving."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pytest_mlperf import Scores
+from pytest_mlperf.adapters.scorers import require_choice, require_outputs, require_texts
+from pytest_mlperf.adapters.scorers.text import DecoderOptions, TextScorer, token_ids
+from pytest_mlperf.extension import require_options
+
+ANSWERS = ("tokens", "ids", "text")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactMatchOptions(DecoderOptions):
+    """How answers are read and what counts as equal.
+
+    Attributes:
+        answers: Outputs are "tokens", whose text is compared, token "ids", which must be those of
+            the reference, or UTF-8 "text".
+        strip: Ignore white space at both ends.
+        casefold: Ignore upper and lower case.
+    """
+
+    answers: str = "tokens"
+    strip: bool = True
+    casefold: bool = False
+
+    def __post_init__(self) -> None:
+        require_choice("exact_match", "answers", self.answers, ANSWERS)
+        flags = {"strip": self.strip, "casefold": self.casefold}
+        rules = ((k, v, type(v) is bool, "true or false") for k, v in flags.items())
+        require_options("scorer exact_match", rules)
+
+
+class ExactMatchScorer(TextScorer[ExactMatchOptions]):
+    """Compares the text, or the token ids, of each answer with its reference.
+
+    Metric "exact_match": 100 where both are equal, else 0; their mean, in per cent.
+    """
+
+    metrics = ("exact_match",)
+    optional_libraries = ("tokenizers", "transformers")
+    options: ClassVar[type] = ExactMatchOptions
+    name: ClassVar[str] = "exact_match"
+
+    def __init__(self, *, model: str | None = None, **options: Any) -> None:
+        """Choose how answers are read.
+
+        Args:
+            model: Folder of the model in Hugging Face's files, for its tokenizer.
+            options: Those of `ExactMatchOptions`.
+        """
+        if options.get("answers", "tokens") == "tokens":
+            super().__init__(model=model, **options)
+        self._asked = ExactMatchOptions(**options)
+
+    def require(self) -> None:
+        """Look for what decodes; nothing is imported."""
+        if self._asked.answers == "tokens":
+            super().require()
+
+    def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
+        """Compare each output with its reference: a text, or a list of token ids."""
+        require_outputs("exact_match", outputs, references)
+        if self._asked.answers == "ids":
+            ids = token_ids("exact_match", self._asked.dtype, outputs)
+            same = [[*map(int, r)] == i.tolist() for i, r in zip(ids, references, strict=True)]
+        else:
+            targets = require_texts("exact_match", references, "the expected answer")
+            texts: Iterator[str] = (str(output, "utf-8", "replace") for output in outputs)
+            if self._asked.answers == "tokens":
+                texts = iter(self._decoder.decode(outputs).texts)
+            pairs = zip(map(self._normal, texts), map(self._normal, targets), strict=True)
+            same = [text == target for text, target in pairs]
+        return Scores(
+            per_sample={"exact_match": [100.0 * equal for equal in same]},
+            aggregate={"exact_match": 100.0 * sum(same) / len(same)},
+        )
+
+    def _normal(self, text: str) -> str:
+        text = text.strip() if self._asked.strip else text
+        return text.casefold() if self._asked.casefold else text

@@ -1,0 +1,130 @@
+"""Score function calls as MLPerf's Qwen3.6 27B benchmark does: BFCL v4, single turns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytest_mlperf import RunError, Scores
+from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs
+from pytest_mlperf.adapters.scorers.function_calls._check import is_right
+from pytest_mlperf.adapters.scorers.function_calls._extract import calls_in, tool_calls
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+SIMPLE = ("simple_python", "simple_java", "simple_javascript")
+LIVE = ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple")
+IRRELEVANT = ("irrelevance", "live_irrelevance")
+"""Subsets whose right answer calls nothing."""
+
+NON_LIVE = (SIMPLE, ("multiple",), ("parallel",), ("parallel_multiple",))
+SUBSETS = (*SIMPLE, *(name for (name,) in NON_LIVE[1:]), *LIVE, *IRRELEVANT)
+
+
+class FunctionCallsScorer(ModelFreeScorer[NoOptions]):
+    """Compares the functions that a model calls with the right calls of BFCL v4's single turns.
+
+    - "accuracy": 100 where the calls are right, else 0; their mean.
+    - "normalized": mean of three: not live, which is the mean of its simple subsets' mean with its
+      other subsets; live, over all its samples; and irrelevance, the mean of its subsets.
+
+    Source: src/inference_endpoint/evaluation/bfcl_v4_scorer.py and extractor.py of
+    https://github.com/mlcommons/endpoints, and the AST checker of bfcl-eval 2026.3.23. Like there a
+    call to nothing is right where the answer is no JSON list of tool calls, Java's and JavaScript's
+    arguments must be text, and parallel calls are matched without looking back. Answers that end
+    the reference's scoring with an error are wrong here, and so are arguments in Java or JavaScript
+    of more than 1,000 characters; calls in prose are looked for in 4,096. Nothing of an answer is
+    run.
+    """
+
+    metrics = ("accuracy", "normalized")
+
+    def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
+        """Score answers against right calls.
+
+        Args:
+            outputs: UTF-8: the answer's tool calls as JSON where it has any, else its text.
+            references: Tables with BFCL's `subset`; `ground_truth`, a list with a table of a
+                function's name and its arguments' allowed values for each call; and
+                `func_description`, the list of functions; the last two may be JSON.
+
+        Returns:
+            The metrics of the class, in per cent. Of "normalized" a sample's score is its
+            pseudo-value, normalized + samples x influence.
+        """
+        import numpy as np
+
+        require_outputs("function_calls", outputs, references)
+        subsets, right = [], []
+        for sample in range(len(outputs)):
+            subset, allowed, functions = _reference(sample, references[sample])
+            subsets.append(subset)
+            right.append(_is_right(outputs[sample], subset, allowed, functions))
+        scores = 100.0 * np.array(right, np.float64)
+        named = np.array(subsets)
+        weights = _weights(named)
+        value = float(weights @ scores)
+        # Each sample moves the mean of its own subset, or of all live.
+        strata = np.where(np.isin(named, LIVE), "live", named)
+        deviations = np.empty(len(scores))
+        for stratum in np.unique(strata):
+            chosen = strata == stratum
+            deviations[chosen] = scores[chosen] - scores[chosen].mean()
+        pseudo = value + len(scores) * weights * deviations
+        return Scores(
+            per_sample={"accuracy": scores.tolist(), "normalized": pseudo.tolist()},
+            aggregate={"accuracy": 100.0 * sum(right) / len(right), "normalized": value},
+            whole=frozenset({"normalized"}),
+        )
+
+
+def _is_right(output: bytes, subset: str, allowed: Any, functions: Any) -> bool:
+    text = output.decode("utf-8", "replace")
+    if subset in IRRELEVANT:
+        return tool_calls(text) is None
+    calls = calls_in(text)
+    return is_right(calls, allowed, functions, subset) if allowed else not calls
+
+
+def _reference(sample: int, reference: Any) -> tuple[str, Any, Any]:
+    """Return subset, allowed calls and functions."""
+    table = reference if isinstance(reference, Mapping) else {}
+    subset = table.get("subset")
+    lists = []
+    for name in ("ground_truth", "func_description"):
+        value = table.get(name, [] if subset in IRRELEVANT else None)
+        try:
+            lists.append(json.loads(value) if isinstance(value, str) else value)
+        except ValueError:
+            lists.append(None)
+    if subset not in SUBSETS or not all(isinstance(one, list) for one in lists):
+        raise RunError(
+            "scorer",
+            f"scorer function_calls: the reference of sample {sample} is {reference!r:.120}; it "
+            "must be a table with subset, one of "
+            f"{', '.join(SUBSETS)}, and the lists ground_truth and func_description",
+        )
+    return subset, *lists
+
+
+def _weights(subsets: NDArray[np.str_]) -> NDArray[np.float64]:
+    """Return what each sample weighs in the normalised score, shape (samples,); their sum is 1."""
+    import numpy as np
+
+    weights = np.zeros(len(subsets))
+    groups = [
+        [[[name] for name in part if name in subsets] for part in NON_LIVE],
+        [[[*LIVE]] if np.isin(subsets, LIVE).any() else []],
+        [[[name]] for name in IRRELEVANT if name in subsets],
+    ]
+    categories = [[part for part in group if part] for group in groups]
+    present = [category for category in categories if category]
+    for category in present:
+        for part in category:
+            for names in part:
+                chosen = np.isin(subsets, names)
+                weights[chosen] = 1 / (len(present) * len(category) * len(part) * chosen.sum())
+    return weights

@@ -1,0 +1,183 @@
+"""Whether function calls are among the right ones: BFCL's check of single turns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pytest_mlperf.adapters.scorers.function_calls import _foreign
+
+Call = Mapping[str, Any]
+"""A function's name with its arguments."""
+
+PYTHON: Mapping[str, type] = {
+    "string": str,
+    "integer": int,
+    "float": float,
+    "boolean": bool,
+    "array": list,
+    "tuple": list,
+    "dict": dict,
+    "any": str,
+}
+
+JAVA: Mapping[str, type] = {
+    **dict.fromkeys(("byte", "short", "integer", "long"), int),
+    **dict.fromkeys(("float", "double"), float),
+    **dict.fromkeys(("Array", "ArrayList"), list),
+    **dict.fromkeys(("char", "String", "any"), str),
+    "boolean": bool,
+    "HashMap": dict,
+}
+
+JAVASCRIPT: Mapping[str, type] = {
+    "String": str,
+    "integer": int,
+    "float": float,
+    "Bigint": int,
+    "Boolean": bool,
+    "dict": dict,
+    "array": list,
+    "any": str,
+}
+
+Language = tuple[Mapping[str, type], Callable[..., Any] | None]
+"""Its types, and what reads its values from text."""
+
+LANGUAGES: Mapping[str, Language] = {
+    "simple_java": (JAVA, _foreign.java_value),
+    "simple_javascript": (JAVASCRIPT, _foreign.js_value),
+}
+"""Of subsets that are not in Python."""
+
+DEFECTS = (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError)
+"""What BFCL's own checker ends with for answers that nobody expected; here they are wrong."""
+
+
+def is_right(
+    calls: Sequence[Call], allowed: Sequence[Any], functions: Sequence[Any], subset: str
+) -> bool:
+    """Return whether the calls are the allowed ones, in any order.
+
+    Args:
+        allowed: Of each call a function's name, with the values that each argument may have.
+        functions: Descriptions with name and parameters.
+        subset: That of BFCL, which tells the language.
+    """
+    language = LANGUAGES.get(subset, (PYTHON, None))
+    if len(calls) != (len(allowed) if re.search("parallel|multiple", subset) else 1):
+        return False
+    try:
+        if "parallel" in subset:
+            return _match(calls, allowed, functions, language)
+        name = next(iter(allowed[0]))
+        described = _described(functions, name) if "multiple" in subset else functions[0]
+        return _is_allowed(calls[0], allowed[0], described, language)
+    except DEFECTS:
+        return False
+
+
+def _described(functions: Sequence[Any], name: str) -> Any:
+    return next((one for one in functions if one["name"] == name), None)
+
+
+def _match(
+    calls: Sequence[Call], allowed: Sequence[Any], functions: Sequence[Any], language: Language
+) -> bool:
+    """Give each right call the first one that fits, as BFCL does, without looking back."""
+    left = list(calls)
+    for right in allowed:
+        described = _described(functions, next(iter(right)))
+        fitting = next((one for one in left if _is_allowed(one, right, described, language)), None)
+        if fitting is None:
+            return False
+        left = [one for one in left if one is not fitting]
+    return True
+
+
+def _is_allowed(call: Call, right: Any, described: Any, language: Language) -> bool:
+    values = next(iter(right.values()))
+    parameters = described["parameters"]
+    name = described["name"].replace(".", "_")
+    if name not in call or any(one not in call[name] for one in parameters["required"]):
+        return False
+    arguments = call[name]
+    for parameter, value in arguments.items():
+        details = parameters["properties"]
+        if parameter not in details or parameter not in values:
+            return False
+        if not _fits(value, values[parameter], details[parameter], language):
+            return False
+    return all(one in arguments or "" in values[one] for one in values)
+
+
+def _fits(value: Any, allowed: Any, details: Any, language: Language) -> bool:
+    types, convert = language
+    kind = details["type"]
+    expected = types[kind]
+    inner = details["items"]["type"] if kind in ("array", "tuple", "Array", "ArrayList") else None
+    nested = types[inner] if inner else None
+    if convert:
+        if type(value) is not str or len(value) > _foreign.LONGEST:
+            return False
+        value = convert(value, kind, inner)
+    elif kind == "float" and type(value) is int:
+        value = float(value)
+    valid, is_variable = _type_of(value, allowed, expected, nested)
+    return valid and (value in allowed if is_variable else _is_value(value, allowed, nested))
+
+
+def _is_value(value: Any, allowed: Any, nested: Any) -> bool:
+    """Whether a value that is no variable is allowed; of the right type it is already."""
+    if isinstance(value, dict):
+        return _is_dict(value, allowed)
+    if isinstance(value, str):
+        return _plain(value) in [_plain(one) for one in allowed if type(one) is str]
+    if not isinstance(value, list):
+        return value in allowed
+    if nested is dict:
+        return _is_list_of_dicts(value, allowed)
+    return [_plain(one) for one in value] in [[_plain(i) for i in one] for one in allowed]
+
+
+def _type_of(value: Any, allowed: Any, expected: Any, nested: Any) -> tuple[bool, bool]:
+    """Return whether the type is right, and whether the value stands for a variable's name."""
+    kind = next((type(one) for one in allowed if one != ""), None)
+    if type(value) is not expected:
+        return kind is not None and type(value) is kind, True
+    is_variable = kind is not None and kind is not expected
+    if nested is None:
+        return True, is_variable
+    fitting = any(
+        type(one) is not list or all(_type_of(item, one, nested, None)[0] for item in value)
+        for one in allowed
+    )
+    return fitting, is_variable
+
+
+def _plain(value: Any) -> Any:
+    """Return text without case, space and punctuation, and anything else as it is."""
+    if type(value) is not str:
+        return value
+    return re.sub(r"[ ,./\-_*^]", "", value).lower().replace("'", '"')
+
+
+def _is_dict(value: Any, allowed: Any) -> bool:
+    return any(
+        all(
+            key in right and _plain(own) in [_plain(one) for one in right[key]]
+            for key, own in value.items()
+        )
+        and all(key in value or "" in values for key, values in right.items())
+        for right in allowed
+        if right != ""
+    )
+
+
+def _is_list_of_dicts(value: Any, allowed: Any) -> bool:
+    return any(
+        len(value) == len(right)
+        and all(_is_dict(one, [own]) for one, own in zip(value, right, strict=True))
+        for right in allowed
+    )

@@ -1,0 +1,114 @@
+"""Function calls in an answer: OpenAI's tool calls as JSON, a plainer list, or Python in prose."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pytest_mlperf.adapters.conventions import json_in
+
+LONGEST = 4096
+"""Characters of an answer that is searched for calls in prose; 1,024 tokens have about as many."""
+
+START = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
+
+NO_CALLS = re.compile(
+    "print|return|if|for|while|def|class|import|from|with|assert|raise|try|except|len|str|int|float|"
+    "list|dict|set|tuple|type|isinstance|range|enumerate|zip|map|filter|Note|Example|Here|This|The|"
+    "For"
+)
+"""Words before a parenthesis that call nothing."""
+
+
+def tool_calls(text: str) -> list[dict[str, Any]] | None:
+    """Return the calls of an answer that is OpenAI's list of tool calls, else None."""
+    calls = []
+    for item in _list(text):
+        function = item.get("function") if isinstance(item, dict) else None
+        if not isinstance(function, dict):
+            return None
+        arguments = function.get("arguments", "{}")
+        if isinstance(arguments, str):
+            arguments = json_in(arguments, arguments)
+        calls.append(_call(function.get("name", ""), arguments))
+    return calls or None
+
+
+def calls_in(text: str) -> list[dict[str, Any]]:
+    """Return the calls of an answer, as name with arguments: the first form that it has."""
+    text = text.strip()
+    calls = tool_calls(text)
+    if calls is None:
+        items = _list(text)
+        if items and all(isinstance(item, dict) and "name" in item for item in items):
+            calls = [_call(item["name"], item.get("arguments", {})) for item in items]
+    return list(_in_prose(text)) if calls is None else calls
+
+
+def _list(text: str) -> list[Any]:
+    value = json_in(text, None)
+    return value if isinstance(value, list) else []
+
+
+def _call(name: Any, arguments: Any) -> dict[str, Any]:
+    parsed = json_in(arguments, {}) if isinstance(arguments, str) else arguments
+    return {name if isinstance(name, str) else "": parsed}
+
+
+def _in_prose(text: str) -> Iterator[dict[str, Any]]:
+    """Yield calls such as `book(city="Oslo")`, none within another; heuristic, as MLPerf's is."""
+    end = 0
+    for match in START.finditer(text[:LONGEST]):
+        if match.start() < end or NO_CALLS.fullmatch(match[1]):
+            continue
+        close = _closing(text[:LONGEST], match.end() - 1)
+        if close is None:
+            continue
+        end = close + 1
+        inside = text[match.end() : close].strip()
+        if not inside or not _is_signature(inside):
+            yield {match[1]: _arguments(inside)}
+
+
+def _closing(text: str, start: int) -> int | None:
+    """Return the place of the parenthesis that closes the one at `start`, quotes left out."""
+    depth, quote, place = 0, "", start
+    while place < len(text):
+        sign = text[place]
+        if quote:
+            place += sign == "\\"
+            quote = "" if sign == quote else quote
+        elif sign in "'\"":
+            quote = sign
+        else:
+            depth += (sign == "(") - (sign == ")")
+            if not depth:
+                return place
+        place += 1
+    return None
+
+
+def _is_signature(inside: str) -> bool:
+    """Whether there are names alone, as in a declaration."""
+    parts = (part.strip() for part in inside.split(","))
+    return all(re.fullmatch(r"[A-Za-z_]\w*(?:\s*:\s*\w+)?", part) for part in parts if part)
+
+
+def _arguments(inside: str) -> dict[str, Any]:
+    try:
+        body = ast.parse(f"dict({inside})", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {"_raw": inside}
+    keywords = body.keywords if isinstance(body, ast.Call) else []
+    return {one.arg: _value(one.value) for one in keywords if one.arg is not None}
+
+
+def _value(node: ast.expr) -> Any:
+    """Return a literal, which nothing is computed for, or the text of anything else."""
+    try:
+        return json.loads(json.dumps(ast.literal_eval(node)))
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        return ast.unparse(node)

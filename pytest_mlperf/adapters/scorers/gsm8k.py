@@ -1,0 +1,55 @@
+"""Score answers to sums as MLPerf's Mixtral 8x7B benchmark does: GSM8K."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pytest_mlperf import Scores
+from pytest_mlperf.adapters.scorers import require_outputs, require_texts
+from pytest_mlperf.adapters.scorers.text import (
+    DecoderOptions,
+    TextScorer,
+    is_right,
+    tokens_per_sample,
+)
+
+
+class Gsm8kScorer(TextScorer[DecoderOptions]):
+    """Compares the number that each output gives as its answer with the right one.
+
+    Metrics, per sample and over all samples:
+
+    - "gsm8k": 100 where the number is right, else 0; their mean, not rounded.
+    - "tokens_per_sample": tokens of the output, special ones counted; their mean, to 1 digit.
+
+    Source: language/mixtral-8x7b/evaluate-accuracy.py of https://github.com/mlcommons/inference.
+    """
+
+    metrics = ("gsm8k", "tokens_per_sample")
+    name: ClassVar[str] = "gsm8k"
+
+    def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
+        """Score generated tokens against numbers.
+
+        Args:
+            outputs: The token ids of each sample, of type `dtype`; none give no number.
+            references: The right number of each sample, as text, without commas.
+
+        Returns:
+            The metrics of the class.
+        """
+        require_outputs("gsm8k", outputs, references)
+        targets = require_texts("gsm8k", references, "the number as text")
+        decoded = self._decoder.decode(outputs)
+        right = [
+            is_right(text, target) for text, target in zip(decoded.texts, targets, strict=True)
+        ]
+        tokens, mean_tokens = tokens_per_sample(decoded)
+        return Scores(
+            per_sample={"gsm8k": [100.0 * one for one in right], "tokens_per_sample": tokens},
+            aggregate={
+                "gsm8k": 100.0 * sum(right) / len(right),
+                "tokens_per_sample": mean_tokens,
+            },
+        )

@@ -1,0 +1,262 @@
+"""Score generated images as MLPerf's text-to-image reference does: CLIP score and FID."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+
+from pytest_mlperf import EnvironmentFault, RunError, Scores, SuiteError, UnavailableError
+from pytest_mlperf.adapters.scorers import require_choice
+from pytest_mlperf.adapters.scorers.images._clip import ClipScores, look_for_clip
+from pytest_mlperf.adapters.scorers.images._frechet import frechet, read_statistics
+from pytest_mlperf.adapters.scorers.images._inception import ADVICE, InceptionFeatures, check_device
+from pytest_mlperf.extension import require_options
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""Your own code instead of a model's files: "package.module:factory"."""
+
+DEVICES = ("cpu", "cuda")
+
+
+class CaptionScores(Protocol):
+    """Scores images against captions, on a scale of its own, higher is better.
+
+    Your own is built as `factory(model=..., device=...)`: the workload's model as the scorer is
+    given it, and the option `device`. It is called once for each batch, in the order of samples.
+    """
+
+    def __call__(self, images: NDArray[np.uint8], captions: Sequence[str]) -> Any:
+        """Return one number per image, shape (images,), for images (images, height, width, 3)."""
+        ...
+
+
+class ImageFeatures(Protocol):
+    """Turns images into features; your own is built as `CaptionScores` is."""
+
+    def __call__(self, images: NDArray[np.uint8]) -> Any:
+        """Return shape (images, features) for images of shape (images, height, width, 3)."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipFidOptions:
+    """The networks, and how images are scored.
+
+    Attributes:
+        clip: Folder of CLIP ViT-B/32 in Hugging Face's files; or "package.module:factory",
+            see `CaptionScores`.
+        inception: The file pt_inception-2015-12-05-6726825d.pth; or
+            "package.module:factory", see `ImageFeatures`.
+        statistics: MLPerf's val2014.npz: mean "mu" and covariance "sigma" of the features of
+            real images.
+        size: Pixels of an output in height and width, or [height, width].
+        batch_size: Images that are scored at once.
+        device: Where the networks run, "cpu" or "cuda".
+    """
+
+    clip: str
+    inception: str
+    statistics: str
+    size: int | Sequence[int] = 1024
+    batch_size: int = 8
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        _parse_size(self.size)
+        count = type(self.batch_size) is int and self.batch_size >= 1
+        expected = "a number of images, at least 1"
+        require_options("scorer clip_fid", [("batch_size", self.batch_size, count, expected)])
+        require_choice("clip_fid", "device", self.device, DEVICES)
+
+
+class ClipFidScorer:
+    """Compares images with their captions (CLIP score), and all of them with real ones (FID).
+
+    Source: text_to_image/tools/accuracy_coco.py of https://github.com/mlcommons/inference.
+    """
+
+    metrics = ("clip", "fid")
+    libraries = ()
+    optional_libraries = ("PIL", "torch", "transformers")
+
+    options: ClassVar[type] = ClipFidOptions
+
+    def __init__(self, *, model: str | None = None, **options: Any) -> None:
+        """Check options and that the files are here; nothing is loaded yet.
+
+        Args:
+            model: The workload's model, for code of your own.
+            options: Those of `ClipFidOptions`.
+        """
+        asked = ClipFidOptions(**options)
+        self._size, self._batch_size = _parse_size(asked.size), asked.batch_size
+        self._arguments = {"model": model, "device": asked.device}
+        self._clip, self._inception = asked.clip, asked.inception
+        self._statistics = Path(asked.statistics)
+        if missing := list(_missing(self._clip, self._inception, self._statistics)):
+            raise UnavailableError("; also ".join(missing))
+
+    def require(self) -> None:
+        """Look for what the two networks run in; nothing is imported."""
+        needed = [] if CODE.fullmatch(self._clip) else ["torch", "transformers", "PIL"]
+        needed += [] if CODE.fullmatch(self._inception) else ["torch"]
+        for name in dict.fromkeys(needed):
+            if importlib.util.find_spec(name) is None:
+                raise EnvironmentFault(
+                    f"scorer clip_fid needs {name}, which is not installed; try: pip install "
+                    "'pytest-mlperf[diffusion]' pillow"
+                )
+
+    def score(
+        self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any] | str]
+    ) -> Scores:
+        """Score images; each output is read once, and only its features are kept.
+
+        Args:
+            outputs: Height x width x 3 bytes each: rows of pixels of red, green and blue.
+            references: The caption of each image, as text or under "caption".
+
+        Returns:
+            Metric "clip", 100 x the cosine per sample and its mean, and metric "fid", lower is
+            better: the distance, and per sample its pseudo-value.
+        """
+        import numpy as np
+
+        if len(outputs) != len(references) or len(outputs) < 2:
+            raise RunError(
+                "scorer",
+                f"scorer clip_fid: got {len(outputs)} outputs for {len(references)} references; it "
+                "needs one output per reference, and at least two: FID compares a covariance",
+            )
+        captions = [_caption(each, sample) for sample, each in enumerate(references)]
+        real = read_statistics(self._statistics)
+        score, describe = self._networks()
+        clip, features = np.empty(len(outputs)), np.empty((len(outputs), len(real.mean)))
+        for start in range(0, len(outputs), self._batch_size):
+            samples = range(start, min(start + self._batch_size, len(outputs)))
+            part = slice(start, samples.stop)
+            images = np.stack([self._image(outputs[sample], sample) for sample in samples])
+            clip[part] = _checked("clip", score(images, captions[part]), samples, ())
+            features[part] = _checked("inception", describe(images), samples, real.mean.shape)
+        fid = frechet(features, real)
+        return Scores(
+            per_sample={"clip": clip.tolist(), "fid": fid.pseudo_values.tolist()},
+            aggregate={"clip": float(clip.mean()), "fid": fid.distance},
+            lower=frozenset({"fid"}),
+            whole=frozenset({"fid"}),
+        )
+
+    def _networks(self) -> tuple[CaptionScores, ImageFeatures]:
+        device = str(self._arguments["device"])
+        if not (CODE.fullmatch(self._clip) and CODE.fullmatch(self._inception)):
+            check_device(device)
+        if CODE.fullmatch(self._clip):
+            score = cast(CaptionScores, _build("clip", self._clip, self._arguments))
+        else:
+            score = ClipScores(Path(self._clip), device=device)
+        if CODE.fullmatch(self._inception):
+            describe = cast(ImageFeatures, _build("inception", self._inception, self._arguments))
+        else:
+            describe = InceptionFeatures(Path(self._inception), device=device)
+        return score, describe
+
+    def _image(self, output: bytes, sample: int) -> NDArray[np.uint8]:
+        import numpy as np
+
+        height, width = self._size
+        if len(output) != height * width * 3:
+            raise RunError(
+                "scorer",
+                f"scorer clip_fid: output of sample {sample} has {len(output)} bytes, not the "
+                f"{height * width * 3} of an image of {height} x {width} pixels in red, green and "
+                "blue; set the scorer's size to that of the engine's images",
+            )
+        return np.frombuffer(output, np.uint8).reshape(height, width, 3)
+
+
+def _build(option: str, name: str, arguments: Mapping[str, Any]) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise SuiteError(
+            f"scorer clip_fid: {option} = {name!r} cannot be imported ({error}); write "
+            '"package.module:factory" with a module that Python finds',
+            option=option,
+        ) from error
+    return factory(**arguments)
+
+
+def _checked(
+    option: str, values: Any, samples: range, shape: tuple[int, ...]
+) -> NDArray[np.float64]:
+    """Return the numbers of a batch, each sample's of a shape, and all finite."""
+    import numpy as np
+
+    numbers = np.asarray(values, np.float64)
+    if numbers.shape != (len(samples), *shape):
+        expected = f"{(len(samples), *shape)}" + (" as in the statistics" if shape else "")
+        raise RunError(
+            "scorer",
+            f"scorer clip_fid: {option} gave numbers of shape {numbers.shape} for {len(samples)} "
+            f"images, not {expected}; correct the scorer's {option}",
+        )
+    finite = np.isfinite(numbers).reshape(len(samples), -1).all(axis=1)
+    if not finite.all():
+        raise RunError(
+            "scorer",
+            f"scorer clip_fid: what {option} gave for sample {samples[int(finite.argmin())]} is "
+            f"not finite; check the weights that the scorer's {option} names",
+        )
+    return numbers
+
+
+def _caption(reference: Mapping[str, Any] | str, sample: int) -> str:
+    caption = reference.get("caption") if isinstance(reference, Mapping) else reference
+    if not isinstance(caption, str) or not caption.strip():
+        raise RunError(
+            "scorer",
+            f"scorer clip_fid: reference {reference!r:.80} of sample {sample} has no caption; use "
+            'a data set whose references are captions, as text or under "caption"',
+        )
+    return caption
+
+
+def _missing(clip: str, inception: str, statistics: Path) -> Iterator[str]:
+    """Yield what is not here and where to get it, a sentence for each of the three."""
+    if not CODE.fullmatch(clip):
+        try:
+            look_for_clip(Path(clip))
+        except UnavailableError as error:
+            yield str(error)
+    if not CODE.fullmatch(inception) and not Path(inception).is_file():
+        yield (
+            f"{inception}: the weights of the Inception network are not here; {ADVICE}, or set the "
+            "scorer's inception to the file"
+        )
+    if not statistics.is_file():
+        yield (
+            f"{statistics}: the statistics of real images are not here; get MLPerf's val2014.npz "
+            "from the folder text_to_image/tools of its repository inference, or set the scorer's "
+            "statistics to the file"
+        )
+
+
+def _parse_size(size: object) -> tuple[int, int]:
+    match [size, size] if isinstance(size, int) else size:
+        case [int(height), int(width)] if bool not in {type(height), type(width)}:
+            if min(height, width) >= 1:
+                return height, width
+    raise SuiteError(
+        f"scorer clip_fid: size = {size!r} is neither a number of pixels nor [height, width]",
+        option="size",
+    )

@@ -1,0 +1,164 @@
+"""The CLIP score: how well images fit their captions, by OpenAI's CLIP ViT-B/32."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_mlperf import EnvironmentFault, RunError, UnavailableError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MODEL = "openai/clip-vit-base-patch32"
+"""Name on the Hugging Face Hub of the weights that open_clip calls ViT-B-32 "openai"."""
+
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+TOKENIZER, WHOLE_TOKENIZER = ("vocab.json", "merges.txt"), "tokenizer.json"
+"""Either both of the former, or the latter."""
+
+MEAN = (0.48145466, 0.4578275, 0.40821073)
+STD = (0.26862954, 0.26130258, 0.27577711)
+"""Of red, green and blue on the scale 0-1, as CLIP was trained."""
+
+
+def look_for_clip(folder: Path) -> None:
+    """Check that a folder has what `ClipScores` loads; reads nothing.
+
+    Raises:
+        UnavailableError: The folder or one of its files is not here.
+    """
+    missing = [
+        " or ".join(names)
+        for names in (("config.json",), WEIGHTS, *((each, WHOLE_TOKENIZER) for each in TOKENIZER))
+        if not any((folder / name).is_file() for name in names)
+    ]
+    if missing:
+        raise UnavailableError(
+            f"{folder}: this folder lacks {' and '.join(missing)}; put the files of {MODEL} from "
+            "the Hugging Face Hub there, or set the scorer's clip to the folder that has them"
+        )
+
+
+class ClipScores:
+    """100 x the cosine between the embeddings of each image and of its caption.
+
+    As MLPerf's reference computes it with open_clip (text_to_image/tools/clip/clip_encoder.py of
+    https://github.com/mlcommons/inference): the image is resized to 224 pixels by bicubic
+    interpolation and cropped at the centre, the caption is unescaped and cut to 77 tokens; the
+    score is not clipped at 0. Two things differ: images are scored in batches, which changes the
+    last digits of float32, and captions whose characters were decoded wrongly are not mended, as
+    open_clip does with the library ftfy. The official captions have none.
+    """
+
+    def __init__(self, folder: Path, *, device: str) -> None:
+        """Load model and tokenizer from a folder, never from the network.
+
+        Args:
+            folder: Configuration, weights and tokenizer in Hugging Face's files.
+            device: Where torch computes, "cpu" or "cuda".
+        """
+        look_for_clip(folder)
+        try:
+            import PIL.Image  # noqa: F401 - so that all are missed at once
+            import torch
+            from transformers import CLIPModel, CLIPTokenizer
+        except ImportError as error:
+            raise EnvironmentFault(
+                f"scorer clip_fid needs {error.name}, which is not installed; "
+                "try: pip install 'pytest-mlperf[diffusion]'"
+            ) from error
+        _check_kind(folder)
+        try:
+            model, report = CLIPModel.from_pretrained(
+                folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
+            )
+            self._tokenizer: Any = CLIPTokenizer.from_pretrained(folder, local_files_only=True)
+        except Exception as error:  # what transformers raises depends on what is wrong
+            first = str(error).strip().partition("\n")[0]
+            raise _broken(folder, f"transformers cannot load it ({first})") from error
+        if missing := sorted({*report["missing_keys"], *map(str, report["mismatched_keys"])}):
+            raise _broken(folder, f"{len(missing)} weights are missing, first {missing[0]!r}")
+        self._model: Any = model.eval().to(device)
+        self._device = device
+        self._side = int(model.config.vision_config.image_size)
+        self._tokens = int(model.config.text_config.max_position_embeddings)
+
+    def __call__(self, images: NDArray[np.uint8], captions: Sequence[str]) -> NDArray[np.float64]:
+        """Score images against their captions.
+
+        Args:
+            images: Shape (images, height, width, 3): red, green, blue.
+            captions: As many.
+
+        Returns:
+            Shape (images,): scores from -100 to 100.
+        """
+        import numpy as np
+        import torch
+
+        texts = self._tokenizer(
+            [html.unescape(html.unescape(caption)).strip() for caption in captions],
+            padding=True,
+            truncation=True,
+            max_length=self._tokens,
+            return_tensors="pt",
+        )
+        pixels = np.stack([preprocess(image, self._side) for image in images])
+        with torch.inference_mode():
+            embeddings = self._model(
+                input_ids=texts["input_ids"].to(self._device),
+                attention_mask=texts["attention_mask"].to(self._device),
+                pixel_values=torch.from_numpy(pixels).to(self._device),
+            )
+            cosines = (embeddings.image_embeds * embeddings.text_embeds).sum(dim=-1).cpu().numpy()
+        return 100 * np.asarray(cosines, np.float64)
+
+
+def preprocess(image: NDArray[np.uint8], side: int) -> NDArray[np.float32]:
+    """Return what CLIP takes of an image.
+
+    Its shorter side is resized to `side` pixels by Pillow's bicubic filter, the longer one in
+    proportion and rounded down; then it is cropped at the centre and normalised.
+
+    Args:
+        image: Shape (height, width, 3).
+        side: Height and width of the result.
+
+    Returns:
+        Shape (3, side, side).
+    """
+    import numpy as np
+    from PIL import Image
+
+    height, width, _ = image.shape
+    shorter = min(height, width)
+    new_height, new_width = side * height // shorter, side * width // shorter
+    resized = Image.fromarray(image).resize((new_width, new_height), Image.Resampling.BICUBIC)
+    top, left = round((new_height - side) / 2), round((new_width - side) / 2)
+    cropped = np.asarray(resized)[top : top + side, left : left + side]
+    levels = cropped.transpose(2, 0, 1).astype(np.float32) / np.float32(255)
+    mean, std = np.array([MEAN, STD], np.float32)[:, :, None, None]
+    return np.ascontiguousarray((levels - mean) / std)
+
+
+def _check_kind(folder: Path) -> None:
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+    except ValueError as error:
+        raise _broken(folder, f"config.json is no JSON ({error})") from error
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind != "clip":
+        raise _broken(folder, f"its model_type is {kind!r}, not 'clip'")
+
+
+def _broken(folder: Path, defect: str) -> RunError:
+    return RunError(
+        "scorer",
+        f"{folder}: is no complete CLIP model: {defect}; get the files of {MODEL} from the Hugging "
+        "Face Hub again",
+    )

@@ -1,0 +1,358 @@
+"""The Inception network whose features the FID compares, with the weights of the original one."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_mlperf import EnvironmentFault, RunError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conv:
+    """A convolution without bias, then batch normalisation, then ReLU.
+
+    Attributes:
+        name: What the names of its weights begin with.
+        channels: Of its output.
+        kernel: Height and width.
+        stride: In both directions.
+        padding: Rows and columns of zeros on each side.
+    """
+
+    name: str
+    channels: int
+    kernel: tuple[int, int]
+    stride: int
+    padding: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Pooling over 3 x 3 pixels.
+
+    Attributes:
+        kind: "reduce" is the maximum at stride 2; "maximum" and "average" keep the size, and do
+            not count what lies beyond the edge.
+    """
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Paths from the same input, whose channels are put one after the other."""
+
+    paths: tuple[Layers, ...]
+
+
+Layers = tuple[Conv | Pool | Fork, ...]
+"""One after the other."""
+
+
+def conv(name: str, channels: int, height: int = 1, width: int | None = None) -> Conv:
+    """Return a convolution that keeps the size; where no width is given the kernel is a square."""
+    kernel = height, height if width is None else width
+    padding = kernel[0] // 2, kernel[1] // 2
+    return Conv(name=name, channels=channels, kernel=kernel, stride=1, padding=padding)
+
+
+def shrink(name: str, channels: int, *, stride: int = 2) -> Conv:
+    """Return a convolution over 3 x 3 pixels that stays within the image."""
+    return Conv(name=name, channels=channels, kernel=(3, 3), stride=stride, padding=(0, 0))
+
+
+def _block_a(name: str, pooled: int) -> Fork:
+    return Fork(
+        (
+            (conv(f"{name}.branch1x1", 64),),
+            (conv(f"{name}.branch5x5_1", 48), conv(f"{name}.branch5x5_2", 64, 5)),
+            (
+                conv(f"{name}.branch3x3dbl_1", 64),
+                conv(f"{name}.branch3x3dbl_2", 96, 3),
+                conv(f"{name}.branch3x3dbl_3", 96, 3),
+            ),
+            (Pool("average"), conv(f"{name}.branch_pool", pooled)),
+        )
+    )
+
+
+def _block_b(name: str) -> Fork:
+    return Fork(
+        (
+            (shrink(f"{name}.branch3x3", 384),),
+            (
+                conv(f"{name}.branch3x3dbl_1", 64),
+                conv(f"{name}.branch3x3dbl_2", 96, 3),
+                shrink(f"{name}.branch3x3dbl_3", 96),
+            ),
+            (Pool("reduce"),),
+        )
+    )
+
+
+def _block_c(name: str, inner: int) -> Fork:
+    return Fork(
+        (
+            (conv(f"{name}.branch1x1", 192),),
+            (
+                conv(f"{name}.branch7x7_1", inner),
+                conv(f"{name}.branch7x7_2", inner, 1, 7),
+                conv(f"{name}.branch7x7_3", 192, 7, 1),
+            ),
+            (
+                conv(f"{name}.branch7x7dbl_1", inner),
+                conv(f"{name}.branch7x7dbl_2", inner, 7, 1),
+                conv(f"{name}.branch7x7dbl_3", inner, 1, 7),
+                conv(f"{name}.branch7x7dbl_4", inner, 7, 1),
+                conv(f"{name}.branch7x7dbl_5", 192, 1, 7),
+            ),
+            (Pool("average"), conv(f"{name}.branch_pool", 192)),
+        )
+    )
+
+
+def _block_d(name: str) -> Fork:
+    return Fork(
+        (
+            (conv(f"{name}.branch3x3_1", 192), shrink(f"{name}.branch3x3_2", 320)),
+            (
+                conv(f"{name}.branch7x7x3_1", 192),
+                conv(f"{name}.branch7x7x3_2", 192, 1, 7),
+                conv(f"{name}.branch7x7x3_3", 192, 7, 1),
+                shrink(f"{name}.branch7x7x3_4", 192),
+            ),
+            (Pool("reduce"),),
+        )
+    )
+
+
+def _block_e(name: str, pool: str) -> Fork:
+    def cross(stem: str) -> Fork:
+        return Fork(((conv(f"{stem}a", 384, 1, 3),), (conv(f"{stem}b", 384, 3, 1),)))
+
+    return Fork(
+        (
+            (conv(f"{name}.branch1x1", 320),),
+            (conv(f"{name}.branch3x3_1", 384), cross(f"{name}.branch3x3_2")),
+            (
+                conv(f"{name}.branch3x3dbl_1", 448),
+                conv(f"{name}.branch3x3dbl_2", 384, 3),
+                cross(f"{name}.branch3x3dbl_3"),
+            ),
+            (Pool(pool), conv(f"{name}.branch_pool", 192)),
+        )
+    )
+
+
+NETWORK: Layers = (
+    shrink("Conv2d_1a_3x3", 32),
+    shrink("Conv2d_2a_3x3", 32, stride=1),
+    conv("Conv2d_2b_3x3", 64, 3),
+    Pool("reduce"),
+    conv("Conv2d_3b_1x1", 80),
+    shrink("Conv2d_4a_3x3", 192, stride=1),
+    Pool("reduce"),
+    _block_a("Mixed_5b", 32),
+    _block_a("Mixed_5c", 64),
+    _block_a("Mixed_5d", 64),
+    _block_b("Mixed_6a"),
+    _block_c("Mixed_6b", 128),
+    _block_c("Mixed_6c", 160),
+    _block_c("Mixed_6d", 160),
+    _block_c("Mixed_6e", 192),
+    _block_d("Mixed_7a"),
+    _block_e("Mixed_7b", "average"),
+    # The original network pools the last block by the maximum, unlike the paper.
+    _block_e("Mixed_7c", "maximum"),
+)
+"""Sources: C. Szegedy et al., "Rethinking the Inception architecture for computer vision", 2016, as
+TensorFlow's model of 2015-12-05 built it; FIDInception* in text_to_image/tools/fid/inception.py of
+https://github.com/mlcommons/inference.
+"""
+
+
+def shapes(layers: Layers, channels: int) -> tuple[dict[str, tuple[int, ...]], int]:
+    """Return name and shape of every weight of layers, and the channels of its output."""
+    weights: dict[str, tuple[int, ...]] = {}
+    for layer in layers:
+        if isinstance(layer, Conv):
+            weights[f"{layer.name}.conv.weight"] = (layer.channels, channels, *layer.kernel)
+            for part in ("weight", "bias", "running_mean", "running_var"):
+                weights[f"{layer.name}.bn.{part}"] = (layer.channels,)
+            channels = layer.channels
+        elif isinstance(layer, Fork):
+            parts = [shapes(path, channels) for path in layer.paths]
+            channels = sum(width for _, width in parts)
+            for part_shapes, _ in parts:
+                weights |= part_shapes
+    return weights, channels
+
+
+FILE = "pt_inception-2015-12-05-6726825d.pth"
+"""The weights that the reference fetches."""
+
+ADVICE = f"get {FILE} from the release fid_weights of the project pytorch-fid"
+
+SIDE = 299
+"""Pixels that the network takes in height and width."""
+
+EPSILON = 1e-3
+"""What TensorFlow's batch normalisation adds to the variance."""
+
+CLASSIFIER = {"fc.weight": (1008, 2048), "fc.bias": (1008,)}
+"""In the file, and not used."""
+
+COUNTER = ".bn.num_batches_tracked"
+"""Weights saved by later versions of torch have it; it does not change the result."""
+
+
+def compute(layers: Layers, x: Any, weights: Mapping[str, Any]) -> Any:
+    """Send a tensor of shape (images, channels, height, width) through layers."""
+    import torch
+    from torch.nn import functional
+
+    for layer in layers:
+        if isinstance(layer, Conv):
+            bn = (f"{layer.name}.bn.{part}" for part in ("running_mean", "running_var"))
+            x = functional.conv2d(
+                x, weights[f"{layer.name}.conv.weight"], stride=layer.stride, padding=layer.padding
+            )
+            x = functional.batch_norm(
+                x,
+                *(weights[name] for name in bn),
+                weight=weights[f"{layer.name}.bn.weight"],
+                bias=weights[f"{layer.name}.bn.bias"],
+                eps=EPSILON,
+            ).relu_()
+        elif isinstance(layer, Fork):
+            x = torch.cat([compute(path, x, weights) for path in layer.paths], 1)
+        elif layer.kind == "average":
+            x = functional.avg_pool2d(x, 3, stride=1, padding=1, count_include_pad=False)
+        elif layer.kind == "maximum":
+            x = functional.max_pool2d(x, 3, stride=1, padding=1)
+        else:
+            x = functional.max_pool2d(x, 3, stride=2)
+    return x
+
+
+class InceptionFeatures:
+    """The 2048 features of each image that pytorch-fid takes, after the last average pooling."""
+
+    def __init__(self, file: Path, *, device: str) -> None:
+        """Load the weights.
+
+        Args:
+            file: Weights with the names of `FILE`.
+            device: Where torch computes, "cpu" or "cuda".
+        """
+        check_device(device)
+        self._weights = {name: each.to(device) for name, each in load_weights(file).items()}
+        self._device = device
+
+    def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """Return the features of images.
+
+        Args:
+            images: Shape (images, height, width, 3): red, green, blue.
+
+        Returns:
+            Shape (images, 2048).
+        """
+        import numpy as np
+        import torch
+        from torch.nn import functional
+
+        with torch.inference_mode():
+            x = torch.from_numpy(images).to(self._device).permute(0, 3, 1, 2).float() / 255
+            x = functional.interpolate(x, size=(SIDE, SIDE), mode="bilinear", align_corners=False)
+            x = compute(NETWORK, 2 * x - 1, self._weights)
+            features = functional.adaptive_avg_pool2d(x, 1).flatten(1).cpu().numpy()
+        return np.asarray(features, np.float64)
+
+
+def check_device(device: str) -> None:
+    """Check that torch is installed and finds a device."""
+    try:
+        import torch
+    except ImportError as error:
+        raise EnvironmentFault(
+            "scorer clip_fid needs torch, which is not installed; "
+            "try: pip install 'pytest-mlperf[diffusion]'"
+        ) from error
+    if device == "cuda" and not torch.cuda.is_available():
+        raise EnvironmentFault(
+            'scorer clip_fid: device = "cuda", but torch finds no such device here; install a '
+            'torch build for this GPU, or set device = "cpu"'
+        )
+
+
+def load_weights(file: Path) -> dict[str, Any]:
+    """Return the tensors that the network uses, by name; nothing in the file is run as code.
+
+    A name that ends in "-" and hex digits before its suffix, as the official one, says how the
+    file's SHA-256 begins: that is checked.
+    """
+    import torch
+
+    _check_name(file)
+    try:
+        # Only files of the newer, zipped form can be mapped; the official one is of the older.
+        weights = torch.load(
+            file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
+        )
+    except Exception as error:  # torch raises what its readers of zip, pickle and storage raise
+        first = str(error).partition("\n")[0]
+        raise RunError(
+            "scorer", f"{file}: torch cannot read these weights ({first}); {ADVICE}"
+        ) from error
+    if not isinstance(weights, Mapping):
+        raise RunError(
+            "scorer", f"{file}: holds a {type(weights).__name__}, not weights by name; {ADVICE}"
+        )
+    expected, _ = shapes(NETWORK, 3)
+    if defect := _defect(weights, expected | CLASSIFIER):
+        raise RunError(
+            "scorer", f"{file}: is not the Inception network of the FID: {defect}; {ADVICE}"
+        )
+    return {name: weights[name] for name in expected}
+
+
+def _defect(weights: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]]) -> str | None:
+    import torch
+
+    if missing := [name for name in expected if name not in weights]:
+        return f"{len(missing)} of {len(expected)} weights are missing, first {missing[0]!r}"
+    for name, value in weights.items():
+        if name not in expected and not str(name).endswith(COUNTER):
+            return f"it has {name!r} besides"
+        if not isinstance(value, torch.Tensor):
+            return f"{name!r} is a {type(value).__name__}, no tensor"
+        if name in expected and (*value.shape,) != expected[name]:
+            return f"{name!r} has shape {(*value.shape,)}, not {expected[name]}"
+        if name in expected and value.dtype != torch.float32:
+            return f"{name!r} is of type {value.dtype}, not torch.float32"
+    return None
+
+
+def _check_name(file: Path) -> None:
+    named = re.search(r"-([0-9a-f]{8,64})\.\w+$", file.name)
+    if named is None:
+        return
+    with file.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    if not digest.startswith(named[1]):
+        raise RunError(
+            "scorer",
+            f"{file}: its SHA-256 begins with {digest[: len(named[1])]}, not with {named[1]} as "
+            f"its name says: the file is damaged or incomplete; {ADVICE}",
+        )

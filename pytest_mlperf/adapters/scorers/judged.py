@@ -1,0 +1,261 @@
+"""Score answers by a language model that judges them, at a server that the user runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pytest_mlperf import RunError, Scores, SuiteError, UnavailableError
+from pytest_mlperf.adapters.connections import Connections, Exchange, NoConnection, library
+from pytest_mlperf.adapters.scorers import require_choice, require_outputs
+from pytest_mlperf.adapters.scorers import text as language
+from pytest_mlperf.extension import text_of
+
+PLACES = ("question", "ground_truth", "llm_answer")
+
+ATTACHED = "text"
+ANSWERS = ("attached", "text", "tokens")
+
+PROMPT = """\
+Grade an answer to a question. It is correct only if it states everything that the right answer
+states, with the same names, numbers and dates, in whatever words; an answer that is empty or
+undecided is wrong.
+
+Question: {question}
+Right answer: {ground_truth}
+Answer to grade: {llm_answer}
+
+Reply with JSON alone: {{"correct": true}} or {{"correct": false}}
+"""
+
+FENCE = "```"
+
+LARGEST_REPLY = 1 << 20
+"""Bytes of a reply: it has 1,024 tokens at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedOptions:
+    """Who judges, and how it is asked.
+
+    Attributes:
+        url: Where chats are completed, as "http://127.0.0.1:8000/v1/chat/completions".
+        judge: Name that the server knows the judging model by.
+        template: File of the prompt, in which `{question}`, `{ground_truth}` and `{llm_answer}` are
+            replaced; `{{` and `}}` are braces. None is a prompt of this project.
+        timeout: Seconds that one judgement may take, from its connection to its last byte.
+        at_a_time: Judgements under way at once.
+        answers: "attached" judges what the engine attached as "text"; "text" outputs that are
+            UTF-8, and "tokens" those that are token ids.
+        tokenizer: Folder of the tokenizer that decodes tokens, where that is not the model's.
+        dtype: Type of the token ids in an output, little-endian: "int32" or "int64".
+    """
+
+    url: str
+    judge: str
+    template: str | None = None
+    answers: str = "attached"
+    tokenizer: str | None = None
+    dtype: str = "int64"
+    timeout: float = 60.0
+    at_a_time: int = 8
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise SuiteError(
+                f"scorer judged: url = {self.url!r} must begin with http:// or https://",
+                option="url",
+            )
+        if self.at_a_time < 1 or not self.timeout > 0:
+            raise SuiteError("scorer judged: timeout must be above 0 and at_a_time at least 1")
+        require_choice("judged", "answers", self.answers, ANSWERS)
+
+
+class JudgedScorer:
+    """Asks a server whether each answer says what the right one says.
+
+    Metric "judged": 100 where the judge says so, else 0; their mean, in per cent. It is the opinion
+    of the model that was given, and no score of MLPerf's: that names its judge, Llama 3.1 8B
+    Instruct, and its prompt, which `template` can bring; the gate on "accuracy" stays undecided.
+    As in MLPerf's script a reply without JSON and a request that fails count as wrong, and whatever
+    is true to Python is right, the text "false" too. "unjudged" counts the requests that failed;
+    where every request fails it is an error.
+
+    Source: e2e-rag/accuracy_eval.py of https://github.com/mlcommons/inference, for how replies are
+    read.
+    """
+
+    metrics = ("judged", "unjudged")
+    libraries = ("httptools",)
+    optional_libraries = ("tokenizers", "transformers")
+
+    options: ClassVar[type] = JudgedOptions
+
+    def __init__(
+        self,
+        *,
+        model: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Read the prompt.
+
+        Args:
+            model: Folder of the model that has answered, for its tokenizer; another judges.
+            options: Those of `JudgedOptions`.
+        """
+        self._asked = asked = JudgedOptions(**options)
+        self.artefacts = (ATTACHED,) if asked.answers == "attached" else ()
+        self._decoder = None
+        if asked.answers == "tokens":
+            decoded = language.DecoderOptions(tokenizer=asked.tokenizer, dtype=asked.dtype)
+            self._decoder = language.Decoder.of("judged", model, decoded)
+        self._prompt = PROMPT
+        if self._asked.template is not None:
+            try:
+                self._prompt = Path(self._asked.template).read_text("utf-8")
+            except OSError as error:
+                raise UnavailableError(
+                    f"scorer judged: template {self._asked.template} cannot be read "
+                    f"({error.strerror}); set it to a text file, or leave it out"
+                ) from error
+        try:
+            self._prompt.format(**dict.fromkeys(PLACES, ""))
+        except (KeyError, IndexError, ValueError, AttributeError) as error:
+            raise SuiteError(
+                f"scorer judged: template has another place than {', '.join(PLACES)}, or a single "
+                f"brace ({error}); write {{{{ and }}}} for braces",
+                option="template",
+            ) from None
+
+    def require(self) -> None:
+        """Look for what asks a server, and for what decodes tokens."""
+        library("scorer judged", "scoring")
+        if self._decoder:
+            self._decoder.require()
+
+    def score(
+        self,
+        outputs: Sequence[bytes],
+        references: Sequence[Mapping[str, str]],
+        artefacts: Sequence[Mapping[str, bytes]] = (),
+    ) -> Scores:
+        """Have answers judged.
+
+        Args:
+            outputs: Of each sample what the log has: its answer, where that is not attached.
+            references: Of each sample a table with `question` and `answer`, the right one.
+            artefacts: Of each sample its answer, UTF-8, as "text", where that is attached.
+
+        Returns:
+            The metric of the class.
+        """
+        require_outputs("judged", outputs, references)
+        answers = self._answers(outputs, artefacts)
+        prompts = [
+            self._filled(place, reference, answer)
+            for place, (reference, answer) in enumerate(zip(references, answers, strict=True))
+        ]
+        replies = asyncio.run(self._replies(prompts))
+        failures = [reply for reply in replies if isinstance(reply, Exception)]
+        if len(failures) == len(replies):
+            raise RunError(
+                "scorer",
+                f"scorer judged: no judgement came from {self._asked.url}: "
+                f"{text_of(failures[0])}; start "
+                "the server, or correct url and judge",
+            )
+        right = [100.0 if isinstance(one, str) and verdict(one) else 0.0 for one in replies]
+        return Scores(
+            per_sample={"judged": right},
+            aggregate={"judged": sum(right) / len(right), "unjudged": float(len(failures))},
+            lower=frozenset({"unjudged"}),
+        )
+
+    def _answers(
+        self, outputs: Sequence[bytes], artefacts: Sequence[Mapping[str, bytes]]
+    ) -> list[str]:
+        if self._decoder:
+            return self._decoder.decode(outputs).texts
+        texts = outputs if self._asked.answers == "text" else [one[ATTACHED] for one in artefacts]
+        return [text.decode("utf-8", "replace") for text in texts]
+
+    def _filled(self, place: int, reference: Mapping[str, str], answer: str) -> str:
+        try:
+            question, truth = reference["question"], reference["answer"]
+        except (KeyError, TypeError):
+            raise RunError(
+                "scorer",
+                f"scorer judged: the reference of sample {place} is no table with question and "
+                "answer; let the data set's reference(index) return one",
+            ) from None
+        return self._prompt.format(question=question, ground_truth=truth, llm_answer=answer)
+
+    async def _replies(self, prompts: Sequence[str]) -> list[str | Exception]:
+        connections = Connections(self._asked.url, keeps=False)
+        room = asyncio.Semaphore(self._asked.at_a_time)
+        await connections.open()
+        try:
+            return await asyncio.gather(
+                *(self._reply(prompt, connections, room) for prompt in prompts)
+            )
+        finally:
+            await connections.close()
+
+    async def _reply(
+        self, prompt: str, connections: Connections, room: asyncio.Semaphore
+    ) -> str | Exception:
+        asked = {
+            "model": self._asked.judge,
+            "messages": [{"role": "user", "content": prompt}],
+            "temperature": 0.0,
+            "max_tokens": 1024,
+        }
+        body = json.dumps(asked).encode()
+        head = (
+            f"POST {connections.path} HTTP/1.1\r\nHost: {connections.host}\r\n"
+            "User-Agent: pytest-mlperf\r\nAccept-Encoding: identity\r\nConnection: close\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        reply = _Reply()
+        try:
+            async with room, asyncio.timeout(self._asked.timeout):
+                await connections.ask(head.encode() + body, reply)
+            return str(json.loads(reply.content)["choices"][0]["message"]["content"])
+        except TimeoutError:
+            return TimeoutError(f"no whole reply within timeout = {self._asked.timeout:g} s")
+        except (NoConnection, OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            return error
+
+
+class _Reply(Exchange):
+    """A reply as it comes; a redirect is none."""
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+
+    def head(self, status: int, kind: str, packing: str) -> None:  # noqa: ARG002 - JSON or wrong
+        if status != 200:
+            raise ValueError(f"HTTP {status}")
+
+    def data(self, data: bytes) -> None:
+        self.content += data
+        if len(self.content) > LARGEST_REPLY:
+            raise ValueError(f"a reply of more than {LARGEST_REPLY >> 20} MiB")
+
+    def end(self) -> None:
+        """The reply is whole."""
+
+
+def verdict(reply: str) -> bool:
+    """Return what a judge's reply says of "correct", of its fenced part if it has one."""
+    _, fence, rest = reply.partition(FENCE)
+    fenced, closed, _ = rest.partition(FENCE)
+    text = fenced if fence and closed else reply
+    try:
+        return bool(json.loads(text[text.index("{") : text.rindex("}") + 1]).get("correct", False))
+    except (ValueError, RecursionError):
+        return False

@@ -1,0 +1,184 @@
+"""Score long contexts as MLPerf's Llama 3.1 405B benchmark does: each sample by its own metric."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pytest_mlperf import RunError, Scores
+from pytest_mlperf.adapters.scorers import require_outputs
+from pytest_mlperf.adapters.scorers import text as language
+from pytest_mlperf.adapters.scorers.rouge.punkt import Punkt
+from pytest_mlperf.adapters.scorers.rouge.text import METRICS, f_measures
+
+UUID = re.compile(r"\w{8}-\w{4}-\w{4}-\w{4}-\w{12}")
+DELIMITER = "Answer: "
+
+
+def niah_em(target: str, text: str) -> float:
+    """Score the UUIDs of a text against those of a target, 0 to 100, to 2 digits.
+
+    The first is compared with the first, and so on: by the share of the target's *characters* that
+    stand anywhere in the text's UUID, as the reference has it. So most wrong UUIDs score 100.
+    """
+    answers = UUID.findall(text)
+    if not answers:
+        return 0.0
+    shares = [
+        sum(character.lower() in one.lower() for character in expected) / len(expected)
+        for one, expected in zip(answers, UUID.findall(target), strict=False)
+    ]
+    return float(round(sum(shares) / len(answers) * 100, 2))
+
+
+def qa_em(target: str, text: str) -> float:
+    """Return 100 if what follows the last "Answer: " is in the target, or has an entry of it.
+
+    Entries stand between "|"; in them neither white space nor case counts. As the reference has it
+    the empty answer is in every target, and scores 100.
+    """
+    answer = text.rpartition(DELIMITER)[2]
+    entries = map(_closed, target.split("|"))
+    return 100.0 * (answer in target or any(entry in _closed(answer) for entry in entries))
+
+
+def _closed(text: str) -> str:
+    return re.sub(r"\s+", "", text).lower()
+
+
+MATCHES: Mapping[str, Callable[[str, str], float]] = {"niah_em": niah_em, "qa_em": qa_em}
+ROUGE = "rouge"
+FIELDS = ("metric", "target")
+GRADED_BY = (ROUGE, *MATCHES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongContextOptions(language.DecoderOptions):
+    """How texts are compared.
+
+    Attributes:
+        processes: How many processes score; None takes one per core.
+        punkt: Folder with the Punkt model of English sentences, english in NLTK's package
+            punkt_tab: the reference ends each sentence of answers and targets by a line break.
+            Without it white space stays as it is, which can only matter to a text of `qa_em` whose
+            answer is of several sentences.
+    """
+
+    processes: int | None = 1
+    punkt: str | None = None
+
+
+class LongContextScorer:
+    """Scores each sample by the metric that its data set names; None stands for the other key.
+
+    Metrics, per sample and as the reference prints them over the samples that they apply to:
+
+    - "rougeL" where the sample is graded by "rouge": the F-measure with stemming, 0 to 100.
+    - "exact_match" where it is graded by "niah_em" or "qa_em", 0 to 100. Wrong answers can score
+      100, see `niah_em` and `qa_em`: the reference's rules are kept, since MLPerf's gate is.
+    - "tokens_per_sample" on all: tokens of the output, special ones counted; their mean, to 1
+      digit.
+
+    The means are not rounded. A metric that applies to no sample is left out.
+
+    Source: language/llama3.1-405b/evaluate-accuracy.py of https://github.com/mlcommons/inference.
+    """
+
+    metrics = ("rougeL", "exact_match", "tokens_per_sample")
+    libraries = ("rapidfuzz", "rouge_score")
+    optional_libraries = ("transformers",)
+
+    options: ClassVar[type] = LongContextOptions
+
+    def __init__(self, *, model: str | None, **options: Any) -> None:
+        """Choose how outputs are read.
+
+        Args:
+            model: Folder of the model in Hugging Face's files, for its tokenizer.
+            options: Those of `LongContextOptions`.
+        """
+        asked = LongContextOptions(**options)
+        language.check_processes("long_context", asked.processes)
+        self._decoder = language.Decoder.of("long_context", model, asked)
+        self._processes = asked.processes or len(os.sched_getaffinity(0))
+        self._punkt = asked.punkt and Punkt(scorer="long_context", folder=Path(asked.punkt))
+        if self._punkt:
+            self._punkt.check()
+
+    def require(self) -> None:
+        """Look for what decodes and splits; nothing is imported."""
+        self._decoder.require()
+        if self._punkt:
+            self._punkt.require()
+
+    def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, str]]) -> Scores:
+        """Score generated tokens.
+
+        Args:
+            outputs: The token ids of each sample, of type `dtype`.
+            references: As data set graded gives them, see FIELDS; the metric is one of GRADED_BY.
+
+        Returns:
+            The metrics of the class.
+        """
+        require_outputs("long_context", outputs, references)
+        checked = language.require_tables("long_context", references, FIELDS, "graded")
+        for sample, one in enumerate(checked):
+            if one["metric"] not in GRADED_BY:
+                raise RunError(
+                    "scorer",
+                    f"scorer long_context: the reference of sample {sample} has the metric "
+                    f"{one['metric']!r:.60}, which is none of {', '.join(GRADED_BY)}; correct the "
+                    "data set's table",
+                )
+        decoded = self._decoder.decode(outputs)
+        rows = self._rows(self._texts(decoded.texts), checked)
+        tokens, mean_tokens = language.tokens_per_sample(decoded)
+        return Scores(
+            per_sample={**rows, "tokens_per_sample": tokens},
+            aggregate={
+                **{name: _mean(row) for name, row in rows.items()},
+                "tokens_per_sample": mean_tokens,
+            },
+        )
+
+    def _texts(self, texts: Sequence[str]) -> list[str]:
+        stripped = [text.strip() for text in texts]
+        if not self._punkt:
+            return stripped
+        split = self._punkt.load()
+        return ["\n".join(split(text)) for text in stripped]
+
+    def _rows(
+        self, texts: Sequence[str], references: Sequence[Mapping[str, str]]
+    ) -> dict[str, list[float | None]]:
+        targets = self._texts([one["target"] for one in references])
+        kinds = [one["metric"] for one in references]
+        pairs = list(zip(texts, targets, strict=True))
+        summaries = [pair for pair, kind in zip(pairs, kinds, strict=True) if kind == ROUGE]
+        row = METRICS.index("rougeL")
+        measured = iter(100 * f_measures(*_sides(summaries), processes=self._processes)[row])
+        rows = {
+            "rougeL": [float(next(measured)) if kind == ROUGE else None for kind in kinds],
+            "exact_match": [
+                MATCHES[kind](target, text) if kind in MATCHES else None
+                for (text, target), kind in zip(pairs, kinds, strict=True)
+            ],
+        }
+        return {name: row for name, row in rows.items() if any(one is not None for one in row)}
+
+
+def _sides(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
+    return [text for text, _ in pairs], [target for _, target in pairs]
+
+
+def _mean(row: Sequence[float | None]) -> float:
+    """Return the mean of what is there in pandas' order of rounding, which adds 0 for the rest."""
+    import numpy as np
+
+    total = np.array([one or 0.0 for one in row]).sum()
+    return float(total / sum(one is not None for one in row))

@@ -1,0 +1,110 @@
+"""Score programs that a model wrote as MLPerf's Mixtral 8x7B benchmark does: MBXP, pass@1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pytest_mlperf import Scores, SuiteError
+from pytest_mlperf.adapters.scorers import require_outputs
+from pytest_mlperf.adapters.scorers.code import (
+    FIELDS,
+    Reference,
+    check_running,
+    counted_programs,
+    score_programs,
+)
+from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
+from pytest_mlperf.adapters.scorers.text import (
+    DecoderOptions,
+    TextScorer,
+    check_processes,
+    require_tables,
+    tokens_per_sample,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MbxpOptions(DecoderOptions):
+    """How programs are run.
+
+    Attributes:
+        processes: How many programs run at a time; None takes one per core.
+        run_generated_code: Must be true: whether programs that a model wrote, and nobody has read,
+            are run on this machine. Each runs without network, files of the machine and privileges,
+            with limits on time, memory and processes, and not at all where that cannot be had.
+    """
+
+    processes: int | None = None
+    run_generated_code: bool = False
+
+    def __post_init__(self) -> None:
+        check_processes("mbxp", self.processes)
+        check_running("mbxp", self.run_generated_code)
+        if not self.run_generated_code:
+            raise SuiteError(
+                "scorer mbxp runs programs that the model wrote, which nobody has read; they run "
+                "in a sandbox without network, files and privileges, or not at all; allow it with "
+                "the scorer's option run_generated_code = true",
+                option="run_generated_code",
+            )
+
+
+class MbxpScorer(TextScorer[MbxpOptions]):
+    """Runs the program in each output with its test, each in a sandbox of its own.
+
+    Metrics, per sample and over all samples:
+
+    - "mbxp": 100 where the program passes, else 0; their mean, not rounded. None where the program
+      is in a language that MLPerf's reference does not run: it does not count.
+    - "tokens_per_sample": tokens of the output, special ones counted; their mean, to 1 digit.
+
+    Source: language/mixtral-8x7b/evaluate-accuracy.py and evaluate_mbxp.py of
+    https://github.com/mlcommons/inference.
+    """
+
+    metrics = ("mbxp", "tokens_per_sample")
+    name: ClassVar[str] = "mbxp"
+    options: ClassVar[type] = MbxpOptions
+
+    def require(self) -> None:
+        """Look for what decodes, and try the sandbox: later both would cost an accuracy pass."""
+        super().require()
+        require_sandbox()
+
+    def score(self, outputs: Sequence[bytes], references: Sequence[Reference]) -> Scores:
+        """Score generated tokens by running them.
+
+        Args:
+            outputs: The token ids of each sample, of type `dtype`.
+            references: As data set mixtral gives them for MBXP, see FIELDS; "target" is the test.
+
+        Returns:
+            The metrics of the class; without "mbxp" where no program counts.
+        """
+        require_outputs("mbxp", outputs, references)
+        checked = require_tables(
+            "mbxp",
+            references,
+            FIELDS,
+            "mixtral with only the rows of MBXP, or let reference(index) return what it does for "
+            "them",
+        )
+        decoded = self._decoder.decode(outputs)
+        tokens, mean_tokens = tokens_per_sample(decoded)
+        counted = counted_programs(checked)
+        right = score_programs(
+            [decoded.texts[sample] for sample in counted],
+            [checked[sample] for sample in counted],
+            processes=self._asked.processes,
+        )
+        row: list[float | None] = [None] * len(checked)
+        for sample, one in zip(counted, right, strict=True):
+            row[sample] = 100.0 * one
+        rows: dict[str, Sequence[float | None]] = {"mbxp": row} if counted else {}
+        means = {"mbxp": 100.0 * sum(right) / len(right)} if counted else {}
+        return Scores(
+            per_sample={**rows, "tokens_per_sample": tokens},
+            aggregate={**means, "tokens_per_sample": mean_tokens},
+        )

@@ -1,0 +1,190 @@
+"""Score the mix of MLPerf's Mixtral 8x7B benchmark: each part by its own metrics."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pytest_mlperf import RunError, Scores
+from pytest_mlperf.adapters.scorers import code as programs
+from pytest_mlperf.adapters.scorers import require_outputs
+from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
+from pytest_mlperf.adapters.scorers.rouge.text import METRICS, f_measures
+from pytest_mlperf.adapters.scorers.text import (
+    DecoderOptions,
+    TextScorer,
+    check_processes,
+    is_right,
+    text_defect,
+    tokens_per_sample,
+)
+
+FIELDS = {
+    "OpenOrca": ("target",),
+    "GSM8K": ("target",),
+    "MBXP": programs.FIELDS,
+}
+"""For each part what a reference must have besides "dataset", as text."""
+
+Row = list[float | None]
+Part = tuple[dict[str, Row], dict[str, float]]
+"""Scores per sample, and over all samples of the part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtralOptions(DecoderOptions):
+    """How outputs are scored.
+
+    Attributes:
+        processes: How many processes score; None takes one per core.
+        run_generated_code: Whether what the model wrote is run on this machine. MLPerf's gate needs
+            it; without it MBXP is not scored.
+    """
+
+    processes: int | None = 1
+    run_generated_code: bool = False
+
+    def __post_init__(self) -> None:
+        check_processes("mixtral", self.processes)
+        programs.check_running("mixtral", self.run_generated_code)
+
+
+class MixtralScorer(TextScorer[MixtralOptions]):
+    """Scores each sample by the metrics of the part that it is of; None stands for the others.
+
+    Metrics, per sample and as the reference prints them over the samples that they apply to:
+
+    - "rouge1", "rouge2", "rougeL" on OpenOrca: as scorer rouge; their mean, to 4 digits.
+    - "gsm8k" on GSM8K: as scorer gsm8k; the mean, not rounded.
+    - "mbxp" on MBXP, only with `run_generated_code`: 100 where the program that the model wrote
+      passes its tests, else 0; the mean, not rounded.
+    - "tokens_per_sample" on all: tokens of the output, special ones counted; their mean, to 1
+      digit. MLPerf's reference gives no end of the sequence, so an engine should not either.
+
+    A metric that applies to no sample is left out. Without "mbxp" MLPerf's gate for this workload
+    is not decided, since one of its five scores is missing; it fails by any of the others.
+
+    Source: language/mixtral-8x7b/evaluate-accuracy.py of https://github.com/mlcommons/inference.
+    """
+
+    metrics = (*METRICS, "gsm8k", "mbxp", "tokens_per_sample")
+    libraries = ("rapidfuzz", "rouge_score")
+
+    name: ClassVar[str] = "mixtral"
+    options: ClassVar[type] = MixtralOptions
+
+    @staticmethod
+    def left_out(options: Mapping[str, Any]) -> dict[str, str]:
+        """Return the metrics that options leave out, with the option that gives each."""
+        runs = options.get("run_generated_code", False)
+        return {} if runs else {"mbxp": "run_generated_code = true"}
+
+    def require(self) -> None:
+        """Look for what decodes, and try the sandbox: later both would cost an accuracy pass."""
+        super().require()
+        if self._asked.run_generated_code:
+            require_sandbox()
+
+    def score(self, outputs: Sequence[bytes], references: Sequence[programs.Reference]) -> Scores:
+        """Score generated tokens.
+
+        Args:
+            outputs: The token ids of each sample, of type `dtype`.
+            references: As data set mixtral gives them, see FIELDS.
+
+        Returns:
+            The metrics of the class.
+        """
+        checked = _check(outputs, references)
+        decoded = self._decoder.decode(outputs)
+        tokens, mean_tokens = tokens_per_sample(decoded)
+        per_sample: dict[str, Sequence[float | None]] = {}
+        aggregate: dict[str, float] = {}
+        for rows, means in (
+            self._open_orca(decoded.texts, checked),
+            _gsm8k(decoded.texts, checked),
+            self._mbxp(decoded.texts, checked),
+        ):
+            per_sample |= rows
+            aggregate |= means
+        return Scores(
+            per_sample={**per_sample, "tokens_per_sample": tokens},
+            aggregate={**aggregate, "tokens_per_sample": mean_tokens},
+        )
+
+    def _open_orca(self, texts: Sequence[str], references: Sequence[programs.Reference]) -> Part:
+        import numpy as np
+
+        samples = _samples("OpenOrca", references)
+        if not samples:
+            return {}, {}
+        measured = f_measures(
+            [texts[sample].strip() for sample in samples],
+            [references[sample]["target"] for sample in samples],
+            processes=self._asked.processes or len(os.sched_getaffinity(0)),
+        )
+        rows = dict(zip(METRICS, (100 * measured).tolist(), strict=True))
+        means = {
+            name: float(round(np.mean(values) * 100, 4))
+            for name, values in zip(METRICS, measured, strict=True)
+        }
+        return {name: _spread(samples, row, len(texts)) for name, row in rows.items()}, means
+
+    def _mbxp(self, texts: Sequence[str], references: Sequence[programs.Reference]) -> Part:
+        samples = programs.counted_programs(references)
+        if not samples or not self._asked.run_generated_code:
+            return {}, {}
+        right = programs.score_programs(
+            [texts[sample] for sample in samples],
+            [references[sample] for sample in samples],
+            processes=self._asked.processes,
+        )
+        return _shares("mbxp", samples, right, len(texts))
+
+
+def _gsm8k(texts: Sequence[str], references: Sequence[programs.Reference]) -> Part:
+    samples = _samples("GSM8K", references)
+    right = [is_right(texts[sample], references[sample]["target"]) for sample in samples]
+    return _shares("gsm8k", samples, right, len(texts))
+
+
+def _shares(metric: str, samples: Sequence[int], right: Sequence[bool], total: int) -> Part:
+    if not samples:
+        return {}, {}
+    row = _spread(samples, [100.0 * one for one in right], total)
+    return {metric: row}, {metric: 100.0 * sum(right) / len(right)}
+
+
+def _samples(part: str, references: Sequence[programs.Reference]) -> list[int]:
+    return [sample for sample, one in enumerate(references) if one["dataset"] == part]
+
+
+def _spread(samples: Sequence[int], values: Sequence[float], total: int) -> Row:
+    row: Row = [None] * total
+    for sample, value in zip(samples, values, strict=True):
+        row[sample] = value
+    return row
+
+
+def _check(outputs: Sequence[bytes], references: Sequence[Any]) -> list[programs.Reference]:
+    require_outputs("mixtral", outputs, references)
+    checked = list(references)
+    for sample, reference in enumerate(checked):
+        if defect := _defect(reference):
+            raise RunError(
+                "scorer",
+                f"scorer mixtral: the reference of sample {sample} {defect}; use data set mixtral, "
+                "or let reference(index) return what it does",
+            )
+    return checked
+
+
+def _defect(reference: object) -> str | None:
+    if not isinstance(reference, Mapping):
+        return text_defect(reference, ())
+    part = reference.get("dataset")
+    if not isinstance(part, str) or part not in FIELDS:
+        return f"has the dataset {part!r:.60}, which is none of {', '.join(FIELDS)}"
+    return text_defect(reference, FIELDS[part])

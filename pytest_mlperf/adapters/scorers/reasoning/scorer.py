@@ -1,0 +1,288 @@
+"""Score reasoning as MLPerf's DeepSeek-R1 and gpt-oss-120b benchmarks do: exact match."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pytest_mlperf import EnvironmentFault, RunError, Scores, SuiteError
+from pytest_mlperf.adapters.scorers import require_outputs
+from pytest_mlperf.adapters.scorers import text as language
+from pytest_mlperf.adapters.scorers.code import check_running
+from pytest_mlperf.adapters.scorers.code.livecodebench import Archive, passed_tests
+from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
+from pytest_mlperf.adapters.scorers.reasoning._answers import (
+    boxed,
+    choice,
+    final_choice,
+    final_program,
+    number,
+    program,
+)
+from pytest_mlperf.adapters.scorers.reasoning._mathematics import same_answers
+
+MATHEMATICS, PROGRAMS = "math500", "livecodebench"
+FIELDS = ("metric", "target")
+LIBRARIES = ("sympy", "pylatexenc")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReasoningOptions(language.DecoderOptions):
+    """How outputs are read, and whether programs are run.
+
+    Attributes:
+        has_programs: Whether the data set may have samples of LiveCodeBench, as MLPerf's have.
+            false, of a data set of your own without them, refuses them.
+        run_generated_code: Whether programs that a model wrote, and nobody has read, are run on
+            this machine. Each runs without network, files of the machine and privileges, with
+            limits on time, memory and processes, and not at all where that cannot be had. Without
+            it programs have no score, there is no "exact_match", and MLPerf's gate is not decided.
+        tests: LiveCodeBench's tests, which `run_generated_code` needs: the folder with test.jsonl
+            and its continuations, of livecodebench/code_generation_lite on Hugging Face, or a
+            file. Programs that they have no tests for are wrong. Pickles in them are not executed.
+        processes: How many programs run at a time; None takes one per core.
+    """
+
+    has_programs: bool = True
+    run_generated_code: bool = False
+    tests: str | None = None
+    processes: int | None = None
+
+
+class DeepSeekScorer:
+    r"""Grades each sample by the data set that it is from; None stands for the other parts.
+
+    The part is the first of gpqa, mmlu_pro, math500, aime and livecodebench in the name of a
+    sample's data set, in lower case; another name is an error, as in the reference. Metrics, per
+    sample (100 where the answer is right, else 0) and as the reference prints them:
+
+    - "exact_match" on all; the mean, not rounded. It is left out where a sample is of
+      LiveCodeBench and programs are not run.
+    - The parts by their names: "gpqa" and "mmlu_pro" by the letter after the last "ANSWER",
+      "aime" by the last number in a \boxed{}, "math500" by what is boxed last, compared as
+      PRM800K's grader does it; one whose comparison takes 10 s of processor time or 2 GiB is wrong,
+      where the reference would go on for ever.
+    - "livecodebench", where programs are run: the first block of Python, which has to pass all
+      tests, each within 60 s. A program that takes 20 minutes or 4 GiB is wrong.
+    - "tokens_per_sample" on all: tokens of the output, special ones counted; their mean, not
+      rounded.
+
+    Source: language/deepseek-r1/eval_accuracy.py of https://github.com/mlcommons/inference.
+    """
+
+    metrics: ClassVar[tuple[str, ...]] = (
+        *("exact_match", "gpqa", "mmlu_pro", MATHEMATICS, "aime", PROGRAMS),
+        "tokens_per_sample",
+    )
+    libraries: ClassVar[tuple[str, ...]] = LIBRARIES
+    optional_libraries: ClassVar[tuple[str, ...]] = ("transformers",)
+    options: ClassVar[type] = ReasoningOptions
+
+    name: ClassVar[str] = "deepseek_r1"
+    parts: ClassVar[Mapping[str, str]] = {
+        part: part for part in ("gpqa", "mmlu_pro", MATHEMATICS, "aime", PROGRAMS)
+    }
+    special: ClassVar[bool] = False
+    _choice = staticmethod(choice)
+    _program = staticmethod(program)
+
+    def __init__(self, *, model: str | None, **options: Any) -> None:
+        """Choose how outputs are read.
+
+        Args:
+            model: Folder of the model in Hugging Face's files, for its tokenizer.
+            options: Those of `ReasoningOptions`.
+        """
+        asked = ReasoningOptions(**options)
+        language.check_processes(self.name, asked.processes)
+        check_running(self.name, asked.run_generated_code)
+        if asked.run_generated_code != (asked.tests is not None):
+            raise SuiteError(
+                f"scorer {self.name}: run_generated_code and tests go together: the one allows to "
+                "run programs, the other is the folder of LiveCodeBench's tests; set both, or none",
+                option=("tests", "run_generated_code"),
+            )
+        self._decoder = language.Decoder.of(self.name, model, asked, special=self.special)
+        self._has_programs = asked.has_programs
+        self._processes = asked.processes
+        self._archive = Archive(self.name, asked.tests) if asked.tests is not None else None
+
+    @staticmethod
+    def left_out(options: Mapping[str, Any]) -> dict[str, str]:
+        """Return the metrics that options leave out, with the option that gives each."""
+        if options.get("run_generated_code") or not options.get("has_programs", True):
+            return {}
+        runs = 'run_generated_code = true and tests = "…", LiveCodeBench\'s files'
+        return {"exact_match": runs, PROGRAMS: runs}
+
+    def require(self) -> None:
+        """Look for what decodes and compares; nothing is imported."""
+        self._decoder.require()
+        if missing := [each for each in LIBRARIES if importlib.util.find_spec(each) is None]:
+            raise EnvironmentFault(
+                f"scorer {self.name} needs {' and '.join(missing)}, which are not installed; "
+                "try: pip install 'pytest-mlperf[math]'"
+            )
+        if self._archive:
+            self._archive.files()
+            require_sandbox()
+
+    def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, str]]) -> Scores:
+        """Score generated tokens.
+
+        Args:
+            outputs: The token ids of each sample, of type `dtype`.
+            references: As data set graded gives them: "metric" is the data set's name, "target" the
+                letter, number or formula, or the problem of LiveCodeBench.
+
+        Returns:
+            The metrics of the class.
+        """
+        require_outputs(self.name, outputs, references)
+        checked = language.require_tables(self.name, references, FIELDS, "graded")
+        kinds = [self._part(sample, one["metric"]) for sample, one in enumerate(checked)]
+        decoded = self._decoder.decode(outputs)
+        right = self._grade(kinds, decoded.texts, [one["target"] for one in checked])
+        graded = [kind for kind in self.metrics if kind in kinds and self._grades(kind)]
+        rows = {
+            part: [
+                100.0 * one if kind == part else None
+                for one, kind in zip(right, kinds, strict=True)
+            ]
+            for part in graded
+        }
+        tokens = list(map(float, decoded.tokens))
+        whole = Scores(per_sample={}, aggregate={})
+        if all(map(self._grades, kinds)):
+            whole = self._all([one["metric"].lower() for one in checked], right)
+        return Scores(
+            per_sample={**whole.per_sample, **rows, "tokens_per_sample": tokens},
+            aggregate={
+                **whole.aggregate,
+                **{
+                    part: sum(one or 0.0 for one in row) / kinds.count(part)
+                    for part, row in rows.items()
+                },
+                "tokens_per_sample": sum(tokens) / len(tokens),
+            },
+            whole=whole.whole,
+        )
+
+    def _part(self, sample: int, dataset: str) -> str:
+        part = next((own for key, own in self.parts.items() if key in dataset.lower()), None)
+        where = f"scorer {self.name}: sample {sample} is of the data set {dataset!r:.60}"
+        if part is None:
+            raise RunError(
+                "scorer", f"{where}, which has none of {', '.join(self.parts)} in its name"
+            )
+        if part == PROGRAMS and not self._has_programs:
+            raise RunError(
+                "scorer",
+                f"{where}, but has_programs = false says that there is none with programs; leave "
+                "these samples out, or that option",
+            )
+        return part
+
+    def _grades(self, kind: str) -> bool:
+        return kind != PROGRAMS or self._archive is not None
+
+    def _grade(
+        self, kinds: Sequence[str], texts: Sequence[str], targets: Sequence[str]
+    ) -> list[bool]:
+        """Return which answers are right; a program that is not run is not."""
+        rows = list(zip(kinds, texts, targets, strict=True))
+        programs = [
+            (target, self._program(text)) for kind, text, target in rows if kind == PROGRAMS
+        ]
+        ran = iter(
+            passed_tests(self.name, self._archive, programs, processes=self._processes)
+            if self._archive and programs
+            else [False] * len(programs)
+        )
+        formulas = [(target, boxed(text)) for kind, text, target in rows if kind == MATHEMATICS]
+        pairs = [(target, formula) for target, formula in formulas if target and formula]
+        verdicts = iter(same_answers(pairs))
+        compared = iter(
+            [bool(target and formula) and next(verdicts) for target, formula in formulas]
+        )
+        later = {MATHEMATICS: compared, PROGRAMS: ran}
+        return [
+            next(later[kind]) if kind in later else self._is_right(kind, text, target)
+            for kind, text, target in rows
+        ]
+
+    def _is_right(self, kind: str, text: str, target: str) -> bool:
+        match kind:
+            case "aime":
+                value = number(text)
+                return value is not None and value == _whole_number(target)
+            case "gpqa" | "mmlu_pro":
+                letter = self._choice(text, "A-D" if kind == "gpqa" else "A-J")
+                return letter is not None and letter == target.upper()
+        return False
+
+    def _all(self, names: Sequence[str], right: Sequence[bool]) -> Scores:
+        del names
+        row = [100.0 * one for one in right]
+        return Scores(
+            per_sample={"exact_match": row}, aggregate={"exact_match": sum(row) / len(row)}
+        )
+
+
+class GptOssScorer(DeepSeekScorer):
+    """Grades each sample by the data set that it is from, as scorer deepseek_r1, with differences.
+
+    - Letters are looked for in the final section of harmony's format first: that with which it
+      begins, so the A of "A good choice is C" too; then the first after "Answer". Numbers and what
+      is boxed are looked for in all that the model wrote, its drafts included.
+    - A program is the last block of Python in the final section, else the last block of any kind
+      there, else likewise in all the model wrote.
+    - "exact_match" weighs a sample of aime25 by 1/8, of gpqa_diamond by 1/5 and of
+      livecodebench_v6 by 1/3, the repeats of each question in MLPerf's data set; to 3 digits. A
+      repeat that is missing is not noticed, in the reference neither. Per sample it is 100 where
+      right, times its share of the weights, so that their mean is the score.
+    - "mmlu" in a name is graded as "mmlu_pro".
+    - "tokens_per_sample" is not printed by the reference, though MLPerf has a limit on it.
+
+    The reference counts a sample that a log has twice both times; an accuracy run asks each once.
+
+    Source: language/gpt-oss-120b/eval_mlperf_accuracy.py of https://github.com/mlcommons/inference.
+    """
+
+    name: ClassVar[str] = "gpt_oss"
+    parts: ClassVar[Mapping[str, str]] = {**DeepSeekScorer.parts, "mmlu": "mmlu_pro"}
+    special: ClassVar[bool] = True
+    _choice = staticmethod(final_choice)
+    _program = staticmethod(final_program)
+
+    def _all(self, names: Sequence[str], right: Sequence[bool]) -> Scores:
+        of_all, of_right = (
+            Counter(names),
+            Counter(name for name, one in zip(names, right, strict=True) if one),
+        )
+        total = sum(of_all[name] / REPEATS.get(name, 1) for name in sorted(of_all))
+        score = sum(of_right[name] / REPEATS.get(name, 1) for name in sorted(of_all))
+        return Scores(
+            per_sample={
+                "exact_match": [
+                    100.0 * one * len(names) / REPEATS.get(name, 1) / total
+                    for name, one in zip(names, right, strict=True)
+                ]
+            },
+            aggregate={"exact_match": float(f"{score / total * 100:.3f}")},
+            whole=frozenset({"exact_match"}),
+        )
+
+
+REPEATS = {"aime25": 8, "gpqa_diamond": 5, "livecodebench_v6": 3}
+"""How often gpt-oss's data set has each question."""
+
+
+def _whole_number(target: str) -> int | None:
+    try:
+        return int(target)
+    except ValueError:
+        return None

@@ -1,0 +1,380 @@
+"""ROUGE-1, ROUGE-2 and ROUGE-L of many pairs of texts at once, equal to `rouge_score` to the bit.
+
+`rouge_score` stems every word of every text, counts tuples of words and fills a table of all pairs
+of words. Here its tokenizer and stemmer see each written word once, which is numbers from then on;
+n-grams are one number each, and all texts of a batch are counted by one sort; the longest common
+subsequence comes from RapidFuzz. benchmarks/test_rouge.py has the speed of both.
+
+Also a program: `python -m pytest_mlperf.adapters.scorers.rouge.text` is a helper of `f_measures`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import cache
+from itertools import chain
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+from pytest_mlperf import EnvironmentFault, RunError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+METRICS = ("rouge1", "rouge2", "rougeL")
+
+BATCH = 128
+"""Pairs that are counted together; few enough for a processor's cache."""
+
+SIZE_BYTES = 8
+"""How many bytes tell a helper how many follow."""
+
+APART = bytes(
+    c if c > 127 else ord(chr(c).lower() if chr(c).isalnum() else " ") for c in range(256)
+)
+"""For each byte of UTF-8 a space where no word goes on, else the byte, as a lower-case letter."""
+
+Pair = tuple[str, str]
+"""Prediction and reference."""
+
+
+def f_measures(
+    predictions: Sequence[str], references: Sequence[str], *, processes: int = 1
+) -> NDArray[np.float64]:
+    """Return the F-measures of pairs of texts.
+
+    Equal to `rouge_score.rouge_scorer.RougeScorer(METRICS, use_stemmer=True)`.
+
+    Args:
+        predictions: What was written, one text per pair.
+        references: What should have been written.
+        processes: How many processes share the work; this one is one of them.
+
+    Returns:
+        Shape (3, pairs): rows as in METRICS, values from 0 to 1.
+    """
+    pairs = list(zip(predictions, references, strict=True))
+    processes = max(1, min(processes, len(pairs)))
+    return _score_here(pairs) if processes == 1 else _share(pairs, processes)
+
+
+class Vocabulary(dict[bytes, tuple[int, ...]]):
+    """The stems of each written word, as numbers.
+
+    A written word is what stands between ASCII's spaces and signs. `rouge_score` takes none, one or
+    several words from it, and the same from it alone as from a text that it stands in.
+    """
+
+    def __init__(self) -> None:
+        """Import the tokenizer and the stemmer."""
+        try:
+            from nltk.stem.porter import PorterStemmer
+            from rouge_score import tokenize
+        except ImportError as error:
+            raise _lacks("rouge-score") from error
+        super().__init__()
+        self.stems: dict[str, int] = {}
+        self._tokenize = tokenize.tokenize
+        self._stemmer = SimpleNamespace(stem=cache(PorterStemmer().stem))
+
+    def __missing__(self, written: bytes) -> tuple[int, ...]:
+        """Number the stems of a written word when it is first met."""
+        stems = self._tokenize(written.decode("utf-8", "surrogatepass"), self._stemmer)
+        numbers = tuple(self.stems.setdefault(stem, len(self.stems)) for stem in stems)
+        self[written] = numbers
+        return numbers
+
+    def numbers(self, text: str) -> list[int]:
+        """Return the stems of a text."""
+        written = text.encode("utf-8", "surrogatepass").translate(APART).split()
+        return list(chain.from_iterable(map(self.__getitem__, written)))
+
+
+def _lacks(library: str) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"scorer rouge needs {library}, which is not installed; "
+        "try: pip install 'pytest-mlperf[scoring]'"
+    )
+
+
+def _score_here(pairs: Sequence[Pair]) -> NDArray[np.float64]:
+    import numpy as np
+
+    vocabulary = Vocabulary()
+    batches = [
+        _score_batch(pairs[start : start + BATCH], vocabulary)
+        for start in range(0, len(pairs), BATCH)
+    ]
+    return np.concatenate([np.empty((len(METRICS), 0)), *batches], axis=1)
+
+
+def _score_batch(pairs: Sequence[Pair], vocabulary: Vocabulary) -> NDArray[np.float64]:
+    import numpy as np
+
+    try:
+        from rapidfuzz.distance import LCSseq
+    except ImportError as error:
+        raise _lacks("RapidFuzz") from error
+    words: list[int] = []
+    sizes, subsequences = [], []
+    for prediction, reference in pairs:
+        sides = vocabulary.numbers(prediction), vocabulary.numbers(reference)
+        subsequences.append(LCSseq.similarity(*sides))
+        words += sides[0]
+        words += sides[1]
+        sizes.append(tuple(map(len, sides)))
+    lengths = np.array(sizes)
+    unigrams, bigrams = _shared_ngrams(words, lengths, len(vocabulary.stems).bit_length())
+    return np.stack(
+        [
+            _f_measure(unigrams, lengths),
+            _f_measure(bigrams, lengths - 1),
+            _f_measure(np.array(subsequences), lengths),
+        ]
+    )
+
+
+def _shared_ngrams(
+    words: Sequence[int], lengths: NDArray[np.int64], bits: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Count the words and the pairs of neighbours that both texts of a pair have.
+
+    Args:
+        words: The words of all texts: first prediction, first reference, second prediction, ...
+        lengths: Shape (pairs, 2): how many of them belong to the prediction and the reference.
+        bits: Every word is below 2**bits. A pair's number in its batch and two words must fit 62
+            bits, which 2**27 different stems still do.
+    """
+    import numpy as np
+
+    numbers = np.fromiter(words, np.int64, len(words))
+    text = np.repeat(np.arange(lengths.size), lengths.ravel())
+    neighbours = text[1:] == text[:-1]
+    twos = (numbers[:-1] << bits | numbers[1:])[neighbours]
+    return (
+        _shared(text, numbers, bits, len(lengths)),
+        _shared(text[1:][neighbours], twos, 2 * bits, len(lengths)),
+    )
+
+
+def _shared(
+    text: NDArray[np.int64], grams: NDArray[np.int64], bits: int, pairs: int
+) -> NDArray[np.float64]:
+    """Return for each pair how many n-grams its texts share, repeated ones as often as both do.
+
+    Args:
+        text: Which text each n-gram stands in: 2 * pair, plus 1 in the reference.
+        grams: The n-grams, below 2**bits.
+        bits: See `grams`.
+        pairs: How many pairs there are.
+    """
+    import numpy as np
+
+    keys = (text >> 1 << bits | grams) << 1 | text & 1
+    keys.sort()
+    kinds = keys >> 1
+    first = np.flatnonzero(np.diff(kinds, prepend=-1))
+    total = np.diff(first, append=len(keys))
+    in_reference = np.add.reduceat(keys & 1, first) if len(first) else total
+    both = np.minimum(in_reference, total - in_reference)
+    return np.bincount(kinds[first] >> bits, both, minlength=pairs).astype(np.float64)
+
+
+def _f_measure(shared: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return 2 * precision * recall / (precision + recall), in `rouge_score`'s order of rounding.
+
+    Args:
+        shared: What both texts of a pair have.
+        lengths: Shape (pairs, 2): what the prediction and the reference have.
+    """
+    import numpy as np
+
+    precision, recall = (shared[:, None] / np.maximum(lengths, 1)).T
+    total = precision + recall
+    measures = np.zeros(len(total))
+    np.divide(2 * precision * recall, total, out=measures, where=total > 0)
+    return measures
+
+
+def _share(pairs: Sequence[tuple[str, str]], processes: int) -> NDArray[np.float64]:
+    """Score every n-th pair here and the others in helpers, which end with this process."""
+    import numpy as np
+
+    command = [sys.executable, "-m", "pytest_mlperf.adapters.scorers.rouge.text"]
+    pipe = subprocess.PIPE
+    measures = np.empty((len(METRICS), len(pairs)))
+    with ExitStack() as stack:
+        helpers = [
+            stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0))
+            for _ in range(1, processes)
+        ]
+        for part, helper in enumerate(helpers, start=1):
+            _send(helper, pairs[part::processes])
+        measures[:, ::processes] = _score_here(pairs[::processes])
+        for part, helper in enumerate(helpers, start=1):
+            measures[:, part::processes] = _receive(helper, measures[:, part::processes].shape)
+    return measures
+
+
+def _send(helper: subprocess.Popen[bytes], pairs: Sequence[Pair]) -> None:
+    data = json.dumps(pairs).encode()
+    rest = memoryview(len(data).to_bytes(SIZE_BYTES, "little") + data)
+    assert helper.stdin is not None
+    while rest:
+        try:
+            rest = rest[helper.stdin.write(rest) :]
+        except BrokenPipeError:
+            raise _died(helper) from None
+
+
+def _receive(helper: subprocess.Popen[bytes], shape: tuple[int, ...]) -> NDArray[np.float64]:
+    import numpy as np
+
+    assert helper.stdout is not None
+    answer = helper.stdout.read()
+    if len(answer) != math.prod(shape) * np.dtype(np.float64).itemsize:
+        raise _died(helper)
+    return np.frombuffer(answer, np.float64).reshape(shape)
+
+
+def _died(helper: subprocess.Popen[bytes]) -> RunError:
+    return RunError(
+        "scorer",
+        f"scorer rouge: a helper process ended early, with exit code {helper.wait()}; its last "
+        "words are in this log. Out of memory? Set the scorer's processes to a smaller number",
+    )
+
+
+def _end_with_parent() -> None:
+    os.read(0, 1)
+    os._exit(1)
+
+
+def main() -> None:
+    """Score pairs from standard input; write the F-measures to standard output.
+
+    The parent keeps our input open for as long as it lives.
+    """
+    size = int.from_bytes(sys.stdin.buffer.read(SIZE_BYTES), "little")
+    data = sys.stdin.buffer.read(size)
+    if 0 < size == len(data):
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        sys.stdout.buffer.write(_score_here(json.loads(data)).tobytes())
+
+
+Sentence = list[int]
+"""Words as numbers; words with the same stem have the same."""
+
+
+def summary_f_measures(
+    predictions: Sequence[str], references: Sequence[str]
+) -> NDArray[np.float64]:
+    """Return the F-measures of ROUGE-L sentence by sentence, of texts with one sentence per line.
+
+    Each sentence of the reference is compared with each of the prediction. A word of the reference
+    counts when it is in the longest common subsequence with any of them, at most as often as both
+    texts have it. There can be several longest subsequences: the one that `rouge_score` reads out
+    is taken.
+
+    Equal to `rouge_score.rouge_scorer.RougeScorer(["rougeLsum"], use_stemmer=True)`.
+
+    Args:
+        predictions: What was written, one text per pair.
+        references: What should have been written.
+
+    Returns:
+        Shape (pairs,), values from 0 to 1.
+    """
+    import numpy as np
+
+    vocabulary = Vocabulary()
+    return np.array(
+        [
+            _summary_f_measure(
+                _sentences(reference, vocabulary), _sentences(prediction, vocabulary)
+            )
+            for prediction, reference in zip(predictions, references, strict=True)
+        ],
+        np.float64,
+    )
+
+
+def _sentences(text: str, vocabulary: Vocabulary) -> list[Sentence]:
+    lines = (vocabulary.numbers(line) for line in text.split("\n"))
+    return [line for line in lines if line]
+
+
+def _summary_f_measure(reference: Sequence[Sentence], prediction: Sequence[Sentence]) -> float:
+    if not reference or not prediction:
+        return 0.0
+    of_reference = Counter(word for sentence in reference for word in sentence)
+    of_prediction = Counter(word for sentence in prediction for word in sentence)
+    hits = 0
+    for sentence in reference:
+        for word in _covered(sentence, prediction):
+            if of_prediction[word] > 0 and of_reference[word] > 0:
+                hits += 1
+                of_prediction[word] -= 1
+                of_reference[word] -= 1
+    recall = hits / sum(map(len, reference))
+    precision = hits / sum(map(len, prediction))
+    total = precision + recall
+    return 2 * precision * recall / total if total > 0 else 0.0
+
+
+def _covered(sentence: Sentence, others: Sequence[Sentence]) -> list[int]:
+    """Return the words of a sentence that are in a common subsequence with any other, in order."""
+    places = set().union(*(_common(sentence, other) for other in others))
+    return [sentence[place] for place in sorted(places)]
+
+
+def _common(sentence: Sentence, other: Sentence) -> list[int]:
+    """Return where in a sentence the words of a longest common subsequence stand.
+
+    Of several it is the one found from the ends: equal words are taken, else the last word of the
+    sentence is left out if the length allows that, else the last of the other.
+    """
+    if not set(sentence) & set(other):
+        return []
+    lengths = _lengths(sentence, other)
+    row, column, places = len(sentence), len(other), []
+    while row and column:
+        if sentence[row - 1] == other[column - 1]:
+            row, column = row - 1, column - 1
+            places.append(row)
+        elif lengths[row - 1][column] == lengths[row][column]:
+            row -= 1
+        else:
+            column -= 1
+    return places
+
+
+def _lengths(sentence: Sentence, other: Sentence) -> list[list[int]]:
+    """Return for each number of first words of both how long their longest subsequence is."""
+    above = [0] * (len(other) + 1)
+    table = [above]
+    for word in sentence:
+        left, row = 0, [0]
+        for column, one in enumerate(other):
+            if word == one:
+                left = above[column] + 1
+            elif above[column + 1] > left:
+                left = above[column + 1]
+            row.append(left)
+        table.append(row)
+        above = row
+    return table
+
+
+if __name__ == "__main__":
+    main()

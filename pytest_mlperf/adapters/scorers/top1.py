@@ -1,0 +1,79 @@
+"""Score classification as MLPerf's scripts for images and graphs do: the share of right classes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pytest_mlperf import RunError, Scores
+from pytest_mlperf.adapters.scorers import ModelFreeScorer, require_choice, require_outputs
+
+FORMATS = {"float32": "<f", "int32": "<i", "int64": "<q", "uint8": "<B"}
+"""Types of the predicted class that the reference scripts know, as `struct` formats."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Top1Options:
+    """How outputs are read.
+
+    Attributes:
+        dtype: Type of the one number in each output, little-endian: "float32", "int32", "int64",
+            or "uint8", which MLPerf's reference of R-GAT writes though it holds no class above 255.
+    """
+
+    dtype: str = "int64"
+
+    def __post_init__(self) -> None:
+        require_choice("top1", "dtype", self.dtype, FORMATS)
+
+
+class Top1Scorer(ModelFreeScorer[Top1Options]):
+    """Compares the predicted class of each sample with its label.
+
+    Source: vision/classification_and_detection/tools/accuracy-imagenet.py and
+    graph/R-GAT/tools/accuracy_igbh.py of https://github.com/mlcommons/inference, whose `--dtype` is
+    `dtype` here. The latter reads uint8 unless asked otherwise, as its reference logs: of R-GAT's
+    2,983 classes 256 to 2,982 are then others and wrong. Log int64.
+    """
+
+    metrics = ("top1",)
+
+    options: ClassVar[type] = Top1Options
+
+    def score(self, outputs: Sequence[bytes], references: Sequence[int]) -> Scores:
+        """Score predicted classes against labels.
+
+        Args:
+            outputs: The predicted class of each sample as one number of type `dtype`; a fraction
+                is cut off.
+            references: The label of each sample.
+
+        Returns:
+            Metric "top1", in per cent: 100 or 0 per sample, and their mean.
+        """
+        require_outputs("top1", outputs, references)
+        labels = list(references)
+        right = [
+            self._class(output, sample) == label
+            for sample, (output, label) in enumerate(zip(outputs, labels, strict=True))
+        ]
+        return Scores(
+            per_sample={"top1": [100.0 if correct else 0.0 for correct in right]},
+            aggregate={"top1": 100.0 * sum(right) / len(right)},
+            chance={"top1": 100.0 / len(set(labels))},
+        )
+
+    def _class(self, output: bytes, sample: int) -> int:
+        dtype = self._asked.dtype
+        number = struct.Struct(FORMATS[dtype])
+        try:
+            return int(number.unpack(output)[0])
+        except (struct.error, ValueError, OverflowError) as error:
+            raise RunError(
+                "scorer",
+                f"scorer top1: output {output[:16]!r} ({len(output)} bytes) of sample {sample} is "
+                f"no class number of type {dtype} ({number.size} bytes); set the scorer's dtype "
+                "to the type of the engine's outputs",
+            ) from error

@@ -1,0 +1,240 @@
+"""Score videos by VBench as the user has installed it: a command that is run on the videos."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pytest_mlperf import RunError, Scores, UnavailableError
+from pytest_mlperf.adapters.scorers import ModelFreeScorer, require_outputs, require_texts
+from pytest_mlperf.extension import require_options
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+DIMENSIONS = (
+    *("subject_consistency", "dynamic_degree", "motion_smoothness", "appearance_style"),
+    *("scene", "background_consistency"),
+)
+"""Those that MLPerf takes of VBench; their mean is the score."""
+
+VIDEOS, OUTPUT = "{videos}", "{output}"
+RESULTS = "*_eval_results.json"
+QUALITY, BLOCK = 5.0, 16
+"""As diffusers' export_to_video, by which the reference writes its videos, has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VBenchScorerOptions:
+    """Who judges the videos, and what videos they are.
+
+    Attributes:
+        command: Program and arguments, in which `{videos}` is the folder with the videos, and
+            `{output}` the one where its results go, a file `*_eval_results.json`. It is run.
+        height: Of a video, pixels.
+        width: Of a video, pixels.
+        fps: Frames in a second of a video.
+    """
+
+    command: Sequence[str]
+    height: int = 720
+    width: int = 1280
+    fps: int = 16
+
+    def __post_init__(self) -> None:
+        words = isinstance(self.command, list | tuple) and all(
+            isinstance(word, str) for word in self.command
+        )
+        named = words and all(
+            any(place in word for word in self.command[1:]) for place in (VIDEOS, OUTPUT)
+        )
+        expected = f"a list of a program and arguments, with {VIDEOS} and {OUTPUT} in them"
+        sizes = [
+            (name, size, type(size) is int and size >= 1, "a number, at least 1")
+            for name, size in (("height", self.height), ("width", self.width), ("fps", self.fps))
+        ]
+        require_options("scorer vbench", [("command", self.command, named, expected), *sizes])
+
+
+class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
+    """Writes each video to `PROMPT-0.mp4`, has VBench score them all, and reads its results.
+
+    Metrics, in per cent as VBench's means: the six dimensions that MLPerf takes, and "vbench",
+    their mean. A dimension is only asked of the prompts that VBench has for it. What comes is the
+    opinion of the VBench that was given, and no score of MLPerf's.
+
+    Source: text_to_video/wan-2.2-t2v-a14b/run_evaluation.py of
+    https://github.com/mlcommons/inference, for the dimensions and how results are read.
+    """
+
+    metrics = (*DIMENSIONS, "vbench")
+    libraries = ("imageio_ffmpeg",)
+
+    options: ClassVar[type] = VBenchScorerOptions
+
+    def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
+        """Have videos scored.
+
+        Args:
+            outputs: Of each sample its frames, uint8 of shape (frames, height, width, 3).
+            references: The prompt of each, as data set vbench gives it.
+
+        Returns:
+            The metrics of the class. A sample's dimension is None where VBench did not ask it, or
+            gave no number for the video; its "vbench" is a pseudo-value.
+        """
+        require_outputs("vbench", outputs, references)
+        prompts = require_texts("vbench", references, "the prompt")
+        names = [_name(sample, prompt, prompts) for sample, prompt in enumerate(prompts)]
+        with tempfile.TemporaryDirectory() as place:
+            videos, output = Path(place, "videos"), Path(place, "output")
+            videos.mkdir()
+            output.mkdir()
+            for sample, (name, frames) in enumerate(zip(names, outputs, strict=True)):
+                self._write(sample, videos / name, frames)
+            results = self._judge(videos, output)
+        return _scores(results, names)
+
+    def _write(self, sample: int, file: Path, output: bytes) -> None:
+        import imageio_ffmpeg
+        import numpy as np
+
+        height, width = self._asked.height, self._asked.width
+        if not output or len(output) % (height * width * 3):
+            raise RunError(
+                "scorer",
+                f"scorer vbench: the output of sample {sample} has {len(output):,} bytes, which "
+                f"are no frames of {height} x {width} pixels in RGB; set height and width to those "
+                "of the engine's videos",
+            )
+        frames = np.frombuffer(output, np.uint8).reshape(-1, height * width * 3)
+        try:
+            writer = imageio_ffmpeg.write_frames(
+                file,
+                (width, height),
+                fps=self._asked.fps,
+                quality=QUALITY,
+                macro_block_size=BLOCK,
+                ffmpeg_log_level="error",
+            )
+            next(writer)
+            for frame in frames:
+                writer.send(np.ascontiguousarray(frame))
+            writer.close()
+        except (OSError, RuntimeError) as error:
+            raise RunError(
+                "scorer",
+                f"scorer vbench: ffmpeg cannot write the video of sample {sample}: {error}",
+            ) from error
+
+    def _judge(self, videos: Path, output: Path) -> Mapping[str, Any]:
+        command = [
+            word.replace(VIDEOS, str(videos)).replace(OUTPUT, str(output))
+            for word in self._asked.command
+        ]
+        try:
+            ended = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, check=False
+            )
+        except OSError as error:
+            raise UnavailableError(
+                f"scorer vbench: {command[0]} cannot be started ({error.strerror}); set command to "
+                "the Python that has VBench, and its evaluate.py"
+            ) from error
+        if ended.returncode:
+            last = repr(ended.stderr.decode("utf-8", "replace").strip()[-500:])
+            raise _failed(f"ended with {ended.returncode}: {last}")
+        files = sorted(output.glob(RESULTS))
+        if len(files) != 1:
+            raise _failed(f"left {len(files)} files {RESULTS} in its output")
+        try:
+            results = json.loads(files[0].read_bytes())
+        except ValueError as error:
+            raise _failed(f"left results that are no JSON ({error})") from error
+        return results if isinstance(results, dict) else {}
+
+
+def _failed(defect: str) -> RunError:
+    advice = "run it by hand on a folder of videos to see why"
+    return RunError("scorer", f"scorer vbench: the command {defect}; {advice}")
+
+
+def _name(sample: int, prompt: str, prompts: Sequence[str]) -> str:
+    if "/" in prompt or "\0" in prompt or not prompt or len(prompt.encode()) > 240:
+        raise RunError(
+            "scorer",
+            f"scorer vbench: the prompt of sample {sample} cannot name a file, as VBench has it: "
+            f"{prompt!r:.60}",
+        )
+    if prompts.index(prompt) != sample:
+        raise RunError(
+            "scorer",
+            f"scorer vbench: sample {sample} has the prompt of sample {prompts.index(prompt)}, and "
+            "VBench tells videos by their prompts; use a data set with each once",
+        )
+    return f"{prompt}-0.mp4"
+
+
+def _scores(results: Mapping[str, Any], names: Sequence[str]) -> Scores:
+    import numpy as np
+
+    means = {name: _mean(name, results) for name in DIMENSIONS}
+    rows = {name: list(_row(results[name], names)) for name in DIMENSIONS}
+    aggregate = {name: 100.0 * mean for name, mean in means.items()}
+    overall = sum(aggregate.values()) / len(DIMENSIONS)
+    pseudo = np.zeros(len(names))
+    for row in rows.values():
+        pseudo += _share(row, len(names)) / len(DIMENSIONS)
+    return Scores(
+        per_sample={**rows, "vbench": (overall + pseudo - pseudo.mean()).tolist()},
+        aggregate={**aggregate, "vbench": overall},
+        whole=frozenset({"vbench"}),
+    )
+
+
+def _share(row: Sequence[float | None], samples: int) -> NDArray[np.float64]:
+    """Return what each sample adds to a dimension's mean, times their number."""
+    import numpy as np
+
+    there = np.array([one is not None for one in row])
+    values = np.array([one or 0.0 for one in row])
+    if not there.any():
+        return np.zeros(samples)
+    centred = np.where(there, values - values[there].mean(), 0.0)
+    return np.asarray(centred * samples / there.sum(), np.float64)
+
+
+def _mean(name: str, results: Mapping[str, Any]) -> float:
+    """Return VBench's mean of a dimension: its results are [mean, [video, ...]]."""
+    result: Any = results.get(name)
+    mean = _number(result[0]) if isinstance(result, list) and result else None
+    if mean is None or isinstance(result[0], bool):
+        raise _failed(
+            f"left no mean of {name} in its results; let it score {', '.join(DIMENSIONS)}"
+        )
+    return mean
+
+
+def _number(value: object) -> float | None:
+    """Return what is a number, or a truth, as such; None for anything else."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _row(result: Sequence[Any], names: Sequence[str]) -> Iterator[float | None]:
+    """Yield the value of each video in per cent, None where VBench gave no number."""
+    videos = result[1] if len(result) > 1 and isinstance(result[1], list) else []
+    listed = {
+        Path(str(one.get("video_path"))).name: one.get("video_results")
+        for one in videos
+        if isinstance(one, dict)
+    }
+    for name in names:
+        value = _number(listed.get(name))
+        yield None if value is None else 100.0 * value

@@ -1,0 +1,139 @@
+"""An engine that answers each sample with its own index: measures everything but inference."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.core.extension import Dataset, Engine, Sink
+from pytest_mlperf.run.work_queue import WorkQueue
+
+SPIN_BELOW_S = 1e-3
+"""Shorter waits spin: a sleep would overshoot by the timer's slack."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NullOptions:
+    """How much work is made believe.
+
+    Attributes:
+        latency_s: Seconds of work per sample.
+        batch_size: Samples completed together.
+        threads: Long-lived threads that work; 0 completes inside `submit`.
+        tokens: Output tokens reported per sample; 0 for an engine that has no tokens.
+    """
+
+    latency_s: float = 0.0
+    batch_size: int = 1
+    threads: int = 0
+    tokens: int = 0
+
+
+class NullEngine(Engine):
+    """Takes a known time per sample and answers with the index as 8 bytes, little-endian."""
+
+    libraries: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[type] = NullOptions
+
+    def __init__(
+        self, dataset: Dataset, model: str | None = None, precision: str = "", **options: Any
+    ) -> None:
+        """Keep the options.
+
+        Args:
+            dataset: Not read.
+            model: Not read.
+            precision: Not read.
+            options: Those of `NullOptions`.
+        """
+        del dataset, model, precision
+        asked = NullOptions(**options)
+        least = {"latency_s": 0, "batch_size": 1, "threads": 0, "tokens": 0}
+        if wrong := [name for name in least if getattr(asked, name) < least[name]]:
+            raise SuiteError(
+                f"null engine: latency_s={asked.latency_s!r}, batch_size={asked.batch_size!r}, "
+                f"threads={asked.threads!r}, tokens={asked.tokens!r}; batch_size must be at least "
+                "1, the others at least 0",
+                option=wrong,
+            )
+        # Kept one by one: they are read for every sample.
+        self._latency_s = asked.latency_s
+        self._batch_size = asked.batch_size
+        self._threads = asked.threads
+        self._tokens = asked.tokens
+        self._instant = not asked.latency_s and not asked.tokens
+        self._queue: WorkQueue | None = None
+
+    def __enter__(self) -> NullEngine:
+        if self._threads:
+            # One thread may take all that waits; several share it by batches.
+            batch = None if self._threads == 1 else self._batch_size
+            self._queue = WorkQueue(self._complete, threads=self._threads, max_batch=batch)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._queue is not None:
+            self._queue.close()
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        if self._queue is None:
+            self._complete(ids, indices, sink)
+        else:
+            self._queue.put(ids, indices, sink)
+
+    def describe(self) -> Mapping[str, str]:
+        return {
+            "engine": "null",
+            "latency_s": repr(self._latency_s),
+            "batch_size": str(self._batch_size),
+            "threads": str(self._threads),
+            "tokens": str(self._tokens),
+        }
+
+    def _complete(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        size = self._batch_size
+        if len(ids) <= size:
+            # This engine measures the path around it, so it must cost next to nothing itself.
+            if self._instant and not sink.wants_output:
+                sink.done(ids)
+            else:
+                self._complete_batch(ids, indices, sink)
+            return
+        for start in range(0, len(ids), size):
+            part = slice(start, start + size)
+            self._complete_batch(ids[part], indices[part], sink)
+
+    def _complete_batch(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        work_s = self._latency_s * len(ids)
+        n_tokens = None
+        if self._tokens:
+            step_s = work_s / self._tokens
+            if step_s:
+                _work(step_s)
+            sink.first_tokens(ids)
+            work_s -= step_s
+            n_tokens = [self._tokens] * len(ids)
+            if work_s and sink.times_tokens:
+                for _ in range(self._tokens - 1):
+                    _work(step_s)
+                    sink.next_tokens(ids)
+                work_s = 0
+        if work_s:
+            _work(work_s)
+        outputs = None
+        if sink.wants_output:
+            outputs = [index.to_bytes(8, "little") for index in indices]
+        sink.done(ids, outputs, n_tokens)
+
+
+def _work(duration_s: float) -> None:
+    """Take this long: asleep where the timer is precise enough, else busy."""
+    if duration_s >= SPIN_BELOW_S:
+        time.sleep(duration_s)
+        return
+    end = time.perf_counter() + duration_s
+    while time.perf_counter() < end:
+        pass

@@ -1,0 +1,56 @@
+"""Numbered samples without content: what the null engine and first suites run on."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_mlperf.core.errors import SuiteError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticOptions:
+    """How many samples there are.
+
+    Attributes:
+        path: Not read.
+        samples: Number of samples.
+        seed: Tells two sets of equal size apart by their digest.
+    """
+
+    path: str | None = None
+    samples: int = 1024
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise SuiteError(
+                f"synthetic data set: samples={self.samples!r}; at least 1 is needed",
+                option="samples",
+            )
+
+
+class SyntheticDataset:
+    """Sample i is the number i, and so is its reference."""
+
+    options = SyntheticOptions
+
+    def __init__(self, **options: Any) -> None:
+        self._asked = SyntheticOptions(**options)
+
+    def __len__(self) -> int:
+        return self._asked.samples
+
+    @property
+    def digest(self) -> str:
+        """Hex SHA-256 over the parameters, which decide the content."""
+        return hashlib.sha256(f"synthetic {len(self)} {self._asked.seed}".encode()).hexdigest()
+
+    def input(self, index: int) -> int:
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index!r} of {len(self)}")
+        return index
+
+    def reference(self, index: int) -> int:
+        return self.input(index)

@@ -1,0 +1,135 @@
+"""Which promise a verdict against a baseline keeps, in fields and in words."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from dataclasses import dataclass
+
+from pytest_mlperf.core.baseline import Record
+from pytest_mlperf.core.measurement import day_of
+from pytest_mlperf.core.numbers import Count, NotNegative, Number, percent, plural
+from pytest_mlperf.judge.formulas import scatter
+from pytest_mlperf.judge.inputs import DAYS, surer
+from pytest_mlperf.judge.robustness import Why, final_until
+from pytest_mlperf.judge.rule_r import RuleR, Value, by_session, log_scale
+
+RED = "unchanged code is red at most 1 % of the time"
+
+KEPT = f"{RED}, a drop of the limit that every run shares is passed at most 5 %"
+
+EITHER = "between 0 and the limit either answer may come"
+
+GROW = "--mlperf-update=missing"
+
+APPEND = '--mlperf-update=append --mlperf-reason "..."'
+
+EXPECTED_RATIO = 0.8
+"""Sessions that differ by so much of what runs of one do leave rule R its promise: beside runs of
+0.5 %, sessions of 0.4 % fail 0.5 % of unchanged cases and pass 3 % of drops."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Promise:
+    """What a baseline lets rule R promise.
+
+    Attributes:
+        lacks: Why it cannot show what sessions differ by: "few sessions", or "old": its sessions
+            lie too far back. A verdict is then PROVISIONAL where that matters. None: it can.
+        runs: Runs of the baseline.
+        sessions: Sessions that made them.
+        days: Days on which they were made; machines of one day count apart.
+        age_days: Since the last of them; None: unknown.
+        run_sd: What runs of one session differ by, relative; None: the metric is not in it.
+        calibrated: What runs differ by was learnt on this machine.
+        final_until: Last day (UTC) on which it can be final; None: on no day, or none is known.
+    """
+
+    lacks: Why | None
+    runs: Count
+    sessions: Count
+    days: Count
+    age_days: Number | None
+    run_sd: NotNegative | None
+    calibrated: bool = False
+    final_until: str | None = None
+
+    @property
+    def brief(self) -> str:
+        """A few words for a table."""
+        counts = f"{plural(self.runs, 'run')} on {plural(self.days, 'day')}"
+        end = f", final until {self.final_until}" if self.final_until else ""
+        return counts + (", old" if self.lacks == "old" else end)
+
+    @property
+    def ends(self) -> str:
+        """On which day it ends and what renews it, behind other words; "": it is not final."""
+        until = self.final_until
+        return f", final until {until} (then renew it: {APPEND})" if until else ""
+
+    @property
+    def in_words(self) -> str:
+        """What is promised, and while what is so."""
+        if self.lacks is None:
+            return f"{KEPT}; {EITHER}{self.ends}"
+        below = f" (below {percent(EXPECTED_RATIO * self.run_sd)})" if self.run_sd else ""
+        holds = f"an ok holds while sessions differ by less than runs do{below}"
+        return f"{RED}; provisional: {holds}; {self.cure(self.lacks)}"
+
+    def of(self, lacking: Why | None, holds_to: float | None, *, provisional: bool) -> str:
+        """Return the same of one verdict, which knows what sessions it bears.
+
+        Nothing is lacking where it was measured in turns, which know no sessions.
+        """
+        if lacking is None or holds_to is None:
+            return f"{KEPT}; {EITHER}"
+        while_ = f"while sessions differ by less than {percent(holds_to)}"
+        if provisional:  # what would settle it is said beside it
+            return f"{RED}; provisional: it holds {while_}"
+        return f"{KEPT}, {while_}; {self.cure(lacking)}"
+
+    def cure(self, lacks: Why) -> str:
+        """Return what shows what sessions differ by."""
+        if lacks == "old":
+            return f"a session of its build on another day would renew it: {APPEND}"
+        missing = DAYS - self.days
+        if missing <= 0:
+            return "calibrating on other days would show it: pytest-mlperf calibrate"
+        more = "a session on another day" if missing == 1 else f"sessions on {missing} more days"
+        return f"{more} would show it: {GROW}"
+
+
+def promise(
+    record: Record, rule: RuleR, *, metric: str | None = None, calibrated: bool, now: dt.datetime
+) -> Promise:
+    """Return what verdicts against a record promise, by the first gated metric or one named."""
+    gated = metric or next(iter(record.minimum_detectable_change), None)
+    values = [math.log(run.metrics.get(gated or "", 1.0)) for run in record.runs]
+    days = [day_of(run.started) for run in record.runs]
+    until, today = final_until(zip(days, values, strict=True)), now.timestamp() / 86_400
+    last = max((day for day in days if day is not None), default=None)
+    noise = surer(record.noise_of(gated), rule.session_noise)
+    seen = max(record.days - 1.0, noise.df if noise else 0.0)
+    old = until is not None and today >= until + 1
+    lacks: Why | None = "few sessions" if seen < DAYS - 1 else "old" if old else None
+    ends = until is not None and lacks != "few sessions" and record.days > 1
+    return Promise(
+        lacks=lacks,
+        runs=len(record.runs),
+        sessions=len(record.sessions),
+        days=record.days,
+        age_days=None if last is None else round(max(today - last, 0.0), 1),
+        run_sd=run_sd(record, gated, rule) if gated else None,
+        calibrated=calibrated,
+        final_until=f"{dt.date(1970, 1, 1) + dt.timedelta(days=until or 0)}" if ends else None,
+    )
+
+
+def run_sd(record: Record, metric: str, rule: RuleR) -> float | None:
+    """Return what runs of one session differ by, drawn towards the expected as rule R does it."""
+    there = [run for run in record.runs if metric in run.metrics]
+    if not there:
+        return None
+    runs = [Value(value=run.metrics[metric], session=run.session) for run in there]
+    spread = scatter(by_session(runs, log_scale()))
+    return math.sqrt(rule.inside_sessions(spread.inside, spread.run_df)[0])

@@ -1,0 +1,466 @@
+"""Judge an accuracy pass against accepted scores: every metric by rule A, then the case."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from pytest_mlperf.core.baseline import GENERATION, AccuracyBaseline, Rerun, kept
+from pytest_mlperf.core.measurement import Accuracy, Scored, Subject, others
+from pytest_mlperf.core.metrics import COUNTS, OUTPUT_TOKENS
+from pytest_mlperf.core.numbers import percent, points
+from pytest_mlperf.core.rulings.ruling import Ruling
+from pytest_mlperf.core.verdict import Outcome, PairedVerdict, worst
+from pytest_mlperf.judge._mean_change import LEAST_SEEN
+from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.judge.rule_a import (
+    DEFAULT,
+    Paired,
+    RuleA,
+    ScorePairs,
+    correlated,
+    judge_pairs,
+    least_shown,
+    looks,
+)
+
+NONDETERMINISTIC = 0.8
+"""Below this correlation two passes of one build hardly measure the same thing."""
+
+TOGETHER = 1.5
+"""From this ratio of standard errors on it is said that samples of a group change together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassContext:
+    """What is known besides scores.
+
+    Attributes:
+        same_build: The build is the baseline's.
+        outputs: Digests of the baseline's outputs.
+        drawn: Answers were drawn, and nobody says which drop matters: none that chance hides does.
+    """
+
+    same_build: bool = False
+    outputs: Sequence[int] | None = None
+    drawn: bool = False
+
+
+def below_chance(accuracy: Accuracy, scored: Scored) -> tuple[str, ...]:
+    """Return a sentence on each score that is worse than guessing, by three standard errors."""
+    return tuple(
+        f"{name} {score:.3f} is worse than guessing ({chance:.3f}): are labels or preprocessing "
+        "shifted?"
+        for name, chance in scored.chance.items()
+        if (score := accuracy.scores[name])
+        < chance - 3 * math.sqrt(chance * (100 - chance) / accuracy.samples)
+    )
+
+
+EMPTY_SHARE, CUT_SHARE = 0.01, 0.05
+"""Shares of answers that may be empty, or cut, in a first baseline; of cut ones unless the
+workload's reference is known to cut more."""
+
+
+def _limit(subject: Subject) -> str:
+    most = subject.fingerprint.get(f"{GENERATION}max_new_tokens", "")
+    return f"max_new_tokens = {most}" if most else "their most tokens"
+
+
+def unfit_answers(accuracy: Accuracy, subject: Subject, cut_share: float | None = None) -> str:
+    """Return why answers make no first baseline: many are empty or cut; "": they are fit.
+
+    Args:
+        cut_share: The largest share that may be cut; None: `CUT_SHARE`.
+    """
+    counts, allowed = accuracy.answers, CUT_SHARE if cut_share is None else cut_share
+    answers, empty, cut = (counts.get(name, 0) for name in ("answers", "empty", "cut"))
+    if accuracy.fixed_lengths:
+        return ""
+    if empty > EMPTY_SHARE * answers:
+        return f"{empty:,} of {answers:,} answers are empty{_cut_reasoning(counts, subject)}"
+    if cut > allowed * answers:
+        within = f"{_limit(subject)} ({percent(allowed)} allowed)"
+        return f"{cut:,} of {answers:,} answers are cut at {within}"
+    return ""
+
+
+def _cut_reasoning(counts: Mapping[str, int], subject: Subject) -> str:
+    cut = counts.get("cut_reasoning", 0)
+    some = "" if cut == counts.get("empty") else f"{cut:,} "
+    return f": {some}cut at {_limit(subject)} while reasoning" if cut else ""
+
+
+def risen_flaws(accuracy: Accuracy, subject: Subject) -> str:
+    """Return that more answers are empty, or else cut, than the baseline's; "": chance explains it.
+
+    Beyond chance: by three standard errors of the difference of two shares.
+    """
+    counts, before = accuracy.answers, accuracy.baseline_answers
+    n, m = (side.get("answers", 0) for side in (counts, before))
+    for name in ("empty", "cut") if n and m and not accuracy.fixed_lengths else ():
+        more, fewer = (side.get(name, 0) for side in (counts, before))
+        share = (more + fewer) / (n + m)
+        if more / n - fewer / m > 3 * math.sqrt(share * (1 - share) * (1 / n + 1 / m)):
+            by_name = {"empty": _cut_reasoning(counts, subject), "cut": f", at {_limit(subject)}"}
+            rise = f"{more:,} of {n:,} answers are {name}, {fewer:,} of {m:,} in the baseline"
+            return rise + by_name[name]
+    return ""
+
+
+def notes_of_outputs(scored: Scored, rescored: int, beside: PassContext) -> tuple[str, ...]:
+    """Return a sentence on outputs that changed, or did not where scores of so many samples did."""
+    changed = others(beside.outputs, scored)
+    if changed is None:
+        return ()
+    count = f"{changed:,} of {len(scored.indices):,} outputs"
+    if changed and not rescored:
+        return (f"outputs changed but scores did not: {count} are others than the baseline's",)
+    if changed:
+        return (f"{count} are others than the baseline's; {rescored:,} samples scored otherwise",)
+    if rescored:
+        return (
+            f"scores changed but outputs did not: {rescored:,} samples; "
+            "the scorer, or a library that it uses, is another one",
+        )
+    return ()
+
+
+def _of_metric(
+    verdict: PairedVerdict, judgements: Mapping[str, Paired], beside: PassContext
+) -> Iterator[str]:
+    paired = judgements[verdict.metric]
+    unseen = paired.unseen
+    if unseen is not None and verdict.margin is not None and unseen > verdict.margin:
+        yield (
+            f"{verdict.metric}: all {verdict.samples:,} samples of this data set scored alike: no "
+            "drop on these; about other samples it says nothing smaller than a drop of "
+            f"{unseen:.2f} points"
+        )
+    seen = 1.0 if paired.leverage is None else paired.leverage.seen
+    if seen < LEAST_SEEN and paired.changed:
+        yield (
+            f"{verdict.metric}: these {verdict.samples:,} samples show {100 * seen:.0f} % of what "
+            f"chance does to it, and below {100 * LEAST_SEEN:.0f} % nothing is decided: too many "
+            "classes have one sample, or few samples hold most of the data; score more samples"
+        )
+    if paired.groups is not None and paired.widened >= TOGETHER:
+        yield (
+            f"{verdict.metric}: samples of one group change together: judged by the "
+            f"{paired.groups:,} groups of the data set, the interval is {paired.widened:.1f} times "
+            "that of independent samples"
+        )
+    smaller = verdict.outcome is Outcome.OK and verdict.p is not None and verdict.p < 0.01
+    if smaller and verdict.change and (verdict.change > 0) == verdict.lower:
+        yield (
+            f"{verdict.metric}: a drop smaller than the margin is certain "
+            f"(plain paired test p = {verdict.p:.2g})"
+        )
+    if paired.correlation is not None and verdict.changed:
+        yield from _of_agreement(verdict, paired.correlation, same_build=beside.same_build)
+
+
+def _of_chance(verdict: PairedVerdict) -> str:
+    return (
+        f"{verdict.metric}: answers are drawn, and {verdict.samples:,} of them tell no drop below "
+        f"{verdict.margin or 0.0:.2f} points from chance: that is the margin; more repeats of each "
+        "question make it smaller"
+    )
+
+
+def _of_agreement(verdict: PairedVerdict, correlation: float, *, same_build: bool) -> Iterator[str]:
+    """Yield what is said of how alike the two passes are, sample by sample."""
+    if correlation < NONDETERMINISTIC:
+        cause = "nondeterministic generation"
+        cause = cause if same_build else f"other outputs, or {cause}"
+        yield (
+            f"{verdict.metric}: scores of the two passes hardly agree sample by sample "
+            f"(correlation {correlation:.2f}): {cause}"
+        )
+    elif same_build:
+        yield (
+            f"{verdict.metric}: near-deterministic: {verdict.changed:,} of {verdict.samples:,} "
+            f"scores are others than in the baseline of the same build "
+            f"(re-run correlation {correlation:.4f})"
+        )
+
+
+Values = Sequence[float | None]
+
+WORDS = {
+    Decision.PASS: Outcome.OK,
+    Decision.FAIL: Outcome.ACC_DROP,
+    Decision.MORE: Outcome.INCONCLUSIVE,
+    Decision.INCONCLUSIVE: Outcome.INCONCLUSIVE,
+}
+
+NOTHING_BESIDE = PassContext()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Margin:
+    """The drop that does not matter: a share of the baseline's score, or points."""
+
+    value: float
+    is_share: bool
+
+    def points(self, score: float) -> float:
+        """Return the margin in points of a score."""
+        return abs(score) * self.value if self.is_share else self.value
+
+
+DEFAULT_MARGIN = Margin(value=0.005, is_share=True)
+
+
+def rule_on_scores(
+    baseline: AccuracyBaseline,
+    before: Mapping[str, Values],
+    accuracy: Accuracy,
+    scored: Scored,
+    order: Sequence[int],
+    *,
+    margin: Callable[[str], Margin],
+    sequential: bool,
+    rule: RuleA = DEFAULT,
+    beside: PassContext = NOTHING_BESIDE,
+) -> Ruling:
+    """Judge the scores of a pass, in the order in which its samples were measured.
+
+    Metrics that only a whole data set has are judged at its end, by their pseudo-values; alpha is
+    shared with the others. A relative margin refers to the baseline's aggregate. A sequential pass
+    may stop at any of the rule's looks; else it has one, at the end. What is known besides the
+    scores makes sentences, not the verdict; but that answers were drawn makes margins as wide as
+    what so many of them cannot show.
+    """
+    position = {index: place for place, index in enumerate(scored.indices)}
+    there = [index for index in order if index in position]
+    series = {
+        name: (
+            [before[name][index] for index in there],
+            kept([values[position[index]] for index in there], baseline.steps[name]),
+        )
+        for name, values in scored.per_sample.items()
+        if name in before and name != OUTPUT_TOKENS
+    }
+    of = scored.groups
+    groups = None if of is None else [of[position[index]] for index in there]
+    judged = [name for name in series if name not in COUNTS]
+    if not judged:
+        reason = "the baseline has no scores by sample"
+        return Ruling(outcome=Outcome.NO_BASELINE, headline=reason)
+    for name, both in series.items():
+        if other := _applies_otherwise(*both, there, full=len(there) == len(order)):
+            return Ruling(outcome=Outcome.INVALID, headline=f"{name} {other}")
+    pairs = {
+        name: ScorePairs(
+            before=_up(series[name][0], lower=name in accuracy.lower),
+            now=_up(series[name][1], lower=name in accuracy.lower),
+            margin=max(margin(name).points(baseline.scores[name]), 1e-9),
+            groups=groups,
+            leverage=scored.leverage.get(name),
+        )
+        for name in judged
+    }
+    hidden: dict[str, float] = {}
+    if beside.drawn:
+        at, share = looks(len(order), sequential=sequential), len(there) / len(order)
+        shown = {name: least_shown(one, share, at, rule) for name, one in pairs.items()}
+        hidden = {name: drop for name, drop in shown.items() if drop > pairs[name].margin}
+        pairs |= {name: replace(pairs[name], margin=drop) for name, drop in hidden.items()}
+    judgements = _judge(pairs, accuracy.whole, len(there), len(order), rule, sequential=sequential)
+    if not judgements:
+        reason = f"only the whole data set has {', '.join(judged)}"
+        more = len(there) < len(order)
+        return Ruling(outcome=Outcome.INCONCLUSIVE, headline=reason, more=more)
+    verdicts = [
+        _verdict(name, paired, pairs[name].margin, lower=name in accuracy.lower)
+        for name, paired in judgements.items()
+    ]
+    outcome = worst([verdict.outcome for verdict in verdicts if verdict.outcome])
+    deciding = next(verdict for verdict in verdicts if verdict.outcome is outcome)
+    counts = [_count(name, *both) for name, both in series.items() if name in COUNTS]
+    decisions = {paired.decision for paired in judgements.values()}
+    undecided = len(judgements) < len(judged) or Decision.MORE in decisions
+    return Ruling(
+        outcome=outcome,
+        headline=_headline(deciding, len(order)),
+        paired=(*verdicts, *counts),
+        more=undecided and Decision.FAIL not in decisions,
+        notes=(
+            *(_of_chance(verdict) for verdict in verdicts if verdict.metric in hidden),
+            *(note for one in verdicts for note in _of_metric(one, judgements, beside)),
+            *notes_of_outputs(scored, _rescored([series[name] for name in judged]), beside),
+        ),
+    )
+
+
+def _rescored(series: Sequence[tuple[Values, Values]]) -> int:
+    """Return how many samples of a pass have another score in any metric, judged so far or not."""
+    return len(
+        {
+            place
+            for before, now in series
+            for place, (old, new) in enumerate(zip(before, now, strict=True))
+            if None not in (old, new) and old != new
+        }
+    )
+
+
+def _up(values: Values, *, lower: bool) -> list[float | None]:
+    """Return scores that are better when higher."""
+    return [-value if lower and value is not None else value for value in values]
+
+
+def _applies_otherwise(
+    before: Values, now: Values, indices: Sequence[int], *, full: bool
+) -> str | None:
+    """Return the first sample that a metric applies to in one pass only, in words.
+
+    A part of a data set may lack what a sample's score also needs: such a pair waits.
+    """
+    for index, old, new in zip(indices, before, now, strict=True):
+        if old is None and new is not None:
+            return f"has a score of sample {index}, and had none in the baseline: other data?"
+        if full and new is None and old is not None:
+            return f"has no score of sample {index}, and had one in the baseline: other data?"
+    return None
+
+
+def _judge(
+    pairs: Mapping[str, ScorePairs],
+    whole: Collection[str],
+    there: int,
+    total: int,
+    rule: RuleA,
+    *,
+    sequential: bool,
+) -> dict[str, Paired]:
+    """Judge additive metrics at every look, those of a whole data set once it is there."""
+    additive = {name: own for name, own in pairs.items() if name not in whole}
+    at_the_end = {name: own for name, own in pairs.items() if name in whole}
+    judgements: dict[str, Paired] = {}
+    for group, at in ((additive, looks(total, sequential=sequential)), (at_the_end, (total,))):
+        if group and (group is additive or there == total):
+            alpha = rule.alpha * len(group) / len(pairs)
+            judgements |= judge_pairs(group, at, replace(rule, alpha=alpha))
+    return {name: judgements[name] for name in pairs if name in judgements}
+
+
+def _verdict(name: str, paired: Paired, margin: float, *, lower: bool) -> PairedVerdict:
+    ends = (-paired.high, -paired.low) if lower else (paired.low, paired.high)
+    low, high = (end if math.isfinite(end) else None for end in ends)  # too few samples
+    sign = -1 if lower else 1
+    return PairedVerdict(
+        metric=name,
+        outcome=WORDS[paired.decision],
+        baseline=sign * paired.before,
+        now=sign * paired.now,
+        change=sign * paired.change,
+        low=low,
+        high=high,
+        margin=margin,
+        samples=paired.samples,
+        changed=paired.changed,
+        down=paired.down,
+        up=paired.up,
+        p=paired.p,
+        lower=lower,
+        correlation=paired.correlation,
+    )
+
+
+def _count(name: str, before: Values, now: Values) -> PairedVerdict:
+    pairs = _in_both(before, now) or [(0.0, 0.0)]
+    samples = len(pairs)
+    old, new = fmean(a for a, _ in pairs), fmean(b for _, b in pairs)
+    changes = [b - a for a, b in pairs]
+    return PairedVerdict(
+        metric=name,
+        outcome=None,
+        baseline=old,
+        now=new,
+        change=new - old,
+        low=None,
+        high=None,
+        margin=None,
+        samples=samples,
+        changed=sum(change != 0 for change in changes),
+        down=sum(change < 0 for change in changes),
+        up=sum(change > 0 for change in changes),
+        p=None,
+    )
+
+
+def _in_both(before: Values, now: Values) -> list[tuple[float, float]]:
+    """Return the scores of the samples that a metric applies to in both passes."""
+    return [(a, b) for a, b in zip(before, now, strict=True) if a is not None and b is not None]
+
+
+def _headline(verdict: PairedVerdict, total: int) -> str:
+    assert verdict.bound is not None
+    if verdict.changed == 0 and verdict.outcome is Outcome.OK:
+        of = f" of {verdict.samples:,}" if verdict.samples < total else ""
+        return f"{verdict.metric} {verdict.now:.3f}, every sample{of} scored as in the baseline"
+    shown = f"{verdict.metric} {points(verdict.change)} points"
+    if verdict.low is not None and verdict.high is not None:
+        shown += f" ({points(verdict.low)} to {points(verdict.high)})"
+    bound = points(verdict.bound)
+    if verdict.outcome is Outcome.OK:
+        reason = f"inside {bound}"
+    elif verdict.outcome is Outcome.ACC_DROP:
+        reason = f"{bound} exceeded" if _beyond(verdict, verdict.bound) else f"{bound} not excluded"
+    else:
+        reason = f"{bound} undecided"
+    return f"{shown}; {reason}"
+
+
+def _beyond(verdict: PairedVerdict, bound: float) -> bool:
+    if verdict.best is None:
+        return False
+    return verdict.best > bound if verdict.lower else verdict.best < bound
+
+
+def apart(
+    baseline: AccuracyBaseline, before: Mapping[str, Values], now: Scored
+) -> dict[str, Rerun]:
+    """Compare a whole pass of the baseline's own build with the baseline, metric by metric."""
+    reruns = {}
+    for name, values in now.per_sample.items():
+        if name in before and name not in {*COUNTS, OUTPUT_TOKENS}:
+            both = _in_both(before[name], kept(values, baseline.steps[name]))
+            if len(both) > 1:
+                reruns[name] = _rerun([a for a, _ in both], [b for _, b in both])
+    return reruns
+
+
+def pooled(old: Mapping[str, Rerun], new: Mapping[str, Rerun]) -> dict[str, Rerun]:
+    """Return what is known after some more passes: variances and correlations are averaged."""
+    reruns = dict(old)
+    for name, added in new.items():
+        before = old.get(name)
+        if before is None:
+            reruns[name] = added
+            continue
+        passes = before.passes + added.passes
+        variance = (before.passes * before.sd**2 + added.passes * added.sd**2) / passes
+        there = [one for one in (before, added) if one.correlation is not None]
+        weights = sum(one.passes for one in there)
+        total = sum(one.passes * (one.correlation or 0.0) for one in there)
+        correlation = total / weights if there else None
+        reruns[name] = Rerun(sd=math.sqrt(variance), correlation=correlation, passes=passes)
+    return reruns
+
+
+def _rerun(before: Sequence[float], now: Sequence[float]) -> Rerun:
+    """Return the figures of two passes.
+
+    The difference of two passes has twice the variance of one, and n samples are averaged:
+    sd = sd(d) / sqrt(2 n), which is sigma * sqrt((1 - r) / n) for scores of spread sigma.
+    """
+    n = len(before)
+    differences = [b - a for a, b in zip(before, now, strict=True)]
+    mean = fmean(differences)
+    variance = math.fsum((d - mean) ** 2 for d in differences) / (n - 1)
+    return Rerun(sd=math.sqrt(variance / (2 * n)), correlation=correlated(before, now), passes=1)

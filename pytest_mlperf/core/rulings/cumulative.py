@@ -1,0 +1,87 @@
+"""Creep by acceptance: what all accepted steps together took, each of them within its limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.rulings.ruling import values
+from pytest_mlperf.core.rulings.sides import pooled
+from pytest_mlperf.core.trend import TrendPoint, why_no_ratio
+from pytest_mlperf.core.verdict import MetricVerdict
+from pytest_mlperf.judge.formulas import bound_of, raw
+from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.judge.rule_r import RuleR
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Creep:
+    """A drop that is proven and beyond the limit, since the first accepted baseline that compares.
+
+    Attributes:
+        since: Day on which that one was accepted.
+        baselines: Accepted baselines from there to the one in force.
+        change: Relative change from there to this session's runs.
+        low, high: Its interval, of the errors that rule R grants.
+    """
+
+    metric: str
+    since: str
+    baselines: int
+    change: float
+    low: float
+    high: float
+    limit: float
+
+
+def creep(points: Sequence[TrendPoint], metric: MetricVerdict, rule: RuleR) -> Creep | None:
+    """Return the sum of accepted steps and this session's change, where it is a drop to be told.
+
+        total = log(pinned / first) + log(now / pinned)
+        bounds: those of both parts, as independent ones add up: √(a² + b²)
+
+    The two share the pinned runs with opposite signs, so the sum is never wider than that. It is
+    told where its bound at rule R's alpha excludes 0 and the sum itself is beyond the limit.
+
+    Args:
+        points: Accepted baselines of one machine, oldest first; the last one is in force.
+        metric: What this session says of a gated metric against that one.
+    """
+    sides = (metric.limit, metric.change, metric.low, metric.high)
+    if len(points) < 2 or None in sides or metric.metric not in METRICS:
+        return None
+    limit, share, low, high = (float(side or 0.0) for side in sides)
+    direction = METRICS[metric.metric].direction
+    if limit <= 0 or direction is Direction.NEITHER or min(share, low) <= -1:
+        return None
+    last = points[-1]
+    compared = [
+        point
+        for point in points[:-1]
+        if point.runs and not why_no_ratio(point, last, metric.metric)
+    ]
+    if not compared:
+        return None
+    first = compared[0]
+    sign = 1 if direction is Direction.HIGHER else -1
+    before, after = (values(one.runs, metric.metric, by_day=False) for one in (first, last))
+    step = pooled(before, after, rule=rule)
+    now = sign * math.log1p(share)
+    ends = sorted(sign * math.log1p(end) for end in (low, high))
+    total = sign * step.change + now
+    up = math.hypot(step.reach(rule.alpha), max(ends[1] - now, 0.0))
+    down = math.hypot(step.reach(rule.beta), max(now - ends[0], 0.0))
+    if total + up >= 0 or total > bound_of(direction, limit):
+        return None
+    low, change, high = sorted(raw(x, direction) for x in (total - down, total, total + up))
+    return Creep(
+        metric=metric.metric,
+        since=first.date[:10],
+        baselines=len(points) - points.index(first),
+        change=change,
+        low=low,
+        high=high,
+        limit=limit,
+    )

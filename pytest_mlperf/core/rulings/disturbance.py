@@ -1,0 +1,98 @@
+"""What a busy machine explains: latency limits that were missed, and gaps between two sides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+from pytest_mlperf.core.baseline import BaselineRun
+from pytest_mlperf.core.contention import busiest, in_words
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.numbers import percent
+from pytest_mlperf.core.rulings.ruling import lost_of, share_of
+from pytest_mlperf.judge.inputs import Direction
+
+
+def is_loaded(runs: Sequence[Run | BaselineRun], tolerated: float) -> bool:
+    """Whether load can have taken more than the tolerated share of some run."""
+    return any((share_of(run) or 0.0) > tolerated for run in runs)
+
+
+def explains_miss(run: Run, limits: Mapping[str, float], tolerated: float) -> bool:
+    """Whether a run that missed its latency limits can have met them without load.
+
+    A run that only LoadGen's early stopping failed was above none of them: any load, or a late
+    client, explains that.
+
+    Args:
+        limits: Seconds, by the name of the metric.
+    """
+    lost = {name: lost_of(run, name, tolerated) for name in limits if name in run.metrics}
+    return any(lost.values()) and all(
+        math.log(run.metrics[name] / limits[name]) <= lost[name] for name in lost
+    )
+
+
+def explains_gap(
+    a: Run, b: Run, metrics: Collection[str], tolerated: float, least: float = 1.0
+) -> bool:
+    """Whether the load of two runs differs, and a metric is worse where there is more of it.
+
+    Where it is worse with less load, load only hides a part of the gap.
+
+    Args:
+        least: How many times better a is expected to be.
+    """
+    more = (share_of(a) or 0.0) - (share_of(b) or 0.0)
+    if abs(more) <= tolerated:
+        return False
+    both = [m for m in metrics if a.metrics.get(m, 0.0) > 0 and b.metrics.get(m, 0.0) > 0]
+    better = [
+        a.metrics[m] / b.metrics[m]
+        if METRICS[m].direction is Direction.HIGHER
+        else b.metrics[m] / a.metrics[m]
+        for m in both
+    ]
+    return any((ratio - least) * more < 0 for ratio in better)
+
+
+def load_in_words(runs: Sequence[Run]) -> str:
+    """Return what load can have taken from the busiest of several runs, and who it was.
+
+    Of runs without load it was the client.
+    """
+    seen = [run.contention for run in runs if run.contention and run.contention.share]
+    if not seen:
+        return "the client itself was late: the notes of its runs say by how much"
+    busiest = max(seen, key=lambda each: each.share or 0.0)
+    share = percent(busiest.share or 0.0)
+    return f"the machine was busy, which explains up to {share}: {in_words(busiest)}"
+
+
+def load_notes(
+    runs: Sequence[Run], kept: Sequence[BaselineRun], tolerated: float
+) -> tuple[str, ...]:
+    """Return what is to be said of the load of a case's runs, and of its baseline's.
+
+    Args:
+        tolerated: See `RuleR`; inf: nothing.
+    """
+    if math.isinf(tolerated):
+        return ()
+    busy = busiest([run.contention for run in runs])
+    unknown = sum(
+        share_of(run) is None or (run.contention is not None and run.contention.serves is False)
+        for run in runs
+    )
+    before = sum(share_of(run) is None for run in kept)
+    notes = (
+        busy,
+        unknown
+        and f"load unknown in {unknown} of {len(runs)} runs: what others took from the "
+        "engine cannot be told",
+        before
+        and f"load not recorded in {before} of {len(kept)} runs of the baseline: they count "
+        "as undisturbed",
+    )
+    return tuple(note for note in notes if note)

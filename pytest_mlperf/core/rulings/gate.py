@@ -1,0 +1,378 @@
+"""The accuracy gate: the whole data set is compared plainly, as MLPerf does; a part must prove."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from types import MappingProxyType
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.measurement import Accuracy, Scored
+from pytest_mlperf.core.rulings.ruling import Ruling
+from pytest_mlperf.core.verdict import Gate, GateState, MetricVerdict, Outcome
+from pytest_mlperf.judge.rule_a import holm
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GateWindow:
+    """What one score must keep within; one sample has `least` to `most`, None: not known."""
+
+    reference: float
+    low: float | None
+    high: float | None
+    least: float | None = 0.0
+    most: float | None = 100.0
+
+    def missed(self, score: float) -> float | None:
+        """Return the bound that a score does not keep, or None; NaN keeps none."""
+        if self.low is not None and not score >= self.low:
+            return self.low
+        return self.high if self.high is not None and not score <= self.high else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """An accuracy pass and the data set that its gate is defined on.
+
+    Attributes:
+        order: Data set indices in the random order in which a pass measures them.
+        total: Samples that the gate is defined on: MLPerf's data set may be larger than the one
+            that was given.
+    """
+
+    accuracy: Accuracy
+    scored: Scored
+    order: Sequence[int]
+    total: int
+
+    @property
+    def whole(self) -> bool:
+        """Every sample that the gate is defined on was scored."""
+        return self.accuracy.full and self.accuracy.samples >= self.total
+
+    @property
+    def chosen(self) -> bool:
+        """Somebody gave a part of the data set, such as its first samples; none was drawn."""
+        return self.accuracy.total < self.total
+
+
+LARGEST_BET = 0.75
+"""Share of the capital that one sample may lose; anything below 1 keeps the test right."""
+
+ROUNDING = 1e-6
+"""Points by which the sums of floating point numbers may be off."""
+
+LOOKS = 5
+"""Looks at a part that a pass may end at, at most: what other tests than `below` share."""
+
+
+def below(excess: Sequence[float | None], most: float, total: int) -> float:
+    """Return the p that the mean of a whole data set is below 0, from a part of it.
+
+    A bettor bets on each sample, before it is seen, that it falls below what the rest of the data
+    set must have on average for its mean to be 0 or more. If that is so, no strategy is expected to
+    gain, so capital of 1/p is reached with a probability of p at most, however often one looks and
+    whatever the scores are: graded, right or wrong, skewed, or the same but for rare ones. The
+    samples are drawn without replacement, so the last ones are certain.
+
+    Args:
+        excess: What each sample has above the bound, in the random order in which it was measured;
+            None where the metric does not apply to a sample, which then counts for neither side.
+        most: Largest value that a sample can have, above 0.
+
+    Returns:
+        1 / the largest capital: holds at all looks together.
+
+    Source: I. Waudby-Smith, A. Ramdas, "Estimating means of bounded random variables by betting",
+        Journal of the Royal Statistical Society B 86 (2024), sections 4 and 5.
+    """
+    capital = largest = 0.0  # logarithms
+    seen = mean = 0.0
+    spread, count = (most / 2) ** 2, 1
+    for place, value in enumerate(0.0 if one is None else one for one in excess):
+        needed = -seen / (total - place)
+        room = most - needed
+        if room < -ROUNDING:
+            return 0.0  # were all others as good as can be, it would not suffice
+        gap = max(0.0, needed - mean)
+        bet = min(gap / (spread + gap * gap), LARGEST_BET / room) if room > ROUNDING else 0.0
+        capital += math.log1p(bet * (needed - value))
+        largest = max(largest, capital)
+        seen += value
+        count += 1
+        before, mean = mean, mean + (value - mean) / count
+        spread += ((value - before) * (value - mean) - spread) / count
+    return math.exp(-largest)
+
+
+def below_by_influence(values: Sequence[float], bound: float, width: float) -> float:
+    """Return the p that a score that is no mean over samples is below a bound, from a part.
+
+    The mean of the pseudo-values (`Scores.whole`) is the score; they may lie further apart than the
+    lowest and the highest possible one, `width`. By the empirical Bernstein bound, for `LOOKS`
+    looks: wider than by the normal distribution, which a few pseudo-values far out deceive.
+
+    Source: A. Maurer, M. Pontil, "Empirical Bernstein bounds and sample variance penalization",
+        COLT 2009, theorem 4.
+    """
+    n = len(values)
+    if n < 2:
+        return 1.0
+    mean = fmean(values)
+    gap = bound - mean
+    if gap <= 0:
+        return 1.0
+    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
+    # gap = sqrt(2 variance L / n) + 7 width L / (3 (n - 1)) with p = 2 exp(-L)
+    widest = max(width, max(values) - min(values))
+    b, a = math.sqrt(2 * variance / n), 7 * widest / (3 * (n - 1))
+    root = (math.sqrt(b * b + 4 * a * gap) - b) / (2 * a)
+    return min(1.0, LOOKS * 2 * math.exp(-root * root))
+
+
+ALPHA = 0.01
+"""How often a part may fail whose whole keeps its gate, over all scores and looks."""
+
+PRINTED = 0.06
+"""How far a printed score may be from what its samples give: MLPerf rounds some to one digit."""
+
+
+UNLIKE = 0.1
+"""Share of the reference by which a part that somebody chose may be harder than the whole.
+
+The first questions of SQuAD are about one article, and the first hours of a day's clicks are not
+the others: such a part only fails by what this cannot explain."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Series:
+    """One score of a part.
+
+    Attributes:
+        score: What the whole data set is estimated to score.
+        per_sample: What a bound of that score is for the mean of the samples, as a factor: below 1
+            where the score is a sum, such as gen_len.
+        influence: The values are pseudo-values of a score that is no mean over samples.
+    """
+
+    values: Sequence[float | None]
+    score: float
+    per_sample: float
+    influence: bool
+
+
+def proven_misses(measured: Pass, bounds: Mapping[str, GateWindow]) -> dict[str, float]:
+    """Return the estimated scores of the whole that are proven to miss a bound, by metric.
+
+    Samples that belong together matter nothing here: the part is a random draw from this very data
+    set, whose score is meant, or was chosen: see `UNLIKE`. Each bound is a hypothesis of its own;
+    Holm's procedure keeps `ALPHA` over them. The looks of a sequential pass need no share of it:
+    the test holds at all of them together.
+    """
+    p_values: dict[tuple[str, int], float] = {}
+    scores: dict[tuple[str, int], float] = {}
+    for name, window in bounds.items():
+        series = _series(measured, name)
+        slack = UNLIKE * window.reference if measured.chosen else 0.0
+        for sign, bound in ((1, window.low), (-1, window.high)):
+            if bound is None:
+                continue
+            p_values[name, sign] = 1.0
+            if series is not None and window.missed(series.score) == bound:
+                needed = bound - sign * slack
+                p_values[name, sign] = _p(series, window, sign, needed, measured.total)
+                scores[name, sign] = series.score
+    rejected = holm(p_values, ALPHA)
+    return {name: score for (name, sign), score in scores.items() if (name, sign) in rejected}
+
+
+def _series(measured: Pass, name: str) -> _Series | None:
+    accuracy, scored = measured.accuracy, measured.scored
+    printed, values = accuracy.scores.get(name), scored.per_sample.get(name, ())
+    there = [value for value in values if value is not None]
+    # A distance of distributions, as FID, grows when it is estimated from fewer samples.
+    if printed is None or not there or name in {*accuracy.whole} & {*accuracy.lower}:
+        return None
+    mean, summed = fmean(there), sum(there)
+    by_index = dict(zip(scored.indices, values, strict=True))
+    ordered = [by_index[index] for index in measured.order if index in by_index]
+    share = 1 / measured.total
+    for aggregate, score, per_sample in ((mean, printed, 1.0), (summed, mean / share, share)):
+        if abs(printed - aggregate) <= PRINTED + 1e-6 * abs(aggregate):
+            return _Series(
+                values=ordered, score=score, per_sample=per_sample, influence=name in accuracy.whole
+            )
+    return None
+
+
+def _p(series: _Series, window: GateWindow, sign: int, bound: float, total: int) -> float:
+    """Return the p that the whole misses a bound; 1 where the scale of the score is not known.
+
+    The sign is 1 of the lower bound and -1 of the upper one.
+    """
+    there = [value for value in series.values if value is not None]
+    if series.influence:
+        if window.least is None or window.most is None or sign < 0:
+            return 1.0
+        return below_by_influence(there, bound, window.most - window.least)
+    best, needed = window.most if sign > 0 else window.least, bound * series.per_sample
+    if best is None or max(sign * (value - best) for value in there) > 0:
+        return 1.0
+    excess = [None if value is None else sign * (value - needed) for value in series.values]
+    return below(excess, sign * (best - needed), total)
+
+
+NEAR = 2.0
+"""Re-run standard deviations within which a score is called near its gate."""
+
+OWN = "this suite's own"
+"""Whose reference it is where a suite names it under [workload] reference."""
+
+
+def gate(
+    measured: Pass,
+    bounds: Mapping[str, GateWindow] | None,
+    *,
+    whose: str,
+    complete: bool,
+    rerun_sd: Mapping[str, float] = MappingProxyType({}),
+) -> Ruling:
+    """Compare scores with what each must keep within; no bounds: nobody gave a reference.
+
+    A whole data set is compared plainly. A part fails when a score of the whole is proven to miss
+    its gate, with an error of `ALPHA` over all scores and looks, and never keeps it. A score that
+    the scorer did not give is an error where `complete`; else the gate stays undecided. How far two
+    passes of one build are apart, points, makes a note, never the word: the gate is MLPerf's.
+    """
+    if bounds is None:
+        return _undecided(measured, GateState.NONE)
+    if not measured.whole:
+        return _of_part(measured, bounds, whose)
+    scores = measured.accuracy.scores
+    missing = tuple(name for name in bounds if name not in scores)
+    if missing and (complete or whose == OWN):
+        raise _incomplete(missing, scores, whose)
+    there = {name: own for name, own in bounds.items() if name in scores}
+    rows = [_metric(name, scores[name], own, whose) for name, own in there.items()]
+    failed = [text for text, metric in rows if metric.outcome is Outcome.GATE_FAIL]
+    state = GateState.FAILED if failed else GateState.UNDECIDED if missing else GateState.KEPT
+    ruling = _undecided(measured, state, missing)
+    kept = failed or ([] if missing else [text for text, _ in rows])
+    return replace(
+        ruling,
+        outcome=Outcome.GATE_FAIL if failed else Outcome.OK,
+        headline=kept[0] if kept else ruling.headline,
+        metrics=tuple(metric for _, metric in rows) or ruling.metrics,
+        notes=tuple(
+            note
+            for name, own in there.items()
+            if (note := _near(name, scores[name], own, rerun_sd.get(name, 0.0)))
+        ),
+    )
+
+
+def _undecided(measured: Pass, state: GateState, unscored: tuple[str, ...] = ()) -> Ruling:
+    accuracy = measured.accuracy
+    answer = Gate(
+        state=state,
+        samples=accuracy.samples,
+        total=max(measured.total, accuracy.total, accuracy.samples),
+        unscored=unscored,
+    )
+    shown = ", ".join(f"{name} {score:.3f}" for name, score in accuracy.scores.items())
+    return Ruling(
+        gate=answer,
+        outcome=Outcome.OK,
+        headline=f"{shown}; {answer.in_words}",
+        metrics=tuple(
+            MetricVerdict(metric=name, outcome=None, now=score)
+            for name, score in accuracy.scores.items()
+        ),
+    )
+
+
+def _incomplete(missing: Sequence[str], scores: Mapping[str, float], whose: str) -> RunError:
+    names = ", ".join(missing)
+    asks = f"{whose} gate needs {names}", "see the scorer's options"
+    if whose == OWN:
+        asks = f"[workload] reference names {names}", "correct reference, or the scorer's options"
+    text = f"{asks[0]}, which the scorer did not give: it gave {', '.join(scores)}; {asks[1]}"
+    return RunError("scorer", text)
+
+
+def _of_part(measured: Pass, bounds: Mapping[str, GateWindow], whose: str) -> Ruling:
+    missed = proven_misses(measured, bounds)
+    if not missed:
+        return _undecided(measured, GateState.UNDECIDED)
+    ruling = _undecided(measured, GateState.FAILED)
+    rows = [_metric(name, score, bounds[name], whose) for name, score in missed.items()]
+    assert ruling.gate is not None
+    proven = f"proven on {ruling.gate.samples:,} of {ruling.gate.total:,} samples"
+    return replace(
+        ruling,
+        outcome=Outcome.GATE_FAIL,
+        headline=f"{rows[0][0]}; {proven}",
+        metrics=tuple(metric for _, metric in rows),
+    )
+
+
+def _near(name: str, score: float, bounds: GateWindow, sd: float) -> str | None:
+    """Return what to say of a score that another pass of the same build could move over a bound."""
+    distances = {b: abs(score - b) for b in (bounds.low, bounds.high) if b is not None}
+    bound = min(distances, key=distances.__getitem__)
+    if not distances[bound] < NEAR * sd:
+        return None
+    side = "short of" if bounds.missed(score) == bound else "inside"
+    return (
+        f"NEAR-GATE: {name} is {distances[bound]:.2g} {side} its gate, "
+        f"{distances[bound] / sd:.1f} re-run standard deviations ({sd:.2g} points): another pass "
+        "of the same build may fall on the other side; repeat it before calling it a change"
+    )
+
+
+def _metric(name: str, score: float, window: GateWindow, whose: str) -> tuple[str, MetricVerdict]:
+    """Return the words for one metric and its row: the bound it missed, else its first one."""
+    missed = window.missed(score)
+    bound = missed if missed is not None else window.low if window.low is not None else window.high
+    assert bound is not None
+    upper = bound == window.high
+    signs = {(True, False): "≥", (True, True): "≤", (False, False): "<", (False, True): ">"}
+    digits = 3
+    if missed is not None:  # so many as show that it is missed
+        digits = next((d for d in range(3, 12) if f"{score:.{d}f}" != f"{bound:.{d}f}"), 12)
+    share = bound / window.reference
+    return (
+        f"{name} {score:.{digits}f} {signs[missed is None, upper]} {bound:.{digits}f}, "
+        f"{share * 100:.4g} % of {whose} reference",
+        MetricVerdict(
+            metric=name,
+            outcome=Outcome.OK if missed is None else Outcome.GATE_FAIL,
+            now=score,
+            baseline=window.reference,
+            change=score / window.reference - 1,
+            limit=1 - share,
+        ),
+    )
+
+
+def combine(gated: Ruling, ruling: Ruling | None, missing: str) -> Ruling:
+    """Return the answer of gate and baseline (or what is missing): neither excuses the other."""
+    paired = ruling.paired if ruling else ()
+    if gated.outcome is Outcome.GATE_FAIL:
+        notes = (f"against the baseline: {ruling.outcome} {ruling.headline}",) if ruling else ()
+        return replace(gated, paired=paired, notes=(*gated.notes, *notes))
+    if ruling is None:
+        kept = gated.gate is not None and gated.gate.state is GateState.KEPT
+        note = f"only the gate was checked: {missing}" if kept else missing
+        outcome = Outcome.OK if kept else Outcome.NO_BASELINE
+        return replace(gated, outcome=outcome, notes=(*gated.notes, note))
+    return Ruling(
+        outcome=ruling.outcome,
+        headline=ruling.headline,
+        metrics=tuple(metric for metric in gated.metrics if metric.outcome is not None),
+        paired=paired,
+        notes=(*gated.notes, *ruling.notes),
+        gate=gated.gate,
+    )

@@ -1,0 +1,648 @@
+"""Judge the runs of a case against its baseline record: every metric, then the case."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import NormalDist, fmean, geometric_mean, stdev
+
+from pytest_mlperf.core.baseline import BaselineRun, Record
+from pytest_mlperf.core.contention import late_share, lost_change
+from pytest_mlperf.core.measurement import Run, day_groups, day_of
+from pytest_mlperf.core.metrics import (
+    COUNTS,
+    EFFICIENCY,
+    METRICS,
+    PREFIX_HIT_SHARE,
+    at_point,
+    in_order,
+    point_of,
+)
+from pytest_mlperf.core.numbers import change, interval, limit, percent, rounded
+from pytest_mlperf.core.rulings.sample import (
+    countable,
+    in_zeros,
+    missing,
+    of_few,
+    sharing,
+    too_few,
+    ungated,
+    unmeasured,
+    with_zeros,
+)
+from pytest_mlperf.core.verdict import (
+    Gate,
+    InTurns,
+    Look,
+    MetricVerdict,
+    Outcome,
+    PairedVerdict,
+    Unchecked,
+    Verdict,
+    deciding_of,
+    worst,
+)
+from pytest_mlperf.judge.formulas import t_isf
+from pytest_mlperf.judge.inputs import Direction, SessionNoise, surer
+from pytest_mlperf.judge.multiplicity import FEW, rule_among
+from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.judge.rule_r import (
+    GATING_RUNS,
+    Judged,
+    RuleR,
+    Value,
+    judge,
+    log_scale,
+    look_at,
+    minimum_detectable_change,
+)
+
+
+def looks_at(
+    baseline: Sequence[Value], runs: Sequence[Value], *, direction: Direction, rule: RuleR
+) -> tuple[Look, ...]:
+    """Compare the first run with a baseline, then the first two, and so on."""
+    return tuple(_compared(baseline, runs[:k], direction, rule) for k in range(1, len(runs) + 1))
+
+
+def between_sessions(
+    baseline: Sequence[Value], *, direction: Direction, rule: RuleR
+) -> tuple[Look, ...]:
+    """Compare each session of a baseline with its other ones, as runs of now are compared with all.
+
+    Nothing changed between them, so this shows what an unchanged build does on that machine.
+    """
+    sessions = dict.fromkeys(run.session for run in baseline)
+    compared = []
+    for session in sessions if len(sessions) > 1 else ():
+        runs = [run for run in baseline if run.session == session]
+        others = [run for run in baseline if run.session != session]
+        compared.append(_compared(others, runs, direction, rule, session))
+    return tuple(compared)
+
+
+def _compared(
+    baseline: Sequence[Value],
+    runs: Sequence[Value],
+    direction: Direction,
+    rule: RuleR,
+    session: str = "",
+) -> Look:
+    look = look_at(baseline, runs, log_scale(direction), rule)
+    change = look.d if session else look.best
+    return Look(change=change, se=look.se, df=look.df, session=session)
+
+
+def other_count(
+    title: str, before: Sequence[float], now: Sequence[float], *, tolerance: float = 0.0
+) -> str | None:
+    """Return a sentence where a counter of some runs is another than the baseline's, else None.
+
+    Noise is no excuse for a counter: a run that does less work is faster, and no test of its speed
+    would see why. So less is said before more. The tolerance is a share of the baseline's values.
+    """
+    if not before or not now:
+        raise ValueError(f"nothing to compare: {len(before)} baseline values and {len(now)} now")
+    if not all(math.isfinite(value) for value in (*before, *now, tolerance)) or tolerance < 0:
+        raise ValueError(f"counters {[*before, *now]}, tolerance {tolerance!r}: must be finite")
+    low = min(value - tolerance * abs(value) for value in before)
+    high = max(value + tolerance * abs(value) for value in before)
+    least, most = min(now), max(now)
+    if low <= least and most <= high:
+        return None
+    value, way = (least, "less") if least < low else (most, "more")
+    baseline = f"{low:.7g} to {high:.7g}" if high > low else f"{low:.7g}"
+    return f"{title} {value:.7g}, {way} than the baseline's {baseline}"
+
+
+HITS_APART = 0.02
+"""By how much the share of the prompts' tokens in a server's cache may differ."""
+
+
+def other_cached(
+    now: Sequence[Run], before: Sequence[Run | BaselineRun], whose: str = "with the baseline"
+) -> str | None:
+    """Return a sentence if a server had other shares of the prompts in its cache, else None."""
+    for name in sorted({name for run in now for name in run.server}):
+        sides = [[run.server[name] for run in side if name in run.server] for side in (now, before)]
+        if name.partition("@")[0] != PREFIX_HIT_SHARE or not all(sides):
+            continue
+        low, high = min(sides[1]) - HITS_APART, max(sides[1]) + HITS_APART
+        if not all(low <= share <= high for share in sides[0]):
+            at = f"at {point_of(name)}: " if point_of(name) else ""
+            ours, theirs = (
+                " to ".join(dict.fromkeys(map(percent, (min(side), max(side))))) for side in sides
+            )
+            part = "of the prompts' tokens in its cache"
+            return f"{at}the server had {ours} {part}, {whose} {theirs}"
+    return None
+
+
+LENGTH = 0.02
+"""Share by which the mean length of a curve's answers may differ from the baseline's."""
+
+LENGTH_UNKNOWN = 0.1
+"""The same where neither side knows how single answers differ: older results."""
+
+LENGTH_FALSE = 0.01
+"""How often unchanged answers may seem longer or shorter, at all points of a curve together."""
+
+LEAST_SHARED = 10
+"""With fewer samples that both sides answered, all answers are compared instead."""
+
+
+def other_length(now: Sequence[Run], before: Sequence[Run | BaselineRun]) -> str | None:
+    """Return a sentence where answers at a point of a curve have another length, else None.
+
+    Samples that both sides answered are compared one by one. Where these are not known, which
+    samples end within a window is chance, as far as single answers differ.
+    """
+    points = sorted({point for run in now for name in run.metrics if (point := point_of(name))})
+    for name in (at_point("tokens_per_sample", point) for point in points):
+        ours, theirs, chance = values(now, name), values(before, name), LENGTH_FALSE / len(points)
+        if ours and theirs:
+            means, tolerance = _paired(before, now, name, chance) or (
+                (mean_value(theirs), mean_value(ours)),
+                _tolerance(theirs, ours, chance),
+            )
+            counts = ([mean] for mean in means)
+            if other := other_count(METRICS[name].title, *counts, tolerance=tolerance):
+                return other
+    return None
+
+
+def _paired(
+    before: Sequence[Run | BaselineRun], now: Sequence[Run], name: str, chance: float
+) -> tuple[tuple[float, float], float] | None:
+    """Return the means over the samples of both sides, and what these may differ by by chance.
+
+    The ratio of the means, R, has the standard error √(Σ(y - R·x)² / (n(n - 1))) / mean of x.
+
+    Source: W. G. Cochran, Sampling Techniques, 3rd ed. 1977, 2.11 (the ratio estimate).
+    """
+    theirs, ours = (_by_sample(runs, name.partition("@")[2]) for runs in (before, now))
+    pairs = [(fmean(theirs[sample]), fmean(ours[sample])) for sample in theirs.keys() & ours.keys()]
+    count, old = len(pairs), fmean(x for x, _ in pairs) if pairs else 0.0
+    if count < LEAST_SHARED or not old:
+        return None
+    new = fmean(y for _, y in pairs)
+    squares = math.fsum((y - new / old * x) ** 2 for x, y in pairs)
+    se = math.sqrt(squares / (count * (count - 1))) / old
+    return (old, new), LENGTH + t_isf(chance / 2, count - 1) * se
+
+
+def _by_sample(runs: Sequence[Run | BaselineRun], point: str) -> dict[str, list[int]]:
+    """Return the tokens of each sample's answers; "3:37 8:45" are those of samples 3 and 8."""
+    answers: dict[str, list[int]] = {}
+    text = " ".join(run.lengths.get(point, "") for run in runs)
+    for sample, tokens in re.findall(r"(\d{1,9}):(\d{1,9})", text, re.ASCII):
+        answers.setdefault(sample, []).append(int(tokens))
+    return answers
+
+
+def _tolerance(before: Sequence[Value], now: Sequence[Value], chance: float) -> float:
+    """Return the share by which the means of all answers may differ.
+
+    The standard error of a run's mean tells how single answers differ and how many there were; more
+    runs of a side ask the same samples. A side that lacks it is taken for one like the other.
+    """
+    sides = [[run.within_se**2 for run in side if run.within_se] for side in (before, now)]
+    if not any(sides):
+        return LENGTH_UNKNOWN
+    se = math.sqrt(sum(fmean(side or other) for side, other in (sides, sides[::-1])))
+    return LENGTH + NormalDist().inv_cdf(1 - chance / 2) * se
+
+
+COUNT_FALSE, LEAST_DRAWN = 1e-5, 8
+"""Probability of a false alarm; drawn answers to fewer samples may all differ alike by chance."""
+
+
+def miscounted(
+    timed: Mapping[int, Sequence[int]], answers: Mapping[int, float | None], *, drawn: bool
+) -> str | None:
+    """Return a sentence if timed runs count other tokens than the answers have, "" if the same.
+
+    None if too few samples are on both sides. A paired t test of logarithms, beyond `LENGTH`: the
+    differences of a sample's answers are symmetric, for which the test errs on the safe side.
+
+    Source: B. Efron, Student's t-test under symmetry conditions, JASA 64 (1969), 1278-1302.
+
+    Args:
+        timed, answers: Tokens of each answer by sample: of timed runs, and of the accuracy run.
+        drawn: Answers to a sample differ by chance.
+    """
+    pairs = [(timed[one], n) for one, n in answers.items() if one in timed and n is not None]
+    if len(pairs) < (LEAST_DRAWN if drawn else 2):
+        return None
+    apart = [fmean(math.log(max(1, t)) for t in each) - math.log(max(1, n)) for each, n in pairs]
+    se = stdev(apart) / math.sqrt(len(apart))
+    if abs(fmean(apart)) <= math.log1p(LENGTH) + t_isf(COUNT_FALSE / 2, len(apart) - 1) * se:
+        return ""
+    ours = rounded(fmean(tokens for each, _ in pairs for tokens in each))
+    theirs = rounded(fmean(n for each, n in pairs for _ in each))
+    return f"timed runs counted {ours} tokens a sample, the answers have {theirs}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ruling:
+    """What the rules say of accuracy, performance or efficiency.
+
+    Attributes:
+        metrics: Gated metrics first, then what is only reported; of accuracy the gate's.
+        more: One more run, or more samples, could decide; the outcome is then not final.
+        deciding: The metric of rule R that made the outcome, or None.
+        gate: Of accuracy, whether the gate was evaluated, and on how many samples.
+        unchecked: Of speed and energy, why accuracy is not vouched for.
+        by_scores: Of speed and energy, it is the scores that failed: these are to be explained.
+    """
+
+    outcome: Outcome
+    headline: str
+    metrics: tuple[MetricVerdict, ...] = ()
+    paired: tuple[PairedVerdict, ...] = ()
+    notes: tuple[str, ...] = ()
+    more: bool = False
+    deciding: MetricVerdict | None = None
+    gate: Gate | None = None
+    turns: InTurns | None = None
+    unchecked: Unchecked | None = None
+    by_scores: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Accuracy is not what it was: performance may not be judged."""
+        return self.outcome in {Outcome.GATE_FAIL, Outcome.ACC_DROP}
+
+    @property
+    def dropped(self) -> bool:
+        """A metric fell so surely that the test fails, whatever cannot be judged beside it."""
+        return any(m.fails and m.outcome is not Outcome.INVALID for m in self.metrics)
+
+
+def behind_title(outcome: Outcome, metric: MetricVerdict) -> str:
+    """Return what a headline says behind the title of the metric that made the outcome."""
+    if metric.change is None or metric.low is None or metric.high is None or not metric.limit:
+        return f": {metric.note or 'no record of this machine'}"
+    shown = f" {change(metric.change)} ({interval(metric.low, metric.high)})"
+    bound = limit(metric.metric, metric.limit)
+    if outcome in {Outcome.OK, Outcome.IMPROVED}:
+        reason = f"inside {bound}"
+    elif outcome is Outcome.INCONCLUSIVE:
+        reason = metric.note or f"{bound} undecided"
+    elif outcome is Outcome.PROVISIONAL:
+        reason = f"{metric.leans} {metric.note}"
+    else:
+        beyond = _beyond(metric.metric, metric.limit, metric.low, metric.high)
+        reason = metric.note or (f"{bound} exceeded" if beyond else f"{bound} not excluded")
+    return f"{shown}; {reason}"
+
+
+def rule_on(
+    runs: Sequence[Run],
+    record: Record | None,
+    limits: Mapping[str, float],
+    rule: RuleR,
+    failing: Outcome = Outcome.PERF_DROP,
+    pairs: int = 1,
+) -> Ruling:
+    """Judge valid runs of one case, oldest first; limits are shares.
+
+    With many pairs in the session, a drop is only proven here where it would be whatever the others
+    say; `together.settle` has the last word on what is INCONCLUSIVE.
+    """
+    judging = _Judging(
+        rule=rule,
+        among=rule if pairs == 1 else rule_among(rule, pairs),
+        pairs=pairs,
+        failing=failing,
+    )
+    names = sorted({n for run in runs for n in run.metrics if n in METRICS}, key=in_order)
+    measured = [name for name in names if name not in EFFICIENCY]
+    believed = [n for n in measured if all(r.may_judge(n) for r in runs if n in r.metrics)]
+    held = ungated(runs, limits, record)
+    gated = [
+        _gated(name, limit, runs, record, judging.sharing(name, limits))
+        for name, limit in limits.items()
+        if name not in held
+    ]
+    reported = [
+        _reported(name, runs, record, note=_work(name, runs, record))
+        for name in believed
+        if name not in limits
+    ]
+    # What too few queries do not decide is left out where there is something else to judge by.
+    few = {
+        m.metric
+        for m, _ in gated
+        if m.outcome and m.p is None and m.now is not None and too_few(runs, m.metric, record)
+    }
+    judged = any(m.outcome and m.metric not in few for m, _ in gated)
+    metrics = [
+        replace(m, outcome=None, note="") if judged and m.metric in few else m for m, _ in gated
+    ]
+    return ruling_of(metrics, reported, more=any(more for _, more in gated))
+
+
+def ruling_of(
+    metrics: Sequence[MetricVerdict], reported: Sequence[MetricVerdict] = (), *, more: bool = False
+) -> Ruling:
+    """Return what the verdicts on all metrics of a case say together."""
+    # Of several metrics one that fails the test decides, also beside one that is SUSPECT; a drop
+    # also beside one that could not be judged.
+    failing = [metric for metric in metrics if metric.fails]
+    failing = [metric for metric in failing if metric.outcome is not Outcome.INVALID] or failing
+    outcomes = [m.outcome for m in failing or metrics if m.outcome is not None]
+    # Metrics with too few queries are only reported; a case with no other was not judged.
+    outcome = worst(outcomes) if outcomes else Outcome.INCONCLUSIVE
+    if outcome is Outcome.OK and Outcome.IMPROVED in outcomes:
+        outcome = Outcome.IMPROVED
+    headline = "nothing is gated"
+    if deciding := deciding_of(metrics, outcome if outcomes else None):
+        headline = METRICS[deciding.metric].title + behind_title(outcome, deciding)
+    return Ruling(
+        outcome=outcome,
+        headline=headline,
+        metrics=(*metrics, *reported),
+        more=more,
+        deciding=deciding,
+    )
+
+
+def noted_in_headline(verdict: Verdict) -> MetricVerdict | None:
+    """Return the metric whose note is in a verdict's first line; None where it has none."""
+    outcome: Outcome | None = verdict.outcome
+    if outcome is Outcome.EXPECTED:
+        outcome = next((metric.outcome for metric in verdict.metrics if metric.fails), None)
+    elif outcome is Outcome.INCONCLUSIVE and not any(m.outcome for m in verdict.metrics):
+        outcome = None
+    metric = deciding_of(verdict.metrics, outcome)
+    return None if metric is None or outcome in {Outcome.OK, Outcome.IMPROVED} else metric
+
+
+def values(
+    runs: Sequence[Run | BaselineRun],
+    metric: str,
+    tolerated: float = math.inf,
+    *,
+    margin: bool = True,
+    by_day: bool = True,
+) -> list[Value]:
+    """Return what rule R needs of each run, measured or kept, that has the metric.
+
+    Whoever judges by them says of the others that they are none: see `sample`.
+
+    Args:
+        tolerated: See `RuleR`.
+        margin: Add the margin for shared memory to the load of measured runs.
+        by_day: Take sessions of one day for one; not where both sides may share the day.
+    """
+    groups = day_groups((r.session, r.started, r.machine) for r in runs) if by_day else {}
+    return [
+        Value(
+            value=run.metrics[metric],
+            within_se=run.within_se.get(metric, 0.0),
+            session=groups.get(run.session, run.session),
+            day=day_of(run.started),
+            lost=lost_of(run, metric, tolerated, margin=margin),
+        )
+        for run in runs
+        if metric in run.metrics
+    ]
+
+
+def share_of(run: Run | BaselineRun) -> float | None:
+    """Return the largest share of a run's speed that its machine's load took; None: unknown."""
+    if isinstance(run, BaselineRun):
+        return run.busy
+    return run.contention.share if run.contention else None
+
+
+def lost_of(run: Run | BaselineRun, metric: str, tolerated: float, *, margin: bool = True) -> float:
+    """Return what load and a late client can have taken from a metric of a run, logarithmic.
+
+    Args:
+        tolerated: See `RuleR`; inf: neither counts.
+        margin: See `values`.
+    """
+    if math.isinf(tolerated):
+        return 0.0
+    late = (
+        run.late.get(metric, 0.0)
+        if isinstance(run, BaselineRun)
+        else late_share(metric, run.metrics[metric], run.client)
+    )
+    share, points = share_of(run) or 0.0, len({*map(point_of, run.metrics)} - {None})
+    if share <= tolerated:
+        share = 0.0
+    elif margin and isinstance(run, Run) and run.contention:
+        share = run.contention.drop_share or share
+    of_load = lost_change(metric, share, points=points)
+    return of_load - math.log1p(-late)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judging:
+    """How metrics are judged: the rule for one alone, the one that measures it among all pairs."""
+
+    rule: RuleR
+    among: RuleR
+    pairs: int
+    failing: Outcome
+
+    def sharing(self, name: str, limits: Mapping[str, float]) -> _Judging:
+        """Return it for one of several metrics."""
+        rule, among = (sharing(one, name, limits) for one in (self.rule, self.among))
+        return replace(self, rule=rule, among=among)
+
+    def knowing(self, noise: SessionNoise | None) -> _Judging:
+        """Return it with what sessions of a metric were seen to differ by, if that is more."""
+        noise = surer(noise, self.rule.session_noise)
+        rule, among = (replace(one, session_noise=noise) for one in (self.rule, self.among))
+        return replace(self, rule=rule, among=among)
+
+
+def _gated(
+    name: str, limit: float, runs: Sequence[Run], record: Record | None, judging: _Judging
+) -> tuple[MetricVerdict, bool]:
+    """Return the metric's verdict and whether another run could decide it."""
+    if lacking := missing(runs, name):
+        return unmeasured(name, limit, lacking), False
+    few = too_few(runs, name, record)
+    if few and name not in countable(runs, {name: limit}, record):
+        return _reported(name, runs, record, note=few), False
+    tolerated = judging.rule.tolerated
+    now = values(runs, name, tolerated)
+    before = values(record.runs, name, tolerated) if record else []
+    if not before:
+        return _without_baseline(name, limit, runs, record), False
+    if record and len(now) < len(runs):
+        again = partial(_gated, name, limit, record=record, judging=judging)
+        return with_zeros(name, limit, runs, record, again, judging.failing, judging.rule.max_runs)
+    judging = judging.knowing(record.noise_of(name) if record else None)
+    verdict, more = _compared_by_rule(name, limit, before, now, judging)
+    return (of_few(verdict, few, judging.failing) if few and not more else verdict), more
+
+
+def _without_baseline(
+    name: str, limit: float, runs: Sequence[Run], record: Record | None
+) -> MetricVerdict:
+    now = values(runs, name)
+    note = "the baseline has no such metric" if record else ""
+    return MetricVerdict(
+        metric=name,
+        outcome=Outcome.NO_BASELINE,
+        now=mean_value(now) if len(now) == len(runs) else 0.0,
+        limit=limit,
+        runs=len(runs),
+        note=in_zeros(runs, name) or note,
+    )
+
+
+def _compared_by_rule(
+    name: str, limit: float, before: Sequence[Value], now: Sequence[Value], judging: _Judging
+) -> tuple[MetricVerdict, bool]:
+    direction = METRICS[name].direction
+    judged = judge(before, now, direction=direction, limit=limit, rule=judging.among)
+    if judging.among != judging.rule:
+        judged = _as_alone(judged, before, direction, judging)
+    outcome, note = _word(judged, judging)
+    used = now[: judged.runs_used]
+    # A provisional drop from too few runs of a baseline leans to nothing.
+    unsure = judged.decision is Decision.PROVISIONAL and outcome is not Outcome.PROVISIONAL
+    verdict = MetricVerdict(
+        metric=name,
+        outcome=outcome,
+        baseline=mean_value(before),
+        now=mean_value(used),
+        change=judged.change,
+        low=judged.low,
+        high=judged.high,
+        limit=limit,
+        detectable=judged.mde,
+        runs=judged.runs_used,
+        runs_baseline=len(before),
+        note=note,
+        p=judged.p_value,
+        leans=None if unsure else judged.leans,
+        holds_to=judged.holds_to,
+        lacking=judged.lacking,
+        stands=judged.stands,
+        likely=judged.likely,
+        strays=judged.strays,
+        sessions_baseline=len({value.session for value in before}),
+        looks=looks_at(before, used, direction=direction, rule=judging.rule),
+        sessions=between_sessions(before, direction=direction, rule=judging.rule),
+    )
+    return verdict, judged.decision is Decision.MORE
+
+
+def _as_alone(
+    judged: Judged, baseline: Sequence[Value], direction: Direction, judging: _Judging
+) -> Judged:
+    """Return a decision among many with the interval that people know: that of a pair alone.
+
+    The better end of the interval is the one that proves a drop, t(α/(K-1), ν) standard errors off
+    the change; among many it lies farther off.
+    """
+    rule, looks = judging.rule, judging.rule.max_runs - 1
+    higher = direction is Direction.HIGHER
+    gain = math.log1p(judged.change) * (1 if higher else -1)
+    best = gain + judged.lost + t_isf(rule.alpha / looks, judged.df) * judged.se
+    better = math.expm1(best if higher else -best)
+    proven = gain - judged.lost_before > t_isf(rule.alpha, judged.df) * judged.se
+    return replace(
+        judged,
+        improved=judged.decision is Decision.PASS and proven,
+        low=judged.low if higher else better,
+        high=better if higher else judged.high,
+        mde=minimum_detectable_change(baseline, rule=rule),
+    )
+
+
+def _word(judged: Judged, judging: _Judging) -> tuple[Outcome, str]:
+    advice = f"advisory: {judged.runs_baseline} of {GATING_RUNS} baseline runs"
+    note = advice if judged.advisory else ""
+    match judged.decision:
+        case Decision.PASS:
+            return Outcome.IMPROVED if judged.improved else Outcome.OK, note
+        case Decision.PROVISIONAL if not (judged.advisory and judged.leans == "drop"):
+            return Outcome.PROVISIONAL, f"if sessions differ < {percent(judged.holds_to or 0.0)}"
+        case Decision.FAIL:
+            if judged.advisory:
+                return Outcome.INCONCLUSIVE, note
+            others = f"a drop whatever the other {judging.pairs - 1} pairs judged with it do"
+            note = f"{others}, p={judged.p_value:.1g}" if judging.pairs > FEW else ""
+            return judging.failing, note
+        case _:
+            load = of_load(judged.lost, judged.lost_before, "now", "of the baseline")
+            return Outcome.INCONCLUSIVE, note or load
+
+
+def of_load(lost: float, lost_before: float, now: str, before: str) -> str:
+    """Return what load can have taken from both sides, and what decides; "": nothing.
+
+    Args:
+        lost: From the runs of now, logarithmic.
+        now: What they are called.
+    """
+    if not lost and not lost_before:
+        return ""
+    shares = [percent(-math.expm1(-each)) for each in (lost, lost_before)]
+    return (
+        f"load explains up to {shares[0]} {now} and {shares[1]} {before}: an idle machine or "
+        "interleaving decides"
+    )
+
+
+def _reported(
+    name: str, runs: Sequence[Run], record: Record | None, note: str = ""
+) -> MetricVerdict:
+    now = values(runs, name)
+    if len(now) < len(runs) and not note:
+        note = f"in {len(now)} of {len(runs)} runs"
+    return reported(name, now, values(record.runs, name) if record else [], note)
+
+
+def reported(
+    name: str, now: Sequence[Value], before: Sequence[Value], note: str = ""
+) -> MetricVerdict:
+    """Return a metric that is not judged, beside its baseline where it has one."""
+    mean, old = mean_value(now) if now else None, mean_value(before) if before else None
+    return MetricVerdict(
+        metric=name,
+        outcome=None,
+        baseline=old,
+        now=mean,
+        change=mean / old - 1 if mean and old else None,
+        runs=len(now),
+        runs_baseline=len(before),
+        note=note,
+    )
+
+
+def _work(name: str, runs: Sequence[Run], record: Record | None) -> str:
+    """Return how a count of output differs from the baseline's: counts are compared, not tested."""
+    before = [v.value for v in values(record.runs, name)] if record else []
+    if name not in COUNTS or not before or any(run.requests for run in runs):
+        return ""
+    now = [v.value for v in values(runs, name)]
+    return other_count(METRICS[name].title, before, now, tolerance=0.02) or ""
+
+
+def mean_value(sample: Sequence[Value]) -> float:
+    """Return the geometric mean: rule R works on logarithms."""
+    return geometric_mean(v.value for v in sample)
+
+
+def _beyond(metric: str, limit: float, low: float, high: float) -> bool:
+    if METRICS[metric].direction is Direction.HIGHER:
+        return high < -limit
+    return low > limit
+
+
+def is_worse(metric: str, old: float, new: float) -> bool:
+    """Whether `new` is worse than `old` by the metric's direction."""
+    return new < old if METRICS[metric].direction is Direction.HIGHER else new > old

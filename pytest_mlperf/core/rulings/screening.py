@@ -1,0 +1,151 @@
+"""Screen runs before they are recorded: outliers, and first runs that are unlike the later ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from pytest_mlperf.core.baseline import BaselineRun, Record
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.numbers import change, quantity
+from pytest_mlperf.core.rulings.ruling import values
+from pytest_mlperf.core.rulings.sample import countable
+from pytest_mlperf.judge.formulas import raw, scatter, squares, t_isf
+from pytest_mlperf.judge.rule_r import RuleR, Scale, Value, by_session, log_scale, moderated_sd
+
+SCREEN = 0.01
+"""Chance that a screen rejects something of a session whose runs are alike, over all metrics."""
+
+
+def outliers(
+    runs: Sequence[Value], kept: Sequence[Value], scale: Scale, rule: RuleR, p: float = SCREEN
+) -> list[int]:
+    """Return the indexes of runs that do not belong to their sessions.
+
+    Each run is compared with the other runs of its session, by the scatter inside all sessions. So
+    a session that differs as a whole has no outlier. The farthest run is left out and the others
+    are compared again. The last one that is too far counts, with those before it, so that outliers
+    do not hide each other. Where more than a quarter but at most half lie apart, none is one: a
+    baseline without them would be steadier than the machine, and unchanged code would be red.
+
+    Source: generalised extreme Studentized deviate (B. Rosner, Technometrics 25, 1983,
+        doi:10.1080/00401706.1983.10487848), with the variance moderated as in rule R.
+    """
+    left, removed, count = dict(enumerate(runs)), list[int](), 0
+    while len(removed) < (len(runs) - 1 if kept else len(runs) // 2):
+        error = p / (2 * len(left))
+        distances = {
+            i: _distance(run, [*kept, *(left[j] for j in left if j != i)], scale, rule, error)
+            for i, run in left.items()
+        }
+        worst = max(distances, key=distances.__getitem__)
+        removed.append(worst)
+        count = len(removed) if distances[worst] > 1 else count
+        del left[worst]
+    varies = max(1, len(runs) // 4) < count <= len(runs) // 2
+    return [] if varies else removed[:count]
+
+
+def _distance(run: Value, rest: Sequence[Value], scale: Scale, rule: RuleR, error: float) -> float:
+    """Return how far a run is from its session beyond what load explains; 1 is too far."""
+    others = [other for other in rest if other.session == run.session]
+    spread = scatter(by_session(rest, scale)) if others else None
+    if spread is None or not spread.run_df:
+        return 0.0
+    df = rule.prior_df + spread.run_df
+    sd = moderated_sd(rest, spread.inside, df, rule) * math.sqrt(1 + 1 / len(others))
+    gap = scale(run) - fmean(map(scale, others))
+    gap = max(gap - fmean(other.lost for other in others), -gap - run.lost)
+    return gap / (sd * t_isf(error, df))
+
+
+def first_run_effect(
+    runs: Sequence[Value], scale: Scale, rule: RuleR, p: float = SCREEN
+) -> float | None:
+    """Return the logarithmic difference of first runs to later ones of their sessions, if proven.
+
+    A session of m runs weighs w = (m - 1)/m, with its difference d between the first run and the
+    mean of the others. The effect is D = Σwd/Σw; it is proven where |D|·√Σw/s exceeds the quantile
+    of t. s² is the scatter of the later runs plus Σw(d - D)², over Σ(m - 1) - 1. Sessions under
+    load do not count.
+
+    Source: least squares for a two-way layout of sessions and positions; the paired t test where
+        all sessions have two runs.
+    """
+    loaded = {run.session for run in runs if run.lost}
+    logs = by_session([run for run in runs if run.session not in loaded], scale)
+    parts = [(1 - 1 / len(xs), xs[0] - fmean(xs[1:]), squares(xs[1:])) for xs in logs if xs[1:]]
+    df = sum(map(len, logs)) - len(logs) - 1
+    if df < 1:
+        return None
+    total = math.fsum(w for w, _, _ in parts)
+    effect = math.fsum(w * d for w, d, _ in parts) / total
+    variance = math.fsum(w * (d - effect) ** 2 + inside for w, d, inside in parts) / df
+    far = t_isf(p / 2, df) * math.sqrt(max(variance, rule.floor_sd**2) / total)
+    return effect if abs(effect) > far else None
+
+
+class Screened(NamedTuple):
+    """Runs that a baseline may keep, the others in words, and whether first runs do not count."""
+
+    runs: tuple[Run, ...]
+    notes: tuple[str, ...]
+    skips_first_run: bool
+
+
+def in_words(run: Run, names: Collection[str]) -> str:
+    """Return a run's value of the first of these metrics that it has: "97.2 samples/s"."""
+    name = next(filter(run.metrics.__contains__, names), None)
+    return f"{quantity(name, run.metrics[name])} {METRICS[name].title}" if name else "no value"
+
+
+def screened(
+    runs: Sequence[Run], limits: Mapping[str, float], rule: RuleR, old: Record | None = None
+) -> Screened:
+    """Return which runs may be recorded, as a new baseline or behind the runs of an old one.
+
+    If the first run of a single session is an outlier, its position is taken for the cause. A
+    metric that is only reported, for want of queries, rejects no run.
+    """
+    names, sessions = countable(runs, limits, old), [run.session for run in runs]
+    first, before = {sessions.index(one) for one in sessions}, old.runs if old else ()
+    p, skips = SCREEN / max(1, len(names)), old is not None and old.skips_first_run
+
+    def sample(side: Sequence[Run | BaselineRun], name: str) -> list[Value]:
+        # Without the margin, as a baseline keeps a run's load without it.
+        return values(side, name, rule.tolerated, margin=False, by_day=False)
+
+    def odd(name: str, without: Collection[int]) -> set[int]:
+        places = [n for n, run in enumerate(runs) if name in run.metrics and n not in without]
+        fresh, scale = [runs[n] for n in places], log_scale(METRICS[name].direction)
+        strays = outliers(sample(fresh, name), sample(before, name), scale, rule, p)
+        return {places[index] for index in strays}
+
+    def effect(name: str) -> float | None:
+        strays, scale = odd(name, ()), log_scale(METRICS[name].direction)
+        clean = [run for n, run in enumerate(runs) if n in first or n not in strays]
+        sure = not before and len(first) == 1 and 0 in strays
+        both = [*sample(before, name), *sample(clean, name)]
+        return first_run_effect(both, scale, rule, 1.0 if sure else p)
+
+    effects = {} if skips else {name: share for name in names if (share := effect(name))}
+    without = first if effects else set[int]()
+    notes = [
+        f"the first run of a session is {change(raw(share, METRICS[name].direction))} off the "
+        f"later ones in {METRICS[name].title}: recorded without it; each later session makes one "
+        "run that does not count"
+        for name, share in [*effects.items()][:1]
+    ]
+    strange = {n: name for name in names for n in odd(name, without)}
+    notes += [
+        f"run {n + 1} of {len(runs)} is an outlier, {in_words(runs[n], [of])}: not recorded"
+        for n, of in sorted(strange.items())
+    ]
+    return Screened(
+        runs=tuple(run for n, run in enumerate(runs) if n not in without | strange.keys()),
+        notes=tuple(notes),
+        skips_first_run=skips or bool(effects),
+    )

@@ -1,0 +1,362 @@
+"""Judge pooled runs of one side against those of another: every metric, then all cases together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Literal
+
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, in_order
+from pytest_mlperf.core.rulings.ruling import mean_value, of_load, reported, values
+from pytest_mlperf.core.rulings.sample import fewest, unmeasured
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+from pytest_mlperf.judge.formulas import bound_of, raw, t_isf, t_sf
+from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.judge.multiplicity import FALSE_SHARE, benjamini_hochberg
+from pytest_mlperf.judge.robustness import CANDIDATE_DF, WIDEST
+from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR, Value, by_session, log_scale
+
+SPARE_SESSIONS = 2
+"""Sessions beyond one a side from which on they tell themselves what they differ by."""
+
+_LARGEST_SHARE = 0.9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RatioSpread:
+    """A standard error of a log ratio, and its degrees of freedom."""
+
+    se: float
+    df: float
+
+    def reach(self, error: float) -> float:
+        """Return how far a one-sided bound with this error lies off."""
+        return t_isf(error, self.df) * self.se
+
+    def p(self, change: float) -> float:
+        """Return the chance of a change of this size and larger, where there is none."""
+        return t_sf(change / self.se, self.df)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pooled:
+    """The log ratio of two sides, and what it can be off by.
+
+    Attributes:
+        before: Mean log value of a side, over its sessions by weight.
+        spread: By what the sessions show.
+        least: If sessions differed by nothing: chance may hide what they differ by, not this.
+        separate: The same with each side's runs as noisy as they are: one may be noisier.
+        plain: If sessions differed by what is expected beside runs.
+        by_sessions: There are enough for `spread` to be what they show; else they are taken to
+            differ by `WIDEST` times what runs do.
+    """
+
+    before: float
+    now: float
+    spread: RatioSpread
+    least: RatioSpread
+    separate: RatioSpread
+    plain: RatioSpread
+    sessions: int
+    by_sessions: bool
+
+    @property
+    def change(self) -> float:
+        """Log of now over before."""
+        return self.now - self.before
+
+    def reach(self, error: float) -> float:
+        """Return how far a one-sided bound with this error lies off the change."""
+        return max(one.reach(error) for one in (self.spread, self.least, self.separate))
+
+    def p(self, sign: int, lost: float = 0.0) -> float:
+        """Return the chance that equal sides lie so far apart this way (1: up, -1: down).
+
+        Args:
+            lost: What load can have taken from the side of now, logarithmic.
+        """
+        away = sign * self.change - lost
+        return max(one.p(away) for one in (self.spread, self.least, self.separate))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Side:
+    """One side: its sessions' mean log values with their weights, and the scatter inside them."""
+
+    means: Sequence[float]
+    counts: Sequence[int]
+    weights: Sequence[float]
+    squares: float
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(w * x for w, x in zip(self.weights, self.means, strict=True))
+
+    @property
+    def df(self) -> int:
+        """Degrees of freedom of the scatter inside its sessions."""
+        return sum(self.counts) - len(self.counts)
+
+    @property
+    def of_sessions(self) -> float:
+        """Variance of the mean over that of a session's effect."""
+        return math.fsum(w * w for w in self.weights)
+
+    @property
+    def of_runs(self) -> float:
+        """Variance of the mean over that of a run inside its session."""
+        return math.fsum(w * w / m for w, m in zip(self.weights, self.counts, strict=True))
+
+    def between(self) -> tuple[float, float, float]:
+        """Return squares between sessions, and what they are of session and of run variances."""
+        n, mean = len(self.means), self.mean
+        parts = list(zip(self.weights, self.means, self.counts, strict=True))
+        return (
+            n * math.fsum(w * (x - mean) ** 2 for w, x, _ in parts),
+            n * math.fsum(w * (1 - w) for w, _, _ in parts),
+            n * math.fsum(w * (1 - w) / m for w, _, m in parts),
+        )
+
+
+def pooled(before: Sequence[Value], now: Sequence[Value], *, rule: RuleR) -> Pooled:
+    """Return how two sides differ by all their runs; sessions of different sides share nothing.
+
+    A session's mean varies by v_s + v_r/m, with v_s between sessions, v_r between the m runs of
+    one. Sessions are weighted by w = 1/(λ + 1/m), with the λ = v_s/v_r that is expected.
+
+        d ± t(ν)·√V,   V = v_s·Σw² + v_r·Σw²/m   over the sessions of both sides, Σw = 1 of each
+        v_r = (ν0·((1-φ)·s0² + w_in²) + SS inside sessions) / (ν0 + runs - sessions)
+
+    With `SPARE_SESSIONS` and more, v_s + h·v_r is the mean square of the sessions about the means
+    of their sides, ν the sessions less 2, and no expectation takes part in it: it may be wrong.
+    With fewer nothing is seen of v_s, which is then taken as `WIDEST`²·v_r, with the ν of v_r. The
+    bounds are never narrower than with v_s = 0, neither with the v_r of both sides nor with one of
+    each, in which that of the other side weighs `CANDIDATE_DF`.
+
+    Source: one-way random effects, mean squares of unequal groups (S. R. Searle, G. Casella,
+        C. E. McCulloch, Variance Components, 1992, 3.6); v_r moderated as in rule R; degrees of
+        freedom of two sides' own by F. E. Satterthwaite, Biometrics Bulletin 2 (1946).
+    """
+    if not before or not now:
+        raise ValueError(f"nothing to compare: {len(before)} and {len(now)} runs")
+    share = min(rule.session_share, _LARGEST_SHARE)
+    expected = share / (1 - share)
+    a, b = (_side(runs, expected) for runs in (before, now))
+    within = fmean(run.within_se**2 for run in (*before, *now))
+    run_variance, run_df = rule.inside_sessions(a.squares + b.squares, a.df + b.df, within)
+    of_sessions, of_runs = a.of_sessions + b.of_sessions, a.of_runs + b.of_runs
+
+    def by_runs(ratio: float) -> RatioSpread:
+        """Return the spread where sessions vary by `ratio` times the variance of runs."""
+        return RatioSpread(se=math.sqrt(run_variance * (ratio * of_sessions + of_runs)), df=run_df)
+
+    spare = len(a.means) + len(b.means) - 2
+    enough = spare >= SPARE_SESSIONS
+    return Pooled(
+        before=a.mean,
+        now=b.mean,
+        spread=_by_sessions((a, b), spare, run_variance, rule) if enough else by_runs(WIDEST**2),
+        least=by_runs(0.0),
+        separate=_by_own_runs((a, b), within, rule),
+        plain=by_runs(expected),
+        sessions=spare + 2,
+        by_sessions=enough,
+    )
+
+
+def _side(runs: Sequence[Value], expected: float) -> _Side:
+    sessions = by_session(runs, log_scale())
+    means = [fmean(logs) for logs in sessions]
+    counts = [len(logs) for logs in sessions]
+    plain = [1 / (expected + 1 / m) for m in counts]
+    total = math.fsum(plain)
+    inside = math.fsum(
+        (x - mean) ** 2 for mean, logs in zip(means, sessions, strict=True) for x in logs
+    )
+    return _Side(means=means, counts=counts, weights=[w / total for w in plain], squares=inside)
+
+
+def _by_own_runs(sides: tuple[_Side, _Side], within: float, rule: RuleR) -> RatioSpread:
+    """Return the spread where sessions differ by nothing and each side has its own noise."""
+    variance = squares = 0.0
+    for side, other in (sides, sides[::-1]):
+        v_r, df = rule.inside_sessions(side.squares + other.squares, side.df + other.df, within)
+        if side.df:
+            beside, _ = rule.inside_sessions(other.squares, other.df, within)
+            df = CANDIDATE_DF + side.df
+            v_r = max((CANDIDATE_DF * beside + side.squares) / df, rule.floor_sd**2)
+        variance += v_r * side.of_runs
+        squares += (v_r * side.of_runs) ** 2 / df
+    return RatioSpread(se=math.sqrt(variance), df=variance**2 / squares)
+
+
+def _by_sessions(sides: Sequence[_Side], df: int, run_variance: float, rule: RuleR) -> RatioSpread:
+    squares, sessions, runs = (
+        math.fsum(parts) for parts in zip(*(side.between() for side in sides), strict=True)
+    )
+    mean_square = max(squares / sessions, rule.floor_sd**2)
+    of_sessions = math.fsum(side.of_sessions for side in sides)
+    # Sessions of fewer runs vary by more than those that tell the mean square.
+    beyond = math.fsum(side.of_runs for side in sides) - of_sessions * runs / sessions
+    variance = mean_square * of_sessions + max(beyond, 0.0) * run_variance
+    return RatioSpread(se=math.sqrt(variance), df=df)
+
+
+ONE_RUN = "one run alone proves no drop"
+
+
+def judge_sides(
+    before: Sequence[Run], now: Sequence[Run], limits: Mapping[str, float], rule: RuleR
+) -> tuple[MetricVerdict, ...]:
+    """Judge all runs of a case at once: gated metrics first, then what is only reported.
+
+    Where nothing changed a metric is a drop at most a share `alpha` of the time; where it dropped
+    by its limit it is ok at most a share `beta`. There is one look, whatever the rule's number of
+    runs. What gates is what `before` has enough queries for: a build that gets fewer done is not
+    judged by less.
+    """
+    gated = tuple(_gated(name, limit, before, now, rule) for name, limit in limits.items())
+    measured = {name for run in (*before, *now) for name in run.metrics if name in METRICS}
+    others = sorted(measured - limits.keys() - EFFICIENCY, key=in_order)
+    return (*gated, *(found for name in others if (found := _reported(name, before, now))))
+
+
+def judge_together(
+    cases: Sequence[Sequence[MetricVerdict]], alpha: float
+) -> list[tuple[MetricVerdict, ...]]:
+    """Return the verdicts of all cases of a comparison with their last word.
+
+    A drop stands where Benjamini and Hochberg's procedure rejects it among all that were judged
+    with it, and else is SUSPECT. So a comparison in which nothing changed shows a drop at most a
+    share `FALSE_SHARE` of the time, however many cases it has, and of one alone at most `alpha`.
+    """
+    p_values = {
+        (case, metric.metric): metric.p
+        for case, metrics in enumerate(cases)
+        for metric in metrics
+        if metric.p is not None
+    }
+    drops = {key for key in benjamini_hochberg(p_values, FALSE_SHARE) if p_values[key] < alpha}
+
+    def settled(case: int, metric: MetricVerdict) -> MetricVerdict:
+        if metric.outcome is not Outcome.PERF_DROP or len(p_values) == 1:
+            return metric
+        among = f"among {len(p_values)} metrics judged together"
+        if (case, metric.metric) in drops:
+            which = "the only drop" if len(drops) == 1 else f"one of {len(drops)} drops"
+            return replace(metric, note=f"{which} {among}, p={metric.p:.1g}")
+        note = f"alone it would be a drop, {among} it is none, p={metric.p:.1g}"
+        return replace(metric, outcome=Outcome.SUSPECT, note=note)
+
+    return [tuple(settled(case, one) for one in metrics) for case, metrics in enumerate(cases)]
+
+
+def _gated(
+    name: str, limit: float, before: Sequence[Run], now: Sequence[Run], rule: RuleR
+) -> MetricVerdict:
+    old, new = (values(runs, name, rule.tolerated, by_day=False) for runs in (before, now))
+    needed = METRICS[name].min_queries
+    if fewest(before, name) < needed:
+        note = f"under {needed:,} queries a run, only reported"
+        return replace(_reported(name, before, now) or unmeasured(name, limit, note), note=note)
+    if new and not old:
+        return MetricVerdict(
+            metric=name,
+            outcome=Outcome.NO_BASELINE,
+            now=mean_value(new),
+            limit=limit,
+            runs=len(new),
+            note="A has no such metric",
+        )
+    for side, runs in (("A", before), ("B", now)):
+        without = [run for run in runs if name not in run.metrics]
+        if without:
+            title, count = METRICS[name].title, f"{len(without)} of {len(runs)} runs of {side}"
+            note = f"{title} is missing in {count}, first in that of {without[0].started}"
+            return unmeasured(name, limit, note)
+    return _judged(name, limit, old, new, rule)
+
+
+def _judged(
+    name: str, limit: float, old: Sequence[Value], new: Sequence[Value], rule: RuleR
+) -> MetricVerdict:
+    direction = METRICS[name].direction
+    sign = 1 if direction is Direction.HIGHER else -1
+    ratio = pooled(old, new, rule=rule)
+    middle, bound = sign * ratio.change, bound_of(direction, limit)
+    lost, lost_before = (
+        max(map(fmean, by_session(side, lambda value: value.lost))) for side in (new, old)
+    )
+    worst, best = middle - lost_before, middle + lost
+    outcome, note, leans = _word(ratio, (worst, best), bound, min(len(old), len(new)), rule)
+    if outcome is Outcome.INCONCLUSIVE:
+        note = note or of_load(lost, lost_before, "of B", "of A")
+    if outcome is Outcome.PERF_DROP and len(old) < GATING_RUNS:
+        outcome = Outcome.INCONCLUSIVE
+    ends = (worst - ratio.reach(rule.beta), middle, best + ratio.reach(rule.alpha))
+    low, change, high = sorted(raw(x, direction) for x in ends)
+    return MetricVerdict(
+        metric=name,
+        outcome=outcome,
+        baseline=math.exp(ratio.before),
+        now=math.exp(ratio.now),
+        change=change,
+        low=low,
+        high=high,
+        limit=limit,
+        runs=len(new),
+        runs_baseline=len(old),
+        note=note,
+        p=ratio.p(-sign, lost) if outcome is Outcome.PERF_DROP else 1.0,
+        leans=leans,
+    )
+
+
+def _word(
+    ratio: Pooled, change: tuple[float, float], bound: float, fewest: int, rule: RuleR
+) -> tuple[Outcome, str, Literal["ok", "drop"] | None]:
+    """Return the word, what explains it, and what a provisional one leans to.
+
+    Args:
+        change: The logarithmic change, below 0 is worse, from the worst to the best that load
+            leaves possible.
+    """
+    worst, best = change
+    if worst - ratio.reach(rule.beta) > bound:
+        improved = worst > ratio.reach(rule.alpha)
+        return (Outcome.IMPROVED if improved else Outcome.OK), "", None
+    if best + ratio.reach(rule.alpha) < 0:
+        if fewest > 1:
+            return Outcome.PERF_DROP, "", None
+        return Outcome.INCONCLUSIVE, ONE_RUN, None
+    if ratio.by_sessions:
+        return Outcome.INCONCLUSIVE, "", None
+    return _by_few_sessions(ratio, change, bound, rule)
+
+
+def _by_few_sessions(
+    ratio: Pooled, change: tuple[float, float], bound: float, rule: RuleR
+) -> tuple[Outcome, str, Literal["ok", "drop"] | None]:
+    lacking = SPARE_SESSIONS + 2 - ratio.sessions
+    reason = (
+        f"{ratio.sessions} sessions in all do not show what sessions differ by, which may be "
+        f"{WIDEST:g} times what runs do; {lacking} more on other days settle it"
+    )
+    worst, best = change
+    if worst - ratio.plain.reach(rule.beta) > bound:
+        return Outcome.PROVISIONAL, f"leans to ok: {reason}", "ok"
+    if best + ratio.plain.reach(rule.alpha) < 0:
+        return Outcome.PROVISIONAL, f"leans to a drop: {reason}", "drop"
+    return Outcome.INCONCLUSIVE, reason, None
+
+
+def _reported(name: str, before: Sequence[Run], now: Sequence[Run]) -> MetricVerdict | None:
+    """Return a metric that is not judged; None if a side has a run that must not judge it."""
+    if not all(run.may_judge(name) for run in (*before, *now) if name in run.metrics):
+        return None
+    new = values(now, name)
+    return reported(name, new, values(before, name)) if new else None

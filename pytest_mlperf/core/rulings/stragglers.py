@@ -1,0 +1,124 @@
+"""Replicas of one engine beside each other: which one is behind, by how much, and what differs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, stdev
+
+from pytest_mlperf.core.measurement import GpuRun, ReplicaRun
+from pytest_mlperf.core.numbers import percent
+from pytest_mlperf.judge.formulas import t_isf
+
+BEHIND = 0.05
+"""A replica that is this far behind the median one, and proven to be, is told."""
+
+FALSE_ALARM = 0.01
+"""Chance, in a case, that one which is no further behind is told all the same."""
+
+FEWEST = 4
+"""Parts of runs that a proof needs."""
+
+HOTTER_C, SLOWER_CLOCK, CAPPED, LESS_POWER = 3.0, 0.02, 0.05, 0.05
+"""Differences between a GPU and the median of the others from which on they are told."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Straggler:
+    """A replica that is behind the median one in every run.
+
+    Attributes:
+        behind: By which share of the median replica's speed.
+        differs: What its GPUs have other than those of the others, in words.
+    """
+
+    name: str
+    behind: float
+    replicas: int
+    differs: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """A sentence of it."""
+        rest = ", ".join(("", *self.differs))
+        behind = f"{percent(self.behind)} behind the median of {self.replicas} replicas"
+        return f"{self.name}: {behind}{rest}"
+
+
+def slowest(replicas: Sequence[ReplicaRun]) -> float | None:
+    """Return the slowest replica's speed as a share of the median one's; None: not compared."""
+    return min((one.share for one in replicas if one.share is not None), default=None)
+
+
+def stragglers(
+    runs: Sequence[tuple[Sequence[ReplicaRun], Sequence[GpuRun]]],
+) -> tuple[Straggler, ...]:
+    """Return the replicas that are proven to be more than `BEHIND` the median one in these runs.
+
+    All parts of all runs are values of Student's t test against `BEHIND`, at `FALSE_ALARM` shared
+    out among the replicas (Bonferroni); each run's own mean must be beyond it too, so that nothing
+    is told which was seen once. All parts of a single run share what that run alone had: there the
+    replica must also be beyond what chance explains by how the others differ from each other.
+    """
+    behind = []
+    for key in dict.fromkeys(_key(one) for replicas, _ in runs for one in replicas):
+        mine = [one for replicas, _ in runs for one in replicas if _key(one) == key]
+        values = [share for one in mine for share in one.shares]
+        if len(values) < FEWEST or len(mine) < len(runs):
+            continue
+        alpha = FALSE_ALARM / len(runs[0][0])
+        bounds = [one.share or 1.0 for one in mine]
+        bounds.append(_bound(fmean(values), values, alpha))
+        if len(runs) == 1:
+            others = [one.share or 1.0 for one in runs[0][0] if one is not mine[0]]
+            bounds.append(_bound(fmean(values), others, alpha, apart=1.0))
+        if max(bounds) < 1 - BEHIND:
+            behind.append(
+                Straggler(
+                    name=mine[-1].name,
+                    behind=1 - fmean(values),
+                    replicas=len(runs[-1][0]),
+                    differs=_differs(mine[-1], runs[-1][1]),
+                )
+            )
+    return tuple(sorted(behind, key=lambda one: -one.behind))
+
+
+def _bound(mean: float, values: Sequence[float], alpha: float, *, apart: float = 0.0) -> float:
+    """Return what a mean is at most, of some values, or (`apart` = 1) of one more like them."""
+    if len(values) < 2:
+        return math.inf
+    factor = math.sqrt(apart + 1 / len(values))
+    return mean + t_isf(alpha, len(values) - 1) * stdev(values) * factor
+
+
+def _key(replica: ReplicaRun) -> object:
+    """Return what tells replicas of several runs apart: their GPUs, else their place."""
+    return replica.gpus or replica.name
+
+
+def _differs(replica: ReplicaRun, gpus: Sequence[GpuRun]) -> tuple[str, ...]:
+    """Return in words what a replica's GPUs have other than the median of the rest."""
+    here = [gpu for gpu in gpus if gpu.uuid in replica.gpus]
+    rest = [gpu for gpu in gpus if gpu.uuid not in replica.gpus]
+    words = []
+    if (both := _both(here, rest, "temperature_c")) and both[0] - both[1] >= HOTTER_C:
+        words.append(f"{both[0] - both[1]:.0f} °C hotter")
+    if (both := _both(here, rest, "sm_mhz")) and both[0] < (1 - SLOWER_CLOCK) * both[1]:
+        words.append(f"{both[1] - both[0]:.0f} MHz slower")
+    if (both := _both(here, rest, "mean_w")) and both[0] < (1 - LESS_POWER) * both[1]:
+        words.append(f"{both[1] - both[0]:.0f} W less")
+    if (both := _both(here, rest, "power_cap_share")) and both[0] - both[1] >= CAPPED:
+        words.append(f"power capped {percent(both[0])} of the window")
+    return tuple(words)
+
+
+def _both(here: Sequence[GpuRun], rest: Sequence[GpuRun], name: str) -> tuple[float, float] | None:
+    """Return the medians of a quantity over some GPUs and over the rest; None: not known."""
+    sides = (
+        [gpu.mean_w if name == "mean_w" else gpu.state.get(name) for gpu in gpus]
+        for gpus in (here, rest)
+    )
+    ours, theirs = ([value for value in side if value is not None] for side in sides)
+    return (median(ours), median(theirs)) if ours and theirs else None

@@ -1,0 +1,113 @@
+"""Names beyond those of `pytest_mlperf` for engines, data sets, scorers and checkpoint builders.
+
+The adapters of this distribution import these and `pytest_mlperf`'s, and nothing deeper. Each is
+imported when it is first asked for.
+"""
+
+from typing import TYPE_CHECKING
+
+from pytest_mlperf import importer
+
+__all__ = [
+    "ENDED",
+    "EVENTS",
+    "MLC_ENDPOINTS",
+    "OUT_OF_MEMORY",
+    "PLAIN",
+    "REPLICA_NUMBER",
+    "ChildProcess",
+    "LoadGenSettings",
+    "PrecisionName",
+    "Progress",
+    "Prompts",
+    "RecordedAnswer",
+    "RecordedAnswers",
+    "RecordedPoint",
+    "Rule",
+    "answer_of",
+    "broken",
+    "check_devices",
+    "ended",
+    "inflate",
+    "is_speech",
+    "own_length",
+    "page_samples",
+    "parse_json",
+    "read_answers",
+    "read_arrays",
+    "read_configuration",
+    "read_point",
+    "read_server",
+    "require_options",
+    "sha256",
+    "some",
+    "text_of",
+]
+
+if TYPE_CHECKING:
+    from pytest_mlperf.core.case import PLAIN, PrecisionName
+    from pytest_mlperf.core.errors import Rule, require_options, text_of
+    from pytest_mlperf.core.extension import (
+        REPLICA_NUMBER,
+        Progress,
+        Prompts,
+        is_speech,
+        own_length,
+    )
+    from pytest_mlperf.core.job import MLC_ENDPOINTS, LoadGenSettings
+    from pytest_mlperf.core.prometheus import page_samples
+    from pytest_mlperf.core.server import read_server
+    from pytest_mlperf.core.untrusted import inflate, parse_json
+    from pytest_mlperf.core.untrusted_text import broken, some
+    from pytest_mlperf.hardware.devices import check_devices
+    from pytest_mlperf.processes import OUT_OF_MEMORY, ChildProcess, answer_of, ended
+    from pytest_mlperf.stores.digests import sha256
+    from pytest_mlperf.stores.endpoints import (
+        ENDED,
+        EVENTS,
+        RecordedPoint,
+        read_configuration,
+        read_point,
+    )
+    from pytest_mlperf.stores.endpoints_answers import RecordedAnswer, RecordedAnswers, read_answers
+    from pytest_mlperf.stores.foreign import read_arrays
+
+_ORIGINS = {
+    "ChildProcess": "processes:ChildProcess",
+    "ENDED": "stores.endpoints:ENDED",
+    "EVENTS": "stores.endpoints:EVENTS",
+    "LoadGenSettings": "core.job:LoadGenSettings",
+    "MLC_ENDPOINTS": "core.job:MLC_ENDPOINTS",
+    "OUT_OF_MEMORY": "processes:OUT_OF_MEMORY",
+    "PLAIN": "core.case:PLAIN",
+    "PrecisionName": "core.case:PrecisionName",
+    "Progress": "core.extension:Progress",
+    "Prompts": "core.extension:Prompts",
+    "REPLICA_NUMBER": "core.extension:REPLICA_NUMBER",
+    "RecordedAnswer": "stores.endpoints_answers:RecordedAnswer",
+    "RecordedAnswers": "stores.endpoints_answers:RecordedAnswers",
+    "RecordedPoint": "stores.endpoints:RecordedPoint",
+    "Rule": "core.errors:Rule",
+    "answer_of": "processes:answer_of",
+    "broken": "core.untrusted_text:broken",
+    "check_devices": "hardware.devices:check_devices",
+    "ended": "processes:ended",
+    "inflate": "core.untrusted:inflate",
+    "is_speech": "core.extension:is_speech",
+    "own_length": "core.extension:own_length",
+    "page_samples": "core.prometheus:page_samples",
+    "parse_json": "core.untrusted:parse_json",
+    "read_answers": "stores.endpoints_answers:read_answers",
+    "read_arrays": "stores.foreign:read_arrays",
+    "read_configuration": "stores.endpoints:read_configuration",
+    "read_point": "stores.endpoints:read_point",
+    "read_server": "core.server:read_server",
+    "require_options": "core.errors:require_options",
+    "sha256": "stores.digests:sha256",
+    "some": "core.untrusted_text:some",
+    "text_of": "core.errors:text_of",
+}
+"""Where each name is defined, below `pytest_mlperf`."""
+
+if not TYPE_CHECKING:  # or every name would be one to a type checker
+    __getattr__ = importer(__name__, _ORIGINS)

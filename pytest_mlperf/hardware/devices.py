@@ -1,0 +1,114 @@
+"""The forms of CUDA_VISIBLE_DEVICES that the libraries of engines understand, version by version.
+
+CUDA itself takes all three, and so do libraries that leave the variable to it. A worker gets whole
+GPUs by number in PCI order, which every library reads; by UUID where numbers are not certain; and a
+MIG instance, which has no number, by UUID.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pytest_mlperf.core.errors import RunError
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+Form = Literal["number", "GPU UUID", "MIG UUID"]
+FORMS: tuple[Form, ...] = ("number", "GPU UUID", "MIG UUID")
+
+UNRELEASED = (0, 2)
+"""A build between releases may call itself 0.0 or 0.1.dev, and is newer than any release."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Understood:
+    """What a library understands, from one version on.
+
+    Attributes:
+        since: The first version.
+        refused: Forms that it does not understand: what it makes of them, and the way out.
+    """
+
+    since: tuple[int, ...] = (0,)
+    refused: Mapping[Form, str] = field(default_factory=dict)
+
+
+_WHOLE = "measure whole GPUs of a machine without MIG, or the instance by another engine"
+
+TABLE: Mapping[str, tuple[Understood, ...]] = {
+    # Platform.device_id_to_physical_device_id of vllm/platforms/interface.py.
+    "vllm": (
+        # 0.20.0 to 0.23.0: int() of each entry.
+        Understood(
+            refused={
+                "GPU UUID": "takes numbers alone; GPUs go by number where none of the machine is "
+                "divided by MIG and all may be asked; else use vLLM 0.24 or newer",
+                "MIG UUID": f"takes numbers alone, and a MIG instance has none; {_WHOLE}",
+            }
+        ),
+        # NvmlCudaPlatform.device_control_id_to_physical_device_id of vllm/platforms/cuda.py, 0.24.0
+        # to 0.33.0: nvmlDeviceGetIndex of nvmlDeviceGetHandleByUUID; of an instance that is its
+        # place within its GPU, by which nvmlDeviceGetHandleByIndex then finds another GPU or none.
+        Understood(
+            since=(0, 24),
+            refused={
+                "MIG UUID": "takes a MIG instance's number within its GPU for the number of a GPU, "
+                f"and would set itself up for that one; {_WHOLE}",
+            },
+        ),
+    ),
+    # Left to CUDA, which torch.cuda.set_device counts by. llmapi/utils.py of the 1.2 candidates
+    # (cc4777e94dda) does not name the variable; that of NVIDIA's main branch since pull request
+    # 12985 (May 2026) and its reports of memory read entries that are digits, and of others take
+    # the place in the list, to bind threads to a NUMA node and to name processes.
+    "tensorrt_llm": (Understood(),),
+    # torch.cuda._parse_visible_devices, of 2.13: all three, in lists of one form.
+    "torch": (Understood(),),
+    # Nothing in ONNX Runtime reads the variable: cudaSetDevice counts what CUDA leaves visible.
+    "onnxruntime": (Understood(),),
+}
+"""By the name that a library is imported by; one that is not here leaves the variable to CUDA."""
+
+
+def understood(library: str, release: str | None) -> Understood:
+    """Return the row of a version; of None and of what is newer than all, the newest."""
+    rows = TABLE.get(library, (Understood(),))
+    numbers = tuple(map(int, re.findall(r"\d+", release or "")[:2]))
+    return rows[-1] if numbers < UNRELEASED else [row for row in rows if row.since <= numbers][-1]
+
+
+def check_devices(libraries: Iterable[str], environ: Mapping[str, str]) -> None:
+    """Refuse GPUs by names that an installed library would fail at, or take for others."""
+    listed = environ.get(VARIABLE)
+    if not listed:
+        return
+    names = [name.strip() for name in listed.split(",")]
+    for library in libraries:
+        release = _release(library)
+        for name in names:
+            if problem := understood(library, release).refused.get(form_of(name)):
+                raise RunError(
+                    "engine",
+                    f"{VARIABLE} has {name}, and {library} {release or '(version not known)'} "
+                    f"{problem}",
+                )
+
+
+def form_of(name: str) -> Form:
+    """Return the form in which an entry of the variable names a device."""
+    if name.startswith("MIG-"):
+        return "MIG UUID"
+    return "GPU UUID" if name.startswith("GPU-") else "number"
+
+
+def _release(library: str) -> str | None:
+    # Dear at a worker's start, and asked only where GPUs are chosen.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None

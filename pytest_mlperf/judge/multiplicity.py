@@ -1,0 +1,268 @@
+"""Many pairs in one session: how long each is measured, and which drops stand among so many.
+
+A pair is a case and one of its gated metrics of performance or efficiency; accuracy keeps its own
+error rate. Up to `FEW` pairs are each judged alone by rule R. With more, one of the unchanged ones
+would be failed in most sessions. So runs are added until a pair is clear even among so many, and at
+the end of the session the share of false alarms among all failed pairs is held below `FALSE_SHARE`.
+
+Rule R knows one pair. Beside hundreds of others two things show that no pair alone can tell: by how
+much sessions of this machine differ, in all pairs together and in each by itself, and how far the
+runs of now scatter. Both are estimated from what no drop has touched: the baseline's own sessions
+beside each other, and the better half of the first runs. They only ever widen what rule R expects.
+
+A change that all pairs have in common is the machine's where its earlier sessions differ as much;
+beyond that it is the code's, and nothing is allowed for it. It is never taken off: that would hide
+a regression of everything.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from statistics import median
+from typing import TypeVar
+
+from pytest_mlperf.judge.formulas import t_isf, t_sf
+from pytest_mlperf.judge.inputs import DAYS
+from pytest_mlperf.judge.rule_r import RuleR
+
+FEW = 20
+"""Up to so many pairs are judged alone."""
+
+FALSE_SHARE = 0.05
+"""Largest share of false alarms that is expected among the pairs that fail together."""
+
+EARLY = 0.1
+"""Of the p value that makes a drop one among all others, the share at which its runs end: what all
+pairs show at the end may widen what is expected."""
+
+Pair = TypeVar("Pair", bound=Hashable)
+
+
+class Among(StrEnum):
+    """What a pair's p value says beside those of all others.
+
+    A FAIL stands. A SUSPECT would have failed had it been alone: it is listed, fails nothing, and
+    is measured first in the next session. Of a CLEAR pair no drop is proven; whether it passed or
+    is inconclusive its own verdict tells.
+    """
+
+    FAIL = "fail"
+    SUSPECT = "suspect"
+    CLEAR = "clear"
+
+
+def rule_among(rule: RuleR, pairs: int) -> RuleR:
+    """Return the rule that each pair is measured by: when it needs no further run.
+
+    Under it `judge` asks for more runs until the pair passed, its p value is far below
+    5 % / `pairs`, or the last look; `Judged.p_value` is then
+
+        p = min(1, (K - 1) · min over looks k of P(T_ν > -d_k / se_k)), and 1 after a pass,
+
+    valid whatever the looks have in common. Interval, `improved` and detectable change that are
+    shown to people come from `judge` under the rule as it was given.
+
+    Source: C. E. Bonferroni's inequality, once over the looks and once over the pairs: a pair below
+        5 % / `pairs` is rejected by `among` whatever the others say, so further runs are wasted.
+    """
+    if pairs < 1:
+        raise ValueError(f"{pairs} pairs; a session that is judged has at least one")
+    return (
+        rule if pairs <= FEW else replace(rule, alpha=min(rule.alpha, EARLY * FALSE_SHARE / pairs))
+    )
+
+
+def level_again(rule: RuleR, pairs: int) -> float:
+    """Return the p value below which a pair that was SUSPECT before is a drop, judged alone.
+
+    One unchanged pair of a session goes so far by chance, and seldom is it one that was SUSPECT.
+    Not where it would fail were there no others: sessions share their baseline, so an unlucky one
+    makes the same unchanged pair SUSPECT again and again.
+    """
+    return min(rule.alpha, 1 / pairs)
+
+
+def among(p_values: Mapping[Pair, float], rule: RuleR) -> dict[Pair, Among]:
+    """Return what all gated pairs of a session say together; one that was not judged has p = 1."""
+    alone = {pair for pair, p in p_values.items() if p < rule.alpha}
+    if len(p_values) <= FEW:
+        _check(p_values)
+        return {pair: Among.FAIL if pair in alone else Among.CLEAR for pair in p_values}
+    failed = benjamini_hochberg(p_values, FALSE_SHARE)
+    words = {True: Among.SUSPECT, False: Among.CLEAR}
+    return {pair: Among.FAIL if pair in failed else words[pair in alone] for pair in p_values}
+
+
+def benjamini_hochberg(p_values: Mapping[Pair, float], share: float) -> set[Pair]:
+    """Return the hypotheses that the step-up procedure rejects.
+
+    The expected share of false ones among them is at most `share`, for p values that are
+    independent, or related so that a small one makes others smaller rather than larger.
+
+    Source: Y. Benjamini, Y. Hochberg, "Controlling the false discovery rate", Journal of the Royal
+        Statistical Society B 57 (1995).
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"the share is {share!r}; it must lie between 0 and 1")
+    _check(p_values)
+    count, cut = len(p_values), -1.0
+    for rank, p in enumerate(sorted(p_values.values()), start=1):
+        if p <= share * rank / count:
+            cut = p
+    return {pair for pair, p in p_values.items() if p <= cut}
+
+
+def _check(p_values: Mapping[Pair, float]) -> None:
+    for pair, p in p_values.items():
+        if not 0 <= p <= 1:
+            raise ValueError(f"the p value of {pair!r} is {p!r}; it must lie from 0 to 1")
+
+
+Compared = tuple[float, float, float]
+"""A logarithmic change (below 0 is worse), its standard error, the degrees of freedom of that."""
+
+COMMON = 0.01
+"""How often a machine's own shift of all pairs is taken for the code's."""
+
+QUANTILES = (0.84, 0.99)
+"""Where what was seen is compared with what rule R expects."""
+
+HEAVY = 1.08
+"""Tails are heavier than Student's t where the 99th percentile of what nothing made lies this much
+farther from the median than there."""
+
+BEYOND = 1.5
+"""How much farther than all that nothing made a drop lies where tails are heavy, unless others are
+beside it: those of Student's t with 3 degrees of freedom go beyond it in one of twelve sessions."""
+
+TOGETHER = 3
+"""Metrics of a case jump together: so many drops are no more than one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Null:
+    """How unchanged pairs of one machine look.
+
+    Attributes:
+        pairs: Pairs that it was estimated from; 0: too few, nothing is widened.
+        sessions: Sessions of their baselines that were seen beside others.
+        shift: Median logarithmic change of their first runs, below 0 is worse.
+        spread: Standard deviation of what sessions of this machine have in common, logarithmic.
+        allowed: The shift for the worse that it explains.
+        excess: What one session of a pair differs by beyond rule R's expectation, as a share of the
+            variance of a first look.
+        scale: How much farther than expected the runs of now scatter, beside that; at least 1.
+        seen: Of the baselines' sessions beside each other, changes in standard errors, ascending.
+        beyond: How much farther than all these a drop lies that has no others beside it.
+    """
+
+    pairs: int = 0
+    sessions: int = 0
+    shift: float = 0.0
+    spread: float = 0.0
+    allowed: float = math.inf
+    excess: float = 0.0
+    scale: float = 1.0
+    seen: Sequence[float] = ()
+    beyond: float = 1.0
+
+    @property
+    def shows_sessions(self) -> bool:
+        """Whether enough sessions were seen to tell what they differ by."""
+        return self.sessions >= DAYS
+
+    @property
+    def is_machines(self) -> bool:
+        """Whether the machine explains what all pairs have in common."""
+        return self.shift > -self.allowed
+
+    def p_value(self, looks: Sequence[Compared], rule: RuleR) -> float:
+        """Return the chance that an unchanged pair looks this bad at any look but the first."""
+        shift = self.shift if self.is_machines else 0.0
+        p, farthest = 1.0, 0.0
+        for change, se, df in looks[1:]:
+            variance = self.scale**2 * (se**2 + self.excess * looks[0][1] ** 2) + shift**2
+            away = -change / math.sqrt(variance)
+            p = min(p, (rule.max_runs - 1) * t_sf(away, df))
+            farthest = max(farthest, away)
+        return max(p, self._as_seen(farthest))
+
+    def _as_seen(self, away: float) -> float:
+        """Return the share of the baselines' sessions that went as far for no reason."""
+        if not self.seen:
+            return 0.0
+        farther = len(self.seen) - bisect_left(self.seen, away)
+        least = TOGETHER if self.seen[-1] > away / self.beyond else 0
+        return max(farther, least) / (2 * len(self.seen))
+
+
+def estimate(
+    firsts: Sequence[Compared], sessions: Mapping[str, Sequence[Compared]], rule: RuleR
+) -> Null:
+    """Return how unchanged pairs of one machine look; up to `FEW` pairs show nothing.
+
+    Args:
+        sessions: By session of their baselines, what it is beside the others of the same pair.
+
+    Source: B. Efron, "Large-scale simultaneous hypothesis testing: the choice of a null
+        hypothesis", JASA 99 (2004).
+    """
+    if len(firsts) <= FEW:
+        return Null()
+    shift = median(change for change, _, _ in firsts)
+    unit = median(se for _, se, _ in firsts)
+    common = {name: looks for name, looks in sessions.items() if len(looks) > FEW}
+    spread, allowed = _spread([median(c for c, _, _ in s) for s in common.values()], unit, rule)
+    # A shift that the machine does not explain is a drop: what lies above 0 is the better half.
+    middle = shift if shift > -allowed else max(shift, 0.0)
+    first = _scale([(c - middle, se, df) for c, se, df in firsts], two_sided=False)
+    apart = []
+    for looks in common.values():
+        middle = median(change for change, _, _ in looks)
+        apart += [(change - middle, se, df) for change, se, df in looks]
+    null = Null(pairs=len(firsts), shift=shift, spread=spread, allowed=allowed)
+    if not apart:  # one session tells nothing of what others do: all that exceeds is theirs
+        return replace(null, excess=first**2 - 1)
+    between = _scale(apart, two_sided=True)
+    excess = (between**2 - 1) * (median(se for _, se, _ in apart) / unit) ** 2
+    seen = sorted(abs(change) / se / between for change, se, _ in apart)
+    df = median(df for _, _, df in apart)
+    heavy = HEAVY * (t_isf(0.005, df) / t_isf(0.25, df)) * _quantile(seen, 0.5)
+    return replace(
+        null,
+        sessions=len(common),
+        excess=excess,
+        scale=max(1.0, first / math.sqrt(1 + excess)),
+        seen=seen,
+        beyond=BEYOND if _quantile(seen, 0.99) > heavy else 1.0,
+    )
+
+
+def _spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple[float, float]:
+    """Return by how much sessions of a machine differ in all pairs together, and what that allows.
+
+    One degree of freedom is what rule R expects of sessions.
+    """
+    count = len(medians)
+    df = max(count, 1)
+    # A session beside the mean of the others varies by count / (count - 1) of its own variance.
+    squares = math.fsum(x**2 for x in medians) * ((count - 1) / count) ** 2 if count else 0.0
+    spread = math.sqrt((rule.session_share * unit**2 + squares) / df)
+    return spread, t_isf(COMMON, df) * spread * math.sqrt(1 + 1 / df)
+
+
+def _scale(compared: Iterable[Compared], *, two_sided: bool) -> float:
+    """Return how much farther than expected changes lie from 0, at least 1."""
+    changes = list(compared)
+    df = median(df for _, _, df in changes)
+    away = sorted((abs(c) if two_sided else c) / se for c, se, _ in changes)
+    shares = [(q, 2 * q - 1 if two_sided else q) for q in QUANTILES]
+    return max(1.0, *(_quantile(away, share) / t_isf(1 - q, df) for q, share in shares))
+
+
+def _quantile(ascending: Sequence[float], share: float) -> float:
+    return ascending[min(int(share * len(ascending)), len(ascending) - 1)]

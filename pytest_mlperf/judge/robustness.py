@@ -1,0 +1,284 @@
+"""Does a word stand whatever sessions differ by? What few sessions of a baseline cannot show.
+
+Rule R takes a fixed share of the noise as common to the runs of a session. Where sessions differ by
+more, unchanged code fails and drops pass: a baseline of one session cannot show it, one of four
+hardly. So what rule R decides is said as final only where it also holds
+
+- with the session's variance as the baseline's own sessions show it, where there are enough; and
+- where there are not, even if sessions differ by `WIDEST` times what runs differ by.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import correlation, fmean
+from typing import Literal
+
+from pytest_mlperf.judge.formulas import scatter, squares, t_isf, t_sf
+from pytest_mlperf.judge.inputs import DAYS, SessionNoise
+
+KNOWN_DF = 8.0
+"""From so many degrees of freedom on, it is estimated for a drop as well. Four sessions that lie
+close together do not exclude that one in five is 3 % slower: in two of five such baselines none
+is, and the next session then looks like a drop."""
+
+WIDEST = 4.0
+"""Standard deviation of sessions over that of runs beyond which nobody is protected: what was
+measured on a shared virtual machine is 3, on rented GPUs nothing is published."""
+
+KEEPS_DAYS, KEEPS_SPANS, TREND = 7.0, 2.0, 0.05
+"""Longest time that a baseline is final, in days and in spans of its days, and the p from which
+its days show a trend; see `final_until`."""
+
+LIKELY = 0.065
+"""Chance of so low a day, by how the days of the baseline differ, below which a provisional drop is
+red on the second day in a row. Unchanged sessions that differ by four times what runs do are red in
+2 % then, and in 3 % without it. At typical noise it costs 0.2 % of the drops of the limit; 0.05
+would cost 1 %."""
+
+BEARS_AGE = 2.0
+"""What a drop beside an old baseline must bear for that: sessions that differ by so much of what
+runs differ by. A machine that walks 0.5 % a day is then red in less than 1 % after 14 days."""
+
+ASSUMED_DF = 0.5
+"""Degrees of freedom that the expected share of a session weighs beside sessions that were seen."""
+
+CANDIDATE_DF = 1.0
+"""Degrees of freedom that the baseline's scatter weighs in that of the new runs, which may be
+noisier: with the scatter of two runs alone hardly a word would ever be final."""
+
+ADDED = (0.0, *(0.02 * 1.05**step for step in range(123)))
+"""Additional variance between sessions that `proves` tries, in multiples of the whole variance.
+With two degrees of freedom the best multiple is three or less."""
+
+Why = Literal["few sessions", "old"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """The runs on a scale where higher is better and differences count.
+
+    Attributes:
+        baseline: Values by session, each of at least one run.
+        lost: Mean of what load can have taken from the runs of now.
+        lost_before: The same of the baseline.
+        expected: Variance of a run within its session that is expected beforehand.
+        prior_df: Degrees of freedom that the expectation weighs.
+        ratio: Expected variance of a session over that of a run.
+        noise: What sessions were seen to differ by, the baseline's own among them; None: those of
+            the baseline alone tell.
+        floor: Smallest standard deviation of a run believed.
+        old: The baseline's sessions lie too far back to speak for today.
+    """
+
+    baseline: Sequence[Sequence[float]]
+    now: Sequence[float]
+    lost: float = 0.0
+    lost_before: float = 0.0
+    expected: float
+    prior_df: float
+    ratio: float
+    noise: SessionNoise | None
+    floor: float
+    old: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinalWord:
+    """Whether a word stands, up to which standard deviation of sessions, and what lacks for it.
+
+    `likely` says of one that does not stand that two in a row, on different days, are believed.
+    """
+
+    stands: bool
+    holds_to: float
+    lacks: Why | None
+    likely: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """What stands of an ok and of a drop."""
+
+    passing: FinalWord
+    failing: FinalWord
+
+
+def standing(sample: Sample, *, bound: float, alpha: float, beta: float) -> Standing:
+    """Return what stands of the mean difference between the runs of now and the baseline's.
+
+    Half of each error of rule R: what is said is said once, at the look that decided. An ok
+    excludes a difference of `bound`, below 0.
+
+    Source: one-way random effects; variance between sessions by their mean square, that of runs by
+        the scatter inside sessions, both moderated (G. K. Smyth, 2004, doi:10.2202/1544-6115.1027);
+        degrees of freedom of their sum by F. E. Satterthwaite, Biometrics Bulletin 2 (1946).
+    """
+    parts = _parts(sample)
+    df = max(len(sample.baseline) - 1.0, sample.noise.df if sample.noise else 0.0)
+
+    def word(distance: float, error: float, needed_df: float) -> FinalWord:
+        # Age is told first: further sessions of that time would not help.
+        old: Why | None = "old" if sample.old and df >= DAYS - 1 else None
+        lacks = old or ("few sessions" if df < needed_df else None)
+        holds_to = parts.holds(distance, error)
+        bears = lacks is None or holds_to >= WIDEST * math.sqrt(parts.run)
+        # One session shows nothing of what sessions differ by.
+        seen = df < 1 or parts.proves(distance, error)
+        young = old is None or holds_to >= BEARS_AGE * math.sqrt(parts.run)
+        likely = len(sample.baseline) >= DAYS and young and parts.is_likely(distance)
+        return FinalWord(stands=seen and bears, holds_to=holds_to, lacks=lacks, likely=likely)
+
+    return Standing(
+        passing=word(parts.change - sample.lost_before - bound, beta / 2, DAYS - 1),
+        failing=word(-parts.change - sample.lost, alpha / 2, KNOWN_DF),
+    )
+
+
+def final_until(runs: Iterable[tuple[float | None, float]]) -> float | None:
+    """Return the last day on which a baseline is final, by days since 1970 and logs of its runs.
+
+    Machines wander. So its sessions speak for twice the days that they span, at most for
+    `KEEPS_DAYS` or for the span, whichever is longer. If they show a linear trend, they speak for
+    twice the mean time from one of their days to the next. Sessions of one day speak for none. None
+    if no day is known.
+
+    Source: least squares and Student's t for the trend; a walk of 0.5 % a day otherwise passes a
+        drop of the limit as final in 12 to 16 % after 14 days (simulated).
+    """
+    by_day: dict[int, list[float]] = {}
+    for day, value in runs:
+        if day is not None:
+            by_day.setdefault(math.floor(day), []).append(value)
+    if not by_day:
+        return None
+    last, span, means = max(by_day), max(by_day) - min(by_day), [*map(fmean, by_day.values())]
+    if not span:
+        return last - 1.0
+    keeps, df = min(KEEPS_SPANS * span, max(KEEPS_DAYS, span)), len(means) - 2
+    if df > 0 and max(means) > min(means):
+        t = t_isf(TREND / 2, df)
+        if correlation([*by_day], means) ** 2 * (t * t + df) > t * t:
+            keeps = min(span, KEEPS_SPANS * span / (df + 1))
+    return last + keeps
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Variances:
+    """The difference, its variance and the parts of that with their df, that of sessions first."""
+
+    change: float
+    variance: float
+    parts: tuple[tuple[float, float], ...]
+    run: float
+    run_df: float
+    of_runs: float
+    of_sessions: float
+
+    def proves(self, distance: float, p: float) -> bool:
+        """Check whether a distance from the truth has less than this probability.
+
+        It is proven too if it were with sessions that differ by more: a larger variance has more
+        degrees of freedom where the new runs' own are few, and less knowledge must not prove more.
+        """
+        (between, between_df), *others = self.parts
+        if distance <= 0:
+            return False
+        for more in (self.variance * times for times in ADDED):
+            variance, parts = self.variance + more, ((between + more, between_df), *others)
+            df = variance**2 / math.fsum(part**2 / its_df for part, its_df in parts)
+            df = min(max(df, 1.0), self.run_df + between_df)
+            if t_sf(distance / math.sqrt(variance), df) < p:
+                return True
+        return False
+
+    def is_likely(self, distance: float) -> bool:
+        """Check whether one day so far off is rare, by how the days of the baseline differ."""
+        between, df = self.parts[0]
+        return t_sf(distance / math.sqrt(between), df) < LIKELY
+
+    def holds(self, distance: float, p: float) -> float:
+        """Return the standard deviation of sessions at which it has just this probability."""
+        error = max(0.0, distance) / t_isf(p, self.run_df)
+        return math.sqrt(max(0.0, error**2 - self.run * self.of_runs) / self.of_sessions)
+
+
+def _parts(sample: Sample) -> _Variances:
+    sizes = [len(xs) for xs in sample.baseline]
+    n0, k = sum(sizes), len(sample.now)
+    mean = fmean(x for xs in sample.baseline for x in xs)
+    before, inside_now = scatter(sample.baseline), squares(sample.now)
+    run_df = sample.prior_df + before.run_df + (k - 1)
+    run = (sample.prior_df * sample.expected + before.inside + inside_now) / run_df
+    run = max(run, sample.floor**2)
+    now, now_df = _of_now(sample, before.inside, inside_now, run, run_df)
+    # Of the mean difference: how often the variance of a session is in it.
+    of_sessions = 1 + math.fsum(size**2 for size in sizes) / n0**2
+    size = before.size
+    between, between_df = _between(sample, run, before.across, size)
+    session = max((between - run) / size, sample.ratio * run)
+    variance = session * of_sessions + run / n0 + now / k
+    share = of_sessions / size
+    parts = ((share * between, between_df), ((1 / n0 - share) * run, run_df), (now / k, now_df))
+    return _Variances(
+        change=fmean(sample.now) - mean,
+        variance=variance,
+        parts=parts,
+        run=run,
+        run_df=run_df,
+        of_runs=1 / n0 + 1 / k,
+        of_sessions=of_sessions,
+    )
+
+
+def _of_now(
+    sample: Sample, inside: float, inside_now: float, run: float, run_df: float
+) -> tuple[float, float]:
+    """Return the variance of the new runs, which may vary by more than the baseline's, and its df.
+
+    Never less than that of all runs: two that lie close together say little.
+    """
+    if len(sample.now) == 1:
+        return run, run_df
+    base_df = run_df - (len(sample.now) - 1)
+    before = (sample.prior_df * sample.expected + inside) / base_df
+    df = CANDIDATE_DF + len(sample.now) - 1
+    return max((CANDIDATE_DF * before + inside_now) / df, run), df
+
+
+def _between(sample: Sample, run: float, across: float, size: float) -> tuple[float, float]:
+    """Return the mean square between sessions and its degrees of freedom, drawn to expectation."""
+    expected = ASSUMED_DF * run * (1 + size * sample.ratio)
+    if sample.noise and sample.noise.df >= len(sample.baseline) - 1:
+        df = ASSUMED_DF + sample.noise.df
+        return (expected + sample.noise.df * run * (1 + size * sample.noise.ratio)) / df, df
+    df = ASSUMED_DF + len(sample.baseline) - 1
+    return (expected + across) / df, df
+
+
+class Decision(StrEnum):
+    """What the runs so far say.
+
+    PROVISIONAL: a pass or a drop if sessions differ by no more than expected, and the baseline
+    cannot show whether they do.
+    """
+
+    PASS = "pass"  # noqa: S105 -- a decision, no password
+    FAIL = "fail"
+    MORE = "more"
+    INCONCLUSIVE = "inconclusive"
+    PROVISIONAL = "provisional"
+
+
+def final(plain: Decision, standing: Standing, *, last: bool) -> Decision:
+    """Return what is said of rule R's decision, in the light of what sessions may differ by."""
+    if plain is Decision.PASS:
+        return Decision.PASS if standing.passing.stands else Decision.PROVISIONAL
+    if plain is not Decision.FAIL or standing.failing.stands:
+        return plain
+    # More runs make a drop surer only where the baseline shows what sessions differ by.
+    more = standing.failing.lacks is None and not last
+    return Decision.MORE if more else Decision.PROVISIONAL

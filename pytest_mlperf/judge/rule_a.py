@@ -1,0 +1,238 @@
+"""Rule A: did accuracy drop, judged sample by sample against the baseline's own scores."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import TypeVar
+
+from pytest_mlperf.judge._mean_change import Errors, bounds_of, with_rare
+from pytest_mlperf.judge.inputs import Leverage
+from pytest_mlperf.judge.robustness import Decision
+
+LOOKS = (1024, 3072, 8192, 16384)
+"""Samples after which a sequential pass may stop; the last look is the whole data set."""
+
+
+FIRST_LOOK, LATER_LOOKS = 0.6, 0.2
+"""Shares of beta that losses of few samples may err by at the first look, and at each later one
+before the last. A count of losses that is small enough at one look mostly was so at the one before:
+at four such looks 4.93 % of all drops of the margin pass, where 5 % may."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RuleA:
+    """How often an unchanged case may fail, and a drop of the margin pass, over all its looks."""
+
+    alpha: float = 0.01
+    beta: float = 0.05
+
+
+DEFAULT = RuleA()
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScorePairs:
+    """One metric's scores of the same samples, in the order in which they were measured.
+
+    Attributes:
+        before: The baseline's scores; None where the metric does not apply to the sample.
+        margin: Largest drop that does not matter, in the score's own points, above 0.
+        groups: The group of each sample, such as its article; None: samples are independent.
+        leverage: Of pseudo-values, how much of chance they show; None: all, as scores of samples.
+    """
+
+    before: Sequence[float | None]
+    now: Sequence[float | None]
+    margin: float
+    groups: Sequence[int] | None = None
+    leverage: Leverage | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.before) != len(self.now) or not self.before:
+            raise ValueError(f"{len(self.before)} and {len(self.now)} scores are no pairs")
+        if self.groups is not None and len(self.groups) != len(self.now):
+            raise ValueError(f"{len(self.groups)} groups for {len(self.now)} samples")
+        if not 0 < self.margin < math.inf:
+            raise ValueError(f"margin={self.margin!r}; it must be positive and finite")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Paired:
+    """What the pairs of one metric say; by default of one that applies to no sample so far.
+
+    `p`, `groups` and `widened` are those of `ChangeBounds`.
+
+    Attributes:
+        change: Mean difference, points; negative is worse.
+        low, high: The bounds that decide, points.
+        correlation: Of the two runs' scores; None where one of them does not vary.
+        unseen: Where a whole data set scored alike: the mean drop that other samples could still
+            have, points.
+    """
+
+    decision: Decision = Decision.MORE
+    before: float = 0.0
+    now: float = 0.0
+    change: float = 0.0
+    low: float = -math.inf
+    high: float = math.inf
+    p: float = 1.0
+    samples: int = 0
+    changed: int = 0
+    down: int = 0
+    up: int = 0
+    correlation: float | None = None
+    groups: int | None = None
+    widened: float = 1.0
+    leverage: Leverage | None = None
+    unseen: float | None = None
+
+
+def looks(samples: int, *, sequential: bool) -> tuple[int, ...]:
+    """Return after how many samples the rule looks at the scores; the last look is all of them."""
+    return (*(look for look in LOOKS if sequential and look < samples), samples)
+
+
+def errors_at(position: int, at: Sequence[int], rule: RuleA = DEFAULT) -> Errors:
+    """Return what the rule may err by at one of its looks, counted from 0."""
+    last = position == len(at) - 1
+    early = FIRST_LOOK if position == 0 else LATER_LOOKS
+    return Errors(
+        alpha=rule.alpha / len(at),
+        beta=rule.beta / len(at),
+        rare=rule.beta / len(at) if last else rule.beta * early,
+    )
+
+
+def judge_pairs(
+    metrics: Mapping[str, ScorePairs], at: Sequence[int], rule: RuleA = DEFAULT
+) -> dict[str, Paired]:
+    """Judge the metrics of one case, look after look; each verdict freezes when it is reached.
+
+    A metric passes when its lower bound clears the margin: all must. One fails when a drop is
+    proven and the margin is not excluded; Holm's step-down keeps alpha over the metrics. Looks
+    beyond the samples that are there are still due; an entry is of the look that decided, else of
+    the last.
+    """
+    there = min(len(pairs.now) for pairs in metrics.values())
+    decided: dict[str, Paired] = {}
+    for position, look in enumerate(look for look in at if look <= there):
+        errors, last = errors_at(position, at, rule), look == at[-1]
+        open_ = {
+            name: _weigh(pairs, look, errors, all_seen=last)
+            for name, pairs in metrics.items()
+            if name not in decided or decided[name].decision is not Decision.PASS
+        }
+        # A metric that passed stays in the family: to leave it would hand its alpha to the others.
+        p_values = {name: open_[name].p if name in open_ else 1.0 for name in metrics}
+        failed = holm(p_values, errors.alpha)
+        for name, paired in open_.items():
+            decided[name] = _decide(paired, metrics[name].margin, name in failed, last=last)
+        if all(paired.decision is not Decision.MORE for paired in decided.values()):
+            break
+        if any(paired.decision is Decision.FAIL for paired in decided.values()):
+            break
+    return decided
+
+
+def least_shown(pairs: ScorePairs, share: float, at: Sequence[int], rule: RuleA = DEFAULT) -> float:
+    """Return the smallest drop, in points, that can be told from answers drawn again: a margin.
+
+    It is twice the reach of the bound that decides at the last look. An unchanged model then
+    passes in all but beta of the cases, and a drop as large as the margin passes in beta of them.
+
+    Args:
+        pairs: The scores so far; their margin is not used.
+        share: The part of the data set that was scored.
+        at: The sample counts at which the rule decides.
+        rule: The rule's error rates.
+    """
+    errors = errors_at(len(at) - 1, at, rule)
+    no_margin = replace(pairs, margin=sys.float_info.max)
+    paired = _weigh(no_margin, len(pairs.now), errors, all_seen=True)
+    reach = paired.change - paired.low
+    return 2 * reach * math.sqrt(share) if math.isfinite(reach) else 0.0
+
+
+def holm(p_values: Mapping[Name, float], alpha: float) -> set[Name]:
+    """Return the hypotheses that Holm's step-down procedure rejects.
+
+    Source: S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian
+        Journal of Statistics 6 (1979).
+    """
+    rejected: set[Name] = set()
+    ordered = sorted(p_values, key=lambda name: p_values[name])
+    for position, name in enumerate(ordered):
+        if p_values[name] > alpha / (len(ordered) - position):
+            break
+        rejected.add(name)
+    return rejected
+
+
+def correlated(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Return the correlation of two passes' scores; None where one of them does not vary."""
+    mean_1, mean_2 = fmean(first), fmean(second)
+    spread_1 = math.fsum((a - mean_1) ** 2 for a in first)
+    spread_2 = math.fsum((b - mean_2) ** 2 for b in second)
+    if not spread_1 or not spread_2:
+        return None
+    shared = math.fsum((a - mean_1) * (b - mean_2) for a, b in zip(first, second, strict=True))
+    return shared / math.sqrt(spread_1 * spread_2)
+
+
+def _weigh(pairs: ScorePairs, look: int, errors: Errors, *, all_seen: bool) -> Paired:
+    groups = range(look) if pairs.groups is None else pairs.groups[:look]
+    there = [
+        (old, new, group)
+        for old, new, group in zip(pairs.before[:look], pairs.now[:look], groups, strict=True)
+        if old is not None and new is not None
+    ]
+    if not there:
+        return Paired()
+    before, now = [old for old, _, _ in there], [new for _, new, _ in there]
+    of_groups = None if pairs.groups is None else [group for _, _, group in there]
+    bounds = bounds_of(before, now, of_groups, errors, pairs.leverage)
+    low, values, unseen = bounds.low, {*before, *now}, None
+    changes = Counter(new - old for old, new in zip(before, now, strict=True))
+    if low > -pairs.margin:  # else it decides nothing
+        worst = min(0.0, *values)
+        possible = Counter(old - worst for old in before)
+        low = with_rare(low, changes, possible, errors, all_seen=all_seen)
+        if all_seen and len(changes) == 1 and 0.0 in changes:
+            unseen = -with_rare(low, changes, possible, errors, all_seen=False)
+    down = sum(count for change, count in changes.items() if change < 0)
+    up = sum(count for change, count in changes.items() if change > 0)
+    return Paired(
+        before=fmean(before),
+        now=fmean(now),
+        change=fmean(new - old for old, new in zip(before, now, strict=True)),
+        low=low,
+        high=bounds.high,
+        p=bounds.p,
+        samples=len(there),
+        changed=down + up,
+        down=down,
+        up=up,
+        correlation=correlated(before, now),
+        groups=bounds.groups,
+        widened=bounds.widened,
+        leverage=pairs.leverage,
+        unseen=unseen,
+    )
+
+
+def _decide(paired: Paired, margin: float, failed: bool, *, last: bool) -> Paired:
+    if paired.low > -margin:
+        decision = Decision.PASS
+    elif failed and paired.change < 0:
+        decision = Decision.FAIL
+    else:
+        decision = Decision.INCONCLUSIVE if last else Decision.MORE
+    return replace(paired, decision=decision)

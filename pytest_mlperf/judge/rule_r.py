@@ -1,0 +1,399 @@
+"""Rule R: did performance or efficiency drop, judged from a few runs against a pinned baseline."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist, fmean
+from typing import Literal
+
+from pytest_mlperf.judge.formulas import bound_of, raw, scatter, squares, t_isf, t_sf
+from pytest_mlperf.judge.inputs import Direction, SessionNoise
+from pytest_mlperf.judge.robustness import (
+    WIDEST,
+    Decision,
+    Sample,
+    Standing,
+    Why,
+    final,
+    final_until,
+    standing,
+)
+
+RARE = 0.01
+"""So seldom an unchanged run strays."""
+
+
+GATING_RUNS = 5
+"""A verdict from fewer baseline runs is advice, never a gate."""
+
+_TOO_FAST = 0.0005
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RuleR:
+    """Settings of the rule, fixed before the first run.
+
+    Attributes:
+        alpha: How often an unchanged case may fail, over all its looks.
+        beta: How often a true drop of the limit may pass, over all its looks.
+        max_runs: Last look (K).
+        prior_df: How many degrees of freedom the expected noise weighs (ν0).
+        prior_sd: Expected relative standard deviation between runs (s0).
+        session_share: Share of the variance that all runs of one session have in common (φ).
+        floor_sd: Smallest relative standard deviation believed.
+        session_noise: What sessions were seen to differ by, those of the baseline among them; None:
+            only those of the baseline tell.
+        tolerated: Share of a run's speed up to which load counts as none; inf: load never counts.
+    """
+
+    alpha: float = 0.01
+    beta: float = 0.05
+    max_runs: int = 5
+    prior_df: float = 4.0
+    prior_sd: float = 0.007
+    session_share: float = 0.25
+    floor_sd: float = 0.001
+    session_noise: SessionNoise | None = None
+    tolerated: float = math.inf
+
+    def __post_init__(self) -> None:
+        for ok, name, valid in (
+            (0 < self.alpha < 0.5, "alpha", "between 0 and 0.5"),
+            (0 < self.beta < 0.5, "beta", "between 0 and 0.5"),
+            (self.max_runs >= 2, "max_runs", "at least 2: one run alone never fails"),
+            (1 <= self.prior_df < math.inf, "prior_df", "at least 1"),
+            (0 <= self.prior_sd < math.inf, "prior_sd", "at least 0"),
+            (0 <= self.session_share < 1, "session_share", "at least 0 and below 1"),
+            (0 < self.floor_sd < math.inf, "floor_sd", "above 0"),
+        ):
+            if not ok:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {valid}")
+
+    def inside_sessions(
+        self, squares: float, run_df: int, within: float = 0.0
+    ) -> tuple[float, float]:
+        """Return the variance of a run inside its session, moderated, and its degrees of freedom.
+
+        Of it `within` is inside the run; the sum of squares is about the means of sessions.
+        """
+        expected = (1 - self.session_share) * self.prior_sd**2 + within
+        df = self.prior_df + run_df
+        return max((self.prior_df * expected + squares) / df, self.floor_sd**2), df
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Value:
+    """One metric of one run.
+
+    Attributes:
+        value: In the metric's unit, above 0.
+        within_se: Relative standard error inside the run by batch means, 0 when unknown.
+        session: First session of the run's day and machine; runs of one share an effect.
+        day: When, in days since 1970; None: unknown.
+        lost: Largest logarithmic change for the worse that the machine's load explains: without
+            load the value lies between this one and one better by that.
+    """
+
+    value: float
+    within_se: float = 0.0
+    session: str = ""
+    day: float | None = None
+    lost: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.value < math.inf:
+            raise ValueError(f"a run's value is {self.value!r}; it must be finite and above 0")
+        if not 0 <= self.within_se < math.inf:
+            raise ValueError(
+                f"a run's within_se is {self.within_se!r}; it must be finite and at least 0"
+            )
+        if not 0 <= self.lost < math.inf:
+            raise ValueError(f"a run's lost is {self.lost!r}; it must be finite and at least 0")
+
+
+Scale = Callable[[Value], float]
+"""Gives a value on a scale where higher is better and differences count."""
+
+
+def log_scale(direction: Direction = Direction.HIGHER) -> Scale:
+    """Return the scale of a metric: logarithms."""
+    sign = 1 if direction is Direction.HIGHER else -1
+    return lambda run: sign * math.log(run.value)
+
+
+def by_session(runs: Sequence[Value], scale: Scale) -> list[list[float]]:
+    """Return the values of each session, in the order of their first runs."""
+    sessions: dict[str, list[float]] = {}
+    for run in runs:
+        sessions.setdefault(run.session, []).append(scale(run))
+    return list(sessions.values())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """The decision and the numbers it rests on; what is not told here is as in `MetricVerdict`.
+
+    Attributes:
+        improved: Passed, and better is proven.
+        change: Relative change of the raw value, e.g. -0.021, whichever way is better.
+        low: Lower end of its interval; the two ends are the bounds that decided.
+        sd: Relative standard deviation of a run as estimated at the decision.
+        mde: The smallest drop the baseline can prove, as a share.
+        se: Standard error of the logarithmic change at the decision.
+        lost: Mean of what load can have taken from the runs of now, logarithmic.
+        lost_before: The same of the baseline.
+        p_value: Chance that an unchanged case looks this bad at any look; 1 after a pass.
+    """
+
+    decision: Decision
+    improved: bool
+    change: float
+    low: float
+    high: float
+    limit: float
+    runs_used: int
+    runs_baseline: int
+    sd: float
+    df: float
+    se: float
+    lost: float
+    lost_before: float
+    mde: float
+    advisory: bool
+    p_value: float
+    leans: Literal["ok", "drop"] | None = None
+    stands: bool = False
+    likely: bool = False
+    holds_to: float | None = None
+    lacking: Why | None = None
+    strays: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _RunLook:
+    """The statistics after k runs; `d` is a log ratio, below 0 is worse.
+
+    Load only makes a run worse, so that the change without it lies from `worst` to `best`.
+    """
+
+    k: int
+    d: float
+    sd: float
+    df: float
+    se: float
+    lost: float = 0.0
+    lost_before: float = 0.0
+
+    @property
+    def worst(self) -> float:
+        return self.d - self.lost_before
+
+    @property
+    def best(self) -> float:
+        return self.d + self.lost
+
+    def low(self, rule: RuleR) -> float:
+        return self.worst - t_isf(rule.beta / rule.max_runs, self.df) * self.se
+
+    def high(self, rule: RuleR) -> float:
+        return self.best + t_isf(rule.alpha / (rule.max_runs - 1), self.df) * self.se
+
+
+def judge(
+    baseline: Sequence[Value],
+    runs: Sequence[Value],
+    *,
+    direction: Direction,
+    limit: float,
+    rule: RuleR,
+) -> Judged:
+    """Judge runs in the order they were made; the first pass or fail is final.
+
+    Unchanged performance fails at most a share `alpha` of the time, a drop of `limit` that every
+    run shares passes at most a share `beta`; in between either answer may come. Runs, each of a
+    fresh process, after the decision are ignored. Where the baseline cannot show what sessions
+    differ by, and that could turn the decision, it is PROVISIONAL (`standing`). The limit is a
+    share: a drop where higher is better (then below 1), a rise where lower is better.
+
+    What load can have taken (`Value.lost`) is added to the runs before a drop is said, and to the
+    baseline before a pass, so that both error rates hold whatever part of it the load took.
+
+    Source: moderated t (G. K. Smyth, 2004, doi:10.2202/1544-6115.1027) on log values, two one-sided
+        bounds, error shared evenly among the looks.
+    """
+    if not baseline or not runs:
+        raise ValueError(f"nothing to compare: {len(baseline)} baseline runs and {len(runs)} runs")
+    bound = bound_of(direction, limit)
+    ruled = walk(baseline, runs, log_scale(direction), bound, rule)
+    low, high = sorted((raw(ruled.low, direction), raw(ruled.high, direction)))
+    change, mde = raw(ruled.change, direction), -math.expm1(-ruled.mde)
+    return replace(ruled, change=change, low=low, high=high, limit=limit, mde=mde)
+
+
+def walk(
+    baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, bound: float, rule: RuleR
+) -> Judged:
+    """Look after every run until one decides; bound, rule and figures are on the caller's scale."""
+    p_value = 1.0
+    for k in range(1, min(len(runs), rule.max_runs) + 1):
+        look = look_at(baseline, runs[:k], scale, rule)
+        if k > 1:
+            p_value = min(p_value, (rule.max_runs - 1) * t_sf(-look.best / look.se, look.df))
+        plain = _decide(look, bound, rule)
+        stray = _strays(baseline, runs[:k], scale, rule)
+        if stray and plain is Decision.PASS and k < rule.max_runs:
+            plain = Decision.MORE  # it may be one of several, and some processes slower
+        stands = _standing(baseline, runs[:k], scale, bound, rule)
+        decision = final(plain, stands, last=k == rule.max_runs)
+        if decision is not Decision.MORE:
+            break
+    passing = plain is Decision.PASS
+    hidden = decision is Decision.INCONCLUSIVE and look.high(rule) < look.lost
+    word = stands.passing if passing else stands.failing
+    return Judged(
+        decision=decision,
+        improved=decision is Decision.PASS and look.worst > t_isf(rule.alpha, look.df) * look.se,
+        change=look.d,
+        low=look.low(rule),
+        high=look.high(rule),
+        limit=-bound,
+        runs_used=look.k,
+        runs_baseline=len(baseline),
+        sd=look.sd,
+        df=look.df,
+        se=look.se,
+        lost=look.lost,
+        lost_before=look.lost_before,
+        mde=_detectable(baseline, scale, rule),
+        advisory=len(baseline) < GATING_RUNS,
+        p_value=1.0 if passing else p_value,
+        leans=("ok" if passing else "drop")
+        if decision is Decision.PROVISIONAL or hidden  # by load: without it this were a drop
+        else None,
+        stands=stands.failing.stands,
+        likely=stands.failing.likely,
+        holds_to=word.holds_to if plain in {Decision.PASS, Decision.FAIL} else None,
+        lacking=word.lacks,
+        strays=stray,
+    )
+
+
+def minimum_detectable_change(baseline: Sequence[Value], *, rule: RuleR) -> float:
+    """Return the drop, as a share, that this baseline proves with probability 1 - beta."""
+    if not baseline:
+        raise ValueError("a baseline without runs detects nothing; record at least one run")
+    return -math.expm1(-_detectable(baseline, log_scale(), rule))
+
+
+def drop_final_at_once(baseline: Sequence[Value], *, rule: RuleR) -> float:
+    """Return the logarithmic drop that is final against one session with probability 1 - beta.
+
+        D = t(α/2, ν + 1)·√(v·(ν + z²)/(ν + 1)·(1/n + 1/2 + 2·`WIDEST`²))
+
+    of two new runs against n, whose variance v is moderated with ν degrees of freedom. Within z,
+    the quantile of a normal distribution, the new runs scatter with probability 1 - beta.
+
+    Source: `FinalWord.holds_to`, which must reach `WIDEST` (`standing`).
+    """
+    groups = scatter(by_session(baseline, log_scale()))
+    within, z = fmean(run.within_se**2 for run in baseline), NormalDist().inv_cdf(1 - rule.beta / 2)
+    variance, df = rule.inside_sessions(groups.inside, groups.run_df, within)
+    of_mean = 1 / len(baseline) + 1 / 2 + 2 * WIDEST**2
+    return t_isf(rule.alpha / 2, df + 1) * math.sqrt(variance * (df + z * z) / (df + 1) * of_mean)
+
+
+def _standing(
+    baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, bound: float, rule: RuleR
+) -> Standing:
+    within = fmean(run.within_se**2 for run in (*baseline, *runs))
+    share = rule.session_share
+    until, today = final_until((run.day, scale(run)) for run in baseline), runs[-1].day
+    sample = Sample(
+        baseline=by_session(baseline, scale),
+        now=[scale(run) for run in runs],
+        lost=fmean(run.lost for run in runs),
+        lost_before=fmean(run.lost for run in baseline),
+        expected=(1 - share) * rule.prior_sd**2 + within,
+        prior_df=rule.prior_df,
+        ratio=share / (1 - share),
+        noise=rule.session_noise,
+        floor=rule.floor_sd,
+        old=until is not None and today is not None and today >= until + 1,
+    )
+    return standing(sample, bound=bound, alpha=rule.alpha, beta=rule.beta)
+
+
+def _strays(baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, rule: RuleR) -> int:
+    """Return how many runs are worse than every run of the baseline, and by far.
+
+    0 where all of them are: then it is not some processes that are slower; and where the baseline
+    has fewer than three. Rule R promises to find a drop that every run shares. One that hits some
+    processes only shows in this, once a process that it hits is among the runs.
+    """
+    if len(baseline) < 3:
+        return 0
+    x0, df = [scale(run) for run in baseline], rule.prior_df + len(baseline) - 1
+    sd = moderated_sd(baseline, squares(x0), df, rule)
+    far = t_isf(RARE, df) * sd * math.sqrt(1 + 1 / len(baseline))
+    least = min(*x0, fmean(x0) - far)
+    count = sum(scale(run) + run.lost < least for run in runs)
+    return count if count < len(runs) else 0
+
+
+def _decide(look: _RunLook, bound: float, rule: RuleR) -> Decision:
+    # A single run that is much too fast (a boosted clock, skipped work) would hide a real drop.
+    believable = look.k > 1 or look.worst <= t_isf(_TOO_FAST, look.df) * look.se
+    if look.low(rule) > bound and believable:
+        return Decision.PASS
+    if look.k > 1 and look.high(rule) < 0:
+        return Decision.FAIL
+    return Decision.MORE if look.k < rule.max_runs else Decision.INCONCLUSIVE
+
+
+def look_at(
+    baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, rule: RuleR
+) -> _RunLook:
+    """Return the difference of runs to a baseline on a scale, with its standard error."""
+    x0, x1 = [scale(run) for run in baseline], [scale(run) for run in runs]
+    df = rule.prior_df + len(x0) - 1 + len(x1) - 1
+    sd = moderated_sd([*baseline, *runs], squares(x0) + squares(x1), df, rule)
+    se = sd * _se_factor(baseline, len(x1), rule)
+    return _RunLook(
+        k=len(x1),
+        d=fmean(x1) - fmean(x0),
+        sd=sd,
+        df=df,
+        se=se,
+        lost=fmean(run.lost for run in runs),
+        lost_before=fmean(run.lost for run in baseline),
+    )
+
+
+def _detectable(baseline: Sequence[Value], scale: Scale, rule: RuleR) -> float:
+    df = rule.prior_df + len(baseline) - 1
+    sd = moderated_sd(baseline, squares([scale(run) for run in baseline]), df, rule)
+    last = df + rule.max_runs - 1
+    quantiles = t_isf(rule.alpha / (rule.max_runs - 1), last) + t_isf(rule.beta, last)
+    provable = quantiles * sd * _se_factor(baseline, rule.max_runs, rule)
+    return provable + fmean(run.lost for run in baseline)  # a drop hides in what load took before
+
+
+def moderated_sd(runs: Sequence[Value], squares: float, df: float, rule: RuleR) -> float:
+    """Return the standard deviation of a run, drawn towards the expected one; never 0."""
+    within = fmean(run.within_se**2 for run in runs)
+    variance = (rule.prior_df * (rule.prior_sd**2 + within) + squares) / df
+    return max(math.sqrt(variance), rule.floor_sd)
+
+
+def _se_factor(baseline: Sequence[Value], k: int, rule: RuleR) -> float:
+    """Return the standard error of d over the standard deviation of a run.
+
+    The k runs share one session effect; a baseline from several sessions averages theirs out.
+    """
+    n0, phi = len(baseline), rule.session_share
+    sessions = Counter(run.session for run in baseline).values()
+    v0 = phi * sum((m / n0) ** 2 for m in sessions) + (1 - phi) / n0
+    return math.sqrt(phi + (1 - phi) / k + v0)

@@ -1,0 +1,289 @@
+"""Hold back the reports of verdicts that depend on the whole session, until it knows them.
+
+A verdict is never changed after it was reported: JUnit and `--lf` would lie. So with many pairs an
+undecided test is run without a word, once every other test ran it is run again until its runs are
+used up, and at the end, when all pairs are judged together, its reports go out with the last word.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from pytest_mlperf.bench.bench import Bench, fails, is_named
+from pytest_mlperf.bench.policy import Phase
+from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.core.results import CaseResult, again, expect
+from pytest_mlperf.core.rulings.multiplicity import (
+    FALLS,
+    MachineSession,
+    interrupted,
+    is_certain,
+    is_open,
+    nulls,
+    settle,
+)
+from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.judge.multiplicity import Null
+from pytest_mlperf.judge.rule_r import RuleR
+from pytest_mlperf.plugin.measuring import Live
+from pytest_mlperf.plugin.options import Options
+from pytest_mlperf.plugin.report_json import VERDICT, attached, conclude, emit, planned_of
+from pytest_mlperf.plugin.suspicion import Suspicion
+from pytest_mlperf.stores import atomic
+from pytest_mlperf.suite.plan import Planned
+
+CRASHED = "worker: pytest's worker process ended before this was decided"
+
+HELD = "held"
+"""Folder, within that of a session, of what workers of xdist hold, should they crash."""
+
+
+class Judging(Protocol):
+    """The session whose tests wait, as far as they need it."""
+
+    config: pytest.Config
+    options: Options
+    folder: Path
+    phase: Phase
+    results: list[CaseResult]
+    live: Live
+    suspicion: Suspicion
+
+    @property
+    def bench(self) -> Bench:
+        """What measures, made when the first test asks."""
+
+    def message_of(self, result: CaseResult) -> str:
+        """Return the failure message of a result."""
+
+    def with_creep(self, verdict: Verdict) -> Verdict:
+        """Return a last word in the light of all accepted baselines, where that is asked for."""
+
+
+@dataclasses.dataclass
+class Held:
+    """One test whose reports wait; its item can run again in the process that collected it."""
+
+    reports: list[pytest.TestReport]
+    item: pytest.Item | None = None
+    over: bool = False
+
+    @property
+    def nodeid(self) -> str:
+        """The test's id."""
+        return self.reports[0].nodeid
+
+    @property
+    def result(self) -> CaseResult | None:
+        """What was found; None where the second try was skipped or broke before it."""
+        return next(filter(None, map(attached, self.reports)), None)
+
+    def pack(self, config: pytest.Config) -> str:
+        """Return it as text, for another process."""
+        to_plain = config.hook.pytest_report_to_serializable
+        reports = [to_plain(config=config, report=report) for report in self.reports]
+        return json.dumps({"reports": reports}, default=str)
+
+
+def unpack(config: pytest.Config, text: str) -> Held:
+    """Return what another process packed; it cannot be run again here."""
+    plain = json.loads(text)
+    to_report = config.hook.pytest_report_from_serializable
+    reports = [to_report(config=config, data=report) for report in plain["reports"]]
+    return Held(reports=reports, over=True)
+
+
+def _depends(held: Held) -> bool:
+    """Return whether the verdict may change when all pairs are judged together."""
+    result = held.result
+    return result is not None and result.pairs > 0 and is_open(result.verdict)
+
+
+class Holding:
+    """The tests of a session that wait; registered as a plugin where there are many pairs."""
+
+    def __init__(self, session: Judging) -> None:
+        self._session = session
+        self._config = session.config
+        self._folder = session.folder / HELD
+        self._held: list[Held] = []
+        self._nulls: dict[MachineSession, Null] = {}
+        self._all_ran = False
+        worker = getattr(session.config, "workerinput", None)
+        self._worker: str | None = worker["workerid"] if worker else None
+        self.packed: list[str] = []
+
+    # --- first phase ---------------------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
+        """Run a test of a case; report it unless its verdict waits."""
+        planned = planned_of(item)
+        if planned is None:
+            return None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        before = list(item.user_properties)
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        held = Held(reports=reports, item=item)
+        if self._waits(held):
+            item.user_properties[:] = before
+            self._held.append(held)
+            if self._worker:  # for the controller, should this process crash
+                name = f"{self._worker}-{len(self._held)}.json"
+                atomic.write_text(self._folder / name, held.pack(self._config))
+        else:
+            for report in reports:
+                item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    def _waits(self, held: Held) -> bool:
+        result = held.result
+        return result is not None and result.pairs > 0 and self.is_open(result.verdict)
+
+    def is_open(self, verdict: Verdict) -> bool:
+        """Whether a verdict depends on the others; a certain drop does not, once every case ran."""
+        pairs = self._session.phase.pairs
+        certain = self._all_ran and is_certain(verdict, self._nulls, pairs, RuleR())
+        return is_open(verdict) and not certain
+
+    # --- second phase --------------------------------------------------------------------
+
+    def take(self, packed: Iterable[str]) -> None:
+        """Take what a worker of xdist held."""
+        self._held += [unpack(self._config, text) for text in packed]
+
+    def stop(self, session: pytest.Session | None) -> None:
+        """Tell the workers of xdist that nothing more is to be run, once that is so (`-x`)."""
+        over = session and (session.shouldfail or session.shouldstop)
+        if over and not self._worker and self._folder.exists():
+            (self._folder / "stop").touch()
+
+    def conclude(self, session: pytest.Session, *, stopped: bool) -> None:
+        """Run what waits again, judge all together and report it, also where it is interrupted."""
+        try:
+            if not stopped:
+                self._again(session)
+        finally:
+            for held in self._held:
+                self._give_up(held)
+            if self._worker:
+                self.packed = [held.pack(self._config) for held in self._held]
+            else:
+                self._rescue(crashed=not stopped)
+                self._report(session, stopped=stopped)
+
+    def _again(self, session: pytest.Session) -> None:
+        queue = [held for held in self._held if not held.over]
+        if not self._worker:  # which knows but its part
+            verdicts = [result.verdict for result in self._session.results]
+            verdicts += [held.result.verdict for held in self._held if held.result]
+            self._nulls, self._all_ran = nulls(verdicts, RuleR()), True
+        self._session.phase = dataclasses.replace(self._session.phase, once=False)
+        reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
+        if queue and reporter and not self._worker and self._config.get_verbosity() >= 0:
+            tests = plural(len(queue), "test")
+            reporter.ensure_newline()
+            reporter.write_line(f"mlperf: each case ran once; {tests} not decided yet, run again")
+        for held, following in zip(queue, [*queue[1:], None], strict=False):
+            if session.shouldfail or session.shouldstop or (self._folder / "stop").exists():
+                return
+            item = held.item
+            assert item is not None
+            del item.stash[VERDICT]
+            before = sum(report.duration for report in held.reports if report.when == "call")
+            nextitem = following.item if following else None
+            held.reports = runtestprotocol(item, log=False, nextitem=nextitem)
+            for report in held.reports:
+                report.duration += before if report.when == "call" else 0.0
+            held.over = True
+            if not self._worker and not self._waits(held):
+                self._held.remove(held)
+                emit(self._config, held.reports)
+
+    # --- the last word -------------------------------------------------------------------
+
+    def _rescue(self, *, crashed: bool) -> None:
+        """Take over the tests held by workers that reported none at their end."""
+        reported = {held.nodeid for held in self._held} | {r.test for r in self._session.results}
+        for path in sorted(self._folder.glob("*.json")):
+            held = unpack(self._config, path.read_text("utf-8"))
+            if held.nodeid in reported or held.result is None:
+                continue
+            held.over = crashed
+            if crashed:
+                verdict = held.result.verdict
+                broken = dataclasses.replace(verdict, outcome=Outcome.ERROR, headline=CRASHED)
+                self._finish(held, broken, failed=True)
+            self._give_up(held)
+            self._held.append(held)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _report(self, session: pytest.Session, *, stopped: bool) -> None:
+        waiting = [(held, held.result) for held in self._held if _depends(held)]
+        open_ = [result.verdict for _, result in waiting if result]
+        final = [result.verdict for result in self._session.results if result.pairs]
+        final += [r.verdict for h in self._held if not _depends(h) and (r := h.result)]
+        pairs = max(
+            (result.pairs for _, result in waiting if result), default=self._session.phase.pairs
+        )
+        self._session.phase = Phase(pairs=pairs)
+        today = dt.datetime.now(dt.UTC).date()
+        before = again([result for _, result in waiting if result])
+        settled = settle(open_, final, pairs, RuleR(), before)
+        over, interrupt = stopped, None
+        for (held, result), verdict in zip(waiting, settled, strict=True):
+            try:
+                over = over or bool(session.shouldfail or session.shouldstop)
+                verdict = self._confirmed(held, verdict, over=over)  # noqa: PLW2901
+            except KeyboardInterrupt as error:  # what is known goes out before it
+                over, interrupt = True, error
+                verdict = self._session.bench.unconfirmed(verdict)  # noqa: PLW2901
+            if result is not None:
+                verdict = self._session.suspicion.last_word(result, verdict)  # noqa: PLW2901
+            last = expect(verdict, result.expected_failures if result else (), today)
+            last = self._session.with_creep(last)
+            named = is_named(
+                last.case.accelerator, pretended=result is not None and result.pretended
+            )
+            failed = fails(last, fail_on=self._session.options.fail_on, named=named)
+            self._finish(held, last, failed=failed)
+            self._held.remove(held)
+            emit(self._config, held.reports)
+        while self._held:
+            emit(self._config, self._held.pop(0).reports)
+        if interrupt:
+            raise interrupt
+
+    def _confirmed(self, held: Held, verdict: Verdict, *, over: bool) -> Verdict:
+        """Measure a drop again where it was measured before, and return the new verdict."""
+        if verdict.outcome not in FALLS.values():
+            return verdict
+        planned = planned_of(held.item) if held.item else None
+        if over or not isinstance(planned, Planned):
+            return self._session.bench.unconfirmed(verdict)
+        with self._session.live:
+            return self._session.bench.confirm_last(planned, verdict)
+
+    def _finish(self, held: Held, verdict: Verdict, *, failed: bool) -> None:
+        result = held.result
+        assert result is not None
+        final = dataclasses.replace(result, verdict=verdict, failed=failed)
+        message = self._session.message_of(final) if failed else None
+        conclude(held.reports, final, message, self._config.rootpath)
+
+    def _give_up(self, held: Held) -> None:
+        """Mark an undecided verdict that gets no more runs as interrupted."""
+        result = held.result
+        if not held.over and result is not None:
+            held.over = True
+            self._finish(held, interrupted(result.verdict), failed=False)

@@ -1,0 +1,172 @@
+"""Carry a verdict from its test to every report: terminal, JUnit, xdist's controller."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest.outcomes import Skipped
+from pydantic import TypeAdapter
+
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.untrusted_text import visible
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.export.junit import properties
+from pytest_mlperf.suite.pairs import Testable
+
+VERDICT: pytest.StashKey[CaseResult] = pytest.StashKey()
+
+PLANNED: pytest.StashKey[Testable] = pytest.StashKey()
+"""The case of a test that no suite has."""
+
+
+class LeftOut(Skipped):
+    """A test that this session leaves out; its report names the suite, not where it is raised."""
+
+
+PROPERTY = "mlperf."
+"""How the names of our JUnit properties begin."""
+
+
+def planned_of(item: pytest.Item) -> Testable | None:
+    """Return the case or pair of one of our tests, None for any other test."""
+    if PLANNED in item.stash:
+        return item.stash[PLANNED]
+    callspec = getattr(item, "callspec", None)
+    planned = callspec.params.get("case") if callspec else None
+    return planned if isinstance(planned, Testable) else None
+
+
+@cache
+def case_result() -> TypeAdapter[CaseResult]:
+    """Return what turns a result into plain data and back; made once, when it is needed."""
+    return TypeAdapter(CaseResult)
+
+
+def attach(item: pytest.Item, report: pytest.TestReport, error: BaseException | None) -> None:
+    """Put the verdict on the report, as plain data that xdist can carry."""
+    result = item.stash.get(VERDICT, None)
+    if result is not None:
+        report.mlperf = case_result().dump_python(result, mode="json")  # type: ignore[attr-defined]
+    line, skip = (item.location[1] or 0) + 1, report.longrepr
+    if isinstance(skip, tuple) and isinstance(error, LeftOut):
+        report.longrepr = (str(item.path), line, f"Skipped: {error.msg}")
+    ours = result is not None or planned_of(item) is not None
+    if ours or "mlperf" in getattr(item, "fixturenames", ()):
+        _make_visible(report.longrepr)
+    if ours and isinstance(error, pytest.fail.Exception) and not error.pytrace:
+        message = _first_line(result) if result else visible(str(error.msg), keep="\n")
+        _point(report.longrepr, message, str(item.path), line)
+
+
+def _make_visible(shown: Any) -> None:
+    """Escape what no terminal should obey, and no pipe of xdist can carry, in an exception."""
+    chain = getattr(shown, "chain", [(getattr(shown, "reprtraceback", None), None, None)])
+    for trace, crash, _ in chain:
+        for entry in getattr(trace, "reprentries", ()):
+            entry.lines[:] = [visible(text, keep="\n\t") for text in entry.lines]
+        if crash:
+            crash.message = visible(crash.message, keep="\n\t")
+
+
+def attached(report: Any) -> CaseResult | None:
+    """Return the verdict on a report."""
+    plain = getattr(report, "mlperf", None)
+    return case_result().validate_python(plain) if plain else None
+
+
+def conclude(
+    reports: list[pytest.TestReport], result: CaseResult, message: str | None, root: Path
+) -> None:
+    """Give the reports of one test their last word, before anyone sees them."""
+    for report in reports:
+        if attached(report) is None and report.when != "teardown":
+            continue
+        others = [pair for pair in report.user_properties if not pair[0].startswith(PROPERTY)]
+        if len(others) < len(report.user_properties):
+            report.user_properties = [*others, *properties(result)]
+        if attached(report) is not None:
+            report.mlperf = case_result().dump_python(result, mode="json")  # type: ignore[attr-defined]
+            report.outcome = "passed" if message is None else "failed"
+            report.longrepr = None if message is None else _shown(message, result, root)
+
+
+def report_of(
+    item: pytest.Item, message: str, result: CaseResult | None = None, root: Path = Path()
+) -> pytest.TestReport:
+    """Return the report of a test that did not run here, and failed; of no case: as an error."""
+    report = pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome="failed",
+        longrepr=message if result is None else _shown(message, result, root),
+        when="setup" if result is None else "call",
+        user_properties=[] if result is None else properties(result),
+    )
+    if result is not None:
+        report.mlperf = case_result().dump_python(result, mode="json")  # type: ignore[attr-defined]
+    return report
+
+
+def _shown(message: str, result: CaseResult, root: Path) -> Any:
+    """Return a failure as pytest shows it: the message, and where to look in the suite."""
+    try:
+        raise pytest.fail.Exception(message, pytrace=False)
+    except pytest.fail.Exception:
+        shown = pytest.ExceptionInfo.from_current().getrepr(style="value")
+    _point(shown, _first_line(result), str(root / result.suite), result.line)
+    return shown
+
+
+def _first_line(result: CaseResult) -> str:
+    return visible(f"{result.verdict.outcome} {result.verdict.headline}")
+
+
+def _point(shown: Any, message: str, path: str, line: int) -> None:
+    """Let the short summary and JUnit quote the verdict, not the exception that carries it."""
+    crash = getattr(shown, "reprcrash", None)
+    if crash:
+        crash.message, crash.path, crash.lineno = message, path, line
+
+
+def emit(config: pytest.Config, reports: Sequence[pytest.TestReport]) -> None:
+    """Let pytest log the reports of one test, as if it had just run."""
+    nodeid, location = reports[0].nodeid, reports[0].location
+    config.hook.pytest_runtest_logstart(nodeid=nodeid, location=location)
+    for report in reports:
+        config.hook.pytest_runtest_logreport(report=report)
+    config.hook.pytest_runtest_logfinish(nodeid=nodeid, location=location)
+
+
+def emit_line(hook: Any, nodeid: str, line: str) -> None:
+    """Send a line to the controller, on a report of a test that counts for nothing."""
+    about: dict[str, Any] = {"nodeid": nodeid, "location": (nodeid, None, ""), "keywords": {}}
+    report = pytest.TestReport(**about, outcome="passed", longrepr=None, when="setup")
+    report.mlperf_line = line  # type: ignore[attr-defined]
+    hook.pytest_runtest_logreport(report=report)
+
+
+_WORDS = {
+    Outcome.SUSPECT: ("suspect", "S", {"yellow": True}),
+    Outcome.PROVISIONAL: ("provisional", "P", {"yellow": True}),
+    Outcome.INCONCLUSIVE: ("inconclusive", "?", {"yellow": True}),
+    Outcome.NO_BASELINE: ("no baseline", "N", {"yellow": True}),
+    Outcome.NOT_EVALUATED: ("not evaluated", "n", {"yellow": True}),
+    Outcome.RECORDED: ("recorded", "R", {"green": True}),
+    Outcome.EXPECTED: ("expected failure", "x", {"yellow": True}),
+}
+
+
+def status(report: Any) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+    """Return category, letter and word of a judged report, None for setup and teardown."""
+    outcome = Outcome(report.mlperf["verdict"]["outcome"])
+    if report.failed:
+        return "failed", "F", (str(outcome), {"red": True})
+    if outcome in _WORDS:
+        category, letter, colour = _WORDS[outcome]
+        return category, letter, (str(outcome), colour)
+    return "passed", ".", (str(outcome), {"green": True})

@@ -1,0 +1,458 @@
+"""What a verdict shows: the tables of its metrics, and what stands beside their figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from statistics import geometric_mean
+
+from pytest_mlperf.bench.official import placing_of
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.causes import OTHER_FILES, Cause, Strength, shortened
+from pytest_mlperf.core.control import seen_in_words
+from pytest_mlperf.core.measurement import GpuRun, ReplicaRun, Run
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.numbers import (
+    change,
+    interval,
+    limit,
+    percent,
+    plural,
+    points,
+    quantity,
+    times,
+)
+from pytest_mlperf.core.reason import measured_again
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.roofline import share_in_words
+from pytest_mlperf.core.roofline.gpu import PerDollar
+from pytest_mlperf.core.rulings.ruling import noted_in_headline
+from pytest_mlperf.core.server.changes import QUANTITIES, points_of, server_figures
+from pytest_mlperf.core.untrusted_text import some
+from pytest_mlperf.core.verdict import (
+    MetricVerdict,
+    Outcome,
+    PairedVerdict,
+    RatioVerdict,
+    Verdict,
+    final_word,
+)
+from pytest_mlperf.reports.terminal.layout import TextTable, fold, paragraphs
+
+
+def verdict_tables(verdict: Verdict) -> Iterator[TextTable]:
+    """Yield scores compared sample by sample, then metrics, then a claim about two entries."""
+    left = ("side", "metric", "verdict")
+    if verdict.paired:
+        yield TextTable(
+            columns=("metric", "baseline", "now", "points", "interval", "margin", "verdict"),
+            rows=[*map(paired_cells, verdict.paired)],
+            left=left,
+            spare=("interval", "baseline"),
+        )
+    if verdict.metrics and verdict.kind == "accuracy":
+        yield TextTable(
+            columns=("metric", "reference", "needed", "now", "change", "verdict"),
+            rows=[*map(score_cells, verdict.metrics)],
+            left=left,
+            spare=("change",),
+        )
+    elif verdict.metrics:
+        yield TextTable(
+            columns=("metric", "baseline", "now", "change", "interval", "limit", "verdict"),
+            rows=[metric_cells(metric) for metric in verdict.metrics if _is_shown(metric)],
+            left=left,
+            spare=("interval", "baseline"),
+        )
+    if verdict.ratio:
+        yield TextTable(
+            columns=("side", "metric", "now", "ratio", "interval", "claim", "verdict"),
+            rows=[*_sides(verdict.case, verdict.ratio)],
+            left=left,
+            spare=("verdict", "metric", "interval"),
+        )
+
+
+def replica_table(runs: Sequence[Run]) -> TextTable | None:
+    """Return the replicas of the last run beside each other, with their GPUs; None: one process."""
+    if not (runs and runs[-1].replicas):
+        return None
+    gpus = {gpu.uuid: gpu for gpu in runs[-1].gpus}
+    columns = ("replica", "samples", "samples/s", "mean latency", "of the median")
+    return TextTable(
+        columns=(*columns, "power", "SM clock", "heat", "power capped"),
+        rows=[
+            _replica_cells(one, [gpus[uuid] for uuid in one.gpus if uuid in gpus])
+            for one in runs[-1].replicas
+        ],
+        left=("replica",),
+        spare=("SM clock", "heat", "power"),
+    )
+
+
+def gpu_table(runs: Sequence[Run]) -> TextTable | None:
+    """Return the GPUs of the last run beside each other; None: there is one, or none was sampled.
+
+    Energy is with what it may be off by, NVLink what was sent and received in the window.
+    """
+    if not (runs and runs[-1].gpus):
+        return None
+    columns = (
+        "GPU",
+        "energy",
+        "power",
+        "SM clock",
+        "heat",
+        "power capped",
+        "NVLink sent / received",
+    )
+    rows = [_gpu_cells(gpu) for gpu in runs[-1].gpus]
+    return TextTable(columns=columns, rows=rows, left=("GPU",), spare=("SM clock", "heat"))
+
+
+def server_table(runs: Sequence[Run]) -> TextTable | None:
+    """Return what the server of the last run showed, a row for each point; None: nothing.
+
+    Means over the window, with the largest value of what rises and falls.
+    """
+    server = runs[-1].server if runs else {}
+    if not server:
+        return None
+    rows = []
+    for point in points_of([server]):
+        cells = {"server": "" if point is None else f"at {point:,}"}
+        for name, value, most in server_figures(server, point):
+            cells[name] = f"{value}, {most}" if most else value
+        rows.append(cells)
+    columns = ("server", *QUANTITIES.values())
+    return TextTable(columns=columns, rows=rows, left=("server",), spare=())
+
+
+def _gpu_cells(gpu: GpuRun) -> dict[str, str]:
+    energy = shown(gpu.joules, "{:,.0f} J".format)
+    if gpu.uncertainty_j is not None:
+        energy += f" ± {gpu.uncertainty_j:,.0f}"
+    links = [gpu.state.get(f"nvlink_{way}") for way in ("sent", "received")]
+    return {
+        "GPU": gpu.name or gpu.uuid,
+        "energy": energy,
+        "power": shown(gpu.mean_w, "{:.0f} W".format),
+        "SM clock": shown(gpu.state.get("sm_mhz"), "{:.0f} MHz".format),
+        "heat": shown(gpu.state.get("temperature_c"), "{:.0f} °C".format),
+        "power capped": shown(gpu.state.get("power_cap_share"), percent),
+        "NVLink sent / received": " / ".join(
+            f"{rate / 1e9:.3g} GB/s" for rate in links if rate is not None
+        ),
+    }
+
+
+def _replica_cells(one: ReplicaRun, gpus: Sequence[GpuRun]) -> dict[str, str]:
+    def of(name: str, most: Callable[[list[float]], float]) -> float | None:
+        values = [gpu.state[name] for gpu in gpus if name in gpu.state]
+        return most(values) if values else None
+
+    watts = [gpu.mean_w for gpu in gpus if gpu.mean_w is not None]
+    return {
+        "replica": one.name,
+        "samples": f"{one.samples:,}",
+        "samples/s": quantity("throughput", one.throughput),
+        "mean latency": quantity("latency_p50", one.latency_s),
+        "of the median": shown(one.share, percent),
+        "power": shown(sum(watts) if watts else None, "{:.0f} W".format),
+        "SM clock": shown(of("sm_mhz", min), "{:.0f} MHz".format),
+        "heat": shown(of("temperature_c", max), "{:.0f} °C".format),
+        "power capped": shown(of("power_cap_share", max), percent),
+    }
+
+
+def _is_shown(metric: MetricVerdict) -> bool:
+    """Whether a metric is named: what is only reported, and says what another one says, is not."""
+    definition = METRICS.get(metric.metric)
+    gated = metric.outcome is not None or metric.limit is not None
+    return gated or definition is None or definition.shown
+
+
+def _sides(case: Case, ratio: RatioVerdict) -> Iterator[dict[str, str]]:
+    """Yield a row for each side of a pair, the first with what was found."""
+    both = f"{case.workload}-{case.scenario}-"
+    yield {"side": ratio.a.removeprefix(both), **ratio_cells(ratio)}
+    yield {
+        "side": ratio.b.removeprefix(both),
+        "metric": title(ratio.metric),
+        "now": quantity(ratio.metric, ratio.value_b),
+    }
+
+
+def metric_notes(verdict: Verdict) -> list[str]:
+    """Return what is noted of metrics and the first line does not say."""
+    by_note: dict[str, list[str]] = {}
+    for metric in verdict.metrics:
+        by_note.setdefault(metric.note, []).append(title(metric.metric))
+    deciding = noted_in_headline(verdict)
+    for note in ("", deciding.note if deciding else ""):
+        by_note.pop(note, None)
+    return [f"{name}: {note}" for note, names in by_note.items() for name in names]
+
+
+def shown(value: float | None, write: Callable[[float], str] = "{:.3f}".format) -> str:
+    """Return the text of a figure; none where it is not known."""
+    return "" if value is None else write(value)
+
+
+def span(low: float | None, high: float | None, write: Callable[[float], str]) -> str:
+    """Return an interval as text; none where an end is not known."""
+    return "" if low is None or high is None else f"{write(low)} to {write(high)}"
+
+
+def paired_cells(metric: PairedVerdict) -> dict[str, str]:
+    """Return the texts of a score that was compared sample by sample."""
+    return {
+        "metric": metric.metric,
+        "baseline": shown(metric.baseline),
+        "now": shown(metric.now),
+        "points": points(metric.change),
+        "interval": span(metric.low, metric.high, points),
+        "margin": shown(metric.bound, points),
+        "verdict": str(metric.outcome or "reported"),
+    }
+
+
+def ratio_cells(ratio: RatioVerdict) -> dict[str, str]:
+    """Return the texts of a claim about two engine entries."""
+    return {
+        "metric": title(ratio.metric),
+        "now": quantity(ratio.metric, ratio.value_a),
+        "ratio": times(ratio.ratio),
+        "interval": span(ratio.low, ratio.high, times),
+        "claim": f">= {ratio.least:g}x",
+        "verdict": str(ratio.outcome),
+    }
+
+
+def score_cells(metric: MetricVerdict) -> dict[str, str]:
+    """Return the texts of a score that was held against the gate."""
+    gated = metric.baseline is not None and metric.limit is not None
+    return {
+        "metric": metric.metric,
+        "reference": shown(metric.baseline),
+        "needed": shown((metric.baseline or 0) * (1 - (metric.limit or 0)) if gated else None),
+        "now": shown(metric.now),
+        "change": shown(metric.change, change),
+        "verdict": str(metric.outcome or "reported"),
+    }
+
+
+def metric_cells(metric: MetricVerdict) -> dict[str, str]:
+    """Return the texts of a performance metric."""
+    bounds = metric.low is not None and metric.high is not None
+    of_metric = partial(quantity, metric.metric)
+    return {
+        "metric": title(metric.metric),
+        "baseline": shown(metric.baseline, of_metric),
+        "now": shown(metric.now, of_metric),
+        "change": shown(metric.change, change),
+        "interval": interval(metric.low or 0.0, metric.high or 0.0) if bounds else "",
+        "limit": shown(metric.limit, partial(limit, metric.metric)),
+        "verdict": metric.word,
+        "outcome": str(metric.outcome or ""),
+    }
+
+
+def title(metric: str) -> str:
+    """Return what tables call a metric."""
+    return METRICS[metric].title if metric in METRICS else metric
+
+
+def rows(result: CaseResult) -> Iterator[dict[str, str]]:
+    """Yield one row of texts per gated metric, at least one per test.
+
+    The first row says of which test, and of an accuracy test what its gate says; a row whose word
+    made the test fail, though it need not, says so under "failed".
+    """
+    verdict = result.verdict
+    answer = verdict.gate.answer if verdict.kind == "accuracy" and verdict.gate else ""
+    word = str(verdict.outcome)
+    for place, row in enumerate(_rows(verdict)):
+        first = {"gate": answer} if answer and not place else {}
+        is_it = (row.get("outcome") or row["verdict"]) == word
+        failed = {"failed": "yes"} if result.failed and is_it else {}
+        yield {"test": "" if place else str(verdict.kind), **row, **first, **failed}
+
+
+def _rows(verdict: Verdict) -> Iterator[dict[str, str]]:
+    if verdict.paired:
+        yield from _paired_rows(verdict)
+        return
+    if verdict.ratio:
+        cells = ratio_cells(verdict.ratio)
+        yield {**cells, "vs base": cells["ratio"], "limit": cells["claim"]}
+        return
+    named = [m for m in verdict.metrics if m.outcome is not None or m.limit is not None]
+    gated = named or list(verdict.metrics)[:1]
+    # A limit missed in LoadGen's sense, say, is the word of the test and of none of its metrics.
+    whole = verdict.outcome not in {metric.outcome for metric in verdict.metrics}
+    word = str(verdict.outcome)
+    if not gated:
+        yield {"verdict": word}
+    for metric in gated:
+        cells = metric_cells(metric)
+        spoken, outcome = word, word
+        if not whole:
+            spoken, outcome = metric.word, str(metric.outcome or "")
+        if verdict.kind == "accuracy":
+            scores = score_cells(metric)
+            reference = f"ref {scores['reference']}" if scores["reference"] else ""
+            cells |= {"now": scores["now"], "change": reference}
+        yield {**cells, "verdict": spoken, "outcome": outcome, "vs base": cells["change"]}
+        word = ""
+
+
+def _paired_rows(verdict: Verdict) -> Iterator[dict[str, str]]:
+    for gate in verdict.metrics:
+        if gate.outcome is Outcome.GATE_FAIL:
+            cells = score_cells(gate)
+            shown = {name: cells[name] for name in ("verdict", "metric", "now")}
+            yield {**shown, "vs base": f"gate {cells['needed']}"}
+    for metric in verdict.paired:
+        if metric.outcome is not None:
+            cells = paired_cells(metric)
+            shown = {name: cells[name] for name in ("verdict", "metric", "now", "interval")}
+            yield {**shown, "vs base": cells["points"], "limit": cells["margin"]}
+
+
+MACHINE = "machine."
+"""How what is of the machine begins, in "what changed"."""
+
+MOST = 4
+"""Changes that a line names."""
+
+
+def declared(result: CaseResult) -> dict[str, str]:
+    """Return what the suite says of how a case runs, by what it is about."""
+    rows = {}
+    if result.division == "open":
+        rows["division"] = ": ".join(filter(None, ("open division", ", ".join(result.techniques))))
+    if result.elsewhere:
+        subject = result.verdict.subject
+        version = subject.fingerprint.get("python") if subject else None
+        rows["engine"] = f"runs in {result.elsewhere}" + (f" ({version})" if version else "")
+    return rows
+
+
+def gate(verdict: Verdict) -> str | None:
+    """Return whether the gate of an accuracy test was evaluated, and on how many samples."""
+    return verdict.gate.in_words if verdict.kind == "accuracy" and verdict.gate else None
+
+
+def with_gate(verdict: Verdict) -> str:
+    """Return word and first line, with what they do not tell: of the gate, and what is missing."""
+    words, gate_words = f"{verdict.outcome} {verdict.headline}", gate(verdict)
+    repeats = gate_words is None or gate_words in words or verdict.outcome is Outcome.GATE_FAIL
+    if missing := final_word(verdict):
+        words = f"{words}; {missing}"
+    return words if repeats else f"{words}; {gate_words}"
+
+
+def light(verdict: Verdict) -> str | None:
+    """Return how near the runs came to the physical limit, or why nobody knows."""
+    lights = [run.light[0] for run in verdict.runs if run.light]
+    if verdict.ratio or not lights:
+        return None
+    last = lights[-1]
+    most = last.estimated if last.estimated is not None else last.certain
+    shares = [each.share for each in lights if each.share]
+    if most is None or not shares:
+        return last.says
+    share = geometric_mean(shares)  # as the value beside it is that of all runs
+    text = share_in_words(share, last.binds, estimated=last.estimated is not None)
+    least = METRICS[last.metric].unit == "s"
+    bound = f"{'at least' if least else 'at most'} {quantity(last.metric, most)}"
+    return f"{METRICS[last.metric].title}: {text}; {bound}"
+
+
+def cost(verdict: Verdict) -> str | None:
+    """Return what a dollar buys: "19.88 M samples/USD (8 GPUs at 3.29 USD an hour, 2026-11-01)"."""
+    per_usd = verdict.cost
+    if per_usd is None:
+        return None
+    value = f"{per_usd.value / 1e6:.4g} M" if per_usd.value >= 1e6 else quantity("", per_usd.value)
+    return f"{value} {per_usd.of}/USD ({price_of(per_usd, verdict.case)})"
+
+
+def price_of(cost: PerDollar, case: Case) -> str:
+    """Return what was paid: "8 GPUs at 3.29 USD an hour, 2026-11-01"."""
+    paid = "the machine" if case.accelerator == "cpu" else plural(cost.gpus, "GPU")
+    price = cost.price
+    source = f", {price.source}" if price.source else ""
+    return f"{paid} at {price.usd_per_gpu_hour:g} USD an hour, {price.as_of}{source}"
+
+
+def invalid_runs(verdict: Verdict) -> str | None:
+    """Return which runs were INVALID and measured again, and why; None: none was."""
+    again = [run.invalid for run in verdict.measured_again]
+    return measured_again(again) if again else None
+
+
+def machine(verdict: Verdict) -> str | None:
+    """Return what the fixed micro-benchmark saw of the machine's own speed, and what it can see."""
+    if not verdict.machine:
+        return None
+    off = "" if verdict.steady else ", beyond chance"
+    return f"fixed micro-benchmark{off}: {seen_in_words(verdict.machine)}"
+
+
+def changed(verdict: Verdict, *, apart: bool = False) -> str | None:
+    """Return what is other than with the baseline, that of the machine first; None: nothing.
+
+    Files that the run is not known to load are left out.
+
+    Args:
+        apart: Since the baselines of scores and of speed other things changed.
+    """
+    lines = [text for text in verdict.changed if text.split(" ", 1)[0] != OTHER_FILES]
+    texts = sorted(map(shortened, lines), key=lambda text: not text.startswith(MACHINE))
+    whose = f"{verdict.kind} baseline" if apart else "baseline"
+    return f"{some(texts, MOST)} since the {whose}" if texts else None
+
+
+def searched(verdict: Verdict) -> list[str]:
+    """Return what each search of a rate found, and how sure it is."""
+    return [run.search.in_words for run in verdict.runs if run.search]
+
+
+def beside(result: CaseResult) -> list[str]:
+    """Return all that is known, of several searches the last."""
+    verdict, placing = result.verdict, placing_of(result)
+    texts = (
+        *searched(verdict)[-1:],
+        light(verdict),
+        placing and placing.in_short,
+        cost(verdict),
+        invalid_runs(verdict),
+    )
+    return [text for text in texts if text]
+
+
+def likely(causes: Sequence[Cause], width: int) -> list[str]:
+    """Return the paragraph of a failure message; nothing where there is nothing to explain."""
+    return paragraphs("likely", _numbered(causes), width)
+
+
+def section(causes: Sequence[Cause], others: int, width: int) -> list[str]:
+    """Return a section of `explain`: a heading that counts the other tests, then the causes."""
+    if not causes:
+        return []
+    beside = f", beside {others} other tests of the session" if others > 1 else ""
+    lines = [
+        line for text in _numbered(causes) for line in fold(text, width, first="  ", rest="    ")
+    ]
+    return [f"Likely causes, each with its evidence{beside}", *lines]
+
+
+def _numbered(listed: Sequence[Cause]) -> list[str]:
+    """Return the causes as sentences, numbered if there are several."""
+    causes = [cause.says for cause in listed if cause.strength is not Strength.NONE]
+    rest = [cause.says for cause in listed if cause.strength is Strength.NONE]
+    if len(causes) < 2:
+        return causes + rest
+    return [f"{number}. {says}" for number, says in enumerate(causes, start=1)] + rest

@@ -1,0 +1,87 @@
+"""A queue with long-lived threads for engines that must not work inside `submit`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+
+from pytest_mlperf.core.extension import Sink
+
+Work = Callable[[Sequence[int], Sequence[int], Sink], None]
+"""Works on samples and completes them: ids, indices, sink, as in `Engine.submit`."""
+
+Piece = tuple[Sequence[int], Sequence[int], Sink]
+
+
+class WorkQueue:
+    """A fixed pool of threads that drain the queue before they work.
+
+    LoadGen can crash when a thread that completed samples ends during a run, so the threads live
+    until `close`. Draining turns samples that arrived meanwhile into one batch.
+    """
+
+    def __init__(self, work: Work, *, threads: int = 1, max_batch: int | None = None) -> None:
+        """Start the threads.
+
+        Args:
+            work: Called in a thread of the pool; what it raises ends the run as ERROR.
+            threads: Size of the pool.
+            max_batch: Samples in one call of `work` at most; None takes all there are, which is
+                for a pool of one: it leaves nothing to the other threads.
+        """
+        if threads < 1 or (max_batch is not None and max_batch < 1):
+            raise ValueError(f"threads={threads!r}, max_batch={max_batch!r}; both at least 1")
+        self._work = work
+        self._max_batch = max_batch
+        self._pieces: SimpleQueue[Piece | None] = SimpleQueue()
+        self._pool = [
+            threading.Thread(target=self._serve, name=f"work-queue-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._pool:
+            thread.start()
+
+    def put(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        """Queue samples, in parts of at most `max_batch`."""
+        size = self._max_batch or len(ids)
+        if len(ids) <= size:
+            self._pieces.put((ids, indices, sink))
+            return
+        for start in range(0, len(ids), size):
+            part = slice(start, start + size)
+            self._pieces.put((ids[part], indices[part], sink))
+
+    def close(self) -> None:
+        """Work off what is queued, and end the threads."""
+        for _ in self._pool:
+            self._pieces.put(None)
+        for thread in self._pool:
+            thread.join()
+
+    def _serve(self) -> None:
+        while (piece := self._pieces.get()) is not None:
+            ids, indices, sink = self._drain(piece) if self._pieces.qsize() else piece
+            try:
+                self._work(ids, indices, sink)
+            except BaseException as error:  # a dead thread would hang the run
+                sink.failed(error)
+
+    def _drain(self, piece: Piece) -> Piece:
+        """Join pieces that wait behind this one, as long as they fit and share its sink."""
+        ids, indices, sink = list(piece[0]), list(piece[1]), piece[2]
+        while self._max_batch is None or len(ids) < self._max_batch:
+            try:
+                behind = self._pieces.get_nowait()
+            except Empty:
+                break
+            if behind is None or not self._fits(ids, behind, sink):
+                self._pieces.put(behind)
+                break
+            ids += behind[0]
+            indices += behind[1]
+        return ids, indices, sink
+
+    def _fits(self, ids: Sequence[int], behind: Piece, sink: Sink) -> bool:
+        room = self._max_batch is None or len(ids) + len(behind[0]) <= self._max_batch
+        return room and behind[2] is sink

@@ -1,0 +1,79 @@
+"""Digests of large files, remembered in the user's cache."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_mlperf.stores import atomic
+from pytest_mlperf.stores.cache import cache_folder
+
+WORTH_BYTES = 1 << 30
+"""What takes a second or more to read is worth remembering."""
+
+
+SETTLED_S = 2.0
+"""Files that changed within this time may change again without another time of change."""
+
+
+HASHED: set[Path] = set()
+"""Files that `sha256` read in this process: engines say their digests by themselves."""
+
+
+TOLD_S = 10.0
+"""Time between two lines in the log while large files are hashed."""
+
+
+def sha256(files: Sequence[Path]) -> str:
+    """Return the hex SHA-256 of files read one after the other.
+
+    Large ones are read once: a fresh process for each run would spend minutes on it. What they had
+    is kept in the user's cache, by place, device, number, size and times of each, and not where one
+    changed a moment ago, when the next change could leave all of these as they are.
+    """
+    HASHED.update(path.resolve() for path in files)
+    looks = _looks(files)
+    if sum(look[3] for look in looks) < WORTH_BYTES:
+        return _hashed(files)
+    try:
+        folder = cache_folder()
+    except RuntimeError:  # a user without a home, as in some containers
+        return _hashed(files)
+    place = folder / "sha256" / hashlib.sha256(repr(looks).encode()).hexdigest()
+    with contextlib.suppress(OSError, ValueError):
+        stored = place.read_text("ascii").strip()
+        if re.fullmatch("[0-9a-f]{64}", stored):
+            return stored
+    began_s = time.time()
+    digest = _hashed(files)
+    settled = began_s - max(look[-1] for look in looks) / 1e9 > SETTLED_S
+    if settled and _looks(files) == looks:
+        with contextlib.suppress(OSError):
+            atomic.write_text(place, f"{digest}\n")
+    return digest
+
+
+def _hashed(files: Sequence[Path]) -> str:
+    digest, told_s, done = hashlib.sha256(), time.monotonic(), 0
+    for path in files:
+        with path.open("rb") as file:
+            while block := file.read(1 << 22):
+                digest.update(block)
+                done += len(block)
+                if time.monotonic() - told_s > TOLD_S:  # a log that grows is no process that hangs
+                    told_s = time.monotonic()
+                    print(f"weights: {done / 1e9:,.0f} GB hashed", file=sys.stderr, flush=True)
+    return digest.hexdigest()
+
+
+def _looks(files: Sequence[Path]) -> list[tuple[str, int, int, int, int, int]]:
+    states = [(path.resolve(), path.stat()) for path in files]
+    return [
+        (str(place), s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
+        for place, s in states
+    ]

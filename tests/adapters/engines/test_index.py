@@ -1,0 +1,66 @@
+"""A model's files: an index names those beside it, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.adapters import engines as files
+from pytest_mlperf.adapters.engines.llm.model_folder import read_json
+from pytest_mlperf.core.errors import RunError
+from tests.refusals import unrefused
+
+pytest.importorskip("safetensors")
+
+DEEP = "[" * 60_000
+
+
+def index(folder: Path, content: Any) -> Path:
+    text = content if isinstance(content, str) else json.dumps({"weight_map": content})
+    (folder / "model.safetensors.index.json").write_text(text, "utf-8")
+    return folder
+
+
+def test_an_index_that_names_files_elsewhere_or_none_is_refused(tmp_path: Path) -> None:
+    elsewhere = r"index\.json: names .* outside its folder; correct it"
+    names = ["../secret.safetensors", "/etc/passwd", "a/../../b", "x/../y"]
+    contents = [
+        *({"w": 7}, {"w": None}, {"w": ["a"]}, {"w": ""}, {"w": "a\x00b"}, ["a"], 7),
+        *("[]", "5", DEEP, "{", "\ufeff{}"),
+    ]
+    rows = [
+        *(({"w": name}, elsewhere) for name in names),
+        *((content, "is no index of safetensors files: ") for content in contents),
+        ({"w": "sub/a.safetensors"}, r"sub/a\.safetensors: is missing, but model"),
+    ]
+
+    def read(content: Any) -> None:
+        files.weight_files(index(tmp_path, content))
+
+    assert unrefused(read, RunError, rows) == []
+
+
+def test_weights_are_checked_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client of a server hashes the model's files, and its extra installs no torch."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    save_file({"w": np.zeros(2, np.float32)}, tmp_path / "model.safetensors")
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+    assert files.weight_files(tmp_path) == [tmp_path / "model.safetensors"]
+
+
+def test_files_that_are_too_large_or_nested_too_deeply_are_refused(tmp_path: Path) -> None:
+    with index(tmp_path, {}).joinpath("model.safetensors.index.json").open("wb") as file:
+        file.truncate(files.LARGEST_INDEX + 1)
+    (tmp_path / "config.json").write_text(DEEP, "utf-8")
+
+    with pytest.raises(RunError, match="is larger than 64 MiB, which no index is"):
+        files.weight_files(tmp_path)
+    with pytest.raises(RunError, match="is no JSON object"):
+        read_json(tmp_path / "config.json")

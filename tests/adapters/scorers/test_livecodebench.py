@@ -1,0 +1,224 @@
+"""LiveCodeBench's programs: read from answers, tested as its runner does, and unable to do harm."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.adapters.scorers.code import livecodebench, livecodebench_inside
+from pytest_mlperf.adapters.scorers.code.livecodebench import (
+    Archive,
+    ProblemTests,
+    passed_tests,
+    passes,
+)
+from pytest_mlperf.adapters.scorers.reasoning._answers import final_program, program
+from pytest_mlperf.core.errors import RunError, UnavailableError
+from tests.adapters.scorers.refusals import differences
+
+FINAL = "<|channel|>final<|message|>"
+
+
+def test_deepseeks_program_is_the_first_block_of_python() -> None:
+    programs = {
+        "so\n```python\na\n```\n```python\nb\n```": "a",
+        "```python3\na```": "3\na",
+        "```py\na\n```": None,
+        "```python\na": None,
+        "```\na\n```": None,
+        "``````python\na\n```": "a",
+        "": None,
+    }
+
+    assert {text: program(text) for text in programs} == programs
+
+
+def test_gpt_osss_program_is_the_last_block_of_its_final_section() -> None:
+    programs = {
+        "```python\na\n``` ```python\nb\n```": "b",
+        f"```python\na\n```{FINAL}```\nb\n```<|return|>": "b",
+        f"```python\na\n```{FINAL}none<|return|>```\nc\n```": "a",
+        f"{FINAL}```PY \n\n  b\n```": "  b",
+        f"{FINAL}```python\nb\n``` ```\nc\n```": "b",
+        "```\na\n``` ```\nb": "a",
+        f"```python\na{FINAL}```b": "a<|channel|>final<|message|>",
+        "": None,
+    }
+
+    assert {text: final_program(text) for text in programs} == programs
+
+
+def test_lines_are_compared_as_text_and_then_as_numbers() -> None:
+    lines = {
+        ("1 2\n3\n", " 1 2 \n3"): True,
+        ("1.0 2e0", "1 2"): True,
+        ("50000000000000000", "50000000000000001"): False,
+        ("1\n", "1\n\n2"): False,
+        ("Yes", "yes"): False,
+        ("1 x", "1.0 x"): False,
+        ("", ""): True,
+    }
+
+    assert {pair: livecodebench_inside.same_lines(*pair) for pair in lines} == lines
+
+
+INCREASE = [("3\n", "4\n"), ("10\n", "11\n")]
+
+PRINTED = {
+    "print(int(input()) + 1)": True,
+    "print(int(input()) + 2)": False,
+    "def main():\n    print(int(input()) + 1)\nif __name__ == '__main__':\n    main()": True,
+    "def main():\n    print(int(input()) + 1)\nif '__main__' == __name__:\n    main()": False,
+    "import sys\nprint(int(sys.stdin.read()) + 1.0)": True,
+    "import sys\nprint(int(sys.stdin.buffer.readline()) + 1)": True,
+    "import sys\nfor line in sys.stdin:\n    print(int(line) + 1)": False,  # not iterable there
+    "from sys import stdin\nprint(int(stdin.readline()) + 1)": False,  # bound before it is replaced
+    "print(int(open(0).read()) + 1)": False,  # likewise
+    "print(int(input()) + 1)\nexit()": True,
+    "print(int(input()) + 1)\nquit()": False,
+    "print(int(input()) + 1)\nraise KeyboardInterrupt": False,
+    "print(comb(int(input()) + 1, 1))": True,  # everything is imported
+    "print(int(input()) + 1": False,
+    "": False,
+}
+"""Programs that read a number and should print the next one: whether they pass."""
+
+
+CALLED = {
+    "def f(x, y): return (x, y)": True,  # a tuple is a list
+    "class Solution:\n    def f(self, x, y):\n        print(x)\n        return [x, y]": True,
+    "def f(x, y): return [str(x), y]": False,  # of the wrong type
+    "def f(x, y): return [float(x), y]": True,
+    "def g(x, y): return [x, y]": False,
+    "def f(x, y): exit()": False,
+    "def f(x): return [x, [1]]": False,
+    "def f(x: List[int], y): return [x, y]": True,
+}
+"""Functions that should return both arguments: whether they pass."""
+
+
+@pytest.mark.process
+def test_programs_are_tested_as_by_livecodebench() -> None:
+    printing = ProblemTests(function=None, tests=INCREASE)
+    calling = ProblemTests(function="f", tests=[("3\n[1]", "[3, [1]]"), ("0\n[]", "[0, []]")])
+
+    assert {code: passes(printing, code) for code in PRINTED} == PRINTED
+    assert {code: passes(calling, code) for code in CALLED} == CALLED
+
+
+HOSTILE = {
+    "endless": "while True: pass",
+    "deaf": "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
+    "asleep": "import time\ntime.sleep(10**6)",
+    "forks": "import os, ctypes\nwhile True: ctypes.CDLL(None).fork()",
+    "huge output": "while True: print('x' * 10**7)",
+    "huge object": "x = bytearray(10**12)",
+    "gone": "import ctypes\nctypes.CDLL(None)._exit(0)",
+    "reads the tests": "import io\nprint(eval(io.open_code('task.json').read())['tests'][0][1])",
+    "writes the word": "import io\nprint(io.open_code('word.txt').read())",
+    "deep": "def f(): f()\nf()",
+}
+
+
+@pytest.mark.process
+def test_a_hostile_program_is_wrong_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(livecodebench, "TEST_S", 1)
+    monkeypatch.setattr(livecodebench, "MOST_S", 2)
+    task = ProblemTests(function=None, tests=INCREASE[:1])
+
+    assert [name for name, code in HOSTILE.items() if passes(task, code)] == []
+
+
+def packed(content: Any) -> str:
+    return base64.b64encode(zlib.compress(pickle.dumps(content))).decode()
+
+
+def test_case(text: str, right: str) -> dict[str, str]:
+    return {"input": text, "output": right, "testtype": "stdin"}
+
+
+test_case.__test__ = False  # type: ignore[attr-defined]
+
+
+def row(identifier: str, private: str, **metadata: str) -> str:
+    return json.dumps(
+        {
+            "question_title": "Next",
+            "question_content": 'Write \\"question_id\\": "decoy" and "question_id": "decoy"',
+            "question_id": identifier,
+            "public_test_cases": json.dumps([test_case(*INCREASE[0])]),
+            "private_test_cases": private,
+            "metadata": json.dumps(metadata),
+        }
+    )
+
+
+Write = Callable[..., Archive]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def files(*parts: list[str]) -> Archive:
+        for number, rows in enumerate(parts):
+            name = f"test{number or ''}.jsonl"
+            (tmp_path / name).write_text("\n".join(rows) + "\n", "utf-8")
+        return Archive("deepseek_r1", str(tmp_path))
+
+    return files
+
+
+PRIVATE = json.dumps([test_case(*INCREASE[1])])
+
+
+def test_tests_are_the_public_and_the_private_ones_in_either_form(write: Write) -> None:
+    """As JSON, or as its compressed pickle; the problem's function is called, if it names one."""
+    archive = write([row("a", PRIVATE)], [row("1873_B", packed(PRIVATE), func_name="f")])
+    places = archive.find(["1873_B", "a", "decoy", "b"])
+
+    assert places.keys() == {"a", "1873_B"}
+    assert archive.task(*places["a"]) == ProblemTests(function=None, tests=INCREASE)
+    assert archive.task(*places["1873_B"]) == ProblemTests(function="f", tests=INCREASE)
+
+
+def test_tests_that_are_none_are_refused_and_never_run(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnavailableError, match=r"no tests of LiveCodeBench at .*; get test\.jsonl"):
+        Archive("gpt_oss", str(tmp_path)).files()
+    monkeypatch.setattr(livecodebench, "MOST_BYTES", 1000)
+    rows = [
+        ("nonsense!", "no problem of LiveCodeBench"),
+        (base64.b64encode(b"no zlib").decode(), "no problem of LiveCodeBench"),
+        (packed(print), "the tests want builtins.print, which is not run"),
+        (packed(["text"]), "no problem of LiveCodeBench"),
+        ('{"input": 1}', "tests are a dict, not a list"),
+        (packed("x" * 10**6), "unpacks to more than 1,000 bytes"),
+    ]
+
+    def task(private: str) -> None:
+        archive = write([row("a", private)])
+        archive.task(*archive.find(["a"])["a"])
+
+    assert differences(task, RunError, rows) == []
+    with pytest.raises(RunError, match="has none of the 1 problems that the data set asks, such"):
+        write([row("a", PRIVATE)]).find(["b"])
+
+
+@pytest.mark.process
+def test_a_program_without_tests_or_an_answer_without_a_program_is_wrong(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = "print(int(input()) + 1)"
+    answers = [("a", right), ("b", right), ("a", None), ("a", "print(4)")]
+
+    found = passed_tests("deepseek_r1", write([row("a", PRIVATE)]), answers, processes=2)
+
+    assert found == [True, False, False, False]
+    assert "deepseek_r1: 1 programs have no tests" in capsys.readouterr().out

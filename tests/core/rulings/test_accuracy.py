@@ -1,0 +1,321 @@
+"""What the scores of a case say together, of a part and of a whole data set, and of repeats."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.baseline import AccuracyBaseline, Rerun, steps_per_point
+from pytest_mlperf.core.measurement import Accuracy, Scored
+from pytest_mlperf.core.rulings.accuracy import Margin, PassContext, apart, pooled, rule_on_scores
+from pytest_mlperf.core.rulings.ruling import Ruling
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.judge.inputs import Leverage
+from tests.core.made import make_accuracy_baseline, present
+
+N = 4000
+
+Values = Sequence[float | None]
+
+
+def spread(mean: float, index: int) -> float:
+    """Return a score that varies from sample to sample, by the same amount in every pass."""
+    return mean + (index * 7919 % 101 - 50) / 10
+
+
+def ruled(
+    before: Mapping[str, Values],
+    now: Mapping[str, Values],
+    *,
+    samples: int = 0,
+    total: int = N,
+    margin: Mapping[str, float] | None = None,
+    lower: tuple[str, ...] = (),
+    whole: tuple[str, ...] = (),
+    outputs: tuple[Sequence[int], Sequence[int]] | None = None,
+    same_build: bool = False,
+    groups: Sequence[int] | None = None,
+    leverage: Mapping[str, Leverage] | None = None,
+) -> Ruling:
+    """Judge the first samples of `now` against `before`; margins in points, outputs as digests."""
+    means = {
+        name: sum(v for v in values if v is not None) / max(1, len(values))
+        for name, values in before.items()
+    }
+    steps = {name: steps_per_point(values) for name, values in before.items()}
+    samples = samples or total
+    accuracy = Accuracy(
+        scores=means, samples=samples, total=total, full=samples == total, folder="", lower=lower,
+        whole=whole,
+    )  # fmt: skip
+    return rule_on_scores(
+        make_accuracy_baseline(samples=total, scores=means, steps=steps),
+        before,
+        accuracy,
+        Scored(
+            indices=tuple(range(samples)),
+            per_sample={name: values[:samples] for name, values in now.items()},
+            groups=None if groups is None else tuple(groups[:samples]),
+            leverage=leverage or {},
+            outputs=tuple(outputs[1][:samples]) if outputs else None,
+        ),
+        range(total),
+        margin=lambda name: Margin(value=(margin or {}).get(name, 0.5), is_share=False),
+        sequential=True,
+        beside=PassContext(same_build=same_build, outputs=outputs[0] if outputs else None),
+    )
+
+
+SAME = [spread(50.0, i) for i in range(N)]
+
+
+def moved(by: float) -> list[float]:
+    return [value + by + (1 if i % 2 else -1) for i, value in enumerate(SAME)]
+
+
+def test_worse_is_lower_or_higher_as_the_scorer_says() -> None:
+    """A worsening smaller than the margin is said."""
+    for change, lower, outcome, headline in (
+        (-2.0, False, Outcome.ACC_DROP, "s −2.00 points (−2.07 to −1.92); −0.50 exceeded"),
+        (+2.0, False, Outcome.OK, "s +2.00 points (+1.81 to +2.08); inside −0.50"),
+        (+2.0, True, Outcome.ACC_DROP, "s +2.00 points (+1.92 to +2.07); +0.50 exceeded"),
+        (-2.0, True, Outcome.OK, "s −2.00 points (−2.08 to −1.93); inside +0.50"),
+    ):
+        found = ruled({"s": SAME}, {"s": moved(change)}, lower=("s",) if lower else ())
+        (paired,) = found.paired
+        ends = (paired.low, paired.high)
+        assert (found.outcome, found.headline) == (outcome, headline)
+        assert (paired.low or math.inf) < paired.change < (paired.high or -math.inf)
+        assert paired.change == pytest.approx(change)
+        assert paired.down == (1024 if outcome is Outcome.ACC_DROP else 0)
+        assert (paired.worst, paired.best) == (ends[::-1] if lower else ends)
+
+    small = ruled({"fid": SAME}, {"fid": moved(0.2)}, lower=("fid",))
+    assert small.outcome is Outcome.OK
+    assert small.notes[0].startswith("fid: a drop smaller than the margin is certain")
+
+
+def only(values: Values, part: int) -> list[float | None]:
+    """Return the scores of every third sample: the others belong to another data set."""
+    return [value if i % 3 == part else None for i, value in enumerate(values)]
+
+
+def test_scores_of_parts_are_judged_by_the_samples_they_apply_to() -> None:
+    """A part is compared with the same samples of the baseline, whatever the others scored."""
+    before = {"rouge1": only(SAME, 0), "gsm8k": only([100.0] * N, 1)}
+    now = {"rouge1": only(moved(-2.0), 0), "gsm8k": only([100.0] * N, 1)}
+    late: Values = [None if i < 2000 else 80.0 for i in range(N)]
+
+    found = ruled(before, now, samples=1024)
+    waiting = ruled({"s": SAME}, {"s": [None, None, *SAME[2:]]}, samples=1024)
+
+    assert found.outcome is Outcome.ACC_DROP
+    assert found.headline.startswith("rouge1 −2.00")
+    assert [paired.samples for paired in found.paired] == [342, 341]
+    assert ruled({"late": late}, {"late": late}, samples=1024).more
+    assert not ruled({"late": late}, {"late": late}).more
+    assert (waiting.outcome, waiting.paired[0].samples) == (Outcome.OK, 1022)
+
+    worse_elsewhere = [value if i < 1024 else value - 40 for i, value in enumerate(SAME)]
+
+    found = ruled({"s": SAME}, {"s": worse_elsewhere}, samples=1024)
+
+    (paired,) = found.paired
+    assert (found.outcome, paired.samples, paired.changed) == (Outcome.OK, 1024, 0)
+    headline = f"s {paired.now:.3f}, every sample of 1,024 scored as in the baseline"
+    assert found.headline == headline
+
+
+def test_scores_of_other_samples_are_not_compared_and_one_of_the_whole_waits_for_it() -> None:
+    missing = ruled({"s": SAME}, {"s": [None, *SAME[1:]]})
+    added = ruled({"s": [*SAME[:7], None, *SAME[8:]]}, {"s": SAME})
+
+    assert (missing.outcome, added.outcome) == (Outcome.INVALID,) * 2
+    assert missing.headline.startswith("s has no score of sample 0, and had one in the baseline")
+    assert added.headline.startswith("s has a score of sample 7, and had none in the baseline")
+
+    before, now = {"map": SAME, "top1": SAME}, {"map": moved(-2.0), "top1": SAME}
+
+    part = ruled(before, now, samples=1024, whole=("map",))
+    found = ruled(before, now, whole=("map",))
+    alone = ruled({"fid": SAME}, {"fid": moved(9.0)}, samples=1024, whole=("fid",))
+
+    assert (part.more, [paired.metric for paired in part.paired]) == (True, ["top1"])
+    assert (found.more, found.outcome) == (False, Outcome.ACC_DROP)
+    assert [paired.metric for paired in found.paired] == ["map", "top1"]
+    assert (alone.more, alone.outcome, alone.paired) == (True, Outcome.INCONCLUSIVE, ())
+    assert alone.headline == "only the whole data set has fid"
+
+
+def test_each_score_has_its_own_margin_and_counts_of_output_their_samples() -> None:
+    before, now = {"a": SAME, "b": SAME}, {"a": moved(-0.3), "b": moved(-0.3)}
+    counts: Values = [None if i % 2 else 40.0 for i in range(N)]
+
+    found = ruled(before, now, margin={"a": 1.0, "b": 0.2})
+    counted = ruled({"s": SAME, "gen_len": counts}, {"s": SAME, "gen_len": counts})
+
+    words = {paired.metric: paired.outcome for paired in found.paired}
+    assert words == {"a": Outcome.OK, "b": Outcome.ACC_DROP}
+    assert (counted.paired[1].samples, counted.paired[1].now) == (N // 2, 40.0)
+
+
+def test_scores_without_a_change_say_what_they_leave_possible() -> None:
+    """The drop is none on these samples; of others as large a one as 4,000 leave possible."""
+    right: Values = [100.0] * N
+
+    close = ruled({"s": right}, {"s": right}, margin={"s": 0.05})
+    wide = ruled({"s": right}, {"s": right}, margin={"s": 0.5})
+    part = ruled({"s": right}, {"s": right}, margin={"s": 0.1}, samples=1024)
+
+    assert close.outcome is wide.outcome is Outcome.OK
+    assert close.headline == "s 100.000, every sample scored as in the baseline"
+    assert close.notes == (
+        "s: all 4,000 samples of this data set scored alike: no drop on these; about other "
+        "samples it says nothing smaller than a drop of 0.10 points",
+    )
+    assert wide.notes == ()
+    assert (part.outcome, part.more) == (Outcome.INCONCLUSIVE, True)
+    assert part.headline == "s +0.00 points (−0.34 to +0.00); −0.10 undecided"
+
+
+def test_samples_that_change_by_groups_are_judged_by_them_and_that_is_said() -> None:
+    """Every second article falls by 1.6 points, every other one rises by 1."""
+    of = [index // 100 for index in range(N)]
+    now = [score + (1.0 if of[i] % 2 else -1.6) for i, score in enumerate(SAME)]
+
+    alone = ruled({"s": SAME}, {"s": now})
+    grouped = ruled({"s": SAME}, {"s": now}, groups=of)
+
+    assert alone.outcome is Outcome.ACC_DROP
+    assert grouped.outcome is Outcome.INCONCLUSIVE
+    assert grouped.notes == (
+        "s: samples of one group change together: judged by the 40 groups of the data set, the "
+        "interval is 10.1 times that of independent samples",
+    )
+
+
+DIGESTS = [index % 65_536 for index in range(N)]
+
+
+def touched(every: int) -> list[int]:
+    """Return digests of which one in `every` is another one."""
+    return [(own + 1) % 65_536 if i % every == 0 else own for i, own in enumerate(DIGESTS)]
+
+
+def touched_scores(every: int) -> list[float]:
+    """Return scores of which one in `every` is 0.3 points higher."""
+    return [value + 0.3 * (i % every == 0) for i, value in enumerate(SAME)]
+
+
+def test_outputs_that_changed_are_told_from_scores_that_did() -> None:
+    scored, alike = touched_scores(200), "outputs changed but scores did not: "
+    cases: list[tuple[list[float], list[int] | None, int, list[str]]] = [
+        (SAME, None, N, []),
+        (touched_scores(9), None, N, []),
+        (SAME, DIGESTS, N, []),
+        (SAME, touched(100), N, [f"{alike}40 of 4,000 outputs are others than the baseline's"]),
+        (SAME, touched(100), 1024, [f"{alike}11 of 1,024 outputs are others than the baseline's"]),
+        (scored, touched(100), N, ["40 of 4,000 outputs are others than the baseline's; 20 samples "
+                                   "scored otherwise"]),
+        (scored, DIGESTS, N, ["scores changed but outputs did not: 20 samples; the scorer, or a "
+                              "library that it uses, is another one"]),
+    ]  # fmt: skip
+    for scores, digests, samples, notes in cases:
+        outputs = None if digests is None else (DIGESTS, digests)
+        found = ruled({"s": SAME}, {"s": scores}, samples=samples, outputs=outputs)
+        assert (found.outcome, list(found.notes)) == (Outcome.OK, notes)
+
+
+def test_passes_that_hardly_agree_are_called_so() -> None:
+    """A build that differs from itself a little is near-deterministic."""
+    shuffled = [SAME[(index * 1237) % N] for index in range(N)]
+    near = ruled({"s": SAME}, {"s": touched_scores(200)}, same_build=True)
+
+    assert near.notes == (
+        "s: near-deterministic: 6 of 1,024 scores are others than in the baseline of the same "
+        "build (re-run correlation 1.0000)",
+    )
+    for same_build, reason in ((True, ": "), (False, ": other outputs, or ")):
+        found = ruled({"s": SAME}, {"s": shuffled}, margin={"s": 5.0}, same_build=same_build)
+        (note,) = found.notes
+        assert note.startswith("s: scores of the two passes hardly agree sample by sample (corr")
+        assert note.endswith(f"){reason}nondeterministic generation")
+
+
+def test_samples_that_show_too_little_of_chance_decide_nothing_and_it_is_said_why() -> None:
+    before, now = {"map": SAME}, {"map": moved(-2.0)}
+    enough = ruled(before, now, whole=("map",), leverage={"map": Leverage(seen=0.9, df=50)})
+    little = ruled(before, now, whole=("map",), leverage={"map": Leverage(seen=0.254, df=50)})
+
+    assert enough.outcome is Outcome.ACC_DROP
+    assert not any("chance" in note for note in enough.notes)
+    assert (little.outcome, little.more) == (Outcome.INCONCLUSIVE, False)
+    assert little.headline == "map −2.00 points; −0.50 undecided"
+    assert little.notes[0] == (
+        f"map: these {N:,} samples show 25 % of what chance does to it, and below 50 % nothing is "
+        "decided: too many classes have one sample, or few samples hold most of the data; score "
+        "more samples"
+    )
+
+
+SAMPLES = 400
+
+
+def baseline(**steps: int) -> AccuracyBaseline:
+    return make_accuracy_baseline(samples=SAMPLES, steps=steps)
+
+
+def passes(rng: random.Random, count: int, own: float) -> list[list[float]]:
+    """Return scores of passes of one build: a spread of 22 that they share, and their own."""
+    common = [44 + 22 * rng.gauss(0, 1) for _ in range(SAMPLES)]
+    return [[value + own * rng.gauss(0, 1) for value in common] for _ in range(count)]
+
+
+def scored(**values: list[float | None] | list[float]) -> Scored:
+    return Scored(indices=tuple(range(SAMPLES)), per_sample=values)
+
+
+def test_the_spread_of_a_score_is_estimated_from_two_passes() -> None:
+    """A build that repeats itself has none; what is counted, new or without a score is left out."""
+    before, now, *more = passes(random.Random(1), 300, own=5.0)
+    (same,) = passes(random.Random(2), 1, own=0.0)
+    some: list[float | None] = [None if i % 2 else float(i) for i in range(SAMPLES)]
+    single: list[float | None] = [1.0, *[None] * (SAMPLES - 1)]
+
+    found = apart(baseline(s=100), {"s": before}, scored(s=now))["s"]
+    still = apart(baseline(s=100), {"s": [round(value, 2) for value in same]}, scored(s=same))["s"]
+    left = apart(
+        baseline(s=100, gen_len=100, one=100),
+        {"s": some, "gen_len": some, "one": single},
+        scored(s=some, gen_len=some, fresh=some, one=single),
+    )
+
+    correlation = present(found.correlation)
+    assert found.sd == pytest.approx(stdev(fmean(values) for values in more), rel=0.15)
+    assert correlation == pytest.approx(22**2 / (22**2 + 5**2), abs=0.02)
+    by_hand = stdev(before) * math.sqrt((1 - correlation) / SAMPLES)
+    assert (found.sd, found.passes) == pytest.approx((by_hand, 1), rel=0.1)
+    assert (still.sd, still.correlation) == pytest.approx((0.0, 1.0))
+    assert (list(left), left["s"].sd) == (["s"], 0.0)
+
+
+def test_more_passes_are_averaged_and_an_impossible_one_is_refused() -> None:
+    def repeated(*fields: Any) -> dict[str, Rerun]:
+        return {"s": Rerun(**dict(zip(("sd", "correlation", "passes"), fields, strict=True)))}
+
+    for old, new, expected in (
+        (None, (2.0, 0.9, 1), (2.0, 0.9, 1)),
+        ((1.0, 0.8, 1), (3.0, 0.9, 1), (math.sqrt(5.0), 0.85, 2)),
+        ((1.0, 0.8, 3), (3.0, None, 1), (math.sqrt(3.0), 0.8, 4)),
+        ((1.0, None, 1), None, (1.0, None, 1)),
+    ):
+        found = pooled(*(repeated(*side) if side else {} for side in (old, new)))["s"]
+        assert (found.sd, found.correlation, found.passes) == pytest.approx(expected)
+    for fields in ((-1.0, None, 1), (math.nan, None, 1), (1.0, None, 0)):
+        with pytest.raises(ValueError, match="re-run sd"):
+            repeated(*fields)

@@ -1,0 +1,237 @@
+"""Load as a bound: no verdict rests on what a busy machine may have taken."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.contention import MOST, Contention, lost_change
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.recording import baseline_run
+from pytest_mlperf.core.rulings.disturbance import (
+    explains_gap,
+    explains_miss,
+    is_loaded,
+    load_in_words,
+    load_notes,
+)
+from pytest_mlperf.core.rulings.ruling import rule_on, values
+from pytest_mlperf.core.rulings.sides import judge_sides
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.judge.rule_r import Judged, RuleR, Value, judge
+from tests.core.made import make_baseline_run, make_run
+from tests.core.rulings.test_ruling import OFFLINE, RULE, record
+
+LIMIT = 0.03
+NOISE = (0.002, -0.001, 0.0005, -0.002, 0.001, -0.0005, 0.0015, -0.0015)
+
+shares = st.floats(0, 0.95)
+parts = st.lists(st.floats(0, 1), min_size=8, max_size=8)
+
+
+def run(share: float | None, **metrics: float) -> Run:
+    seen = Contention(window_s=10.0, cores=2, foreign_s=4.0, share=share)
+    return make_run(metrics=metrics or {"throughput": 100.0}, contention=seen)
+
+
+def test_a_drop_gets_a_margin_for_shared_memory_and_a_pass_none() -> None:
+    """Only runs whose own share counts at all get it."""
+    for share, drop_share, lost in ((0.1, 0.4, 0.4), (0.1, None, 0.1), (0.04, 0.4, 0.0)):
+        loaded = run(share)
+        assert loaded.contention
+        now = replace(loaded, contention=replace(loaded.contention, drop_share=drop_share))
+        kept = baseline_run(now)
+        without = values([now], "throughput", 0.05, margin=False)
+        assert without == values([kept], "throughput", 0.05)
+        assert values([now], "throughput", 0.05)[0].lost == pytest.approx(-math.log1p(-lost))
+        assert values([kept], "throughput", 0.05)[0].lost == pytest.approx(
+            -math.log1p(-share) if lost else 0.0
+        )
+
+
+def slowed(true: float, metric: str, share: float, taken: list[float]) -> list[Value]:
+    """Return runs of which load took part of a share, with the bound that names the share."""
+    worse = 1 if METRICS[metric].direction is Direction.LOWER else -1
+    lost = lost_change(metric, share)
+    return [
+        Value(value=true * math.exp(noise + worse * part * lost), lost=lost, session=str(i // 2))
+        for i, (noise, part) in enumerate(zip(NOISE, taken, strict=True))
+    ]
+
+
+def decided(before: list[Value], now: list[Value], metric: str) -> Judged:
+    direction = METRICS[metric].direction
+    return judge(before, now[:5], direction=direction, limit=LIMIT, rule=RULE)
+
+
+@pytest.mark.parametrize("metric", ["throughput", "latency_p50", "latency_p99"])
+@given(share=shares, other=shares, taken=st.floats(0, 1))
+def test_load_makes_no_unchanged_build_a_drop_and_no_drop_a_pass(
+    metric: str, share: float, other: float, taken: float
+) -> None:
+    """Whatever part of its bound the load took, of the runs of now or of the baseline."""
+    even, none = [taken] * 8, [0.0] * 8
+    worse = 1 + 1.5 * LIMIT if METRICS[metric].direction is Direction.LOWER else 1 - 1.5 * LIMIT
+
+    unchanged = decided(slowed(1, metric, other, none), slowed(1, metric, share, even), metric)
+    dropped = decided(slowed(1, metric, other, even), slowed(worse, metric, share, none), metric)
+
+    assert unchanged.decision is not Decision.FAIL
+    assert unchanged.leans != "drop" or unchanged.decision is Decision.INCONCLUSIVE
+    assert dropped.decision is not Decision.PASS
+    assert dropped.leans != "ok"
+    assert not dropped.improved
+
+
+@given(value=st.floats(0.2, 2), share=shares, more=st.floats(0, 0.04))
+def test_more_load_proves_less(value: float, share: float, more: float) -> None:
+    before, none = slowed(1, "throughput", 0, [0.0] * 8), [0.0] * 8
+    less, most = (
+        decided(before, slowed(value, "throughput", one, none), "throughput")
+        for one in (share, share + more)
+    )
+    if most.decision is Decision.FAIL:
+        assert less.decision is Decision.FAIL
+    assert most.high >= less.high or most.runs_used != less.runs_used
+
+
+def test_half_speed_is_a_drop_beside_load_that_explains_less() -> None:
+    before = slowed(1, "throughput", 0, [0.0] * 8)
+    for share, decision in (
+        (0.0, Decision.FAIL),
+        (0.3, Decision.FAIL),
+        (0.6, Decision.INCONCLUSIVE),
+    ):
+        assert (
+            decided(before, slowed(0.5, "throughput", share, [0.0] * 8), "throughput").decision
+            is decision
+        )
+
+
+def test_the_bound_of_each_kind_of_metric() -> None:
+    for metric, share, points, times in (
+        ("throughput", 0.5, 0, 2.0),
+        ("latency_p50", 0.5, 0, 2.0),
+        ("tpot_p90", 0.1, 0, 1 + (1 / 9) / 0.1),
+        ("ttft_p99", 0.1, 0, 1 + (1 / 9) / 0.01),
+        ("tps_per_user", 0.1, 0, 1 + (1 / 9) / 0.1),
+        ("time_mean", 0.5, 0, 2.0),
+        ("peak_host_memory", 0.5, 0, 1.0),
+        ("goodput", 0.01, 0, 1 / (1 - MOST)),
+        ("throughput", 1.0, 0, 1 / (1 - MOST)),
+        ("throughput@16", 0.1, 3, 1 / 0.7),
+        ("ttft_p50@16", 0.1, 3, 1 / 0.7),
+    ):
+        assert math.exp(lost_change(metric, share, points=points)) == pytest.approx(times), metric
+    assert lost_change("goodput", 0.0) == 0
+
+
+def test_runs_of_now_and_of_the_baseline_bring_their_own_bounds() -> None:
+    """A share that is tolerated, or that nobody knows, is none."""
+    for share, lost in ((None, 0.0), (0.05, 0.0), (0.0501, -math.log1p(-0.0501))):
+        for one in (run(share), make_baseline_run(busy=share)):
+            assert values([one], "throughput", 0.05)[0].lost == pytest.approx(lost), share
+            assert values([one], "throughput")[0].lost == 0
+    late = replace(run(0.0, ttft_p99=1.0, tpot_p99=1.0), client={"issue_p99": 0.1, "loop_p99": 0.4})
+    for kept in (late, baseline_run(late)):
+        found = [values([kept], name, 0.05)[0].lost for name in ("ttft_p99", "tpot_p99")]
+        assert found == [pytest.approx(math.log(2)), 0.0]
+    assert values([late], "ttft_p99")[0].lost == 0
+    curve = run(0.1, **{"throughput@1": 10.0, "throughput@4": 30.0})
+    assert values([curve], "throughput@4", 0.05)[0].lost == pytest.approx(-math.log1p(-0.2))
+
+
+def test_a_ruling_under_load_says_what_decides_and_whether_it_would_be_a_drop() -> None:
+    rule, before = replace(RULE, tolerated=0.05), record(throughput=100.0)
+    for share, value, outcome, leans in (
+        (0.04, 70.0, Outcome.PERF_DROP, None),
+        (0.5, 70.0, Outcome.INCONCLUSIVE, "drop"),
+        (0.5, 99.8, Outcome.OK, None),
+    ):
+        now = [run(share, throughput=value + 0.5 * (i % 2)) for i in range(5)]
+        ruling = rule_on(now, before, OFFLINE, rule)
+        assert (ruling.outcome, ruling.metrics[0].leans) == (outcome, leans), (share, value)
+        hidden = "load explains up to 50 % now and 0 % of the baseline" in ruling.headline
+        assert hidden is (outcome is Outcome.INCONCLUSIVE)
+
+
+def test_two_sides_of_a_comparison_have_the_same_bounds() -> None:
+    def side(value: float, share: float) -> list[Run]:
+        runs = [run(share, throughput=value + 0.1 * i) for i in range(8)]
+        return [replace(one, session=f"{value}-{i // 2}") for i, one in enumerate(runs)]
+
+    rule = RuleR(tolerated=0.05)
+    for a, b, outcome in (
+        (side(100, 0.0), side(50, 0.0), Outcome.PERF_DROP),
+        (side(100, 0.0), side(50, 0.3), Outcome.PERF_DROP),
+        (side(100, 0.0), side(50, 0.6), Outcome.INCONCLUSIVE),
+        (side(100, 0.6), side(100.3, 0.0), Outcome.INCONCLUSIVE),
+        (side(100, 0.0), side(100.3, 0.6), Outcome.OK),
+        (side(100, 0.6), side(50, 0.0), Outcome.PERF_DROP),
+    ):
+        (metric,) = judge_sides(a, b, OFFLINE, rule)
+        assert metric.outcome is outcome, (a[0].contention, b[0].contention)
+        assert ("load explains" in metric.note) is (outcome is Outcome.INCONCLUSIVE)
+
+
+def test_a_limit_that_load_can_have_broken_is_not_missed() -> None:
+    limits = {"latency_p99": 0.1, "ttft_p99": 1.0}
+    for one, explained in (
+        (run(0.1, latency_p99=0.15), True),
+        (run(0.1, latency_p99=1.5), False),
+        (run(0.1, latency_p99=0.15, ttft_p99=20.0), False),
+        (run(0.04, latency_p99=0.101), False),
+        (run(None, latency_p99=0.101), False),
+        (run(0.1, latency_p99=0.05), True),
+        (replace(run(0.0, latency_p99=0.15), client={"loop_p99": 0.07}), True),
+        (replace(run(0.0, latency_p99=0.15), client={"loop_p99": 0.04}), False),
+    ):
+        assert explains_miss(one, limits, 0.05) is explained, one.metrics
+    assert is_loaded([run(0.01), make_baseline_run(busy=0.06)], 0.05)
+    assert not is_loaded([run(None), make_baseline_run(busy=0.05)], 0.05)
+    assert load_in_words([run(0.1), run(0.2)]) == (
+        "the machine was busy, which explains up to 20 %: others used 0.4 of 2 cores"
+    )
+
+
+def test_load_explains_a_gap_whose_worse_side_has_more_of_it() -> None:
+    """Metrics of either direction, whichever side comes first, as far as both sides have them."""
+    fast, slow = {"throughput": 100.0, "latency_p99": 0.1}, {"throughput": 90.0, "latency_p99": 0.2}
+    for a, b, explained in (
+        (run(0.0, **fast), run(0.3, **slow), True),
+        (run(0.3, **fast), run(0.0, **slow), False),
+        (run(0.3, **fast), run(0.34, **slow), False),
+        (run(None, **fast), run(0.3, **slow), True),
+        (run(None, **fast), run(None, **slow), False),
+        (run(0.0, **fast), run(0.3, power=1.0), False),
+        (run(0.0, **fast), run(0.3, **{**fast, "latency_p99": 0.11}), True),
+    ):
+        assert explains_gap(a, b, fast, 0.05) is explained, (a.contention, b.contention)
+        assert explains_gap(b, a, fast, 0.05) is explained
+        assert not explains_gap(a, b, fast, math.inf)
+    assert explains_gap(run(0.3, **fast), run(0.0, **slow), ["throughput"], 0.05, least=1.2)
+    assert not explains_gap(run(0.3, **fast), run(0.0, **slow), ["throughput"], 0.05, least=1.1)
+
+
+def test_load_that_nobody_knows_is_told() -> None:
+    known, kept = run(0.01), make_baseline_run(busy=0.0)
+    seen = Contention(window_s=9.0, cores=2, serves=False, share=0.0)
+    elsewhere = replace(known, contention=seen)
+    for runs, before, told in (
+        ([known], [kept], []),
+        ([known, run(0.3)], [kept], ["the machine was not quiet"]),
+        ([known, run(None)], [], ["load unknown in 1 of 2 runs"]),
+        ([elsewhere, make_run()], [kept], ["load unknown in 2 of 2 runs"]),
+        ([known], [kept, make_baseline_run()], ["load not recorded in 1 of 2 runs"]),
+    ):
+        notes = load_notes(runs, before, 0.05)
+        assert len(notes) == len(told), notes
+        assert all(note.startswith(words) for note, words in zip(notes, told, strict=True)), notes
+        assert load_notes(runs, before, math.inf) == ()

@@ -1,0 +1,139 @@
+"""A metric that gets twice as bad fails, and one whose direction is wrong is found out.
+
+What is worse is written down a second time, by what a metric counts: a metric whose direction is
+wrong in its table would still fail a worsening that is derived from that table.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest_mlperf.adapters.scorers
+from pytest_mlperf.core.measurement import Accuracy, Scored
+from pytest_mlperf.core.metrics import COUNTS, METRICS, Dimension, Metric
+from pytest_mlperf.core.rulings.gate import GateWindow, Pass, gate
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.judge.rule_r import RuleR, Value, judge
+from pytest_mlperf.rounds import ROUNDS, RoundMetric, load_round
+from tests.core.rulings.test_accuracy import ruled
+
+TWICE_AS_BAD = {
+    Dimension.TIME: 2.0,
+    Dimension.SAMPLES_PER_TIME: 0.5,
+    Dimension.TOKENS_PER_TIME: 0.5,
+    Dimension.ENERGY_PER_SAMPLE: 2.0,
+    Dimension.SHARE: 0.5,
+    Dimension.TOKENS_PER_STEP: 0.5,
+    Dimension.SAMPLES_PER_ENERGY: 0.5,
+    Dimension.TOKENS_PER_ENERGY: 0.5,
+    Dimension.MEMORY: 2.0,
+    Dimension.START: 2.0,
+}
+"""What a value is multiplied by when it gets twice as bad."""
+
+SCORES = {
+    **dict.fromkeys(("top1", "rouge1", "rouge2", "rougeL", "f1", "exact_match", "gsm8k"), 0.5),
+    **dict.fromkeys(("mbxp", "map", "dice", "auc", "clip"), 0.5),
+    **dict.fromkeys(("fid", "normalized_entropy"), 2.0),
+}
+"""The same for the scores of the scorers that are shipped."""
+
+LOWER = frozenset({"fid", "normalized_entropy", "unjudged"})
+"""Scores that are better when lower, as scorers say it."""
+
+
+def fault(metric: Metric) -> str | None:
+    """Return what is wrong when a metric that got twice as bad does not fail, or None."""
+    if metric.dimension not in TWICE_AS_BAD:
+        return f"{metric.name}: nobody wrote down what is worse for {metric.dimension}"
+    sessions = "aabbccdd"
+    baseline = [Value(value=3.0, session=name) for name in sessions]
+    now = [Value(value=3.0 * TWICE_AS_BAD[metric.dimension], session="now")] * 2
+    found = judge(
+        baseline, now, direction=metric.direction, limit=metric.limit, rule=RuleR()
+    ).decision
+    return None if found is Decision.FAIL else f"{metric.name}: twice as bad, and {found}"
+
+
+def score_fault(name: str, *, lower: bool) -> str | None:
+    before = [20.0 + index % 7 * 2 for index in range(64)]
+    now = [value * SCORES[name] for value in before]
+    found = ruled({name: before}, {name: now}, total=64, lower=(name,) if lower else ()).outcome
+    return None if found is Outcome.ACC_DROP else f"{name}: twice as bad, and {found}"
+
+
+def faults() -> Iterator[str]:
+    for metric in METRICS.values():
+        if metric.name not in COUNTS and (found := fault(metric)):
+            yield found
+    for name in SCORES:
+        if found := score_fault(name, lower=name in LOWER):
+            yield found
+
+
+ROUND_METRICS = {
+    (name, workload, metric.name, target): metric
+    for name in ROUNDS
+    for workload, rules in load_round(name).workloads.items()
+    for target in rules.targets
+    for metric in (
+        *rules.metrics.values(),
+        *(own for scenario in rules.scenarios.values() for own in scenario.metrics.values()),
+    )
+}
+
+
+def test_a_metric_or_score_with_the_other_direction_is_found_out() -> None:
+    """With their own no worsening is hidden."""
+    hidden = []
+    for name in METRICS.keys() - COUNTS:
+        metric = METRICS[name]
+        other = Direction.LOWER if metric.direction is Direction.HIGHER else Direction.HIGHER
+        hidden += [] if fault(dataclasses.replace(metric, direction=other)) else [name]
+    hidden += [name for name in SCORES if not score_fault(name, lower=name not in LOWER)]
+
+    assert (hidden, list(faults())) == ([], [])
+
+
+def test_scorers_call_lower_what_is_better_when_lower() -> None:
+    said = set()
+    for path in Path(pytest_mlperf.adapters.scorers.__file__).parent.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Scores":
+                for keyword in call.keywords:
+                    if keyword.arg == "lower":
+                        names = ast.walk(keyword.value)
+                        said |= {n.value for n in names if isinstance(n, ast.Constant)}
+
+    assert said == LOWER
+
+
+def test_the_gate_of_a_round_fails_a_score_that_is_twice_as_bad() -> None:
+    kept = [key for key, metric in ROUND_METRICS.items() if not fails(metric, key[3])]
+
+    assert kept == []
+
+
+def fails(metric: RoundMetric, target: float) -> bool:
+    low, high = metric.bounds(target)
+    # Of a count the round says which side it bounds: too short answers, or too long ones.
+    count = 2.0 if low is None else 0.5
+    worse = {"higher": 0.5, "lower": 2.0, "neither": count}[metric.better]
+    if metric.name in SCORES and metric.better != "neither":
+        assert worse == SCORES[metric.name]
+
+    accuracy = Accuracy(
+        scores={metric.name: metric.reference * worse}, samples=1, total=1, full=True, folder=""
+    )
+    found = gate(
+        Pass(accuracy=accuracy, scored=Scored(indices=(), per_sample={}), order=(), total=1),
+        {metric.name: GateWindow(reference=metric.reference, low=low, high=high)},
+        whose="MLPerf's",
+        complete=True,
+    )
+    return found.outcome is Outcome.GATE_FAIL

@@ -1,0 +1,255 @@
+"""Judgements stay what they are: every field of every verdict on thousands of random cases.
+
+`python -m tests.core.rulings.test_replay` writes what is kept in tests/data anew, where a rule is
+changed on purpose.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.baseline import Record
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.measurement import Accuracy, Run, Scored
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.rulings.accuracy import Margin, rule_on_scores
+from pytest_mlperf.core.rulings.gate import OWN, GateWindow, Pass, combine, gate
+from pytest_mlperf.core.rulings.multiplicity import Before, interrupted, reopened, settle
+from pytest_mlperf.core.rulings.ruling import rule_on, values
+from pytest_mlperf.core.verdict import Outcome, Unchecked, Verdict, beside_accuracy
+from pytest_mlperf.judge.inputs import SessionNoise
+from pytest_mlperf.judge.ratio import judge_drop, judge_ratio
+from pytest_mlperf.judge.rule_r import RuleR
+from tests.core.made import make_accuracy_baseline, make_baseline_run, make_record, make_run
+
+
+@pytest.fixture(scope="module")
+def kept() -> dict[str, Any]:
+    stored: dict[str, Any] = json.loads(gzip.decompress(DATA.read_bytes()))
+    return stored
+
+
+@pytest.mark.slow
+def test_every_judgement_is_the_kept_one(kept: dict[str, Any]) -> None:
+    now = replayed()
+    assert now.keys() == kept.keys()
+    changed = [name for name, judgement in now.items() if judgement != kept[name]]
+    assert not changed, f"{len(changed)} changed, such as {changed[:5]}"
+
+
+def test_the_kept_judgements_say_every_word_of_the_rules(kept: dict[str, Any]) -> None:
+    """A replay that never met a word would prove nothing of it."""
+    names = "OK IMPROVED PERF_DROP ACC_DROP GATE_FAIL SUSPECT PROVISIONAL INCONCLUSIVE NO_BASELINE"
+
+    words = {judgement.get("outcome") for judgement in kept.values()}
+
+    assert {Outcome[name] for name in (*names.split(), "INVALID")} <= words
+
+
+DATA = Path(__file__).parents[2] / "data" / "judgements.json.gz"
+
+RULE = RuleR(prior_sd=0.007)
+
+LIMITS: tuple[Mapping[str, float], ...] = (
+    {"throughput": 0.03},
+    {"latency_p50": 0.05, "latency_p99": 0.10},
+    {"ttft_p99": 0.10, "tpot_p99": 0.05, "throughput": 0.02},
+    {"goodput": 0.05},
+)
+
+FACTORS = (0.7, 0.9, 0.95, 0.97, 0.985, 1.0, 1.0, 1.0, 1.02, 1.05, 1.2)
+
+SCENARIO = {"throughput": "Offline", "goodput": "Server", "ttft_p99": "Server"}
+
+
+def performance(seed: int) -> tuple[list[Run], Record | None, Mapping[str, float]]:
+    rng = random.Random(seed)
+    limits = rng.choice(LIMITS)
+    sessions, each = rng.choice(((1, 8), (2, 4), (4, 2), (5, 3), (1, 2))), rng.choice((0.5, 1, 3))
+    scatter, queries = 0.004 * each, rng.choice((10_000, 10_000, 10_000, 80))
+    factor, zero = rng.choice(FACTORS), rng.random() < 0.05
+
+    def measured(common: float) -> dict[str, float]:
+        return {name: 100 * common * rng.gauss(1, scatter) for name in limits}
+
+    before = []
+    for session in range(sessions[0]):
+        common = rng.gauss(1, scatter / 3)
+        for _ in range(sessions[1]):
+            before.append(
+                make_baseline_run(
+                    metrics=measured(common),
+                    within_se=dict.fromkeys(limits, scatter / 2),
+                    session=f"session {session}",
+                    started=f"2026-11-{10 + session:02}T10:00:00+00:00",
+                    samples=queries,
+                )
+            )
+    noise = SessionNoise(ratio=1 / 3, df=12.0)
+    known = dict.fromkeys(limits, noise) if rng.random() < 0.4 else {}
+    record = make_record(*before, session_noise=known)
+    common = rng.gauss(factor, scatter / 3)
+    runs = []
+    for number in range(rng.randint(1, 5)):
+        metrics = measured(common)
+        lost = [name for name in metrics if zero and number % 2]
+        runs.append(
+            make_run(
+                metrics={name: value for name, value in metrics.items() if name not in lost},
+                within_se=dict.fromkeys(limits, scatter / 2),
+                samples=queries,
+                queries=queries,
+                folder=f"run {number}",
+                zero=tuple(name for name in lost if name == "goodput"),
+            )
+        )
+    return runs, record if rng.random() < 0.95 else None, limits
+
+
+def verdict(seed: int, pairs: int) -> tuple[Verdict, bool]:
+    """Return what rule R says of a random case, and whether one more run could decide."""
+    runs, record, limits = performance(seed)
+    ruling = rule_on(runs, record, limits, RULE, pairs=pairs)
+    first = next(iter(limits))
+    unchecked = Unchecked.NOT_CHECKED if seed % 3 == 0 else None
+    case = Case(
+        workload="w",
+        scenario=SCENARIO.get(first, "SingleStream"),  # type: ignore[arg-type]
+        engine=f"engine-{seed}",
+        precision="fp32",
+        accelerator="cpu",
+    )
+    found = Verdict(
+        case=case,
+        kind="performance",
+        outcome=ruling.outcome,
+        headline=beside_accuracy(ruling.headline, unchecked),
+        unchecked=unchecked,
+        metrics=ruling.metrics,
+        runs=tuple(runs),
+    )
+    return found, ruling.more
+
+
+def accuracy(seed: int) -> dict[str, Any]:
+    rng = random.Random(seed)
+    total, part = 400, rng.random() < 0.4
+    worse, flips = rng.choice((0.0, 0.0, 0.01, 0.05, 0.2)), rng.choice((0.0, 0.02, 0.1))
+    before = [float(100 * (rng.random() < 0.8)) for _ in range(total)]
+    now = []
+    for value in before:
+        flipped = 100 - value if rng.random() < flips else value
+        now.append(0.0 if rng.random() < worse else flipped)
+    order = list(range(total))
+    random.Random(1).shuffle(order)
+    indices = tuple(sorted(order[:100])) if part else tuple(range(total))
+    scores = [now[index] for index in indices]
+    mean = sum(scores) / len(scores)
+    reference = sum(before) / total
+    scored = Scored(indices=indices, per_sample={"top1": scores})
+    passed = Accuracy(
+        scores={"top1": mean}, samples=len(indices), full=not part, folder="", total=total
+    )
+    baseline = make_accuracy_baseline(
+        samples=total, scores={"top1": reference}, steps={"top1": 100}
+    )
+    measured = Pass(accuracy=passed, scored=scored, order=[] if not part else order, total=total)
+    bounds = {"top1": GateWindow(reference=reference, low=0.99 * reference, high=None)}
+    gated = gate(
+        measured,
+        None if seed % 5 == 0 else bounds,
+        whose=OWN if seed % 2 else "MLPerf's",
+        complete=False,
+        rerun_sd={"top1": 0.3},
+    )
+    ruling = rule_on_scores(
+        baseline,
+        {"top1": before},
+        passed,
+        scored,
+        order,
+        margin=lambda _: Margin(value=1.0, is_share=False),
+        sequential=part,
+    )
+    found = combine(gated, None if seed % 7 == 0 else ruling, "record it")
+    return {
+        **words(found),
+        "notes": found.notes,
+        "paired": found.paired,
+        "gate": found.gate,
+        "more": ruling.more,
+    }
+
+
+def words(found: Any) -> dict[str, Any]:
+    return {"outcome": found.outcome, "headline": found.headline, "metrics": found.metrics}
+
+
+def brief(found: Verdict) -> dict[str, Any]:
+    """Return what a verdict says, of its metrics no more than words."""
+    metrics = [[m.metric, m.outcome, m.note, m.leans] for m in found.metrics]
+    return {"outcome": found.outcome, "headline": found.headline, "metrics": metrics}
+
+
+def judgements() -> Iterator[tuple[str, Any]]:
+    for seed in range(500):
+        found, more = verdict(seed, 1)
+        yield f"alone {seed}", {**words(found), "more": more}
+        yield f"interrupted {seed}", brief(interrupted(found))
+    for first in range(1000, 2000, 50):
+        many = [verdict(seed, 50)[0] for seed in range(first, first + 50)]
+        before = {3: Before("2026-11-19", tuple(m.metric for m in many[3].metrics))}
+        settled = settle(many[:40], many[40:], 60, RULE, before)
+        for number, one in enumerate(settled):
+            yield f"settled {first + number}", words(one)
+            yield f"reopened {first + number}", brief(reopened(one, 90))
+    for seed in range(3000, 3200):
+        yield f"accuracy {seed}", accuracy(seed)
+    for seed in range(4000, 4200):
+        runs, record, limits = performance(seed)
+        metric = next(iter(limits))
+        now, then = values(runs, metric), values(record.runs, metric) if record else []
+        fewest = min(len(now), len(then))
+        if fewest:
+            direction = METRICS[metric].direction
+            sides = now[:fewest], then[:fewest]
+            yield f"drop {seed}", judge_drop(*sides, direction=direction, limit=0.05, rule=RULE)
+            yield f"claim {seed}", judge_ratio(*sides, direction=direction, least=1.05, rule=RULE)
+
+
+LEFT_OUT = {"looks", "sessions", "detectable"}
+"""Fields of a metric that its other ones rest on."""
+
+
+def plain(value: Any) -> Any:
+    """Return JSON, numbers with seven digits: the last ones are the platform's."""
+    if isinstance(value, Enum):
+        return str(value.value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return {name: plain(own) for name, own in fields.items() if own and name not in LEFT_OUT}
+    if isinstance(value, Mapping):
+        return {str(name): plain(own) for name, own in value.items()}
+    if isinstance(value, float):
+        return float(f"{value:.7g}")
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(one) for one in value]
+    return value
+
+
+def replayed() -> dict[str, Any]:
+    return {name: json.loads(json.dumps(plain(found))) for name, found in judgements()}
+
+
+if __name__ == "__main__":
+    text = json.dumps(replayed(), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    DATA.write_bytes(gzip.compress(text.encode(), mtime=0))

@@ -1,0 +1,148 @@
+"""Which promise holds is said in fields and, in one place, in words."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.baseline import Record
+from pytest_mlperf.core.guarantees import APPEND, Promise, promise
+from pytest_mlperf.core.numbers import percent
+from pytest_mlperf.core.recording import lacking as lacks_sessions
+from pytest_mlperf.core.recording import same_day
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+from pytest_mlperf.judge.inputs import SessionNoise
+from pytest_mlperf.judge.rule_r import RuleR
+from tests.core.made import make_baseline_run, make_record
+
+RULE = RuleR(prior_sd=0.005, session_share=0.0)
+NOW = dt.datetime(2026, 11, 22, 12, tzinfo=dt.UTC)
+
+RED = "unchanged code is red at most 1 % of the time"
+
+KEPT = (
+    "unchanged code is red at most 1 % of the time, a drop of the limit that every run shares is "
+    "passed at most 5 %"
+)
+
+BETWEEN = f"{KEPT}; between 0 and the limit either answer may come"
+
+
+def record(*days: str, runs: int = 2, commit: str | None = None) -> Record:
+    return make_record(
+        *(
+            make_baseline_run(
+                metrics={"throughput": 100.0 * (1 + 0.01 * (-1) ** number)},
+                session=f"{session} of {day}",
+                started=f"{day}T12:00:00+00:00",
+                commit=commit,
+            )
+            for session, day in enumerate(days)
+            for number in range(runs)
+        ),
+        minimum_detectable_change={"throughput": 0.02},
+    )
+
+
+def of(found: Record) -> Promise:
+    return promise(found, RULE, calibrated=False, now=NOW)
+
+
+MONDAYS = ("2026-10-26", "2026-11-02", "2026-11-09", "2026-11-16")
+
+
+def test_four_days_promise_what_rule_r_does_and_few_provisionally() -> None:
+    """What stored sessions show counts as days do; sessions of one day are of one."""
+    found, few = of(record(*MONDAYS)), record(MONDAYS[-1], runs=8)
+    noise = SessionNoise(ratio=0.5, df=3.0)
+    calibrated = replace(RULE, session_noise=noise)
+
+    assert (found.lacks, found.runs, found.sessions, found.days) == (None, 8, 4, 4)
+    assert (found.age_days, found.final_until) == (6.0, "2026-12-07")
+    assert found.brief == "8 runs on 4 days, final until 2026-12-07"
+    assert found.ends == f", final until 2026-12-07 (then renew it: {APPEND})"
+    assert found.in_words == BETWEEN + found.ends
+    for days, runs, brief, cure in (
+        (MONDAYS[-1:], 8, "8 runs on 1 day", "sessions on 3 more days"),
+        (MONDAYS[-1:] * 4, 2, "8 runs on 1 day", "sessions on 3 more days"),
+        (MONDAYS[2:] * 2, 2, "8 runs on 2 days", "sessions on 2 more days"),
+        (MONDAYS[1:], 2, "6 runs on 3 days", "a session on another day"),
+    ):
+        found = of(record(*days, runs=runs))
+        assert (found.lacks, found.brief) == ("few sessions", brief)
+        assert found.in_words == (
+            f"{RED}; provisional: an ok holds while sessions differ by less than runs do (below "
+            f"{percent(0.8 * (found.run_sd or 0))}); {cure} would show it: --mlperf-update=missing"
+        )
+    two = record(*MONDAYS[2:])
+    for lacks, made in (("old", few), (None, two)):  # one day speaks for no other
+        assert of(replace(made, session_noise={"throughput": noise})).lacks == lacks
+        assert promise(made, calibrated, calibrated=True, now=NOW).lacks == lacks
+
+
+BEARS = "while sessions differ by less than 1.2 %"
+MORE = "sessions on 3 more days would show it: --mlperf-update=missing"
+
+
+def test_a_verdict_says_what_sessions_it_bears() -> None:
+    """A drop may want more than four sessions, and one of runs in turns none."""
+
+    def words(days: Sequence[str], *, provisional: bool = False, **fields: Any) -> str:
+        usual: dict[str, Any] = {"outcome": Outcome.OK, "now": 1.0, "holds_to": 0.012}
+        judged = MetricVerdict(metric="throughput", **{**usual, **fields})
+        found = of(record(*days))
+        return found.of(judged.lacking_sessions, judged.holds_to, provisional=provisional)
+
+    few: dict[str, Any] = {"lacking": "few sessions"}
+    drop = {**few, "outcome": Outcome.PERF_DROP}
+    last = MONDAYS[-1:]
+    assert words(last, lacking=None) == BETWEEN
+    assert words(last, **few, provisional=True) == f"{RED}; provisional: it holds {BEARS}"
+    assert words(last, **few) == f"{KEPT}, {BEARS}; {MORE}"
+    assert words(last, lacking="old", provisional=True).endswith(f"provisional: it holds {BEARS}")
+    four = words(MONDAYS, **drop)
+    assert four.endswith("; calibrating on other days would show it: pytest-mlperf calibrate")
+    assert words(last, **drop, confirmed=True) == BETWEEN
+
+
+def test_a_baseline_is_old_by_what_its_sessions_span() -> None:
+    """What runs differ by is that of runs of one session, or unknown."""
+    for days, lacks in (
+        (["2026-11-13", "2026-11-14", "2026-11-15", "2026-11-16"], None),
+        (["2026-11-12", "2026-11-13", "2026-11-14", "2026-11-15"], "old"),
+        (["2026-11-07"] * 4, "few sessions"),
+        (["2026-09-17", "2026-09-28", "2026-10-14", "2026-10-20"], None),
+        (["2026-09-16", "2026-09-28", "2026-10-13", "2026-10-19"], "old"),
+        (["2025-08-03"], "few sessions"),
+    ):
+        found = of(record(*days))
+        said = (found.brief.endswith(", old"), APPEND in found.in_words)
+        assert (found.lacks, said) == (lacks, (lacks == "old", lacks != "few sessions"))
+
+    mondays = record(*MONDAYS)
+    undated = replace(mondays, runs=tuple(replace(run, started="then") for run in mondays.runs))
+    pooled = ((4 * 0.005**2 + 4 * 2 * 0.01**2) / 8) ** 0.5
+
+    assert of(record(*MONDAYS, runs=1)).run_sd == pytest.approx(0.005, rel=1e-3)
+    assert of(mondays).run_sd == pytest.approx(pooled, rel=1e-3)
+    assert of(undated).age_days is None
+    assert promise(mondays, RULE, metric="latency_p50", calibrated=True, now=NOW).run_sd is None
+
+
+def test_sessions_of_one_day_and_few_days_are_told_as_such() -> None:
+    two, dirty = record(MONDAYS[0], MONDAYS[0]), record(MONDAYS[0], commit="0123456789ab+")
+
+    assert same_day(record(*MONDAYS)) is lacks_sessions(record(*MONDAYS)) is None
+    assert same_day(record(MONDAYS[0], MONDAYS[0], MONDAYS[1])) is None
+    assert same_day(two) == ("this session adds no day: the baseline has another one of 2026-10-26")
+    assert lacks_sessions(record(MONDAYS[0])) == (
+        "1 of 4 days: on each further day --mlperf-update=missing adds a session of the same build"
+    )
+    assert lacks_sessions(dirty) == (
+        "1 of 4 days, and no other can be added: files were changed and not committed "
+        "(0123456789ab+); commit them, then record anew"
+    )

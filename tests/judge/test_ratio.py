@@ -1,0 +1,212 @@
+"""Claims about two engines: what runs in turns prove, and what they do not."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pytest_mlperf.bench.confirm import raw
+from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.judge.ratio import FIRST_LOOK, Ratio, judge_drop, judge_ratio
+from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.judge.rule_r import RuleR
+from tests.judge.test_rule_r import values
+
+HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
+RULE = RuleR()
+
+positive = st.floats(0.5, 2.0)
+paired = st.lists(st.tuples(positive, positive), min_size=1, max_size=7)
+
+
+def judged(a: Sequence[float], b: Sequence[float], least: float = 1.2, **given: object) -> Ratio:
+    options = {"direction": HIGHER, "rule": RULE, **given}
+    return judge_ratio(values(*a), values(*b), least=least, **options)  # type: ignore[arg-type]
+
+
+def test_the_interval_is_that_of_the_rule() -> None:
+    """Ratio, low, high, standard deviation of a pair: from the formulas with numpy and scipy."""
+    rates, times = ((130, 131), (100, 100)), ((0.010, 0.0101, 0.0099), (0.013, 0.0131, 0.0132))
+    for sides, direction, within_se, expected in (
+        (rates, HIGHER, 0.0, (1.304990421420785, 1.1207058095746976, 1.6206934988305008,
+                              0.006179631662640871)),
+        (times, LOWER, 0.004, (1.310018222942871, 1.2274246707510803, 1.4988534782331677,
+                               0.014844375823497903)),
+    ):  # fmt: skip
+        a, b = (values(*side, within_se=within_se) for side in sides)
+        found = judge_ratio(a, b, direction=direction, least=1.3, rule=RULE)
+        assert (found.ratio, found.low, found.high, found.sd) == pytest.approx(expected, rel=1e-6)
+        assert found.decision is Decision.MORE
+
+
+def test_nothing_is_decided_from_one_pair_and_the_first_decision_is_final() -> None:
+    """First runs may stand at the ends of a drift, which cancels in the order a b b a."""
+    runs = [120.0, 119.8, 120.2, 120.1, 119.9]
+
+    assert judged([1000], [1]).decision is Decision.MORE
+    assert judged([1], [1000]).decision is Decision.MORE
+    assert judged([1000, 1000], [1, 1]).decision is Decision.PASS
+    assert judged([1, 1], [1000, 1000]).decision is Decision.FAIL
+    assert judged([150, 150, 1], [100, 100, 1000]) == judged([150, 150], [100, 100])
+    assert judged(runs[:4], [100] * 4).decision is Decision.MORE
+    assert judged(runs, [100] * 5).decision is Decision.INCONCLUSIVE
+
+    drift = [0.9**turn for turn in range(4)]
+
+    found = judged([1.5 * drift[0], 1.5 * drift[3]], [drift[1], drift[2]], least=1.1)
+
+    assert found.ratio == pytest.approx(1.5)
+
+
+@settings(max_examples=50)
+@given(paired, st.floats(0.3, 3.0), st.floats(0.5, 100.0), st.sampled_from(Direction))
+def test_the_interval_holds_the_ratio_and_decides_and_only_ratios_matter(
+    pairs: list[tuple[float, float]], least: float, unit: float, direction: Direction
+) -> None:
+    """Neither the unit nor what both runs of a pair share changes anything."""
+    a, b = zip(*pairs, strict=True)
+    other = [unit * (1 + 0.1 * index) for index in range(len(a))]
+    scaled = [[x * f for x, f in zip(side, other, strict=True)] for side in (a, b)]
+    found = judged(a, b, least, direction=direction)
+    turned = judged(b, a, least, direction=LOWER if direction is HIGHER else HIGHER)
+
+    assert found.low < found.ratio < found.high
+    assert 1 <= found.pairs <= min(len(pairs), RULE.max_runs)
+    if found.decision is Decision.PASS:
+        assert found.low >= least
+    if found.decision is Decision.FAIL:
+        assert found.high < least
+    if found.decision in (Decision.PASS, Decision.FAIL):
+        assert found.pairs >= FIRST_LOOK
+    for same in (turned, judged(scaled[0], scaled[1], least, direction=direction)):
+        assert (same.decision, same.pairs) == (found.decision, found.pairs)
+        assert (same.ratio, same.low) == pytest.approx((found.ratio, found.low))
+
+
+anything = st.floats(min_value=5e-324, max_value=1.7e308)
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.tuples(anything, anything), min_size=1, max_size=6),
+    st.sampled_from((HIGHER, LOWER)),
+)
+@example(pairs=[(1e-300, 1e300)] * 2, direction=HIGHER)
+@example(pairs=[(1e300, 1e-300)] * 2, direction=HIGHER)
+def test_any_positive_numbers_are_judged(
+    pairs: list[tuple[float, float]], direction: Direction
+) -> None:
+    a, b = zip(*pairs, strict=True)
+
+    for found in (judged(a, b, direction=direction), drop(a, b, direction=direction)):
+        assert all(0 < x < math.inf for x in (found.low, found.ratio, found.high))
+        assert found.low <= found.ratio <= found.high
+        assert all(map(math.isfinite, (*raw("throughput", found), *raw("latency_p50", found))))
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(1500, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("session", [0.0, 0.03])
+def test_its_errors_are_as_rare_as_it_promises(session: float, count: int) -> None:
+    """Also where runs are five times as noisy as expected; what a session does to all its runs is
+    no error. Simulated claims, each true to the digit."""
+    for noise in (0.002, 0.007, 0.014, 0.035):
+        rng = random.Random(20261121)
+        decisions = []
+        for _ in range(count):
+            common = rng.gauss(0, session)
+            a, b = (
+                [
+                    math.exp(math.log(level) + common + rng.gauss(0, noise))
+                    for _ in range(RULE.max_runs)
+                ]
+                for level in (1.2, 1.0)
+            )
+            decisions.append(judged(a, b).decision)
+        assert decisions.count(Decision.FAIL) <= 0.01 * count
+        assert decisions.count(Decision.PASS) <= 0.05 * count
+
+
+def drop(
+    now: Sequence[float],
+    before: Sequence[float],
+    limit: float = 0.03,
+    direction: Direction = HIGHER,
+    rule: RuleR = RULE,
+) -> Ratio:
+    return judge_drop(values(*now), values(*before), direction=direction, limit=limit, rule=rule)
+
+
+def test_a_drop_is_proven_or_one_of_the_limit_excluded() -> None:
+    """By the words of rule R: below no change it fails, above the limit it passes."""
+    for now, before, decision, improved in (
+        ([80, 80.2], [100, 100], Decision.FAIL, False),
+        ([100.1] * 5, [100] * 5, Decision.PASS, False),
+        ([130, 130.2], [100, 100], Decision.PASS, True),
+        ([97, 103, 97, 103, 97], [100] * 5, Decision.INCONCLUSIVE, False),
+        ([80], [100], Decision.MORE, False),
+    ):
+        for found in (drop(now, before), drop(before, now, direction=LOWER)):
+            assert (found.decision, found.improved) == (decision, improved)
+
+
+def test_what_cannot_be_judged_is_refused() -> None:
+    for a, b, least, message in (
+        ([], [], 1.2, "0 runs of a and 0 of b are no pairs"),
+        ([1.0], [1.0, 1.0], 1.2, "1 runs of a and 2 of b are no pairs"),
+        ([1.0], [1.0], 0.0, "the claim is 0.0; it must be finite and above 0"),
+        ([1.0], [1.0], math.nan, "the claim is nan"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            judged(a, b, least)
+    for limit, direction, message in (
+        (1.0, HIGHER, "the largest drop is 1.0; it must lie between 0 and 1"),
+        (0.0, HIGHER, "the largest drop is 0.0"),
+        (0.0, LOWER, "the largest rise is 0.0; it must be finite and above 0"),
+        (math.inf, LOWER, "the largest rise is inf"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            drop([1.0], [1.0], limit, direction)
+
+
+@settings(max_examples=50)
+@given(paired, st.floats(0.01, 0.5), st.sampled_from((HIGHER, LOWER)))
+def test_the_two_bounds_decide_about_a_drop(
+    pairs: list[tuple[float, float]], limit: float, direction: Direction
+) -> None:
+    now, before = zip(*pairs, strict=True)
+    found = drop(now, before, limit, direction)
+    bound = 1 - limit if direction is HIGHER else 1 / (1 + limit)
+
+    assert (found.low >= bound * (1 - 1e-12)) or found.decision is not Decision.PASS
+    assert found.high < 1 or found.decision is not Decision.FAIL
+    assert found.decision is Decision.PASS or not found.improved
+    if found.improved:
+        assert found.low > 1
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(1500, marks=pytest.mark.nightly)])
+def test_a_drop_is_confirmed_and_excluded_as_wrongly_as_it_promises(count: int) -> None:
+    """No change is confirmed as a drop at most 1 % of the time, a drop of the limit excluded at
+    most 5 %; whatever the session does to all runs. Drops of 5 % are confirmed on usual noise."""
+    rng = random.Random(20261121)
+
+    def share(level: float, decision: Decision, noise: float) -> float:
+        found = 0
+        for _ in range(count):
+            common = rng.gauss(0, 0.03)
+            now, before = (
+                [math.exp(math.log(x) + common + rng.gauss(0, noise)) for _ in range(5)]
+                for x in (level, 1.0)
+            )
+            found += drop(now, before).decision is decision
+        return found / count
+
+    for noise in (0.002, 0.007, 0.014, 0.035):
+        assert share(1.0, Decision.FAIL, noise) <= 0.01
+        assert share(0.97, Decision.PASS, noise) <= 0.05
+    assert share(0.95, Decision.FAIL, 0.007) >= 0.95

@@ -1,0 +1,242 @@
+"""Rule A sees small drops because it compares sample by sample, with the error rates it states."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from statistics import fmean
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pytest_mlperf.judge._mean_change import FEW_FLIPS, mcnemar_mid_p, newcombe
+from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.judge.rule_a import LOOKS, Paired, ScorePairs, holm, judge_pairs, looks
+
+SCORES = st.lists(st.integers(0, 10_000).map(lambda step: step / 100), min_size=2, max_size=60)
+
+
+def graded(
+    rng: np.random.Generator, samples: int, *, drop: float = 0.0, correlation: float = 0.95
+) -> tuple[list[float], list[float]]:
+    """Return ROUGE-like scores of two passes: mean 44, standard deviation 22, correlated."""
+    shared, alone = math.sqrt(correlation) * 22, math.sqrt(1 - correlation) * 22
+    common = rng.normal(44, shared, samples)
+    before = rng.normal(common, alone)
+    return before.tolist(), (rng.normal(common, alone) - drop).tolist()
+
+
+def judged(before: Sequence[float], now: Sequence[float], margin: float, *at: int) -> Paired:
+    pairs = {"x": ScorePairs(before=before, now=now, margin=margin)}
+    return judge_pairs(pairs, at or (len(before),))["x"]
+
+
+def decide(before: list[float], now: list[float], margin: float, *, sequential: bool) -> Decision:
+    return judged(before, now, margin, *looks(len(before), sequential=sequential)).decision
+
+
+def test_looks_grow_and_end_with_the_whole_data_set() -> None:
+    """A margin must allow something, and scores need a partner."""
+    found = [looks(samples, sequential=True) for samples in (500, 1024, 1025, 24_576)]
+
+    whole = (1024, 3072, 8192, 16_384, 24_576)
+    assert found == [(500,), (1024,), (1024, 1025), whole]
+    assert looks(24_576, sequential=False) == (24_576,)
+    assert tuple(sorted(LOOKS)) == LOOKS
+
+    for margin in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="margin"):
+            ScorePairs(before=[1.0], now=[1.0], margin=margin)
+    with pytest.raises(ValueError, match="no pairs"):
+        ScorePairs(before=[1.0, 2.0], now=[1.0], margin=1.0)
+
+
+@settings(max_examples=50)
+@given(scores=SCORES, fall=st.floats(0.02, 50), margin=st.floats(0.01, 10), seed=st.integers(0))
+@example(scores=[0.0, 0.0], fall=6.2518490503445445, margin=7.0, seed=0)  # off by rounding
+def test_the_same_scores_pass_and_bounds_enclose_a_change_whatever_the_order(
+    scores: list[float], fall: float, margin: float, seed: int
+) -> None:
+    """A fall of every sample alike is certain."""
+    rng = random.Random(seed)
+    order, now = list(range(len(scores))), [rng.uniform(0, 100) for _ in scores]
+    rng.shuffle(order)
+    fell = judged(scores, [score - fall for score in scores], margin)
+    first = judged(scores, now, 1.0)
+    again = judged([scores[i] for i in order], [now[i] for i in order], 1.0)
+
+    assert judged(scores, scores, margin).decision is Decision.PASS
+    # Rounding keeps equal differences from being equal; where they are, nothing is left to chance.
+    if fall > margin * 1.01 and len(scores) > 2 and fell.low == fell.high:
+        assert fell.decision is Decision.FAIL
+    assert fell.decision is not Decision.MORE
+    assert fell.change == pytest.approx(-fall, abs=1e-6)
+    assert first.low <= first.change <= first.high
+    assert first.change == pytest.approx(fmean(now) - fmean(scores), abs=1e-9)
+    assert again.decision is first.decision
+    assert (again.low, again.high) == pytest.approx((first.low, first.high))
+    assert first.changed == first.down + first.up
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("passes", [15, pytest.param(400, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("drop", "samples", "sequential", "never", "at_most"),
+    [
+        (0.0, 2000, False, Decision.FAIL, 0.02),
+        (0.0, 4000, True, Decision.FAIL, 0.02),
+        (0.5, 2000, False, Decision.PASS, 0.07),
+        (0.5, 4000, True, Decision.PASS, 0.07),
+    ],
+)
+def test_the_stated_error_rates_hold(
+    drop: float, samples: int, sequential: bool, never: Decision, at_most: float, passes: int
+) -> None:
+    """Nominal 1 % and 5 %; 400 replications leave about two standard errors of room."""
+    rng = np.random.default_rng(samples + int(100 * drop))
+    wrong = sum(
+        decide(*graded(rng, samples, drop=drop), 0.5, sequential=sequential) is never
+        for _ in range(passes)
+    )
+
+    assert wrong <= at_most * passes + (passes < 100)
+
+
+def test_a_drop_of_two_points_is_seen_where_an_unpaired_test_sees_nothing() -> None:
+    """512 samples, two points of 44, standard deviation 22: an unpaired test sees it 1 % of the
+    time or less; see the table in the derivation this rule comes from."""
+    rng = np.random.default_rng(2)
+    seen = sum(
+        decide(*graded(rng, 512, drop=2.0), 0.22, sequential=False) is Decision.FAIL
+        for _ in range(40)
+    )
+
+    assert seen >= 39
+
+
+def test_a_broken_model_is_found_at_the_first_look_and_unchanged_code_in_a_tenth() -> None:
+    """What is not decided yet asks for more, and at the end stays open."""
+    rng, at = np.random.default_rng(4), looks(24_576, sequential=True)
+    before, now = graded(np.random.default_rng(3), 24_576, drop=10.0)
+
+    found = judged(before[:1024], now[:1024], 0.2, *at)
+    used = [judged(*graded(rng, 24_576), 0.5, *at).samples for _ in range(8)]
+
+    assert (found.decision, found.samples) == (Decision.FAIL, 1024)
+    assert fmean(used) < 4000
+
+    before, now = graded(np.random.default_rng(5), 4000, drop=0.2)
+    at = looks(4000, sequential=True)
+
+    assert judged(before[:1024], now[:1024], 0.25, *at).decision is Decision.MORE
+    assert judged(before, now, 0.25, *at).decision is Decision.INCONCLUSIVE
+
+
+def test_mid_p_is_that_of_the_binomial_and_intervals_are_newcombes() -> None:
+    """P(X > down) + P(X = down) / 2 for X ~ Bin(down + up, 1/2), by hand; both sides sum to 1.
+
+    Newcombe's own example: right in both, before only, now only, in neither; two-sided 95 %. With
+    nothing wrong it is the reach of Wilson's interval.
+    """
+    paper, wilson = (newcombe(counts, 0.025, 0.025) for counts in ((36, 12, 2, 0), (50, 0, 0, 0)))
+
+    assert paper == pytest.approx((-0.3404, -0.0569), abs=5e-5)
+    assert wilson == pytest.approx((-0.07135, 0.07135), abs=5e-5)
+
+    by_hand = {(0, 0): 1.0, (1, 0): 0.25, (0, 1): 0.75, (2, 0): 0.125, (1, 1): 0.5}
+    by_hand |= {(3, 1): (1 + 4 / 2) / 16, (5, 0): 1 / 64}
+    for down, up in ((60, 40), (3, 9), (700, 650), (0, 64), (64, 0)):
+        n = down + up
+        tail = sum(math.comb(n, k) for k in range(down + 1, n + 1))
+        by_hand[down, up] = (2 * tail + math.comb(n, down)) / 2 ** (n + 1)
+        assert mcnemar_mid_p(down, up) + mcnemar_mid_p(up, down) == pytest.approx(1.0)
+
+    assert {counts: mcnemar_mid_p(*counts) for counts in by_hand} == pytest.approx(by_hand)
+
+
+def binary(right: int, lost: int, won: int, wrong: int) -> tuple[list[float], list[float]]:
+    before = [100.0] * right + [100.0] * lost + [0.0] * won + [0.0] * wrong
+    now = [100.0] * right + [0.0] * lost + [100.0] * won + [0.0] * wrong
+    return before, now
+
+
+def test_right_and_wrong_answers_are_judged_by_their_flips() -> None:
+    """Few flips have a wider interval than the normal one."""
+    cases = {
+        (493, 0, 0, 7): Decision.PASS,  # nothing changed
+        (493, 0, 3, 4): Decision.PASS,  # better
+        (488, 5, 0, 7): Decision.INCONCLUSIVE,  # 5 lost of 500: mid-p 1.6 %
+        (483, 10, 0, 7): Decision.FAIL,  # 10 lost, none won: mid-p 0.05 %
+        (440, 30, 23, 7): Decision.INCONCLUSIVE,  # 7 more lost than won in 53 flips
+        (400, 80, 13, 7): Decision.FAIL,
+    }
+    for counts, expected in cases.items():
+        found = judged(*binary(*counts), 0.49)
+        assert (found.down, found.up) == counts[1:3]
+        assert found.decision is expected
+
+    before, now = binary(900, FEW_FLIPS // 2, 0, 50)
+    found = judged(before, now, 1.0)
+    share = (FEW_FLIPS // 2) / len(now)
+    normal = 100 * (-share - 1.645 * math.sqrt(share * (1 - share) / len(now)))
+
+    assert found.low < found.change < found.high < 0
+    assert found.low == pytest.approx(normal, rel=0.25)
+
+
+@given(st.dictionaries(st.text(max_size=3), st.floats(0, 1), max_size=6), st.floats(0.001, 0.2))
+def test_holm_steps_down_and_rejects_at_least_what_bonferroni_does(
+    p: dict[str, float], alpha: float
+) -> None:
+    found = holm(p, alpha)
+
+    assert {name for name, value in p.items() if value <= alpha / max(1, len(p))} <= found
+    assert found <= {name for name, value in p.items() if value <= alpha}
+    for values, names in (
+        ((0.001, 0.5, 0.6), {"a"}),
+        ((0.004, 0.5, 0.6), set()),
+        ((0.003, 0.004, 0.6), {"a", "b"}),
+        ((0.003, 0.004, 0.009), {"a", "b", "c"}),
+        ((0.02,), set()),
+    ):
+        assert holm(dict(zip("abc", values, strict=False)), 0.01) == names
+
+
+def test_a_metric_that_passed_hands_its_alpha_to_no_other() -> None:
+    """Two of three pass at the first look: the third must still meet a third of the error."""
+    n, at = 3072, looks(3072, sequential=True)
+    rng = random.Random(7)
+    noise = [rng.gauss(0, 1) for _ in range(n)]
+    centre, spread = fmean(noise), math.sqrt(fmean((x - fmean(noise)) ** 2 for x in noise))
+    # p between alpha / (3 looks) / 3 metrics and alpha / looks at the last look
+    fall = [(x - centre) / spread - 2.75 / math.sqrt(n) for x in noise]
+    same = [0.0] * n
+    flat = ScorePairs(before=same, now=same, margin=5.0)
+    third = ScorePairs(before=same, now=fall, margin=0.001)
+
+    alone = judge_pairs({"c": third}, at)["c"]
+    among = judge_pairs({"a": flat, "b": flat, "c": third}, at)
+
+    assert 0.01 / len(at) / 3 < alone.p < 0.01 / len(at)
+    assert alone.decision is Decision.FAIL
+    assert among["a"].decision is Decision.PASS
+    assert among["c"].decision is Decision.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("passes", [25, pytest.param(600, marks=pytest.mark.nightly)])
+def test_three_unchanged_metrics_fail_as_seldom_as_one(passes: int) -> None:
+    """Each pass has three metrics without a change; the stated 1 % is for any of them."""
+    rng = np.random.default_rng(21)
+    wrong = 0
+    for _ in range(passes):
+        metrics = {}
+        for name in "abc":
+            before, now = graded(rng, 600, correlation=0.9)
+            metrics[name] = ScorePairs(before=before, now=now, margin=0.3)
+        found = judge_pairs(metrics, (100, 300, 600))
+        wrong += any(one.decision is Decision.FAIL for one in found.values())
+
+    assert wrong <= 0.02 * passes

@@ -1,0 +1,277 @@
+"""What an engine tells of its work moves the limit that its speed is set against."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.job import Job
+from pytest_mlperf.core.roofline.gpu import PRECISIONS
+from pytest_mlperf.rounds.work import find_work
+from pytest_mlperf.run.figures import Figures
+from pytest_mlperf.run.reading import may_have_light
+from pytest_mlperf.run.roofline_share import Nearness, light_findings
+from tests.reports.verdicts import run
+from tests.run.test_figures import job
+
+SUITE = """
+schema = 1
+round = "v4.1"
+division = "open"
+
+[workload]
+name = "stable-diffusion-xl"
+scorer = {{ use = "clip_fid", clip = "c", inception = "i", statistics = "s" }}
+
+[[engines]]
+use = "null"
+precision = "fp16"
+accelerators = ["{accelerator}"]
+techniques = {techniques}
+
+[[scenarios]]
+name = "Offline"
+"""
+
+H200 = {"gpu": "NVIDIA H200", "memory_gib": 141}
+
+
+def planned(folder: Path, *techniques: str, accelerator: str = "H200") -> Job:
+    return job(folder, SUITE.format(accelerator=accelerator, techniques=[*techniques]))
+
+
+def share(measured: Nearness) -> float:
+    found = measured.light[0].share
+    assert found is not None
+    return found
+
+
+def figures(**metrics: Any) -> Figures:
+    made = run(**metrics)
+    return Figures(
+        metrics=made.metrics,
+        samples=made.samples,
+        queries=made.queries,
+        duration_s=made.duration_s,
+    )
+
+
+def lit(case: Job, engine: dict[str, str], throughput: float = 1.0) -> Nearness:
+    return light_findings(figures(throughput=throughput), case, H200, engine=engine, sizes={})
+
+
+def test_declared_techniques_are_less_work_and_a_speed_beyond_the_limit_is_none(
+    tmp_path: Path,
+) -> None:
+    """Images of 10 steps at the same speed use about half as much of what the GPU can do."""
+    fewer = planned(tmp_path, "fewer-steps")
+    for key in ("generation.steps", "work.steps"):
+        assert share(lit(fewer, {key: "10"})) < 0.6 * share(lit(fewer, {key: "20"}))
+    cached = planned(tmp_path, "deepcache")
+    half, whole = (share(lit(cached, {"work.network_share": part})) for part in ("0.5", "1.0"))
+    assert half < 0.7 * whole
+    undeclared = planned(tmp_path)
+    assert share(lit(undeclared, {"generation.steps": "1"})) == share(lit(undeclared, {}))
+
+    found = lit(planned(tmp_path), {}, throughput=1e6)
+    assert found.light[0].impossible
+    assert len(found.invalid) == 1
+    assert may_have_light(planned(tmp_path), H200)
+    assert not may_have_light(planned(tmp_path), {**H200, "pretended": True})
+    assert not may_have_light(planned(tmp_path, accelerator="cpu"), {})
+
+
+LLAMA = """
+schema = 1
+round = "v4.1"
+division = "open"
+
+[workload]
+name = "my-llama2-70b"
+
+[workload.work]
+kind = "decode"
+{dimensions}
+
+[[engines]]
+use = "null"
+precision = "{precision}"
+accelerators = ["{accelerator}"]
+techniques = {techniques}
+
+[[scenarios]]
+name = "{scenario}"
+"""
+
+PRODUCTS = {
+    "H200-SXM": ("H200", {"gpu": "NVIDIA H200", "memory_gib": 140}),
+    "H100-SXM": ("H100", {"gpu": "NVIDIA H100 80GB HBM3", "memory_gib": 80}),
+    "A100-SXM-80": ("A100", {"gpu": "NVIDIA A100-SXM4-80GB", "memory_gib": 80}),
+}
+"""What NVML calls the GPUs of the claims."""
+
+ANSWER = 294.45
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A printed speed of Llama 2 70B on one GPU at batch 1, in tokens/s; see docs/limits.md."""
+
+    value: float
+    accelerator: str
+    precision: str
+
+
+DECODING = [
+    *(Claim(value, "H200-SXM", "fp16") for value in (155, 120)),
+    *(Claim(value, "H100-SXM", "fp16") for value in (110, 85)),
+    Claim(35, "A100-SXM-80", "fp16"),
+    Claim(155, "H100-SXM", "fp8"),
+    Claim(140, "H100-SXM", "int8"),
+    *(Claim(value, "H100-SXM", "int4-g128") for value in (190, 195)),
+]
+
+
+def decoded(
+    folder: Path,
+    claim: Claim,
+    scenario: str,
+    engine: dict[str, str],
+    *techniques: str,
+    precision: str | None = None,
+) -> Nearness:
+    """Return a run of a claim as the plugin would have judged it."""
+    accelerator, identity = PRODUCTS[claim.accelerator]
+    about = find_work("llama2-70b")
+    assert about is not None
+    sizes = {k: v for k, v in dataclasses.asdict(about.work).items() if v and k != "share"}
+    text = LLAMA.format(
+        dimensions="\n".join(f"{name} = {size}" for name, size in sizes.items()),
+        precision=precision or claim.precision,
+        accelerator=accelerator,
+        scenario=scenario,
+        techniques=[*techniques],
+    )
+    text += 'latency_limit = "20s"\n' if scenario == "Server" else ""
+    measured = figures(
+        tokens_per_second=claim.value,
+        throughput=claim.value / ANSWER,
+        tokens_per_sample=ANSWER,
+        latency_p90=ANSWER / claim.value,
+        latency_p99=ANSWER / claim.value,
+    )
+    told = {"input_tokens": 290.0}
+    return light_findings(measured, job(folder, text), identity, engine=engine, sizes=told)
+
+
+def invalid(measured: Nearness) -> str:
+    return "; ".join(map(str, measured.invalid))
+
+
+def test_speeds_that_are_impossible_are_no_measurements(tmp_path: Path) -> None:
+    """One sequence at a time, as the scenario has it or as the engine says."""
+    cases: list[tuple[str, dict[str, str]]] = [
+        ("SingleStream", {}),
+        ("SingleStream", {"work.batch": "256"}),
+        ("Offline", {"work.batch": "1"}),
+        ("Server", {"work.batch": "1"}),
+    ]
+    words = ("tokens/s is", "above the physical limit (memory)")
+    possible = [
+        (scenario, engine, claim)
+        for (scenario, engine), claim in itertools.product(cases, DECODING)
+        if any(w not in invalid(decoded(tmp_path, claim, scenario, engine)) for w in words)
+    ]
+
+    assert possible == []
+
+
+def test_an_engines_own_word_for_a_precision_is_known(tmp_path: Path) -> None:
+    for claim in (DECODING[6], DECODING[-1]):
+        for word in ("int4-awq", "w4a8-awq", "mixed"):
+            assert invalid(decoded(tmp_path, claim, "SingleStream", {}, precision=word)), word
+
+    from pytest_mlperf.adapters.engines import tensorrt_llm, vllm
+    from pytest_mlperf.adapters.engines.torch import _base as torch
+
+    words = {*vllm.PRECISIONS, *tensorrt_llm.PRECISIONS, *torch.PRECISIONS}
+    assert words <= set(PRECISIONS)
+
+
+def test_what_is_possible_is_not_called_impossible_and_what_cannot_be_is_an_error(
+    tmp_path: Path,
+) -> None:
+    """A step gives a token of every sequence, and of a technique as many as are accepted."""
+    cases: list[tuple[str, dict[str, str], tuple[str, ...]]] = [
+        ("Offline", {}, ()),
+        ("Offline", {"work.batch": "64"}, ()),
+        ("Server", {}, ()),
+        ("MultiStream", {}, ()),  # a query has 8 samples, which is enough for 155 tokens/s
+        ("SingleStream", {}, ("speculative-decoding",)),
+        ("SingleStream", {"work.accepted_tokens": "5"}, ("speculative-decoding",)),
+        ("Offline", {"work.batch": "1"}, ("speculative-decoding",)),
+    ]
+    found = [
+        invalid(decoded(tmp_path, DECODING[0], scenario, engine, *techniques))
+        for scenario, engine, techniques in cases
+    ]
+    assert found == [""] * len(cases)
+
+    for engine, message in (
+        ({"work.batch": "many"}, "says work.batch = 'many': no number"),
+        ({"work.batch": "0"}, "tells of its work what cannot be: batch is 0.0"),
+        ({"work.accepted_tokens": "nan"}, "what cannot be: accepted_tokens is nan"),
+    ):
+        with pytest.raises(RunError, match=message):
+            decoded(tmp_path, DECODING[0], "Offline", engine)
+
+
+def drafted(
+    folder: Path, *techniques: str, accepted: int | None, said: str = "work.drafts"
+) -> Nearness:
+    """Return what is to be said of 100 answers of 101 tokens, with batches of 4."""
+    case = job(folder, DRAFTING.format(techniques=[*techniques]))
+    rates = {"tokens_per_second": FAST, "throughput": FAST / 101, "tokens_per_sample": 101}
+    found = Figures(metrics=rates, samples=100, queries=1, duration_s=100 * 101 / FAST)
+    engine = {"work.batch": "4", said: "true"}
+    sizes = {"input_tokens": 290.0}
+    return light_findings(found, case, H200, engine=engine, sizes=sizes, drafts=accepted)
+
+
+DRAFTING = (
+    SUITE.replace("stable-diffusion-xl", "llama2-70b")
+    .replace('scorer = {{ use = "clip_fid", clip = "c", inception = "i", statistics = "s" }}', "")
+    .replace("{accelerator}", "H200")
+)
+
+FAST = 250.0
+"""Tokens/s: by 4 samples a step, more than readings of 70 billion fp16 weights leave room for."""
+
+
+def test_accepted_drafts_raise_the_limit_where_they_are_declared_and_are_else_noted(
+    tmp_path: Path,
+) -> None:
+    """What nobody counted leaves no limit by memory; of a server no setting is known."""
+    none, half, uncounted, too_many = (
+        drafted(tmp_path, "speculative-decoding", accepted=accepted)
+        for accepted in (0, 5000, None, 20_000)
+    )
+    assert none.light[0].impossible
+    assert not half.light[0].impossible
+    assert half.light[0].certain == pytest.approx(2 * (none.light[0].certain or 0))
+    assert half.notes == ("drafts gave 2.00 tokens a step",)
+    for found in (uncounted, too_many):
+        assert (found.light[0].binds, found.notes) == ("compute", ())
+
+    for said in ("work.drafts", "server"):
+        found = drafted(tmp_path, accepted=5000, said=said)
+        assert not found.light[0].impossible
+        assert found.notes == (
+            "drafts gave 2.00 tokens a step, which the entry does not declare: techniques = "
+            '["speculative-decoding"]',
+        )
