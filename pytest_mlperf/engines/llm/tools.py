@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from pytest_mlperf.core.errors import Rule, SuiteError, text_of
 from pytest_mlperf.core.extension import Dataset
 from pytest_mlperf.core.foreign_text import json_in
-from pytest_mlperf.engines import broken, is_deep, one_of, refused_sample, require_module
+from pytest_mlperf.core.untrusted import is_deeper
+from pytest_mlperf.engines import broken, one_of, refused_sample, require_module
 from pytest_mlperf.engines.llm.generation import packed
 
 HERMES, TAGGED = "hermes", "qwen3_coder"
@@ -234,7 +235,7 @@ def _logged(name: str, arguments: Any, written: str) -> str:
     """Return a call as JSON; arguments that JSON has no words for, or too many levels, are none."""
     for function in ({"name": name, "arguments": arguments}, {"name": "", "arguments": written}):
         with contextlib.suppress(TypeError, ValueError, RecursionError):
-            if not is_deep(function, DEEPEST):
+            if not is_deeper(function, DEEPEST - 1):
                 return json.dumps({"type": "function", "function": function}, allow_nan=False)
     raise AssertionError("text is JSON")
 
