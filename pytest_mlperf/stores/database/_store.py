@@ -42,11 +42,7 @@ AT_ONCE = 500
 def opened(
     url: str, *, write: bool = False, migrations: Sequence[str] = MIGRATIONS
 ) -> Iterator[Store]:
-    """Open a store, made or brought up to date where it is to be written.
-
-    Raises:
-        StoreError: It cannot be reached or used; of a newer schema; another program's.
-    """
+    """Open a store, create or migrate it if `write`; one that cannot be used is a StoreError."""
     backend = connect(url, write=write)
     try:
         _require_schema(backend, shown_url(url), migrations, write=write)
@@ -103,11 +99,7 @@ class Store:
     # --- sessions ------------------------------------------------------------------------
 
     def add(self, results: Results) -> bool:
-        """Keep a session, in one transaction; False where it is here already, as it is.
-
-        Raises:
-            StoreError: Also where another session of the same id is here.
-        """
+        """Keep a session; False if it is here. Another one of the same id is a StoreError."""
         content = as_bytes(results)
         digest = hashlib.sha256(content).hexdigest()
         points, latest = list(points_of_session(results)), list(latest_of(results))
