@@ -20,7 +20,6 @@ __all__ = [
     "PrecisionName",
     "Progress",
     "Prompts",
-    "RecordedAnswer",
     "RecordedAnswers",
     "RecordedPoint",
     "Rule",
@@ -29,6 +28,7 @@ __all__ = [
     "check_devices",
     "ended",
     "inflate",
+    "is_deeper",
     "is_speech",
     "own_length",
     "page_samples",
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from pytest_mlperf.core.job import MLC_ENDPOINTS, LoadGenSettings
     from pytest_mlperf.core.prometheus import page_samples
     from pytest_mlperf.core.server import read_server
-    from pytest_mlperf.core.untrusted import inflate, parse_json
+    from pytest_mlperf.core.untrusted import inflate, is_deeper, parse_json
     from pytest_mlperf.core.untrusted_text import broken, some
     from pytest_mlperf.hardware.devices import check_devices
     from pytest_mlperf.processes import OUT_OF_MEMORY, ChildProcess, answer_of, ended
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
         read_configuration,
         read_point,
     )
-    from pytest_mlperf.stores.endpoints_answers import RecordedAnswer, RecordedAnswers, read_answers
+    from pytest_mlperf.stores.endpoints_answers import RecordedAnswers, read_answers
     from pytest_mlperf.stores.foreign import read_arrays
 
 _ORIGINS = {
@@ -84,7 +84,6 @@ _ORIGINS = {
     "Progress": "core.extension:Progress",
     "Prompts": "core.extension:Prompts",
     "REPLICA_NUMBER": "core.extension:REPLICA_NUMBER",
-    "RecordedAnswer": "stores.endpoints_answers:RecordedAnswer",
     "RecordedAnswers": "stores.endpoints_answers:RecordedAnswers",
     "RecordedPoint": "stores.endpoints:RecordedPoint",
     "Rule": "core.errors:Rule",
@@ -93,6 +92,7 @@ _ORIGINS = {
     "check_devices": "hardware.devices:check_devices",
     "ended": "processes:ended",
     "inflate": "core.untrusted:inflate",
+    "is_deeper": "core.untrusted:is_deeper",
     "is_speech": "core.extension:is_speech",
     "own_length": "core.extension:own_length",
     "page_samples": "core.prometheus:page_samples",

@@ -17,24 +17,49 @@ from pytest_mlperf.core.untrusted_text import nearest
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-Group = Literal["engines", "datasets", "scorers", "builders", "calibration"]
+Group = Literal["engines", "datasets", "scorers", "builders"]
+"""What a suite can `use`."""
+
+ALIASES = {
+    "engines.null:": "builtin.null:",
+    "datasets.synthetic:": "builtin.synthetic:",
+    "scorers.clip_fid:": "adapters.scorers.images:",
+    "scorers.mean_ap:": "adapters.scorers.detection:",
+    "scorers.rouge:": "adapters.scorers.rouge.scorer:",
+    **{
+        f"{group}.": f"adapters.{group}."
+        for group in ("builders", "datasets", "engines", "scorers")
+    },
+}
+"""Where classes of this package lay before, and lie now: accepted baselines, suites and entry
+points of others hold names of both. The first that fits counts."""
 
 
 @cache
-def registered(group: Group) -> dict[str, EntryPoint]:
+def registered(group: Group | Literal["calibration"]) -> dict[str, EntryPoint]:
     """Return every registered extension of a group, built-in and third party alike."""
     from importlib.metadata import entry_points  # a fifth of a worker's start, which asks for none
 
     return {entry.name: entry for entry in entry_points(group=f"pytest_mlperf.{group}")}
 
 
-def target(group: Group, use: str) -> str:
+def current(target: str) -> str:
+    """Return "package.module:name" with the module in which a class of this package lies now."""
+    name = target.removeprefix(f"{__package__}.")
+    if name != target:
+        for former, now in ALIASES.items():
+            if name.startswith(former):
+                return f"{__package__}.{now}{name.removeprefix(former)}"
+    return target
+
+
+def target(group: Group | Literal["calibration"], use: str) -> str:
     """Return "package.module:name" for what a suite calls `use`; imports nothing."""
     installed = registered(group)
     if use in installed:
-        return installed[use].value
+        return current(installed[use].value)
     if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", use):
-        return use
+        return current(use)
 
     raise SuiteError(
         f"no {group[:-1]} {use!r} is installed{nearest(use, installed)} "
@@ -43,17 +68,9 @@ def target(group: Group, use: str) -> str:
 
 
 def name_of(group: Group, target: str) -> str:
-    """Return what a suite calls "package.module:name"; of the user's own code, that itself.
-
-    Modules of this package may have moved since it was written down: their classes keep their name.
-    """
-    module, _, attribute = target.partition(":")
-    inside = f"{__package__}."
-    for name, entry in registered(group).items():
-        moved = module.startswith(inside) and entry.module.startswith(inside)
-        if entry.value == target or (moved and entry.attr == attribute):
-            return name
-    return target
+    """Return what a suite calls "package.module:name"; of the user's own code, that itself."""
+    names = {current(entry.value): name for name, entry in registered(group).items()}
+    return names.get(current(target), target)
 
 
 def check_options(group: Group, use: str, options: Mapping[str, Any]) -> None:
@@ -85,7 +102,7 @@ def class_attribute(group: Group, use: str, name: str) -> Any:
 
 def resolve(name: str) -> Any:
     """Import what "package.module:name" names; if it is not there, an Import- or AttributeError."""
-    module, _, attribute = name.partition(":")
+    module, _, attribute = current(name).partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 

@@ -40,7 +40,14 @@ NVML = "libnvidia-ml.so.1"
 
 FORGETFUL = tuple(
     f"pytest_mlperf.{part}"
-    for part in ("bench.baseline", "cli", "hardware.machine", "registry", "run", "scorers.code")
+    for part in (
+        "bench.baseline",
+        "cli",
+        "hardware.machine",
+        "registry",
+        "run",
+        "adapters.scorers.code",
+    )
 )
 """Modules whose caches hold what a fork may find changed; all others cache what never changes."""
 

@@ -13,43 +13,43 @@ from pathlib import Path
 from tests.sources import PACKAGE, ROOT, modules, parsed
 
 FLOORS = (
+    {"judge"},  # the statistics: the standard library alone
     {"core"},  # the domain is pure
-    {"connections", "processes", "stores"},  # a server; a child that is surely ended; files
-    # Adapters know core, children, files and their one library each.
-    {"builders", "datasets", "engines", "hardware", "rounds", "scorers"},
+    {"processes", "stores"},  # a child that is surely ended; files
+    {"hardware", "rounds"},  # the machine and MLPerf's tables
     {"registry"},
     {"suite"},
     {"run"},  # one process, one run
     {"bench"},  # one case
     {"reports"},  # what people and programs read of a session, and of what lies beside it
-    {"cli", "plugin", "testing"},  # what people call
+    {"builtin", "cli", "plugin", "testing"},  # what people call, and what the registry loads
+    {"extension"},  # the public names; each imports one of those below
+    {"adapters"},
     {"__main__"},
 )
 """A folder or module of the package's root imports itself and what lies on lower floors."""
 
-ADAPTERS = FLOORS[2]
-
 ONLY = {
-    "httptools": {"connections"},
+    "httptools": {"adapters.connections"},
     "jinja2": {"reports.html"},
     "vl_convert": {"reports.html"},
     "mlperf_loadgen": {"run.worker"},
     "pynvml": {"hardware._nvml"},
-    "onnxruntime": {"engines.onnxruntime"},
-    "pycocotools": {"scorers.detection"},
+    "onnxruntime": {"adapters.engines.onnxruntime"},
+    "pycocotools": {"adapters.scorers.detection"},
     "torch": {
-        "builders",
-        "builders.llmcompressor",
-        "builders.modelopt",
-        "builders.torchao",
-        "builders.torchao_unet",
-        "datasets.files",
-        "engines.torch",
+        "adapters.builders",
+        "adapters.builders.llmcompressor",
+        "adapters.builders.modelopt",
+        "adapters.builders.torchao",
+        "adapters.builders.torchao_unet",
+        "adapters.datasets.files",
+        "adapters.engines.torch",
         "hardware.control",
-        "scorers.images",
+        "adapters.scorers.images",
     },
-    "tritonclient": {"engines.triton"},
-    "vllm": {"engines.vllm"},
+    "tritonclient": {"adapters.engines.triton"},
+    "vllm": {"adapters.engines.vllm"},
     "xdist": {"plugin.xdist"},
     "psycopg": {"stores.database"},
     "ray": {"plugin.fleet"},
@@ -159,6 +159,52 @@ def test_adapters_never_import_each_other() -> None:
     } == set()
 
 
+def test_the_kernel_imports_no_adapter() -> None:
+    """It reaches them by entry points: it neither imports nor names one of their modules."""
+    imported = {
+        (name, other)
+        for name in INSIDE
+        if not is_inside(name, "adapters")
+        for other in graph()[name]
+        if is_inside(other, "adapters")
+    }
+    named = {
+        name
+        for name, path in MODULES.items()
+        if not is_inside(name, "adapters") and "pytest_mlperf.adapters" in path.read_text("utf-8")
+    }
+
+    assert imported == named == set()
+
+
+MOST_NAMES = 45
+"""Names of the kernel that adapters may use; each is one that the interface must keep."""
+
+
+def test_adapters_import_public_names_and_what_lies_beside_them_alone() -> None:
+    """The proof that the public face suffices for an engine, data set, scorer or builder."""
+    names = {
+        (node.module, alias.name)
+        for name, path in MODULES.items()
+        if is_inside(name, "adapters")
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("pytest_mlperf")
+        if not is_inside(str(node.module), "pytest_mlperf.adapters")
+        for alias in node.names
+    }
+    deeper = {
+        (name, other)
+        for name in INSIDE
+        if is_inside(name, "adapters")
+        for other in graph()[name]
+        if other != "extension" and not is_inside(other, "adapters")
+    }
+
+    assert {module for module, _ in names} == {"pytest_mlperf", "pytest_mlperf.extension"}
+    assert deeper == set()
+    assert len(names) <= MOST_NAMES
+
+
 def test_there_are_no_import_cycles() -> None:
     done: set[str] = set()
 
@@ -178,13 +224,16 @@ def roots_of(name: str) -> set[str]:
     return {module.split(".")[0] for module in imports(MODULES[name])}
 
 
-def test_core_knows_only_the_standard_library() -> None:
+def test_core_and_judge_know_only_the_standard_library() -> None:
+    """And `judge` nothing else of this package."""
     impure = {"os", "time", "random", "subprocess", "socket", "threading", "io"}
     declares = {"annotated_types"}  # names for ranges; whoever reads a file checks them
     pure = sys.stdlib_module_names - impure | declares | {"pytest_mlperf"}
-    outside = {name: roots_of(name) - pure for name in INSIDE if name.startswith("core")}
+    outside = {name: roots_of(name) - pure for name in INSIDE if name.startswith(("core", "judge"))}
 
     assert {name: roots for name, roots in outside.items() if roots} == {}
+    statistics = {name for name in INSIDE if is_inside(name, "judge")}
+    assert set().union(*(graph()[name] for name in statistics)) <= statistics
 
 
 def test_one_module_per_outside_thing() -> None:
@@ -195,7 +244,7 @@ def test_one_module_per_outside_thing() -> None:
         for thing, users in ONLY.items()
         for name, text in texts.items()
         if thing in roots_of(name) or f'import_module("{thing}")' in text
-        if ".".join(name.split(".")[:2]) not in users
+        if not any(is_inside(name, user) for user in users)
     }
 
     assert others == set()
@@ -218,7 +267,7 @@ def test_no_engine_is_named_outside_the_engines() -> None:
     named = [
         f"{name}:{node.lineno}"
         for name, path in MODULES.items()
-        if not name.startswith("engines")
+        if not name.startswith("adapters")
         for node in ast.walk(parsed(path))
         if isinstance(node, ast.Compare)
         for side in (node.left, *node.comparators)

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import pytest_mlperf
+from pytest_mlperf import extension
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -39,9 +41,10 @@ def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
         _ = pytest_mlperf.Enigne  # type: ignore[attr-defined]
 
 
-def test_type_checkers_see_the_names_that_are_imported_lazily() -> None:
+@pytest.mark.parametrize("module", [pytest_mlperf, extension])
+def test_type_checkers_see_the_names_that_are_imported_lazily(module: ModuleType) -> None:
     """Both lists are of the same modules: mypy reads one, Python the other."""
-    tree = ast.parse((ROOT / "pytest_mlperf" / "__init__.py").read_text("utf-8"))
+    tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
     seen = {
         alias.asname or alias.name: f"{node.module}:{alias.name}"
         for node in ast.walk(tree)
@@ -49,7 +52,9 @@ def test_type_checkers_see_the_names_that_are_imported_lazily() -> None:
         for alias in node.names
     }
 
-    assert seen == {name: f"pytest_mlperf.{at}" for name, at in pytest_mlperf._ORIGINS.items()}
+    assert seen == {name: f"pytest_mlperf.{at}" for name, at in module._ORIGINS.items()}
+    assert set(module.__all__) - {"__version__"} == set(seen)
+    assert [name for name in seen if getattr(module, name) is None] == []
 
 
 @pytest.mark.process
@@ -118,10 +123,13 @@ def test_users_of_mypy_get_the_types(tmp_path: Path) -> None:
 IMPORT = re.compile(r"^\s*(?:from|import) (pytest_mlperf[\w.]*)", re.MULTILINE)
 MENTION = re.compile(r"`(pytest_mlperf(?:\.\w+)+)(?![\w.])[^`]*`")
 
-GROUPS = {f"pytest_mlperf.{group}" for group in ("engines", "datasets", "scorers", "builders")}
+GROUPS = {
+    f"pytest_mlperf.{group}"
+    for group in ("builders", "calibration", "datasets", "engines", "scorers")
+}
 """Entry-point groups are called so."""
 
-PUBLIC = {"pytest_mlperf", "pytest_mlperf.testing"}
+PUBLIC = {"pytest_mlperf", "pytest_mlperf.extension", "pytest_mlperf.testing"}
 
 ARCHITECTURE = "architecture.md"
 """The page about the inside; it is for who changes it."""
@@ -150,4 +158,6 @@ def test_nothing_deeper_is_shown_to_readers() -> None:
 def public(name: str) -> bool:
     """Whether a dotted name that a page mentions is a public one."""
     module, _, attribute = name.rpartition(".")
-    return name in PUBLIC or (module in PUBLIC and attribute in {*NAMES, *TESTING})
+    return name in PUBLIC or (
+        module in PUBLIC and attribute in {*NAMES, *TESTING, *extension.__all__}
+    )

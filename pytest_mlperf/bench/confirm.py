@@ -452,11 +452,7 @@ def _decided(
     failing: Outcome,
     also: str,
 ) -> Ruling:
-    """Return the answer that the runs in turns give.
-
-    Args:
-        also: What else may explain a drop that they do not prove; "": nothing.
-    """
+    """Return the answer of runs in turns; `also` may explain a drop that they do not prove."""
     proven = [name for name, ratio in ratios.items() if ratio.decision is Decision.FAIL]
     excluded = [name for name, ratio in ratios.items() if ratio.decision is Decision.PASS]
     undecided = [name for name in ratios if name not in excluded]

@@ -35,11 +35,7 @@ class EarlierSide(NamedTuple):
 
 
 def earlier_side(case: CaseRuns) -> EarlierSide | None:
-    """Return the baseline's side where options or variables differ from its record, else None.
-
-    Raises:
-        MlperfError: The record's options cannot be used today.
-    """
+    """Return the baseline's side if its record has other options; bad ones are an MlperfError."""
     if case.record is None or case.subject is None or case.planned.benchmark:
         return None
     before = case.record.fingerprint

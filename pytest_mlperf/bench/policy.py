@@ -132,11 +132,7 @@ def _changed(difference: Difference) -> str:
 def applied_before(
     loaded: Baseline | None, identity: Mapping[str, Property], root: Path, file: Path, case: Case
 ) -> Formerly | None:
-    """Return the nearest baseline of a case that has none on this machine.
-
-    Args:
-        case: The case; other counts of its accelerator are looked at where its file has no record.
-    """
+    """Return the nearest baseline of a case without one here, else of another accelerator count."""
     former = formerly(loaded, identity) if loaded else None
     return former or min(
         _of_other_counts(root, file, case),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pytest_mlperf.core.errors import SuiteError
 
@@ -34,7 +34,13 @@ class SyntheticOptions:
 class SyntheticDataset:
     """Sample i is the number i, and so is its reference."""
 
+    libraries: ClassVar[tuple[str, ...]] = ()
     options = SyntheticOptions
+
+    @classmethod
+    def look(cls, **options: Any) -> None:
+        """Check the options: there is no file to look for."""
+        cls.options(**options)
 
     def __init__(self, **options: Any) -> None:
         self._asked = SyntheticOptions(**options)

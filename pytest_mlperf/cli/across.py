@@ -89,11 +89,7 @@ def across(
     prices: Prices,
     rule: Callable[[Measured], RuleR],
 ) -> list[Compared]:
-    """Return what both sides measured of the same work.
-
-    Raises:
-        MlperfError: There is nothing that both did.
-    """
+    """Return what both sides measured of the same work; an MlperfError says that it is nothing."""
     pairs = list(_pairs(a, b))
     if not pairs:
         raise MlperfError(

@@ -53,11 +53,7 @@ def why_not(a: Measured, b: Measured) -> str:
 
 
 def why_not_alike(a: Measured, b: Measured, *, hardware: bool = False) -> str:
-    """Return why two measurements are not of the same work; "" where they are.
-
-    Args:
-        hardware: It has to be the same as well.
-    """
+    """Return why two measurements are not of the same work, or hardware if asked; "": they are."""
     for label, one in (("A", a), ("B", b)):
         if not one.runs:
             return f"{label} has no run: {one.reason}"

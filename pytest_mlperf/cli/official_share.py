@@ -40,11 +40,7 @@ class PlacedCase:
 
 
 def results_of(text: str) -> tuple[OfficialResult, ...]:
-    """Return the results that are asked for: of a round, of every round, or of a file.
-
-    Raises:
-        MlperfError: It is neither a round with results nor a file of `import mlperf --rows`.
-    """
+    """Return the results of a round, of every round, or of a file; all else is an MlperfError."""
     if text == EVERY:
         return official_results()
     rounds = rounds_with_results()
@@ -84,12 +80,7 @@ def lines(
     notes: Sequence[str],
     width: int,
 ) -> Iterator[str]:
-    """Yield a table of the cases that stand somewhere, and why the others do not.
-
-    Args:
-        name: What the side is.
-        asked: What was asked for: a round, a file, or `EVERY`.
-    """
+    """Yield a table of the cases of a side that stand somewhere, and why the others do not."""
     yield from paragraph("A", name, width)
     yield from paragraph("published", _shown(asked), width)
     like = [(one.case, one.placing) for one in standing if isinstance(one.placing, Placing)]

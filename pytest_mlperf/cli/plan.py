@@ -198,11 +198,7 @@ def _on_kubernetes(
 def money(planned: Sequence[Testable], measured: Costs, max_runs: int, prices: Prices) -> list[str]:
     """Return what a plan costs and by which prices, in words; nothing where none is known.
 
-    Args:
-        planned: What is planned.
-        measured: What cases took in earlier sessions.
-        max_runs: Most runs of a case.
-        prices: By accelerator; they go before the suites'.
+    `measured` is what cases took in earlier sessions; `prices` go before those of the suites.
     """
     used: dict[str, None] = {}
     without: dict[str, None] = {}

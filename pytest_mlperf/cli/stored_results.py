@@ -83,12 +83,7 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
 
 
 def whole_results(path: Path, allowed: Path | None) -> tuple[Results, list[str]]:
-    """Return a results file that is as it was written, and a line on who signed it.
-
-    Args:
-        path: The file.
-        allowed: A file of allowed signers; None: nobody asks.
-    """
+    """Return an unchanged results file, and a line on its signer if `allowed` names signers."""
     if allowed is None:
         return read_whole(path), []
     content = content_of(path, TITLE)  # once: the bytes that were signed are those that are used

@@ -113,11 +113,7 @@ def read_suites(
 ) -> list[Planned]:
     """Return the cases of suites in order; `profile` replaces each suite's own.
 
-    Args:
-        audited: MLPerf's compliance tests are made too.
-
-    Raises:
-        SuiteError: A suite is defective, or two describe one case; all defects are listed.
+    If `audited`, MLPerf's compliance tests are made too. A SuiteError lists all defects.
     """
     planned: list[Planned] = []
     defects: list[str] = []

@@ -226,10 +226,7 @@ def find(baseline: Baseline, identity: Mapping[str, Property]) -> Record | None:
 def nearest(
     baseline: Baseline, identity: Mapping[str, Property]
 ) -> tuple[Record, list[Difference]] | None:
-    """Return the record that differs in the fewest properties, the oldest of several, and these.
-
-    None when there is no record at all.
-    """
+    """Return the record that differs in the fewest properties, the oldest of several, and these."""
     pairs = [(record, differences(record.identity, identity)) for record in baseline.records]
     return min(pairs, key=lambda pair: len(pair[1]), default=None)
 

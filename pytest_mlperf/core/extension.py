@@ -23,6 +23,13 @@ REPLICA_NUMBER = "PYTEST_MLPERF_REPLICA"
 """Variable that tells an engine in several processes which of them it is, from 0 on."""
 
 
+Counts = Sequence[int | None] | None
+"""One for each id, None where it is not known; None: nobody counts."""
+
+Outputs = Sequence[bytes] | None
+"""One for each id, where the run asks for any."""
+
+
 class Sink(Protocol):
     """Where an engine reports its progress; callable from any thread that outlives the run.
 
@@ -54,10 +61,7 @@ class Sink(Protocol):
         ...
 
     def streamed(
-        self,
-        ids: Sequence[int],
-        after_first: Sequence[int | None],
-        hidden: Sequence[int | None] | None = None,
+        self, ids: Sequence[int], after_first: Sequence[int | None], hidden: Counts = None
     ) -> None:
         """Report how these answers were streamed, just before `done` (optional; language models).
 
@@ -74,10 +78,7 @@ class Sink(Protocol):
         ...
 
     def ended(
-        self,
-        ids: Sequence[int],
-        reasons: Sequence[str],
-        prompt_tokens: Sequence[int | None] | None = None,
+        self, ids: Sequence[int], reasons: Sequence[str], prompt_tokens: Counts = None
     ) -> None:
         """Report why these samples end, just before `done` or `failed` (optional).
 
@@ -102,10 +103,7 @@ class Sink(Protocol):
         ...
 
     def done(
-        self,
-        ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,
-        n_tokens: Sequence[int] | None = None,
+        self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
     ) -> None:
         """Report that these samples are finished; every id exactly once, in any order.
 

@@ -133,11 +133,7 @@ def _open_files(root: Path, pid: int) -> set[str]:
 
 
 def session_of(pid: int) -> int | None:
-    """Return the pytest process that a process works for: of a worker of xdist the controller.
-
-    Returns:
-        None if it has no parent that can be seen, as in a container.
-    """
+    """Return the pytest process of a process, of xdist the controller; None if it is hidden."""
     steps = 2 if "PYTEST_XDIST_WORKER" in os.environ else 1
     parents = {number: each.parent for (number, _), each in processes(LINUX).items()}
     for _ in range(steps):

@@ -12,12 +12,7 @@ from pytest_mlperf.hardware.machine import Machine, split
 
 
 def described(machine: Machine, accelerator: str, root: Path = LINUX) -> dict[str, str]:
-    """Return keys of MLPerf's system description that this machine tells.
-
-    Args:
-        accelerator: Class and count of what is used, "cpu" for none.
-        root: Where the kernel shows itself.
-    """
+    """Return the keys of MLPerf's system description that this machine knows of itself."""
     cpus = text_at(root / "proc/cpuinfo")
     memory = re.search(r"^MemTotal:\s*(\d+) kB", text_at(root / "proc/meminfo"), re.MULTILINE)
     system = re.search(r'^PRETTY_NAME="?([^"\n]+)', text_at(root / "etc/os-release"), re.MULTILINE)

@@ -29,11 +29,7 @@ def lease_folder() -> Path:
 
 @contextlib.contextmanager
 def opened_lease_folder() -> Iterator[tuple[Path, int]]:
-    """Yield the folder of `lease_folder` and its descriptor.
-
-    Raises:
-        RunError: Another user, neither root nor this one, may remove or replace lease files.
-    """
+    """Yield the folder of `lease_folder` and its descriptor; a RunError says why it is not safe."""
     path = lease_place()
     if not path.is_absolute():
         raise RunError(

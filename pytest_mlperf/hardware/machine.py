@@ -185,10 +185,7 @@ class Machine:
         return {"gpus": len(used), **properties, **by}
 
     def _topology(self, uuids: Sequence[str]) -> str | None:
-        """Return how GPUs reach each other: "NV18 NVSwitch", "12 x PIX; 16 x SYS"; None: unknown.
-
-        Numbers are of pairs, where these differ.
-        """
+        """Return how GPUs reach each other: "NV18 NVSwitch", or of pairs "12 x PIX; 16 x SYS"."""
         pairs = [self.paths.get(one, {}).get(other) for one, other in combinations(uuids, 2)]
         counts = Counter(path for path in pairs if path is not None)
         if counts.total() < len(pairs):
@@ -277,13 +274,9 @@ class Machine:
         return _environment(self._used(accelerator))
 
     def shares(self, accelerator: str, count: int) -> list[Share]:
-        """Return an accelerator in equal shares, one for each of several processes.
+        """Return an accelerator in `count` equal shares, one for each of several processes.
 
         GPUs go with the processors of the nearest NUMA node; a CPU's processors are divided.
-
-        Args:
-            accelerator: Class and count.
-            count: Of the processes; it divides the GPUs.
         """
         gpus, name = split(accelerator)
         if name == "cpu":

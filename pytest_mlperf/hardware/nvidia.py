@@ -50,11 +50,7 @@ PINNED = 0x2
 def properties(
     device: NvmlDevice, gpu: Mapping[str, Quantity], asked: Mapping[str, Probe]
 ) -> dict[str, Property]:
-    """Return what decides how fast a GPU is and what its energy means.
-
-    Args:
-        asked: What is to be sampled of it.
-    """
+    """Return what decides a GPU's speed and what its energy means where `asked` is sampled."""
     watts, joules, reasons = (asked[n].answer() for n in ("power_w", "energy_j", "reasons"))
     limit, ecc, mig = gpu["limit_w"], gpu["ecc"], gpu["mig"]
     pci_numbers = [n for n in (gpu["pci_device"], gpu["pci_subsystem"]) if isinstance(n, int)]

@@ -143,11 +143,7 @@ def may_set(proc: Path = Path("/proc")) -> bool:
 
 
 def set_limit(device: NvmlDevice, watts: int, folder: Path) -> None:
-    """Set the power limit of a GPU, once the one before it is noted; nothing where it has it.
-
-    Raises:
-        Refused: It cannot have this limit, or this user may not set one.
-    """
+    """Set the power limit of a GPU, after the one before it is noted; Refused says why not."""
     nvml, handle, uuid = device.library.nvml, device.handle, device.uuid
     if device.instance or device.instances != 0:
         raise Refused(
@@ -189,11 +185,7 @@ def _refusal(error: Any, uuid: str, watts: int) -> Refused:
 
 
 def restore(library: NvmlLibrary, note: LimitNote, folder: Path) -> str:
-    """Give a GPU back the limit of its note, and forget that; say what was done.
-
-    Raises:
-        Refused: It could not be given back; the note stays.
-    """
+    """Give a GPU back its noted limit and return what was done; after Refused the note stays."""
     nvml, uuid = library.nvml, note.uuid
     read = partial(patiently, nvml, quantity="limit_range_mw")
     was, ours = f"{note.was_mw / 1000:g} W", f"{note.set_mw / 1000:g} W"

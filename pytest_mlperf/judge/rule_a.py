@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TypeVar
 
-from pytest_mlperf.judge._mean_change import Errors, bounds_of, with_rare
 from pytest_mlperf.judge.inputs import Leverage
+from pytest_mlperf.judge.mean_change import Errors, bounds_of, with_rare
 from pytest_mlperf.judge.robustness import Decision
 
 LOOKS = (1024, 3072, 8192, 16384)

@@ -52,12 +52,7 @@ def main(file: str) -> None:
 
 
 def run(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the test timed.
-
-    Raises:
-        RunError: It failed, or timed nothing.
-        UnavailableError: It was skipped.
-    """
+    """Return what the test timed; RunError if nothing, UnavailableError if it was skipped."""
     options = {name: unpacked(value) for name, value in spec["options"].items()}
     # What this pytest remembers of tests that failed is none of the user's business.
     cache = f"cache_dir={spec['results']}/cache"
@@ -158,11 +153,7 @@ class _OneTest:
 
 
 def within(rounds: Sequence[float]) -> dict[str, float]:
-    """Return the relative standard errors of median and mean inside a run, by batch means.
-
-    Args:
-        rounds: Seconds, in the order in which they were timed.
-    """
+    """Return the relative standard errors of a run's median and mean, by means of batches."""
     size = len(rounds) // BATCHES
     if size < 2:
         return {}

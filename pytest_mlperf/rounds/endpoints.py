@@ -83,11 +83,7 @@ def region_of(concurrency: int, points: Sequence[int], highest: int) -> str | No
 
 
 def scored_points(points: Sequence[int]) -> frozenset[int]:
-    """Return the points at which a curve is scored: the last one of each region.
-
-    Args:
-        points: All of the curve; the largest is the declared maximum.
-    """
+    """Return the points at which a whole curve is scored: the last one of each region."""
     highest = max(points)
     if highest - min(points) < 2:  # no regions lie between
         return frozenset({highest})

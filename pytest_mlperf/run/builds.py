@@ -95,12 +95,7 @@ def _install(wheels: Sequence[str], python: Sequence[str], target: Path) -> None
 def run_pip(
     python: Sequence[str], *arguments: str, limit_s: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run pip in a Python, which sees what is installed there alone.
-
-    Raises:
-        RunError: It cannot be started.
-        subprocess.TimeoutExpired: It took longer than `limit_s`.
-    """
+    """Run pip in a Python; RunError if it cannot start, TimeoutExpired if it takes too long."""
     try:
         return subprocess.run(
             [*python, *arguments],
@@ -150,10 +145,7 @@ class Build:
 
 @contextlib.contextmanager
 def build_for(named: Elsewhere, folder: Path, suite: Path | None) -> Iterator[Build]:
-    """Provide where the worker of a case runs that names another Python.
-
-    What is put into the worker's own folder is removed in the end.
-    """
+    """Yield where a worker in another Python runs; its copy of this package is removed later."""
     code = folder / "code"
     try:
         _copy_package(code)
@@ -259,10 +251,7 @@ class _Tree:
 
 @contextlib.contextmanager
 def _worktree(earlier: EarlierBuild, ref: str, folder: Path) -> Iterator[_Tree]:
-    """Check a ref of the suite's repository out, and remove it afterwards.
-
-    No hook of the repository runs.
-    """
+    """Check out a ref of the suite's repository, without its hooks, and remove it afterwards."""
     top = Path(_git(earlier.suite.resolve().parent, "rev-parse", "--show-toplevel")).resolve()
     commit = _git(top, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
     try:

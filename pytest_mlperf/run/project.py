@@ -61,12 +61,7 @@ _NAME = re.compile(r"[0-9a-f]{7,64}")
 def run_git(
     folder: Path, *arguments: str, limit_s: float = LOOK_S
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run git in a folder; no hook of the repository runs.
-
-    Raises:
-        OSError: It cannot be started.
-        subprocess.TimeoutExpired: It took longer than `limit_s`.
-    """
+    """Run git in a folder without the repository's hooks; an OSError if git cannot be started."""
     command = ["git", "-C", str(folder), "-c", f"core.hooksPath={os.devnull}", *arguments]
     return subprocess.run(command, capture_output=True, timeout=limit_s, check=False)
 

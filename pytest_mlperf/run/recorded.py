@@ -80,13 +80,7 @@ def _tracked(point: RecordedPoint, clock_s: float) -> PointWindow:
 
 
 def recorded_window(point: RecordedPoint, begin_s: float, end_s: float) -> PointWindow:
-    """Return a point as the client counted it; that enough were under way, its reader has checked.
-
-    Args:
-        point: As its folder has it.
-        begin_s: Seconds since the epoch.
-        end_s: Likewise.
-    """
+    """Return a point as the client counted it; its reader checked that enough were under way."""
     return PointWindow(
         point=point.concurrency,
         begin_s=begin_s,

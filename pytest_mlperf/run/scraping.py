@@ -49,11 +49,7 @@ class MetricsPage:
         self.url = url
 
     def read(self) -> bytes:
-        """Return what the page holds now.
-
-        Raises:
-            PageError: Nobody answers in time, or something else than a page.
-        """
+        """Return what the page holds now; a PageError says that no page came in time."""
         begun_s = time.monotonic()
         # A socket's own time-out begins anew with every byte that comes.
         timer = threading.Timer(self._timeout_s, self.interrupt)

@@ -77,11 +77,7 @@ def unpack(content: bytes, baseline: AccuracyBaseline) -> dict[str, list[float |
 
 
 def arrays(content: bytes, baseline: AccuracyBaseline, *names: str) -> dict[str, Any]:
-    """Return those arrays that an archive has; none is unpacked that is larger than it may be.
-
-    Raises:
-        ValueError: It holds an array that the baseline does not know, or a larger one.
-    """
+    """Return the arrays of an archive; unknown ones and too large ones are a ValueError."""
     most = min(baseline.samples * WIDEST + HEADER, LARGEST)
     archive = NumpyArchive(content, max_bytes=most)
     if unknown := archive.names - {*baseline.steps, OUTPUTS}:

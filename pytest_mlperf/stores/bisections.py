@@ -57,11 +57,7 @@ class BisectStore:
     """A bisect's file, in a folder that nobody else writes meanwhile; whole after every change."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str], *, restart: bool) -> None:
-        """Read what is there; with `restart` nothing is.
-
-        Raises:
-            MlperfError: It is damaged, or was measured with other settings.
-        """
+        """Read the file unless `restart`; damage and other settings are an MlperfError."""
         self.path = folder / NAME
         there = BisectState(settings=settings)
         try:

@@ -96,20 +96,12 @@ class Document(Generic[T]):
             raise BaselineError(f"{place}: {defect}") from None
 
     def save(self, path: Path, content: T) -> None:
-        """Write a file, one value a line, atomically; missing folders are made.
-
-        Raises:
-            BaselineError: The values could not be read back, or the file cannot be written; an
-                older file is then unchanged.
-        """
+        """Write a file, one value a line; after a BaselineError the older file is unchanged."""
         with self.alone(path) as place:
             self.put(path, content, place)
 
     def update(self, path: Path, function: Callable[[T | None], T]) -> T:
-        """Read, change and write a file, with every other process kept out.
-
-        A BaselineError is that of `load` or `save`, or another process keeps the file locked.
-        """
+        """Read, change and write a file while no other process does; raise as `load` and `save`."""
         with self.alone(path) as place:
             content = function(self.load(path))
             self.put(path, content, place)

@@ -23,7 +23,7 @@ from pytest_mlperf.core.numbers import COUNTED, LEAST, MOST, plural, quantity
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import encodable, shown
-from pytest_mlperf.stores.foreign import UnfitError, lines_of, read_foreign, read_regular
+from pytest_mlperf.stores.foreign import content_of, lines_of, read_foreign
 
 CONFIG = "config.yaml"
 EVENTS, SAMPLES = "events.jsonl", "sample_idx_map.json"
@@ -197,8 +197,8 @@ def read_configuration(folder: Path) -> dict[str, str]:
     """Return every value of a run's configuration by its keys: {"model_params.name": "llama"}."""
     path = folder / CONFIG
     yaml = _yaml(str(path))
+    text = content_of(path, "configuration of endpoints", LARGEST_CONFIG)
     try:
-        text = read_regular(path, LARGEST_CONFIG)
         if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
             raise ValueError("aliases, which the client never writes, and which have no end")
         content = yaml.safe_load(text)
@@ -206,10 +206,6 @@ def read_configuration(folder: Path) -> dict[str, str]:
             raise MlperfError(f"{path}: no configuration of endpoints: {shown(content)}")
         dataset = _of_speed(content.pop("datasets", None) or [])
         return encodable(dict(sorted(_flat({**content, "dataset": dataset}, ""))))
-    except UnfitError as error:
-        raise MlperfError(f"{path}: {error}, which no configuration of endpoints is") from None
-    except OSError as error:
-        raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, *BROKEN_YAML) as error:
         line = " ".join(str(error).split())
         raise MlperfError(f"{path}: no configuration of endpoints: {line[:LONGEST]}") from None

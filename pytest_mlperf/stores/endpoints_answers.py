@@ -41,6 +41,12 @@ class RecordedAnswer:
     reasoning: str
     finish: str | None
 
+    @property
+    def artefacts(self) -> dict[str, bytes]:
+        """Both texts in UTF-8, by what they are."""
+        texts = {"text": self.text, "reasoning": self.reasoning}
+        return {name: text.encode("utf-8", "replace") for name, text in texts.items()}
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedAnswers:

@@ -94,14 +94,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def read_whole(path: Path, content: bytes | None = None) -> Results:
-    """Read a results file that is as it was written, as `read_results`.
-
-    One of an older release has no digest of itself, and is taken as it is.
-
-    Args:
-        path: The file.
-        content: Its bytes, where they were read already; the file is then not read again.
-    """
+    """Read a results file, or its content, and check the digest; old releases wrote none."""
     raw = json_of(path, TITLE, content_of(path, TITLE) if content is None else content)
     results = _checked(path, raw)
     if DIGEST in raw and raw[DIGEST] != _digest(raw):

@@ -30,11 +30,7 @@ def signature_of(path: Path) -> Path:
 
 
 def sign(path: Path, key: Path) -> Path:
-    """Sign a file with an SSH key, or through an agent where the key is a public one.
-
-    Raises:
-        MlperfError: The key is not there, wants a passphrase that no agent has, or is none.
-    """
+    """Sign a file with an SSH key or an agent; a key that cannot be used is an MlperfError."""
     command = ["-Y", "sign", "-q", "-f", str(key), "-n", NAMESPACE]
     done = _keygen(command, content_of(path, "results file"))
     if done.returncode or not done.stdout:
@@ -48,15 +44,9 @@ def sign(path: Path, key: Path) -> Path:
 
 
 def verified(path: Path, content: bytes, allowed: Path) -> str:
-    """Return who signed a file, of those that a file of allowed signers names.
+    """Return which of the allowed signers signed a file; an MlperfError says that none did.
 
-    Args:
-        path: The file, beside which its signature lies.
-        content: The bytes of the file, which is not read again.
-        allowed: The file of allowed signers.
-
-    Raises:
-        MlperfError: It is not signed, by nobody of these, or was changed after that.
+    The signature lies beside the file, whose bytes are `content`: it is not read again.
     """
     signature = signature_of(path)
     content_of(allowed, "file of allowed signers")

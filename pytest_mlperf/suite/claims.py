@@ -30,11 +30,7 @@ def _entry(suite: Suite, scenario: str) -> ScenarioEntry:
 
 
 def side_of(suite: Suite, text: str) -> Side:
-    """Return the engine entry that a text names, and its accelerator where it names that too.
-
-    Raises:
-        LookupError: None is called so, or several are; says which there are.
-    """
+    """Return the engine entry and accelerator that a text names; a LookupError lists entries."""
     entries = suite.entries
     whole: list[Side] = [(e, None) for e in entries if text in (e.label, e.full_label)]
     exact: list[Side] = [

@@ -16,20 +16,12 @@ from pytest_mlperf.suite.values import KeyPath
 
 
 def elsewhere(planned: Planned) -> Elsewhere | None:
-    """Return where a case's engine entry says that it runs; None: in this Python.
-
-    Raises:
-        UnavailableError: A variable is not set, or the program is not here.
-    """
+    """Return where a case's engine runs, None: here; what is not found is an UnavailableError."""
     return find(planned, planned.engine_key, planned.engine)
 
 
 def earlier_build(planned: Planned) -> EarlierBuild | None:
-    """Return what a case's `baseline_engine` names; None where it has none.
-
-    Raises:
-        UnavailableError: A variable is not set, or the program or a file is not here.
-    """
+    """Return what `baseline_engine` names, if any; what is not found is an UnavailableError."""
     table = planned.engine.baseline_engine
     if table is None:
         return None
@@ -45,11 +37,7 @@ def earlier_build(planned: Planned) -> EarlierBuild | None:
 
 
 def find(planned: Planned, where: KeyPath, named: Named) -> Elsewhere | None:
-    """Return the Python that a table names, ready to be started; None where it names none.
-
-    Raises:
-        UnavailableError: A variable is not set, or the program is not here.
-    """
+    """Return the Python that a table names, if any; what is not found is an UnavailableError."""
     name = "python" if named.python is not None else "command"
     named_value = getattr(named, name)
     if named_value is None:

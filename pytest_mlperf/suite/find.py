@@ -126,14 +126,7 @@ def find_defects(
 
 
 def limits_of(scenario: Any, constants: Any, *, tokens: bool) -> dict[str, float]:
-    """Return what LoadGen limits in a loaded scenario: the suite's limits, else the round's.
-
-    Args:
-        constants: The round's constants of it, or None.
-
-    Returns:
-        Seconds by metric; without those that neither names.
-    """
+    """Return the seconds that LoadGen limits in a loaded scenario, by the suite or the round."""
     limits: dict[str, float] = {}
     for of in ("ttft", "tpot") if tokens else ("latency",):
         limit: float | None = getattr(scenario, f"{of}_limit")

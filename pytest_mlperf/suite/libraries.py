@@ -43,11 +43,7 @@ def declared(group: registry.Group, use: str) -> tuple[str, ...]:
 
 
 def require_libraries(group: registry.Group, use: str) -> None:
-    """Look for what a registered extension declares.
-
-    Raises:
-        EnvironmentFault: Something is not installed in this Python; says what brings it.
-    """
+    """Look for what a registered extension needs; an EnvironmentFault says what installs it."""
     absent = [library for library in declared(group, use) if not is_here(library)]
     if absent:
         verb = "are" if len(absent) > 1 else "is"
@@ -66,13 +62,7 @@ def is_here(library: str) -> bool:
 
 
 def cure(group: registry.Group, use: str, absent: Sequence[str]) -> str:
-    """Return the command that brings what an extension lacks.
-
-    It may say in its class attribute `install` what to do in place of that.
-
-    Args:
-        absent: The libraries, as they are imported.
-    """
+    """Return the command that installs absent libraries, or what an extension's `install` says."""
     advice: str | None = registry.class_attribute(group, use, "install")
     if advice is not None:
         return advice

@@ -23,14 +23,7 @@ MAX_BYTES = 4 * 1024 * 1024
 
 
 def load_suite(path: Path) -> tuple[Suite, str]:
-    """Read and check a suite file.
-
-    Returns:
-        The suite and its text (for line numbers).
-
-    Raises:
-        SuiteError: Anything is wrong with the file; all defects are listed, one a line.
-    """
+    """Read and check a suite file; return it with its text, or list all defects in a SuiteError."""
     text = _read(path)
     try:
         raw = parse_toml(text)

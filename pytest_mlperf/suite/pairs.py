@@ -90,11 +90,7 @@ Testable = Planned | PlannedPair
 
 
 def plan_pairs(planned: Sequence[Planned]) -> list[PlannedPair]:
-    """Return the pairs of one suite, in the file's order.
-
-    Args:
-        planned: All cases of the suite, which has no defects.
-    """
+    """Return the pairs among all cases of a suite without defects, in the file's order."""
     suite, path = planned[0].suite, planned[0].path
     if not suite.pairs:
         return []

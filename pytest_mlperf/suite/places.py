@@ -25,11 +25,7 @@ def unset_in(value: Any) -> list[str]:
 
 
 def expand(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace `${VAR}` in the strings of options.
-
-    Raises:
-        SuiteError: Variables are not set; all are named.
-    """
+    """Replace `${VAR}` in the strings of options; a SuiteError names variables that are not set."""
 
     def value(entry: Any) -> Any:
         if isinstance(entry, str):
@@ -98,11 +94,7 @@ def local(suite: Path, where: tuple[str | int, ...], text: str) -> str:
 
 
 def all_of(*asks: Callable[[], Any]) -> list[Any]:
-    """Return what each of several gives.
-
-    Raises:
-        UnavailableError: All that is missing, in one message.
-    """
+    """Return what each of several gives; one UnavailableError names all that is missing."""
     results, missing = [], []
     for ask in asks:
         try:
@@ -162,11 +154,7 @@ def _defect(file: Path) -> str:
 def available(
     suite: Path, where: tuple[str | int, ...], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Expand `${VAR}` in options of a data set or scorer.
-
-    Raises:
-        UnavailableError: Variables are not set; all are named.
-    """
+    """Expand `${VAR}` in options; an UnavailableError names all variables that are not set."""
     try:
         return expand(options)
     except SuiteError as error:

@@ -352,11 +352,7 @@ class Planned:
 
 
 def plan_suite(path: Path) -> list[Planned]:
-    """Read a suite file and return its cases, in the file's order; parsed once.
-
-    Raises:
-        SuiteError: Anything is wrong with the file.
-    """
+    """Read a suite file, once, and return its cases in order; a defect is a SuiteError."""
     suite, text = load_suite(path)
     if defects := [*source_defects(suite), *claim_defects(suite), *build_defects(suite)]:
         raise all_defects(path, text, defects)
@@ -388,11 +384,7 @@ def in_profile(
 
 
 def planned_cases(suite: Suite, path: Path, line: Callable[[int], int]) -> list[Planned]:
-    """Return the cases of a parsed suite.
-
-    Args:
-        line: Gives the line of an engine entry by its index.
-    """
+    """Return the cases of a parsed suite; `line` returns the line of an engine by its index."""
     return [
         Planned(
             case=Case(

@@ -207,14 +207,7 @@ def points_in_words(scenario: ScenarioEntry) -> str:
 
 
 def needing(planned: Planned, *, scorer: bool) -> Iterator[tuple[Part, registry.Group, str, bool]]:
-    """Yield what of a case needs libraries in this Python.
-
-    Args:
-        scorer: Its accuracy is asked for too; a scorer reads the references here.
-
-    Yields:
-        Its part, group and name, and whether only the scoring needs it.
-    """
+    """Yield part, group and name of what needs libraries here, and whether only scoring does."""
     step, scores = planned.engine.build, scorer and bool(planned.scorer_name)
     is_here = not planned.elsewhere
     if is_here:
@@ -233,11 +226,7 @@ def needing(planned: Planned, *, scorer: bool) -> Iterator[tuple[Part, registry.
 
 
 def settings_of(planned: Planned, *, target_qps: float | None = None) -> LoadGenSettings:
-    """Return what LoadGen is told for a case.
-
-    Args:
-        target_qps: The rate to offer, or None to let the worker probe it.
-    """
+    """Return what LoadGen is told for a case; the worker finds `target_qps` if it is None."""
     constants, rules = planned.round_scenario, planned.suite.rules
     quick = planned.suite.profile == "quick"
     limits_ns = {name: round(limit * 1e9) for name, limit in planned.latency_limits.items()}
@@ -287,11 +276,7 @@ def _seeds(planned: Planned) -> Seeds:
 
 
 def model_of(planned: Planned) -> str | None:
-    """Return the absolute path of the model, or a name that means no file; None: there is none.
-
-    Raises:
-        UnavailableError: A variable is not set, or the file is not there.
-    """
+    """Return the absolute path or name of the model; UnavailableError if it is not here."""
     entry = planned.engine
     named = planned.suite.workload.model if entry.model is None else entry.model
     return None if named is None else local(planned.path, planned.model_key, named)
@@ -351,11 +336,7 @@ def scorer_of(planned: Planned, model: str | None) -> Factory | None:
 
 
 def built_scorer(planned: Planned) -> Factory | None:
-    """Return a case's scorer with `${VAR}` expanded and paths near the suite resolved.
-
-    Raises:
-        UnavailableError: A variable in an option is not set.
-    """
+    """Return a case's scorer, variables and paths resolved; UnavailableError if one is unset."""
     scorer = planned.scorer
     if scorer is None:
         return None
@@ -365,11 +346,7 @@ def built_scorer(planned: Planned) -> Factory | None:
 
 
 def _require_scores(planned: Planned, left_out: Mapping[str, str]) -> None:
-    """Refuse a scorer that leaves out a metric of the gate, before anything is measured.
-
-    Args:
-        left_out: Metrics that the scorer's options leave out, with the option that gives each.
-    """
+    """Refuse a scorer without a metric of the gate; `left_out` has the option that gives each."""
     suite = planned.suite
     if suite.is_mlperf and suite.profile != "official":
         return  # the gate is then not decided, and says without what

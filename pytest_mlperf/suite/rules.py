@@ -212,11 +212,7 @@ def _count_defects(
     options: Mapping[str, Any],
     written: tuple[str, ...],
 ) -> Iterator[Defect]:
-    """Yield that the processes do not use as many GPUs as an accelerator has.
-
-    Args:
-        written: Where the number of replicas stands, in the entry.
-    """
+    """Yield that the processes do not use as many GPUs as an accelerator has."""
     replicas, sizes = entry.replicas_on(accelerator), registry.parallelism(entry.use, options)
     for name, size in (sizes or {}).items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:

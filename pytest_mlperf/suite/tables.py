@@ -387,11 +387,7 @@ class EngineEntry(Table):
         return {**self.options, **here}
 
     def key_of(self, accelerator: str, at_fault: Iterable[str]) -> tuple[str, ...]:
-        """Return the key path, in this table, of the first that an error names; else of all.
-
-        Args:
-            at_fault: Names of options, or "precision".
-        """
+        """Return the key path, in this table, of the first option at fault; else of all."""
         here = self.on[accelerator].options if accelerator in self.on else {}
         for name in at_fault:
             if name == "precision":

@@ -29,11 +29,7 @@ TABLES = (dict, abc.Mapping, abc.MutableMapping)
 
 
 def wrong_values(group: Group, use: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return what is wrong with values of a kind that a registered extension does not take.
-
-    Returns:
-        A sentence by the name of each option.
-    """
+    """Return, by option, what is wrong with a value that a registered extension does not take."""
     entry = registered(group).get(use)
     if entry is None:
         return {}
@@ -125,10 +121,6 @@ def try_engine(use: str, *, options: Mapping[str, Any], model: str | None, preci
 
 
 def written(at_fault: Iterable[str], options: Iterable[str]) -> tuple[str, ...]:
-    """Return the first option at fault that a table writes, as the end of a key path; () for none.
-
-    Args:
-        at_fault: What an error's `options` names.
-    """
+    """Return the end of the key path of the first option at fault that a table has; () for none."""
     present = set(options)
     return next(((option,) for option in at_fault if option in present), ())

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.extension import Counts, Outputs
 from pytest_mlperf.stores.artefacts import artefact_fault
 
 
@@ -92,10 +93,7 @@ class RecordingSink:
                     self.faults.append(f"next_tokens() was given id {sample} before first_tokens()")
 
     def streamed(
-        self,
-        ids: Sequence[int],
-        after_first: Sequence[int | None],
-        hidden: Sequence[int | None] | None = None,
+        self, ids: Sequence[int], after_first: Sequence[int | None], hidden: Counts = None
     ) -> None:
         """Keep what a user saw of these answers."""
         with self._lock:
@@ -103,10 +101,7 @@ class RecordingSink:
             self.hidden.update(zip(ids, hidden or (), strict=False))
 
     def ended(
-        self,
-        ids: Sequence[int],
-        reasons: Sequence[str],
-        prompt_tokens: Sequence[int | None] | None = None,
+        self, ids: Sequence[int], reasons: Sequence[str], prompt_tokens: Counts = None
     ) -> None:
         """Keep why these samples end."""
         with self._lock:
@@ -127,10 +122,7 @@ class RecordingSink:
                 self.artefacts[sample] = each
 
     def done(
-        self,
-        ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,
-        n_tokens: Sequence[int] | None = None,
+        self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
     ) -> None:
         """Keep that these samples are finished, with their outputs and counts."""
         with self._lock:

@@ -62,6 +62,7 @@ def test_every_entry_point_and_every_option_of_it_is_explained_on_the_page(refer
         for name, entries in project["entry-points"].items()
         if name.startswith("pytest_mlperf.")
     }
+    forms = groups.pop("calibration")
     extensions = reference("extensions")
     own = [extension for group in GROUPS for extension in extensions.own(group)]
     options = [(extension, option) for extension in own for option in extension.options]
@@ -69,6 +70,7 @@ def test_every_entry_point_and_every_option_of_it_is_explained_on_the_page(refer
 
     assert {group: {one.name for one in own if one.group == group} for group in GROUPS} == groups
     assert [group for group in groups if f"pytest_mlperf.{group}" not in page] == []
+    assert [form for form in forms if f"`{form}`" not in page] == []
     assert [extension.name for extension in own if not extension.declaration.about] == []
     assert [f"{one.name}.{option.name}" for one, option in options if not option.text] == []
     assert {extensions.anchor(*pair) for pair in options} - ids("extensions", reference) == set()
@@ -81,7 +83,7 @@ def test_every_metric_and_score_is_explained_and_on_its_page(reference: Any) -> 
     assert set(words.SCORES) == set(metrics.scores())
     assert {metrics.anchor(name) for name in METRICS} - ids("metrics", reference) == set()
     code = "".join(
-        file.read_text("utf-8") for file in (ROOT / "pytest_mlperf/scorers").rglob("*.py")
+        file.read_text("utf-8") for file in (ROOT / "pytest_mlperf/adapters/scorers").rglob("*.py")
     )
     lower = set(re.findall(r'"(\w+)"', "".join(re.findall(r"lower=frozenset\((.*?)\)", code))))
 

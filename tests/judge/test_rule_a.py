@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_mlperf.judge._mean_change import FEW_FLIPS, mcnemar_mid_p, newcombe
+from pytest_mlperf.judge.mean_change import FEW_FLIPS, mcnemar_mid_p, newcombe
 from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_a import LOOKS, Paired, ScorePairs, holm, judge_pairs, looks
 

@@ -17,9 +17,9 @@ from tests.test_architecture import MODULES
 PARENTS = {
     "cli.update",  # pytest in the foreground, which Ctrl-C shall reach
     "run.worker._replicas",  # of a worker, in the group that its guard ends with it
-    "engines.serving._launch",  # a script between worker and server that imports nothing of ours
-    "scorers.code.sandbox",  # of a child that isolates itself, and ends with the thread that waits
-    "scorers.rouge.text",  # of equal helpers, which read until their stdin ends
+    "adapters.engines.serving._launch",  # a script, which imports nothing of ours
+    "adapters.scorers.code.sandbox",  # of a child that isolates itself
+    "adapters.scorers.rouge.text",  # of equal helpers, which read until their stdin ends
 }
 """Modules that start a process otherwise, and why."""
 

@@ -100,7 +100,7 @@ def run(engine: Engine, points: Sequence[int], *, tokens: bool = False) -> dict[
 
 
 def test_every_point_keeps_its_number_under_way_and_no_more() -> None:
-    engine = Answers()
+    engine = Answers(takes_s=0.03)  # eight are asked in less, also on a busy machine
     log = run(engine, [1, 3, 8])
     assert [point["point"] for point in log["points"]] == [1, 3, 8]
     assert sorted(log["order"]) == [1, 3, 8]

@@ -67,13 +67,17 @@ EXCEPTIONS = {
     **dict.fromkeys(("core.baseline", "core.causes", "bench.accuracy", "bench.earlier"), RECORD),
     **dict.fromkeys(
         (
-            *("run.checkpoints._store", "run.checkpoints.child", "run.child.elsewhere"),
+            *("run.checkpoints._store", "run.checkpoints.child", "run.child.environments"),
             *("run.power.sampling", "run.score", "stores.accuracy", "stores.artefacts"),
             *("run.worker._pipe", "plugin.benchmark_process", "plugin.fleet.child"),
-            *("plugin.fleet.reports", "plugin.fleet.shipping", "plugin.together"),
-            *("reports.export.about", "engines.openai._count", "engines.openai.endpoints"),
-            *("scorers.code.livecodebench_inside", "scorers.code.sandbox_child"),
-            *("scorers.code.sandbox_inside", "scorers.rouge.text"),
+            *("plugin.fleet.reports", "plugin.fleet.shipping", "plugin.deferred"),
+            *(
+                "reports.export.about",
+                "adapters.engines.openai._count",
+                "adapters.engines.openai.endpoints",
+            ),
+            *("adapters.scorers.code.livecodebench_inside", "adapters.scorers.code.sandbox_child"),
+            *("adapters.scorers.code.sandbox_inside", "adapters.scorers.rouge.text"),
         ),
         OURS,
     ),
@@ -82,32 +86,65 @@ EXCEPTIONS = {
             *("cli.doctor.requirements", "hardware.machine", "hardware.memory", "reports.formats"),
             *("plugin.fleet.bridge", "plugin.fleet.link", "plugin.fleet.node", "run.child.events"),
             *("run.child.protocol", "run.conditions", "run.power_limit", "run.worker.worker"),
-            *("engines.serving", "scorers.code.sandbox", "scorers.reasoning._mathematics"),
+            *(
+                "adapters.engines.serving",
+                "adapters.scorers.code.sandbox",
+                "adapters.scorers.reasoning._mathematics",
+            ),
         ),
         CHILD,
     ),
     **dict.fromkeys(
         (
-            *("datasets.bfcl", "datasets.coco_captions", "datasets.files.annotated"),
-            *("datasets.files.arrays", "datasets.files.json_lines", "datasets.files.latents"),
-            *("datasets.files.pickle_files", "datasets.files.pickles", "datasets.files.tensors"),
-            *("datasets.frames", "datasets.kits19", "datasets.squad._features"),
-            *("datasets.streaming", "datasets.user_prompts._records", "engines"),
-            *("engines.llm.model_folder", "scorers.images._clip", "scorers.text", "scorers.vbench"),
+            *(
+                "adapters.datasets.bfcl",
+                "adapters.datasets.coco_captions",
+                "adapters.datasets.files.annotated",
+            ),
+            *(
+                "adapters.datasets.files.arrays",
+                "adapters.datasets.files.json_lines",
+                "adapters.datasets.files.latents",
+            ),
+            *(
+                "adapters.datasets.files.pickle_files",
+                "adapters.datasets.files.pickles",
+                "adapters.datasets.files.tensors",
+            ),
+            *(
+                "adapters.datasets.frames",
+                "adapters.datasets.kits19",
+                "adapters.datasets.squad._features",
+            ),
+            *(
+                "adapters.datasets.streaming",
+                "adapters.datasets.user_prompts._records",
+                "adapters.engines",
+            ),
+            *(
+                "adapters.engines.llm.model_folder",
+                "adapters.scorers.images._clip",
+                "adapters.scorers.text",
+                "adapters.scorers.vbench",
+            ),
         ),
         DATA,
     ),
     **dict.fromkeys(
         (
-            *("core.foreign_text", "engines.openai._events", "scorers.function_calls"),
-            *("scorers.function_calls._extract", "scorers.judged"),
+            *(
+                "adapters.conventions",
+                "adapters.engines.openai._events",
+                "adapters.scorers.function_calls",
+            ),
+            *("adapters.scorers.function_calls._extract", "adapters.scorers.judged"),
         ),
         ANSWER,
     ),
     "cli.suites": "pytest's configuration, which pytest itself has read before",
     "core.energy.meter": BOUNDED,
     "hardware.power_limit": BOUNDED,
-    "scorers.code.livecodebench": "an unpickler without classes, of bytes that `inflate` bounds",
+    "adapters.scorers.code.livecodebench": "an unpickler without classes, of bounded bytes",
     "stores.endpoints": "YAML of 64 KiB at most, without aliases",
 }
 """Modules that may use such a parser directly, and the reason."""

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.registry import Group, check_call, check_options, name_of, registered, target
+from pytest_mlperf.registry import (
+    Group,
+    check_call,
+    check_options,
+    name_of,
+    registered,
+    resolve,
+    target,
+)
 
 
 def test_a_name_leads_to_a_module_and_what_stands_in_it_and_everything_else_is_refused() -> None:
@@ -28,19 +36,30 @@ def test_a_name_leads_to_a_module_and_what_stands_in_it_and_everything_else_is_r
 
 
 def test_every_registered_extension_can_be_imported() -> None:
-    """A scorer that was written down is known though its module moved."""
+    """Names of modules that moved stay valid, as suites and accepted baselines hold them."""
     groups: tuple[Group, ...] = ("engines", "datasets", "scorers")
     for group in groups:
         assert registered(group)
         assert all(callable(extension.load()) for extension in registered(group).values())
     names = {
-        "pytest_mlperf.adapters.scorers.top1:Top1Scorer": "top1",
-        "pytest_mlperf.adapters.scorers.mean_ap:MeanApScorer": "map",
-        "pytest_mlperf.adapters.scorers.rouge:RougeScorer": "rouge",
+        "pytest_mlperf.scorers.top1:Top1Scorer": "top1",
+        "pytest_mlperf.scorers.mean_ap:MeanApScorer": "map",
+        "pytest_mlperf.scorers.rouge:RougeScorer": "rouge",
         "mine:RougeScorer": "mine:RougeScorer",
-        "pytest_mlperf.adapters.scorers.top1:Other": "pytest_mlperf.adapters.scorers.top1:Other",
+        "pytest_mlperf.scorers.top1:Other": "pytest_mlperf.scorers.top1:Other",
     }
     assert {place: name_of("scorers", place) for place in names} == names
+    former = {
+        "pytest_mlperf.engines.null:NullEngine": "null",
+        "pytest_mlperf.engines.openai.endpoints:EndpointsEngine": "endpoints",
+        "pytest_mlperf.datasets.synthetic:SyntheticDataset": "synthetic",
+        "pytest_mlperf.builders.torchao:TorchAoBuilder": "torchao",
+    }
+    of: dict[str, Group] = {"synthetic": "datasets", "torchao": "builders"}
+    for place, name in former.items():
+        group = of.get(name, "engines")
+        assert target(group, place) == target(group, name)
+        assert resolve(place) is registered(group)[name].load()
 
 
 def only_given(*, dataset: Any, model: Any, precision: str) -> None: ...

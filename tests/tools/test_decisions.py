@@ -15,9 +15,9 @@ import pytest
 
 from pytest_mlperf.bench.baseline import screen
 from pytest_mlperf.core.noise import session_noise
-from pytest_mlperf.judge._mean_change import usual_loss
 from pytest_mlperf.judge.formulas import t_isf
 from pytest_mlperf.judge.inputs import Direction, SessionNoise, surer
+from pytest_mlperf.judge.mean_change import usual_loss
 from pytest_mlperf.judge.multiplicity import rule_among
 from pytest_mlperf.judge.robustness import Decision, final_until
 from pytest_mlperf.judge.rule_a import ScorePairs, judge_pairs

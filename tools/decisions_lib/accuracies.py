@@ -19,8 +19,8 @@ from decisions_lib.noise import Bools, Floats
 from decisions_lib.performance import SEED
 from decisions_lib.rare_bound import excluded
 from decisions_lib.rule import FAIL, INCONCLUSIVE, PASS, Decided
-from pytest_mlperf.judge._mean_change import usual_loss
 from pytest_mlperf.judge.formulas import t_isf
+from pytest_mlperf.judge.mean_change import usual_loss
 from pytest_mlperf.judge.rule_a import DEFAULT, RuleA, errors_at, looks
 
 SAMPLES = 24_576

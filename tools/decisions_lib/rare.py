@@ -15,7 +15,7 @@ from decisions_lib.accuracies import MEAN, Differences, decide, drawn, scores
 from decisions_lib.noise import Floats
 from decisions_lib.performance import SEED
 from decisions_lib.rule import FAIL, PASS
-from pytest_mlperf.judge._mean_change import usual_loss
+from pytest_mlperf.judge.mean_change import usual_loss
 from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_a import Paired, ScorePairs, judge_pairs, looks
 

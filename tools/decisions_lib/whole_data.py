@@ -18,8 +18,8 @@ from decisions_lib.performance import SEED
 from pytest_mlperf.adapters.scorers import auc
 from pytest_mlperf.adapters.scorers.detection import interpolated
 from pytest_mlperf.adapters.scorers.leverage import Shares, influences
-from pytest_mlperf.judge._mean_change import error_of
 from pytest_mlperf.judge.inputs import Leverage
+from pytest_mlperf.judge.mean_change import error_of
 from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_a import ScorePairs, judge_pairs
 

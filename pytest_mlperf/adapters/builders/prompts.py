@@ -1,4 +1,4 @@
-"""Calibration prompts of checkpoint builders: captions of a pipeline, tokens of a language model."""
+"""Calibration prompts of builders: captions for a pipeline, tokens for a language model."""
 
 from __future__ import annotations
 

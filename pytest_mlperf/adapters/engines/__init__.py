@@ -90,19 +90,6 @@ def require_module(who: str, name: str, extra: str, purpose: str = "") -> None:
         raise not_installed(who, f"{name} for {purpose}" if purpose else name, extra)
 
 
-def is_deep(value: object, levels: int) -> bool:
-    """Whether something lies within so many lists and objects of JSON in each other."""
-    level = [value]
-    for _ in range(levels):
-        level = [
-            child
-            for each in level
-            if isinstance(each, dict | list)
-            for child in (each.values() if isinstance(each, dict) else each)
-        ]
-    return bool(level)
-
-
 def one_of(name: str, value: object, words: Sequence[str | None]) -> Rule:
     """Return the rule of an option that is one of some words."""
     return name, value, value in words, f"one of {', '.join(filter(None, words))}"

@@ -12,13 +12,7 @@ from pytest_mlperf import Dataset, Engine, MlperfError, Sink, UnavailableError
 from pytest_mlperf.adapters.engines import engine_error, refused_sample, require_module
 from pytest_mlperf.adapters.engines.llm.generation import Generation
 from pytest_mlperf.adapters.engines.llm.model_folder import find_model, load_tokenizer, read_config
-from pytest_mlperf.extension import (
-    MLC_ENDPOINTS,
-    RecordedAnswer,
-    RecordedAnswers,
-    read_answers,
-    read_configuration,
-)
+from pytest_mlperf.extension import MLC_ENDPOINTS, RecordedAnswers, read_answers, read_configuration
 
 CHAT = "openai"
 """The client's word for /v1/chat/completions."""
@@ -120,12 +114,12 @@ class RecordedEngine(Engine):
             sink.done(ids)
             return
         answers = [self._answers.by_sample[index] for index in indices]
-        sink.attach(ids, [_texts_of(one) for one in answers])
-        sink.done(ids, [self._output(one) for one in answers])
+        sink.attach(ids, [answer.artefacts for answer in answers])
+        sink.done(ids, [self._output(answer.text, answer.finish) for answer in answers])
 
-    def _output(self, answer: RecordedAnswer) -> bytes:
-        ids = self._tokenizer(answer.text, add_special_tokens=False)["input_ids"]
-        return self._generation.packed(ids, answer.finish)
+    def _output(self, text: str, finish: str | None) -> bytes:
+        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return self._generation.packed(ids, finish)
 
     @cached_property
     def _generation(self) -> Generation:
@@ -152,8 +146,3 @@ class RecordedEngine(Engine):
             **({"generation.api": "chat"} if chat else {}),
             **sampled,
         }
-
-
-def _texts_of(answer: RecordedAnswer) -> dict[str, bytes]:
-    texts = {"text": answer.text, "reasoning": answer.reasoning}
-    return {name: text.encode("utf-8", "replace") for name, text in texts.items()}

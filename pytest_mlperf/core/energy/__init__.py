@@ -361,11 +361,7 @@ def together(
 
 
 def once_each(sentences: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
-    """Return what is said of GPUs, each sentence once, with whose it is unless it is that of all.
-
-    Args:
-        sentences: Of each GPU its name and what is said of it.
-    """
+    """Return each sentence about GPUs once, with the names of its GPUs unless it is about all."""
     apart = [(gpu, text) for gpu, texts in sentences for text in texts]
     return tuple(of_gpus(apart, len(sentences), every=""))
 

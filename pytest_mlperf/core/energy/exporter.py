@@ -72,11 +72,7 @@ class ExportedGpu:
 
 
 def read_exporter(page: bytes, chosen: Collection[str] = ()) -> dict[str, ExportedGpu]:
-    """Return the GPUs of an exporter's page, by UUID.
-
-    Args:
-        chosen: UUIDs, or names of hosts, of which they must have one; (): all of them.
-    """
+    """Return the GPUs of an exporter's page by UUID, all or those of `chosen` UUIDs and hosts."""
     gpus: dict[str, ExportedGpu] = {}
     for sample in page_samples(page, {POWER, ENERGY}):
         uuid, host = sample.labels.get("UUID", ""), sample.labels.get("Hostname", "")

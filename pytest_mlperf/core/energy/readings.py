@@ -264,11 +264,7 @@ def count(
     covers: bool = True,
     period_s: float | None = None,
 ) -> CounterEnergy:
-    """Interpolate between the moments at which the counter stepped.
-
-    Args:
-        period_s: The time between two steps; None where nobody watched them.
-    """
+    """Interpolate between the steps of the counter, which are `period_s` apart if that is known."""
     if not counter:
         return CounterEnergy(why_not="no energy counter")
     ends = (begin_s, end_s)

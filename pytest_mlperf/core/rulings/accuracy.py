@@ -13,7 +13,7 @@ from pytest_mlperf.core.metrics import COUNTS, OUTPUT_TOKENS
 from pytest_mlperf.core.numbers import percent, points
 from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.verdict import Outcome, PairedVerdict, worst
-from pytest_mlperf.judge._mean_change import LEAST_SEEN
+from pytest_mlperf.judge.mean_change import LEAST_SEEN
 from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_a import (
     DEFAULT,

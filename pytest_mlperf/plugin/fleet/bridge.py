@@ -44,12 +44,7 @@ class RayBridge:
     """What one session has on a cluster."""
 
     def __init__(self, address: str, archive: Path) -> None:
-        """Connect.
-
-        Args:
-            address: As `ray.init` takes it.
-            archive: The packed project.
-        """
+        """Connect to an address of `ray.init` and send the packed project."""
         import ray
 
         if port := re.fullmatch(r"(?:ray://)?(.+):(\d+)", address):

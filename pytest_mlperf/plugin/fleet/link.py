@@ -58,12 +58,7 @@ class ClusterLink:
         self._process.tell(json.dumps(command).encode() + b"\n")
 
     def event(self, patience_s: float) -> Event | None:
-        """Return what happened next; None: nothing by then.
-
-        Raises:
-            RefusedError: No connection.
-            HeadLostError: There is none any more.
-        """
+        """Return what happened next, if anything; RefusedError or HeadLostError: no connection."""
         deadline = min(time.monotonic() + patience_s, self._heard + SILENT_S)
         try:
             line = self._process.line(deadline, LONGEST)

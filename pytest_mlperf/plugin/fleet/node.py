@@ -62,12 +62,7 @@ class NodeCase:
     """One case on this node; its process ends with it, however that ends."""
 
     def begin(self, order: Mapping[str, Any], archive: bytes) -> list[Message]:
-        """Start the case.
-
-        Args:
-            order: What is to be run, see `plugin/fleet/session.py`.
-            archive: The project, packed.
-        """
+        """Start a case of the packed project, by an order of `plugin/fleet/session.py`."""
         self._order = order
         if order["version"] != __version__:
             cause = f"pytest-mlperf {__version__} is there, {order['version']} here"

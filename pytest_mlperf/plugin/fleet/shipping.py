@@ -37,11 +37,7 @@ def files_of(root: Path) -> Iterator[Path]:
 
 
 def pack(root: Path) -> tuple[bytes, str]:
-    """Return a project as it is now, packed, and its SHA-256.
-
-    Raises:
-        MlperfError: It is too large.
-    """
+    """Return a project as it is now, packed, and its SHA-256; too large a one is an MlperfError."""
     packed, total, largest = io.BytesIO(), 0, (0, "")
     folders: set[Path] = set()
     with tarfile.open(fileobj=packed, mode="w") as archive:

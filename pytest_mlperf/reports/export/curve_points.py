@@ -27,6 +27,7 @@ from pytest_mlperf.stores.endpoints import (
     CONFIG,
     EVENTS,
     SUMMARY,
+    TITLE,
     file_of,
     has_result,
     read_configuration,
@@ -34,7 +35,7 @@ from pytest_mlperf.stores.endpoints import (
     read_point,
     yaml_text,
 )
-from pytest_mlperf.stores.foreign import UnfitError, read_regular
+from pytest_mlperf.stores.foreign import content_of
 
 OURS = f"pytest-mlperf {__version__}"
 """Which client a file of our own names."""
@@ -130,9 +131,9 @@ def _theirs(folder: Path) -> Point:
         },
         warmup=_their_warmup(folder, config, recorded.concurrency),
         files={
-            CONFIG: _copied(folder / CONFIG),
+            CONFIG: content_of(folder / CONFIG, TITLE, LARGEST),
             **{
-                name: _copied(path)
+                name: content_of(path, TITLE, LARGEST)
                 for name in (SUMMARY, ACCURACY)
                 if (path := file_of(folder, name))
             },
@@ -142,15 +143,6 @@ def _theirs(folder: Path) -> Point:
 
 def _whole(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
-
-
-def _copied(path: Path) -> bytes:
-    try:
-        return read_regular(path, LARGEST)
-    except OSError as error:
-        raise MlperfError(f"{path} cannot be read: {error.strerror}") from None
-    except UnfitError as error:
-        raise MlperfError(f"{path}: {error}") from None
 
 
 def _their_warmup(folder: Path, config: Mapping[str, str], concurrency: int) -> Warmup:
@@ -171,7 +163,7 @@ def _their_warmup(folder: Path, config: Mapping[str, str], concurrency: int) -> 
 def _ours(folder: Path, fingerprint: Mapping[str, str]) -> list[Point]:
     spec = folder.parent / "spec.json"
     try:
-        asked = parse_json(_copied(spec))
+        asked = parse_json(content_of(spec, "description of a run", LARGEST))
         settings, sent = asked["settings"], asked["engine"]["options"].get("extra", {})
         seeds, length_ms = settings["seeds"], settings["min_duration_ms"]
         common = {

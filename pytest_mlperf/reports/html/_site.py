@@ -69,11 +69,7 @@ class SiteCase:
 def site_cases(
     latest: Sequence[LatestVerdict], read: Callable[[str], Sequence[CaseHistory]]
 ) -> list[SiteCase]:
-    """Return the cases of a store, those that failed first.
-
-    Args:
-        read: Returns the histories of a metric, of all cases.
-    """
+    """Return the cases of a store, failed ones first; `read` returns the histories of a metric."""
     by_case: dict[str, list[LatestVerdict]] = defaultdict(list)
     for one in latest:
         by_case[one.case].append(one)

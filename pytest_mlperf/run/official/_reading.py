@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.stores.foreign import MAX_LOG_BYTES, UnfitError, json_of, read_regular
+from pytest_mlperf.stores.foreign import MAX_LOG_BYTES, content_of, json_of
 
 LARGEST_DESCRIPTION = 2**20
 """Bytes of a file that describes a system or what was measured; theirs have some 4,000."""
@@ -17,9 +17,7 @@ def text_of(path: Path, root: Path, largest: int = MAX_LOG_BYTES) -> str:
     try:
         if not path.resolve().is_relative_to(root.resolve()):
             raise MlperfError(f"{path}: a link that leads out of {root}; it is not followed")
-        return read_regular(path, largest).decode()
-    except UnfitError as error:
-        raise MlperfError(f"{path}: {error}, which no file of a submission is") from None
+        return content_of(path, "file of a submission", largest).decode()
     except UnicodeDecodeError as error:
         raise MlperfError(f"{path}: not UTF-8: {error.reason}") from None
     except (OSError, RuntimeError) as error:  # a ring of links is a RuntimeError

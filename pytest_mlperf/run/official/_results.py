@@ -54,12 +54,7 @@ class RecordedResult:
 
 
 def read_result(place: ResultPlace, named: str | None = None) -> RecordedResult:
-    """Read a result; whatever it lacks or contradicts is one MlperfError.
-
-    Args:
-        place: Where it lies.
-        named: The workload of a folder of logs, which does not say it.
-    """
+    """Read a result, of a folder of logs as the `named` workload; a defect is an MlperfError."""
     logs = tuple(read_log(run, place.root) for run in place.runs)
     log = logs[0]
     if log.values.get("effective_test_mode") != "PerformanceOnly":

@@ -68,13 +68,9 @@ def round_of(log: Detail) -> Round | None:
 
 
 def value_of(log: Detail, model: str, scenario: str, rules: Round | None) -> TableValue:
-    """Return what a table shows for a log.
+    """Return what a table shows for a log, by the checker's name of its model.
 
-    Args:
-        log: Of the run.
-        model: The checker's name.
-        scenario: That the result was submitted for.
-        rules: The round, whose table names the figure; without one, the log's own figures tell.
+    The round's table names the figure; without a round the figures of the log do.
     """
     logged = log.values.get("effective_scenario")
     mine = "Server" if scenario == "Interactive" else scenario

@@ -65,11 +65,7 @@ class Exported(Findings):
 
 @functools.lru_cache
 def find_exporter(url: str, chosen: tuple[str, ...] = ()) -> Exporter:
-    """Return an exporter that was read, once in a session.
-
-    Raises:
-        SuiteError: Nobody answers there, or something else, or it shows none of these GPUs.
-    """
+    """Return an exporter, read once in a session; one without these GPUs is a SuiteError."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SuiteError(f'{url!r} is no address as "http://gpu-box:9400/metrics"')

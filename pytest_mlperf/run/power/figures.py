@@ -175,12 +175,7 @@ def _lost(
 
 
 def per_joule(run: Figures, joules: float | None, suffix: str = "") -> dict[str, float]:
-    """Return samples, and tokens where they are counted, per joule.
-
-    Args:
-        joules: What it used; None: unknown, which gives no metric.
-        suffix: "_wall" for what a wall meter measured.
-    """
+    """Return samples, and tokens if they are counted, per joule; unknown joules give no metric."""
     if not joules:
         return {}
     metrics = {f"samples_per_joule{suffix}": run.samples / joules}

@@ -78,12 +78,7 @@ class PowerLog:
         return bool(self.offsets_s) and max(self.offsets_s) - min(self.offsets_s) > CLOCK_STEP_S
 
     def lost(self, used: Mapping[str, UsedGpu], begin_s: float | None = None) -> tuple[str, ...]:
-        """Return what to say of each GPU that was lost, also of one that was before the run.
-
-        Args:
-            used: What they are called, by UUID.
-            begin_s: When the window began, monotonic; None: it did not.
-        """
+        """Return what to say of each lost GPU, before or in a window that begins at `begin_s`."""
         alike: dict[str, list[GpuLog]] = {}
         for gpu in self.gpus:
             if gpu.lost:
@@ -121,14 +116,7 @@ class PowerLog:
         return f"lost{when}: {_loss(gpu)}"
 
     def peak_memory(self, end_s: float) -> float | None:
-        """Return the bytes that were used on all GPUs at most, each at its own peak.
-
-        Args:
-            end_s: Up to this wall-clock time, from when the worker began.
-
-        Returns:
-            None where a GPU does not tell, or was not read to the end.
-        """
+        """Return the bytes on all GPUs, each at its peak until a wall-clock time; None: unknown."""
         if not self.gpus or not self.offsets_s or self.unavailable:
             return None
         end_s = self.monotonic(end_s)
@@ -351,12 +339,7 @@ class PowerSampling:
         watch_s: float = 1.5,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """Keep what to sample; nothing starts yet.
-
-        Args:
-            uuids: Of GPUs or MIG instances; at least one.
-            watch_s: How long to look for the period of the energy counter first.
-        """
+        """Keep what to sample; the energy counter's period is looked for during `watch_s`."""
         self.path = folder / FILE
         self.unavailable: str | None = None
         self.ready: dict[str, Any] = {}

@@ -14,7 +14,8 @@ from time import perf_counter
 from typing import Any
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.run.worker._sink import Clock, Fail, GuardedSink, Outputs, Outstanding
+from pytest_mlperf.core.extension import Outputs
+from pytest_mlperf.run.worker._sink import Clock, Fail, GuardedSink, Outstanding
 from pytest_mlperf.run.worker.clocks import (
     GOODPUT,
     SHARES,

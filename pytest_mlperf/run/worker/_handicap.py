@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Self
 
-from pytest_mlperf.core.extension import Engine, Sink
+from pytest_mlperf.core.extension import Counts, Engine, Outputs, Sink
 
 
 class EngineAround(Engine):
@@ -25,43 +25,33 @@ class EngineAround(Engine):
         self._engine.__exit__(*exc_info)
 
     def load_samples(self, indices: Sequence[int]) -> None:
-        """Hand through."""
         self._engine.load_samples(indices)
 
     def unload_samples(self, indices: Sequence[int]) -> None:
-        """Hand through."""
         self._engine.unload_samples(indices)
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        """Hand through."""
         self._engine.submit(ids, indices, sink)
 
     def client_lateness(self) -> Mapping[str, float]:
-        """Hand through."""
         return self._engine.client_lateness()
 
     def null_client(self, tokens: int) -> AbstractContextManager[Engine] | None:
-        """Hand through."""
         return self._engine.null_client(tokens)
 
     def accepted_drafts(self) -> int | None:
-        """Hand through."""
         return self._engine.accepted_drafts()
 
     def answer_counts(self) -> Mapping[str, int]:
-        """Hand through."""
         return self._engine.answer_counts()
 
     def metrics_pages(self) -> Sequence[str] | None:
-        """Hand through."""
         return self._engine.metrics_pages()
 
     def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
-        """Hand through."""
         return self._engine.counted_again()
 
     def describe(self) -> Mapping[str, str]:
-        """Hand through."""
         return self._engine.describe()
 
 
@@ -92,7 +82,6 @@ class HandicapEngine(EngineAround):
         del tokens
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        """Submit with a sink that waits."""
         if self._slow is None or self._slow.sink is not sink:
             self._slow = SlowSink(sink, self._stretch)
         self._slow.expect(ids)
@@ -118,51 +107,35 @@ class SlowSink:
         self._issued_s.update(dict.fromkeys(ids, time.perf_counter()))
 
     def session(self, sample: int) -> str:
-        """Hand through, see `Sink`."""
         ask = getattr(self.sink, "session", None)
         return str(ask(sample)) if callable(ask) else ""
 
     def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
-        """Wait, then report."""
         self._wait(ids)
         self.sink.first_tokens(ids, tokens)
         self._thread.returned_s = time.perf_counter()
 
     def next_tokens(self, ids: Sequence[int]) -> None:
-        """Wait, then report."""
         self._wait(ids)
         self.sink.next_tokens(ids)
         self._thread.returned_s = time.perf_counter()
 
     def streamed(
-        self,
-        ids: Sequence[int],
-        after_first: Sequence[int | None],
-        hidden: Sequence[int | None] | None = None,
+        self, ids: Sequence[int], after_first: Sequence[int | None], hidden: Counts = None
     ) -> None:
-        """Hand through."""
         self.sink.streamed(ids, after_first, hidden)
 
     def ended(
-        self,
-        ids: Sequence[int],
-        reasons: Sequence[str],
-        prompt_tokens: Sequence[int | None] | None = None,
+        self, ids: Sequence[int], reasons: Sequence[str], prompt_tokens: Counts = None
     ) -> None:
-        """Hand through."""
         self.sink.ended(ids, reasons, prompt_tokens)
 
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
-        """Hand through."""
         self.sink.attach(ids, artefacts)
 
     def done(
-        self,
-        ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,
-        n_tokens: Sequence[int] | None = None,
+        self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
     ) -> None:
-        """Wait, then report."""
         self._wait(ids)
         for sample in ids:
             self._issued_s.pop(sample, None)
@@ -177,7 +150,6 @@ class SlowSink:
         lost(ids)
 
     def failed(self, error: BaseException) -> None:
-        """Hand through."""
         self.sink.failed(error)
 
     def _wait(self, ids: Sequence[int]) -> None:

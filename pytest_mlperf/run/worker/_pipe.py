@@ -53,21 +53,13 @@ class Pipe:
         return self._socket.fileno()
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send messages in order.
-
-        Raises:
-            OSError: The other side is gone.
-        """
+        """Send messages in order; an OSError says that the other side is gone."""
         data = pickle.dumps(messages, pickle.HIGHEST_PROTOCOL)
         with self._lock:
             self._socket.sendall(HEAD.pack(len(data)) + data)
 
     def receive(self) -> list[Message]:
-        """Wait for messages; return all that are here.
-
-        Raises:
-            EOFError, OSError: The other side is gone.
-        """
+        """Wait for messages and return all; EOFError or OSError if the other side is gone."""
         data, begin, messages = self._rest, 0, list[Message]()
         while True:
             end = first = begin + HEAD.size

@@ -156,14 +156,7 @@ class ReplicatedEngine(Engine):
     called: ClassVar[str] = "replicas"
 
     def __init__(self, spec: WorkerSpec, spec_file: Path, dataset: Dataset, fail: Fail) -> None:
-        """Start nothing yet.
-
-        Args:
-            spec: With its replicas.
-            spec_file: Where it is written.
-            dataset: Tells how large samples are, where it can.
-            fail: Ends the run as ERROR with an exception.
-        """
+        """Start nothing yet."""
         self._spec, self._spec_file = spec, spec_file
         self._dataset, self._fail = dataset, fail
         self._replicas: list[ReplicaProcess] = []

@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.extension import Counts, Outputs
 from pytest_mlperf.run.worker.clocks import TokenTimes
 
 ROW = 64
@@ -202,9 +203,6 @@ LONGEST = 60
 Fail = Callable[[BaseException], object]
 """Ends the run as ERROR; in the worker it does not return."""
 
-Outputs = Sequence[bytes] | None
-"""One for each id, where the run asks for any."""
-
 Clock = Callable[[], float]
 """Returns seconds, as `time.perf_counter` does, which all processes of a machine share."""
 
@@ -366,22 +364,17 @@ class GuardedSink:
         """Ignore further tokens: this run does not measure them."""
 
     def streamed(
-        self,
-        ids: Sequence[int],
-        after_first: Sequence[int | None],
-        hidden: Sequence[int | None] | None = None,
+        self, ids: Sequence[int], after_first: Sequence[int | None], hidden: Counts = None
     ) -> None:
         """Keep how answers were streamed, where this run times them."""
         if self._times is not None:
             self._times.streamed(ids, after_first, hidden)
 
     def ended(
-        self,
-        ids: Sequence[int],  # noqa: ARG002
-        reasons: Sequence[str],
-        prompt_tokens: Sequence[int | None] | None = None,  # noqa: ARG002
+        self, ids: Sequence[int], reasons: Sequence[str], prompt_tokens: Counts = None
     ) -> None:
         """Count why samples end."""
+        del ids, prompt_tokens
         with self._ends_lock:
             self.ends.update(str(reason)[:LONGEST] for reason in reasons)
 
@@ -451,12 +444,10 @@ class CountingSink(GuardedSink):
         super().expect(ids)
 
     def done(
-        self,
-        ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,  # noqa: ARG002
-        n_tokens: Sequence[int] | None = None,
+        self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
     ) -> None:
         """Count these samples as finished."""
+        del outputs
         self.counts_tokens |= n_tokens is not None
         self._claim(ids)
         if not self._outstanding:

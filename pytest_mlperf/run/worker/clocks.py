@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from time import perf_counter
 
+from pytest_mlperf.core.extension import Counts
 from pytest_mlperf.stores import atomic
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
@@ -128,10 +129,7 @@ class TokenTimes:
         return early
 
     def streamed(
-        self,
-        ids: Sequence[int],
-        after_first: Sequence[int | None],
-        hidden: Sequence[int | None] | None,
+        self, ids: Sequence[int], after_first: Sequence[int | None], hidden: Counts
     ) -> None:
         """Keep how these answers were streamed, see `Sink.streamed`."""
         for sample, after, unseen in zip(ids, after_first, hidden or [0] * len(ids), strict=False):

@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.extension import Engine
+from pytest_mlperf.core.extension import Counts, Engine
 from pytest_mlperf.core.job import LoadGenSettings
 from pytest_mlperf.run.worker._delivery import count_fault, token_fault
 from pytest_mlperf.run.worker._sink import LONGEST, Clock, Fail, GuardedSink
@@ -265,10 +265,7 @@ class SlotSink(GuardedSink):
                 self.left += 1
 
     def ended(
-        self,
-        ids: Sequence[int],
-        reasons: Sequence[str],
-        prompt_tokens: Sequence[int | None] | None = None,
+        self, ids: Sequence[int], reasons: Sequence[str], prompt_tokens: Counts = None
     ) -> None:
         """Keep why requests end, and how long their prompts were."""
         super().ended(ids, reasons)

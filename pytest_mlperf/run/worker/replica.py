@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.extension import Dataset, Engine, Sink
+from pytest_mlperf.core.extension import Counts, Dataset, Engine, Outputs, Sink
 from pytest_mlperf.run.child.protocol import WorkerSpec
 from pytest_mlperf.run.child.reporter import FAILED, described, leave
 from pytest_mlperf.run.worker import _pipe as wire
@@ -38,8 +38,6 @@ from pytest_mlperf.run.worker.worker import (
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-Counts = Sequence[int | None] | None
-
 
 class ReplicaSink:
     """Sends what the engine reports to the worker, with the time at which it did."""
@@ -50,12 +48,9 @@ class ReplicaSink:
         self._replica = replica
         self._put = replica.put
 
-    def first_tokens(
-        self,
-        ids: Sequence[int],
-        tokens: Sequence[bytes] | None = None,  # noqa: ARG002
-    ) -> None:
+    def first_tokens(self, ids: Sequence[int], tokens: Outputs = None) -> None:
         """Pass on first tokens, where anybody times them."""
+        del tokens
         if self.times_tokens:
             self._put((wire.FIRST, perf_counter(), [*ids]))
 
@@ -65,10 +60,7 @@ class ReplicaSink:
             self._put((wire.NEXT, perf_counter(), [*ids]))
 
     def streamed(
-        self,
-        ids: Sequence[int],
-        after_first: Sequence[int | None],
-        hidden: Sequence[int | None] | None = None,
+        self, ids: Sequence[int], after_first: Sequence[int | None], hidden: Counts = None
     ) -> None:
         """Pass on how answers were streamed, where anybody times them."""
         if self.times_tokens:
@@ -91,10 +83,7 @@ class ReplicaSink:
         return self._replica.sessions.pop(sample, "")
 
     def done(
-        self,
-        ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,
-        n_tokens: Sequence[int] | None = None,
+        self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
     ) -> None:
         """Pass on what is finished; outputs only where they are read."""
         kept = outputs if self.wants_output else None

@@ -212,11 +212,7 @@ def probe_stream(driver: Driver, samples: int) -> float:
 def probe_server(
     peak_qps: float, settings: LoadGenSettings, attempt: Callable[[LoadGenSettings], Detail]
 ) -> float:
-    """Return the highest tried rate whose latencies stay well below their limits.
-
-    Returns:
-        The rate, or the lowest that was tried when none was good.
-    """
+    """Return the highest tried rate with latencies well below their limits, else the lowest."""
     for share in SERVER_SHARES:
         trial = dataclasses.replace(
             settings, target_qps=peak_qps * share, fixed_work_s=SERVER_PROBE_S, min_query_count=1

@@ -42,11 +42,7 @@ AT_ONCE = 500
 def opened(
     url: str, *, write: bool = False, migrations: Sequence[str] = MIGRATIONS
 ) -> Iterator[Store]:
-    """Open a store, made or brought up to date where it is to be written.
-
-    Raises:
-        StoreError: It cannot be reached or used; of a newer schema; another program's.
-    """
+    """Open a store, create or migrate it if `write`; one that cannot be used is a StoreError."""
     backend = connect(url, write=write)
     try:
         _require_schema(backend, shown_url(url), migrations, write=write)
@@ -103,11 +99,7 @@ class Store:
     # --- sessions ------------------------------------------------------------------------
 
     def add(self, results: Results) -> bool:
-        """Keep a session, in one transaction; False where it is here already, as it is.
-
-        Raises:
-            StoreError: Also where another session of the same id is here.
-        """
+        """Keep a session; False if it is here. Another one of the same id is a StoreError."""
         content = as_bytes(results)
         digest = hashlib.sha256(content).hexdigest()
         points, latest = list(points_of_session(results)), list(latest_of(results))
@@ -209,11 +201,7 @@ class Store:
         return points
 
     def _builds(self, numbers: set[int]) -> dict[int, dict[str, str]]:
-        texts: dict[int, str] = {}
-        for part in _parts(sorted(numbers)):
-            marks = ", ".join("?" * len(part))
-            statement = f"SELECT id, fingerprint FROM mlperf_build WHERE id IN ({marks})"
-            texts |= dict(self._backend.execute(statement, part))
+        texts = self._looked_up("mlperf_build", ("id", "fingerprint"), sorted(numbers))
         with self._undamaged("a row of mlperf_build"):
             return {number: _BUILD.check(parse_json(text)) for number, text in texts.items()}
 
@@ -266,26 +254,28 @@ class Store:
         self, table: str, columns: Sequence[str], rows: Mapping[str, Sequence[Any]]
     ) -> dict[str, int]:
         """Return the number of each key of a table, with the rows added that it lacks."""
-        numbers = self._looked_up(table, columns[0], list(rows))
+        numbers = self._looked_up(table, (columns[0], "id"), list(rows))
         missing = [row for key, row in rows.items() if key not in numbers]
         if missing:
             marks = ", ".join("?" * len(columns))
             self._backend.many(
                 f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", missing
             )
-            numbers |= self._looked_up(table, columns[0], [row[0] for row in missing])
+            numbers |= self._looked_up(table, (columns[0], "id"), [row[0] for row in missing])
         return numbers
 
-    def _looked_up(self, table: str, column: str, keys: Sequence[str]) -> dict[str, int]:
-        numbers: dict[str, int] = {}
-        for part in _parts(keys):
+    def _looked_up(
+        self, table: str, columns: tuple[str, str], keys: Sequence[Key]
+    ) -> dict[Key, Any]:
+        """Return what the second column has where the first has one of these keys."""
+        key, value = columns
+        values: dict[Key, Any] = {}
+        for begin in range(0, len(keys), AT_ONCE):
+            part = keys[begin : begin + AT_ONCE]
             marks = ", ".join("?" * len(part))
-            numbers |= dict(
-                self._backend.execute(
-                    f"SELECT {column}, id FROM {table} WHERE {column} IN ({marks})", part
-                )
-            )
-        return numbers
+            statement = f"SELECT {key}, {value} FROM {table} WHERE {key} IN ({marks})"
+            values |= dict(self._backend.execute(statement, part))
+        return values
 
     def _add_latest(self, verdicts: Sequence[LatestVerdict]) -> None:
         self._backend.many(
@@ -305,8 +295,3 @@ _POINT_TYPES = frozenset(
 
 def _written(value: CaseSeries | LatestVerdict) -> str:
     return TypeAdapter(type(value)).dump_json(value).decode()
-
-
-def _parts(keys: Sequence[Key]) -> Iterator[Sequence[Key]]:
-    for begin in range(0, len(keys), AT_ONCE):
-        yield keys[begin : begin + AT_ONCE]

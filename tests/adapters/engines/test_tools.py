@@ -12,6 +12,7 @@ import pytest
 
 from pytest_mlperf.adapters.engines.llm.generation import TextOptions, TokenPrompts, packed
 from pytest_mlperf.adapters.engines.llm.tools import (
+    DEEPEST,
     FORMATS,
     HERMES,
     TAGGED,
@@ -168,6 +169,17 @@ def test_a_call_that_cannot_be_read_is_a_wrong_one_where_any_or_none_is_right() 
         assert json.loads(output)[0]["function"]["name"] in ("", "ring", "order_lamp")
         scores = FunctionCallsScorer().score([output, output], [REFERENCE, irrelevant])
         assert scores.aggregate["accuracy"] == 0
+
+
+def test_arguments_are_read_up_to_a_depth() -> None:
+    """Function and arguments are two levels: what not every reader of JSON takes is no call."""
+    names = []
+    for levels in (DEEPEST - 2, DEEPEST - 1):
+        arguments: Any = 1
+        for _ in range(levels):
+            arguments = {"a": arguments}
+        names += [call[0] for call in read(hermes("ring", **arguments), HERMES)]
+    assert names == ["ring", ""]
 
 
 def test_the_bytes_are_those_from_a_server_that_has_read_the_same_calls() -> None:

@@ -8,8 +8,8 @@ from statistics import stdev
 
 import pytest
 
-from pytest_mlperf.judge._mean_change import FEWEST_GROUPS, LEAST_SEEN, clustered, error_of
 from pytest_mlperf.judge.inputs import Leverage
+from pytest_mlperf.judge.mean_change import FEWEST_GROUPS, LEAST_SEEN, clustered, error_of
 from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_a import Paired, ScorePairs, judge_pairs
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mlperf.judge._mean_change import BINS, low_of_rare, merged, usual_loss
+from pytest_mlperf.judge.mean_change import BINS, low_of_rare, merged, usual_loss
 from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_a import (
     FIRST_LOOK,

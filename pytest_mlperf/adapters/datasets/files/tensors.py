@@ -50,11 +50,7 @@ class TensorUnpickler(pickle.Unpickler):
 
 
 def read_tensor(file: Path) -> NDArray[np.int64]:
-    """Return the numbers of a tensor of one dimension, int64.
-
-    Raises:
-        RunError: It is none, or the file is damaged.
-    """
+    """Return the int64 numbers of a tensor of one dimension; any other file is a RunError."""
     import numpy as np
 
     try:

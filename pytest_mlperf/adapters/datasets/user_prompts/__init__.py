@@ -278,11 +278,7 @@ class UserPromptsDataset(PromptDataset):
         return None if self._lengths is None else self._lengths[self._checked(index)]
 
     def arrival_s(self, index: int) -> float:
-        """Return when a request of a trace came, seconds on the trace's clock.
-
-        Raises:
-            RunError: It is no trace.
-        """
+        """Return when a request came, seconds on the trace's clock; RunError without a trace."""
         if not self._requests:
             raise RunError(
                 "dataset",

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from pytest_mlperf import Dataset, SuiteError
 from pytest_mlperf.adapters.conventions import json_in
-from pytest_mlperf.adapters.engines import broken, is_deep, one_of, refused_sample, require_module
+from pytest_mlperf.adapters.engines import broken, one_of, refused_sample, require_module
 from pytest_mlperf.adapters.engines.llm.generation import packed
-from pytest_mlperf.extension import Rule, text_of
+from pytest_mlperf.extension import Rule, is_deeper, text_of
 
 HERMES, TAGGED = "hermes", "qwen3_coder"
 FORMATS = (HERMES, TAGGED)
@@ -234,7 +234,7 @@ def _logged(name: str, arguments: Any, written: str) -> str:
     """Return a call as JSON; arguments that JSON has no words for, or too many levels, are none."""
     for function in ({"name": name, "arguments": arguments}, {"name": "", "arguments": written}):
         with contextlib.suppress(TypeError, ValueError, RecursionError):
-            if not is_deep(function, DEEPEST):
+            if not is_deeper(function, DEEPEST - 1):
                 return json.dumps({"type": "function", "function": function}, allow_nan=False)
     raise AssertionError("text is JSON")
 

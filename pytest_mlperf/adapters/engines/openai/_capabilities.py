@@ -64,11 +64,7 @@ async def served_name(client: Client, model: str | None) -> str:
 
 
 async def names_of(client: Client, asked: str, others: Sequence[str]) -> tuple[str, ...]:
-    """Return the names under which the model that is asked for may answer, that one first.
-
-    Args:
-        others: Names that the suite adds.
-    """
+    """Return the names under which the model may answer: the one asked for, then the suite's."""
     listed = _names(await _page(client, "/v1/models")).items()
     alike = [name for id_, more in listed if asked in (id_, *more) for name in (id_, *more)]
     return tuple(dict.fromkeys((asked, *others, *alike)))

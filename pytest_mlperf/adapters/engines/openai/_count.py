@@ -27,11 +27,7 @@ class ReferenceCount:
     """Counts answers; slow, so that nothing is counted while anything is timed."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """Look once at what the template writes around an empty answer.
-
-        Args:
-            tokenizer: Of transformers.
-        """
+        """Look once at what the template of a tokenizer writes around an empty answer."""
         self._tokenizer = tokenizer
         self._frame: int | None = None
         if getattr(tokenizer, "chat_template", None):

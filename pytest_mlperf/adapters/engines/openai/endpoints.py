@@ -483,11 +483,7 @@ def _environment() -> dict[str, str]:
 
 
 def _version(client: Sequence[str]) -> tuple[str, str | None]:
-    """Ask a Python which version of the client it has, and of which commit.
-
-    Raises:
-        EnvironmentFault: It has none, or does not start.
-    """
+    """Ask a Python for version and commit of its client; EnvironmentFault if it has none."""
     if not client:
         raise EnvironmentFault(
             "engine endpoints needs a Python that has MLCommons' client: set python or command of "

@@ -70,11 +70,7 @@ def source(language: str, code: str, test: str, entry_point: str) -> str:
 
 
 def toolchain(language: str) -> Toolchain:
-    """Return how to run a language, with the programs that PATH names.
-
-    Raises:
-        MissingError: A program or library is not here.
-    """
+    """Return how to run a language with programs of PATH; what is not here is a MissingError."""
     return TOOLCHAINS[language]()
 
 

@@ -60,11 +60,7 @@ _NUMBER, _ARCHITECTURE, _ARGUMENT = 0, 4, 16
 
 
 def program(machine: str) -> bytes | None:
-    """Return the filter as an array of `struct sock_filter`, or None for an unknown machine.
-
-    Args:
-        machine: As os.uname names it.
-    """
+    """Return the filter as `struct sock_filter`s for a machine of os.uname; None: unknown."""
     if machine not in ARCHITECTURES:
         return None
     column = list(ARCHITECTURES).index(machine)
