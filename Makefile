@@ -173,13 +173,13 @@ precisions: $(READY)
 	    --mlperf-report html=build/precisions.html --mlperf-report markdown=build/precisions.md
 
 energy: $(READY)
-	$(BIN)/python tools/energy.py
+	$(BIN)/python research/energy.py
 
 decisions: $(READY)
-	$(BIN)/python tools/decisions.py
+	$(BIN)/python research/decisions.py
 
 decisions-full: $(READY)
-	$(BIN)/python tools/decisions.py --full
+	$(BIN)/python research/decisions.py --full
 
 engines: $(READY)
 	$(BIN)/python tools/engines.py
@@ -191,7 +191,7 @@ duplicates: $(READY)
 	$(BIN)/python tools/duplicates.py
 
 searches: $(READY)
-	$(BIN)/python tools/searches.py
+	$(BIN)/python research/searches.py
 
 gpu: $(READY)
 	$(BIN)/python -m benchmarks.gpu
@@ -201,27 +201,27 @@ gpu-bundle: $(READY)
 
 train: $(READY)
 	$(INSTALL) -e '.[train,vision,diffusion,speech]'
-	$(BIN)/python tools/train_tiny_resnet50.py
-	$(BIN)/python tools/train_tiny_llama2.py
-	$(BIN)/python tools/shrink_tiny_llama2.py
-	$(BIN)/python tools/train_tiny_bert.py
-	$(BIN)/python tools/train_tiny_dlrm.py
-	$(BIN)/python tools/train_tiny_dlrm_v3.py
-	$(BIN)/python tools/train_tiny_rgat.py
-	$(BIN)/python tools/train_tiny_retinanet.py
-	$(BIN)/python tools/train_tiny_yolo.py
-	$(BIN)/python tools/train_tiny_3d_unet.py
-	$(BIN)/python tools/train_tiny_sdxl.py
-	$(BIN)/python tools/train_tiny_wan.py
-	$(BIN)/python tools/train_tiny_mixtral.py
-	$(BIN)/python tools/train_tiny_gptj.py
-	$(BIN)/python tools/train_tiny_whisper.py
-	$(BIN)/python tools/train_tiny_qwen3_vl.py
-	$(BIN)/python tools/train_tiny_qwen3_6.py
-	$(BIN)/python tools/train_tiny_llama3_8b.py
-	$(BIN)/python tools/train_tiny_llama3_405b.py
-	$(BIN)/python tools/train_tiny_deepseek.py
-	$(BIN)/python tools/train_tiny_gpt_oss.py
+	$(BIN)/python twins/train_tiny_resnet50.py
+	$(BIN)/python twins/train_tiny_llama2.py
+	$(BIN)/python twins/shrink_tiny_llama2.py
+	$(BIN)/python twins/train_tiny_bert.py
+	$(BIN)/python twins/train_tiny_dlrm.py
+	$(BIN)/python twins/train_tiny_dlrm_v3.py
+	$(BIN)/python twins/train_tiny_rgat.py
+	$(BIN)/python twins/train_tiny_retinanet.py
+	$(BIN)/python twins/train_tiny_yolo.py
+	$(BIN)/python twins/train_tiny_3d_unet.py
+	$(BIN)/python twins/train_tiny_sdxl.py
+	$(BIN)/python twins/train_tiny_wan.py
+	$(BIN)/python twins/train_tiny_mixtral.py
+	$(BIN)/python twins/train_tiny_gptj.py
+	$(BIN)/python twins/train_tiny_whisper.py
+	$(BIN)/python twins/train_tiny_qwen3_vl.py
+	$(BIN)/python twins/train_tiny_qwen3_6.py
+	$(BIN)/python twins/train_tiny_llama3_8b.py
+	$(BIN)/python twins/train_tiny_llama3_405b.py
+	$(BIN)/python twins/train_tiny_deepseek.py
+	$(BIN)/python twins/train_tiny_gpt_oss.py
 
 schemas: $(READY)
 	$(BIN)/pytest-mlperf schema --write

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import tiers
+from tests.sources import ROOT
 
 # Eight processes share two cores: a thread of OpenMP that waits must not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -41,6 +44,18 @@ def _no_bytecode_of_what_tests_write() -> None:
 def _leases_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test waits for somebody who measures on this machine, or for another worker's test."""
     os.environ["PYTEST_MLPERF_LEASES"] = str(tmp_path_factory.mktemp("leases"))
+
+
+@pytest.fixture(scope="module")
+def lib() -> Iterator[Callable[[str], Any]]:
+    """Import a script of tools/, research/ or twins/, or a part of one, by its name."""
+    folders = [str(ROOT / name) for name in ("tools", "research", "twins")]
+    sys.path[:0] = folders
+    try:
+        yield importlib.import_module
+    finally:
+        for folder in folders:
+            sys.path.remove(folder)
 
 
 LEAN = "-p no:hypothesispytest -p no:anyio -o mlperf_wait_idle=0"

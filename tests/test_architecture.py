@@ -174,7 +174,8 @@ def test_the_kernel_imports_no_adapter() -> None:
         if not is_inside(name, "adapters") and "pytest_mlperf.adapters" in path.read_text("utf-8")
     }
 
-    assert imported == named == set()
+    assert imported == set()
+    assert named == set()
 
 
 MOST_NAMES = 45

@@ -22,8 +22,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from damage_weights import damage
-
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path(".mlperf") / "demo"
 TINY = Path("suites") / "tiny"
@@ -138,6 +136,9 @@ def in_words(title: str, words: Mapping[str, tuple[str, str]], *, undecided: boo
 
 def write_damaged() -> None:
     """Write a suite that is the tiny Llama's own, with a damaged copy of its weights."""
+    sys.path.append(str(ROOT / "twins"))
+    from damage_weights import damage
+
     damage(ROOT / TINY / "llama2-70b" / "model", ROOT / DAMAGED.parent / "model")
     text = (ROOT / SUITES[1]).read_text("utf-8")
     for path, elsewhere in (

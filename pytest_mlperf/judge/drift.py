@@ -2,7 +2,7 @@
 
 A session is one value, so what sessions differ by is part of the noise and not of the evidence.
 Ranks bear any distribution: one outlier session moves a rank sum by one rank's worth, and heavy
-tails move nothing. `tools/drift.py` measures how often this errs, with this very code.
+tails move nothing. `research/drift.py` measures how often this errs, with this very code.
 """
 
 from __future__ import annotations

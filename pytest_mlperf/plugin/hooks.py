@@ -94,10 +94,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    if not late_session(pyfuncitem.config) or late("carry").PLANNED not in pyfuncitem.stash:
+    if not late_session(pyfuncitem.config) or late("report_json").PLANNED not in pyfuncitem.stash:
         return None
     judge: Any = pyfuncitem.funcargs["mlperf"]
-    judge.judge(pyfuncitem.stash[late("carry").PLANNED], "performance").check()
+    judge.judge(pyfuncitem.stash[late("report_json").PLANNED], "performance").check()
     return True
 
 
@@ -136,7 +136,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if late_session(item.config) and call.when == "call":
-        late("carry").attach(item, report, call.excinfo and call.excinfo.value)
+        late("report_json").attach(item, report, call.excinfo and call.excinfo.value)
     return report
 
 
@@ -146,7 +146,7 @@ def pytest_report_teststatus(
 ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
     if not hasattr(report, "mlperf") or hasattr(report, "wasxfail"):
         return None
-    status: tuple[str, str, tuple[str, dict[str, bool]]] = late("carry").status(report)
+    status: tuple[str, str, tuple[str, dict[str, bool]]] = late("report_json").status(report)
     return status
 
 

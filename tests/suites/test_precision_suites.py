@@ -50,7 +50,7 @@ def cases(name: str) -> list[Planned]:
 
 
 QUICK = {("resnet50", "fp16"), ("resnet50", "int8")}
-"""Entries that run in every `make test`; tests/tools/test_quantize_onnx.py has a file of int4."""
+"""Entries that run in every `make test`; tests/twins/test_quantize_onnx.py has a file of int4."""
 
 
 def marks(name: str, precision: str) -> list[pytest.MarkDecorator]:

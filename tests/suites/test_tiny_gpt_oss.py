@@ -93,7 +93,7 @@ def test_rounding_to_mxfp4_is_that_of_transformers(monkeypatch: pytest.MonkeyPat
     torch = pytest.importorskip("torch")
     convert = pytest.importorskip("transformers.integrations.mxfp4").convert_moe_packed_tensors
     pytest.importorskip("rouge_score")
-    monkeypatch.syspath_prepend(str(TINY.parents[1] / "tools"))
+    monkeypatch.syspath_prepend(str(TINY.parents[1] / "twins"))
     tool = load_tool("train_tiny_gpt_oss")
     weights = torch.randn(3, 64, 96, generator=torch.Generator().manual_seed(1))
 

@@ -28,7 +28,7 @@ def calls(monkeypatch_module: pytest.MonkeyPatch) -> Any:
 @pytest.fixture(scope="module")
 def monkeypatch_module() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(TINY.parents[1] / "tools"))
+        patch.syspath_prepend(str(TINY.parents[1] / "twins"))
         yield patch
 
 

@@ -166,7 +166,7 @@ class Twin:
 
 def load_tool(name: str) -> Any:
     """Return a module of the folder tools."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, ROOT / "twins" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,7 +1,7 @@
 """Judge images of coloured digits: the tiny twin's stand-in for CLIP and for Inception.
 
 A small convolutional network sees which digit an image shows, and in which colour. It was trained
-by tools/train_tiny_sdxl.py, on real images. The suite names the classes below as its scorer's
+by twins/train_tiny_sdxl.py, on real images. The suite names the classes below as its scorer's
 `clip` and `inception`: the scorer's metrics keep their names, but neither is CLIP's nor
 Inception's.
 """
@@ -132,7 +132,7 @@ def load_judge(device: str) -> Any:
     if not WEIGHTS.is_file():
         raise UnavailableError(
             f"{WEIGHTS}: the weights of the network that judges images are not here; get the file "
-            "from this project again, or run tools/train_tiny_sdxl.py"
+            "from this project again, or run twins/train_tiny_sdxl.py"
         )
     judge = make_judge()
     judge.load_state_dict(load_file(WEIGHTS))

@@ -1,7 +1,7 @@
 """Judge videos of moving digits: the tiny twin's own score, which is not VBench's.
 
 A small convolutional network sees which digit a video shows, in which colour, and where it moves.
-It was trained by tools/train_tiny_wan.py, on drawn videos.
+It was trained by twins/train_tiny_wan.py, on drawn videos.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class MovingDigits:
         if not WEIGHTS.is_file():
             raise UnavailableError(
                 f"{WEIGHTS}: the weights of the network that judges videos are not here; get the "
-                "file from this project again, or run tools/train_tiny_wan.py"
+                "file from this project again, or run twins/train_tiny_wan.py"
             )
         self._judge = make_judge()
         self._judge.load_state_dict(load_file(WEIGHTS))
