@@ -122,7 +122,7 @@ fleet: $(READY)
 # MLPERF_INFERENCE: a checkout of mlcommons/inference, whose checkers judge exported trees.
 mlcommons: $(READY)
 	@test -n "$$MLPERF_INFERENCE" || { echo "make mlcommons: set MLPERF_INFERENCE to a checkout of mlcommons/inference" >&2; exit 1; }
-	$(PYTEST) tests/cli/test_submission.py
+	$(PYTEST) tests/addons/official/test_submission.py
 
 # Debian's package chromium draws them.
 pictures: $(READY)

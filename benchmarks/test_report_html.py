@@ -16,8 +16,8 @@ from benchmarks.test_collection import cpu_seconds
 from pytest_mlperf.core.baseline import Baseline, Record
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.stores.results import write_results
-from tests.reports.html.browser import started
-from tests.reports.html.made import many
+from tests.addons.html.browser import started
+from tests.addons.html.made import many
 
 CASES, POINTS = 1_000, 200
 

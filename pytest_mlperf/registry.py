@@ -6,10 +6,11 @@ import importlib
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pytest_mlperf.core.declaration import declaration_of
-from pytest_mlperf.core.errors import EnvironmentFault, SuiteError
+from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, text_of
 from pytest_mlperf.core.imports import not_imported
 from pytest_mlperf.core.removed import find_removed
 from pytest_mlperf.core.untrusted_text import nearest
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 Group = Literal["engines", "datasets", "scorers", "builders"]
 """What a suite can `use`."""
+
+AnyGroup = Group | Literal["calibration", "commands", "formats"]
+
+Declared = TypeVar("Declared")
 
 ALIASES = {
     "engines.null:": "builtin.null:",
@@ -36,11 +41,35 @@ points of others hold names of both. The first that fits counts."""
 
 
 @cache
-def registered(group: Group | Literal["calibration"]) -> dict[str, EntryPoint]:
+def registered(group: AnyGroup) -> dict[str, EntryPoint]:
     """Return every registered extension of a group, built-in and third party alike."""
     from importlib.metadata import entry_points  # a fifth of a worker's start, which asks for none
 
     return {entry.name: entry for entry in entry_points(group=f"pytest_mlperf.{group}")}
+
+
+def declared(
+    group: Literal["commands", "formats"],
+    kind: type[Declared],
+    broken: Callable[[str, str], Declared],
+) -> dict[str, Declared]:
+    """Return what add-ons declare in a group, by name.
+
+    Args:
+        kind: The class of a declaration.
+        broken: Takes why a declaration cannot be loaded, and its module; returns what stands for
+            it, as one add-on that is broken must not end a session.
+    """
+    declarations = {}
+    for name, entry in registered(group).items():
+        try:
+            value = resolve(entry.value)
+            if not isinstance(value, kind):
+                raise TypeError(f"it is no {kind.__name__}")
+        except Exception as error:
+            value = broken(text_of(error), entry.module)
+        declarations[name] = value
+    return declarations
 
 
 def current(target: str) -> str:
@@ -53,7 +82,7 @@ def current(target: str) -> str:
     return target
 
 
-def target(group: Group | Literal["calibration"], use: str) -> str:
+def target(group: AnyGroup, use: str) -> str:
     """Return "package.module:name" for what a suite calls `use`; imports nothing."""
     installed = registered(group)
     if use in installed:
@@ -98,6 +127,21 @@ def class_attribute(group: Group, use: str, name: str) -> Any:
     """Return a class attribute of a registered extension; None without it, or of own code."""
     entry = registered(group).get(use)
     return getattr(resolve(entry.value), name, None) if entry else None
+
+
+def first_suites() -> dict[str, tuple[str, str]]:
+    """Return the first suite of each engine that has one, and what is to be edited in it."""
+    suites = {}
+    for name, entry in sorted(registered("engines").items(), key=lambda one: one[0]):
+        try:
+            engine = resolve(entry.value)
+            if edits := vars(engine).get("first_suite"):  # its own, not that of its base
+                home = importlib.import_module(engine.__module__).__package__ or ""
+                text = files(home).joinpath("first_suite.toml").read_text("utf-8")
+                suites[name] = text, str(edits)
+        except Exception:  # noqa: S112 - one engine that is broken takes no other's suite away
+            continue
+    return suites
 
 
 def resolve(name: str) -> Any:

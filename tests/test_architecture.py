@@ -24,15 +24,15 @@ FLOORS = (
     {"reports"},  # what people and programs read of a session, and of what lies beside it
     {"builtin", "cli", "plugin", "testing"},  # what people call, and what the registry loads
     {"extension"},  # the public names; each imports one of those below
-    {"adapters"},
+    {"adapters", "addons"},
     {"__main__"},
 )
 """A folder or module of the package's root imports itself and what lies on lower floors."""
 
 ONLY = {
     "httptools": {"adapters.connections"},
-    "jinja2": {"reports.html"},
-    "vl_convert": {"reports.html"},
+    "jinja2": {"addons.html"},
+    "vl_convert": {"addons.html"},
     "mlperf_loadgen": {"run.worker"},
     "pynvml": {"hardware._nvml"},
     "onnxruntime": {"adapters.engines.onnxruntime"},
@@ -159,23 +159,66 @@ def test_adapters_never_import_each_other() -> None:
     } == set()
 
 
-def test_the_kernel_imports_no_adapter() -> None:
+MOST_KERNEL_NAMES = 281
+"""Names of the kernel that add-ons may use; the number only falls."""
+
+INTERFACE = PACKAGE / "addons" / "interface.toml"
+
+
+def wall_of(name: str) -> str:
+    """Return what a module is a part of: the kernel (""), the adapters, or an add-on."""
+    if is_inside(name, "addons"):
+        return ".".join(name.split(".")[:2])
+    return "adapters" if is_inside(name, "adapters") else ""
+
+
+def test_the_kernel_imports_no_adapter_and_no_add_on() -> None:
     """It reaches them by entry points: it neither imports nor names one of their modules."""
     imported = {
         (name, other)
         for name in INSIDE
-        if not is_inside(name, "adapters")
+        if not wall_of(name)
         for other in graph()[name]
-        if is_inside(other, "adapters")
+        if wall_of(other)
     }
     named = {
         name
         for name, path in MODULES.items()
-        if not is_inside(name, "adapters") and "pytest_mlperf.adapters" in path.read_text("utf-8")
+        if not wall_of(name)
+        and re.search(r"pytest_mlperf\.(adapters|addons)\b", path.read_text("utf-8"))
     }
 
     assert imported == set()
     assert named == set()
+
+
+def test_add_ons_use_the_interface_of_the_kernel_and_no_other_add_on() -> None:
+    """interface.toml lists it, and only shrinks: what is listed there may not change lightly."""
+    names: dict[str, set[str]] = {}
+    others = set()
+    for name, path in MODULES.items():
+        if not is_inside(name, "addons"):
+            continue
+        for node in ast.walk(parsed(path)):
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            module = str(node.module)
+            if not is_inside(module, "pytest_mlperf"):
+                continue
+            for alias in node.names:
+                below = f"{module}.{alias.name}".removeprefix("pytest_mlperf.")
+                wall = wall_of(below if below in MODULES else module.removeprefix("pytest_mlperf."))
+                if not wall:
+                    names.setdefault(module, set()).add(alias.name)
+                elif wall not in (wall_of(name), "addons"):
+                    others.add((name, module))
+    listed = tomllib.loads(INTERFACE.read_text("utf-8"))["names"]
+
+    assert others == set()
+    assert {module: sorted(of) for module, of in names.items()} == listed
+    private = re.compile(r"\._(?!_)")
+    assert [m for m, of in listed.items() for n in of if private.search(f"{m}.{n}")] == []
+    assert sum(map(len, listed.values())) <= MOST_KERNEL_NAMES
 
 
 MOST_NAMES = 45

@@ -25,6 +25,7 @@ STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn
 """The audit events of https://docs.python.org/3/library/audit_events.html that start a process."""
 
 STARTING_FIXTURES = (
+    ("tests/addons/", "sessions"),
     ("tests/cli/", "sessions"),
     ("tests/plugin/", "project"),
     ("tests/plugin/", "pytester"),
@@ -36,7 +37,8 @@ STARTING_FIXTURES = (
 HEAVY = re.compile(
     r"^(import|from) (torch|transformers|diffusers)\b"
     r"|importorskip\(\"(torch|transformers|diffusers)\""
-    r"|^from tests\.(engines\.(torch|vllm\.tiny)|scorers\.(clip|inception)_made_here)\b"
+    r"|^from tests\.adapters\.engines\.(torch|vllm\.tiny)\b"
+    r"|^from tests\.adapters\.scorers\.(clip|inception)_made_here\b"
     r"|pytest\.mark\.torch\b",
     re.MULTILINE,
 )

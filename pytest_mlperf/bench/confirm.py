@@ -15,7 +15,6 @@ from pytest_mlperf.bench.earlier import ENGINE, EarlierSide, deciding, earlier_s
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Show, Unjudgeable
 from pytest_mlperf.core.baseline import Record, changed_keys, unknown_facts
-from pytest_mlperf.core.bisection import RelativeSpeed
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
@@ -35,7 +34,7 @@ from pytest_mlperf.core.verdict import (
     worst,
 )
 from pytest_mlperf.judge.inputs import DAYS, Direction
-from pytest_mlperf.judge.ratio import Ratio, judge_drop
+from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed, judge_drop
 from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.run.builds import LABEL, Build, baseline_build

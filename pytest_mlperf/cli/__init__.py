@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from pytest_mlperf import __version__
-from pytest_mlperf.cli.commands import COMMANDS, module_of
+from pytest_mlperf.cli.commands import commands
 
 DESCRIPTION = """\
 What stands around the tests: pytest itself measures and judges (pytest suites),
@@ -42,7 +42,10 @@ class CommandParser(argparse.ArgumentParser):
         A description is printed as it stands, so it is at most 80 columns wide.
         """
         if self.module:
-            command = import_module(self.module)
+            try:
+                command = import_module(self.module)
+            except ImportError as error:
+                self.exit(3, f"{self.prog}: {self.module} cannot be imported: {error}\n")
             description, heading, examples = command.HELP.partition("examples:\n")
             self.description = description.removesuffix("\n\n")
             self.epilog = f"{heading}{examples}".removesuffix("\n")
@@ -66,19 +69,21 @@ def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, CommandParser]
     )
     # With a short form too, the column of options is wide enough for the names of all commands.
     parser.add_argument("-V", "--version", action="version", version=f"pytest-mlperf {__version__}")
-    commands = parser.add_subparsers(
+    parsers = parser.add_subparsers(
         dest="command",
         required=True,
         metavar="COMMAND",
         title="commands",
         parser_class=CommandParser,
     )
-    for name, summary in COMMANDS.items():
-        command = commands.add_parser(
+    for name, command in commands().items():
+        # argparse formats help with %.
+        summary = command.summary.replace("%", "%%")
+        added = parsers.add_parser(
             name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        command.module = module_of(name)
-    return parser, commands.choices
+        added.module = command.module
+    return parser, parsers.choices
 
 
 def _removed(words: Sequence[str]) -> str:

@@ -15,15 +15,11 @@ from pytest_mlperf.cli.output import show
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.stores import atomic
 
-ENGINES = ("null", "onnxruntime", "torch", "openai", "vllm", "tensorrt_llm")
-"""Those that have a first suite; that of the first one runs as it stands, anywhere."""
+FIRST = "null"
+"""The engine whose first suite runs as it stands, anywhere."""
 
-TO_SET = {
-    "openai": "url, name, accelerator; start the server",
-    "vllm": "model, accelerator",
-    "tensorrt_llm": "model, accelerator",
-}
-"""What is to be edited of those whose data is made up."""
+MADE_UP = re.compile(r'^use = "prompts"\nsamples = ', re.MULTILINE)
+"""In a first suite over prompts that are made up."""
 
 ACCURACY = """\
 [workload.scorer]                                  # answers may vary: use = "rouge"
@@ -65,19 +61,20 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
+    engines = list(registry.first_suites())
     parser.add_argument("folder", nargs="?", type=Path, default=Path(), help="default: here")
     parser.add_argument(
         "--engine",
-        choices=list(ENGINES),
-        default=ENGINES[0],
+        choices=engines,
+        default=FIRST,
         metavar="ENGINE",
-        help=f"what the suite runs: {', '.join(ENGINES)} (default: null)",
+        help=f"what the suite runs: {', '.join(engines)} (default: {FIRST})",
     )
     parser.add_argument(
         "--accuracy",
         type=Path,
         metavar="FILE",
-        help=f"prompts with references, JSONL (engines {', '.join(TO_SET)})",
+        help="prompts with references, JSONL (engines whose first suite has made-up prompts)",
     )
 
 
@@ -85,30 +82,28 @@ def run(parsed: argparse.Namespace) -> int:
     """Write the files, none of which may exist."""
     folder: Path = parsed.folder
     suites = folder / "suites"
-    names = {
-        suites / "demo.mlperf.toml": f"{parsed.engine}.toml",
-        folder / "baselines" / "README.md": "baselines.md",
-    }
-    for path in names:
+    suite, readme = suites / "demo.mlperf.toml", folder / "baselines" / "README.md"
+    for path in (suite, readme):
         if os.path.lexists(path):
             raise MlperfError(
                 f"{path} exists; nothing was written. Another place: pytest-mlperf init FOLDER"
             )
-    templates = files("pytest_mlperf.cli") / "templates"
-    texts = {path: (templates / name).read_text("utf-8") for path, name in names.items()}
+    text, edits = registry.first_suites()[parsed.engine]
     if parsed.accuracy:
-        suite = suites / "demo.mlperf.toml"
-        texts[suite] = _scored(texts[suite], parsed.engine, parsed.accuracy, suites)
+        text = _scored(text, parsed.engine, parsed.accuracy, suites)
+    template = files("pytest_mlperf.cli").joinpath("templates/baselines.md")
+    texts = {suite: text, readme: template.read_text("utf-8")}
     _write_all(texts)
-    show(f"wrote {path}" for path in names)
-    show(_next_steps(suites, parsed.engine))
+    show(f"wrote {path}" for path in texts)
+    show(_next_steps(suites, "" if parsed.engine == FIRST else edits))
     return 0
 
 
 def _scored(text: str, engine: str, prompts: Path, suites: Path) -> str:
     """Return a suite that times and scores prompts of the user's own, if they have references."""
-    if engine not in TO_SET:
-        raise MlperfError(f"--accuracy needs --engine {', '.join(TO_SET)}, not {engine}")
+    if not MADE_UP.search(text):
+        having = [name for name, (one, _) in registry.first_suites().items() if MADE_UP.search(one)]
+        raise MlperfError(f"--accuracy needs --engine {', '.join(having)}, not {engine}")
     try:
         prompts_dataset = registry.resolve(registry.target("datasets", "prompts"))
         prompts_dataset(path=str(prompts), columns={"reference": "reference"})
@@ -122,11 +117,10 @@ def _scored(text: str, engine: str, prompts: Path, suites: Path) -> str:
     return before + table + re.sub("ignore_eos.*\n", "", after[after.index("[[engines]]") :])
 
 
-def _next_steps(suites: Path, engine: str) -> list[str]:
-    if engine != ENGINES[0]:
+def _next_steps(suites: Path, edits: str) -> list[str]:
+    if edits:
         return [
-            f"next: edit {suites}/demo.mlperf.toml    "
-            + TO_SET.get(engine, "model, data, accelerator"),
+            f"next: edit {suites}/demo.mlperf.toml    {edits}",
             f"      pytest-mlperf doctor {suites}     what is still missing",
             f"      pytest {suites}                   measure; there is no baseline yet",
         ]

@@ -11,9 +11,14 @@ from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import Results, absent
 from pytest_mlperf.reports.export.github import Links
-from pytest_mlperf.reports.formats import FORMATS, ReportedSession, make_report, require
+from pytest_mlperf.reports.formats import (
+    ReportedSession,
+    formats,
+    make_report,
+    module_of,
+    require,
+)
 from pytest_mlperf.stores.atomic import write_whole
-from pytest_mlperf.stores.database import opened, shown_url
 from pytest_mlperf.stores.foreign import read_foreign
 from pytest_mlperf.stores.results import digest_of, read_manifest, read_results
 
@@ -50,19 +55,16 @@ examples:
       open site/index.html
 """
 
-SITE = "site"
-"""The one format that is made of a store, and is a folder."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.add_argument("results", type=Path, nargs="?", help="results.json")
     parser.add_argument(
         "--format",
-        choices=sorted({*FORMATS, SITE}),
+        choices=sorted(formats()),
         default="text",
         metavar="FORMAT",
-        help=f"{', '.join([*FORMATS, SITE])} (default: text)",
+        help=f"{', '.join(formats())} (default: text)",
     )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="write here (default: print)"
@@ -94,10 +96,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Write the report; the verdicts in it do not change the exit code."""
-    if parsed.format == SITE:
-        return _site(parsed)
+    added = formats()[parsed.format]
+    if added and added.of_store:
+        return _of_store(parsed)
     if parsed.results is None:
-        raise MlperfError(f"name a results.json; only --format {SITE} is made of a store")
+        raise MlperfError("name a results.json; only --format site is made of a store")
     results = read_results(parsed.results)
     planned = read_manifest(parsed.manifest).tests if parsed.manifest else ()
     session = ReportedSession(
@@ -143,14 +146,11 @@ def _listed_files(file: Path) -> set[str]:
     return set(paths)
 
 
-def _site(parsed: argparse.Namespace) -> int:
+def _of_store(parsed: argparse.Namespace) -> int:
+    form = parsed.format
     if parsed.results or not parsed.output:
-        raise MlperfError(f"--format {SITE} takes a store and a folder: --store URL -o FOLDER")
-    require("html")
-    from pytest_mlperf.reports.html import site_cases, write_site
-
-    with opened(parsed.store) as store:
-        cases = site_cases(store.latest(), lambda metric: store.histories(metric=metric))
-    pages = write_site(cases, parsed.output, shown_url(parsed.store))
+        raise MlperfError(f"--format {form} takes a store and a folder: --store URL -o FOLDER")
+    require(form)
+    pages = module_of(form).write(parsed.store, parsed.output)
     show([f"wrote {parsed.output / 'index.html'}: {plural(pages, 'page')}"])
     return 0

@@ -175,6 +175,10 @@ class Engine:
     a builder the precisions that it loads.
     """
 
+    first_suite: ClassVar[str] = ""
+    """What is to be edited in `first_suite.toml`, which lies beside the module of the engine and
+    which `pytest-mlperf init --engine NAME` writes; "": there is none."""
+
     client: ClassVar[bool] = False
     """It works through a server, which has replicas of its own."""
 

@@ -181,3 +181,12 @@ def _weight(k: int, last: int) -> float:
 
 def _ratio(log: float) -> float:
     return math.exp(max(-_HUGE, min(log, _HUGE)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RelativeSpeed:
+    """How many times better than another commit one is, with the ends of the interval."""
+
+    ratio: float
+    low: float
+    high: float

@@ -7,16 +7,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.core.addons import Format
 from pytest_mlperf.core.causes import Siblings, causes
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.results import Absent, CaseResult, Results
 from pytest_mlperf.core.untrusted_text import clean, meant
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.registry import declared
 from pytest_mlperf.reports.export import exports, github
 from pytest_mlperf.reports.export.junit import junit
 from pytest_mlperf.reports.terminal import text
@@ -57,29 +60,55 @@ class ReportedSession:
     columns: int = 80
 
 
+def formats() -> Mapping[str, Format | None]:
+    """Return all formats by name; None: it is this package's own."""
+    of_addons = declared("formats", Format, lambda _, module: Format(module=module))
+    return {
+        **dict.fromkeys(OWN),
+        **{name: of_addons[name] for name in of_addons if name not in OWN},
+    }
+
+
+def module_of(form: str) -> Any:
+    """Return the module of an add-on's format."""
+    added = formats()[form]
+    assert added
+    try:
+        return import_module(added.module)
+    except ImportError as error:
+        raise EnvironmentFault(
+            f"format {form}: {added.module} cannot be imported: {error}"
+        ) from None
+
+
 def parse_report(words: str) -> tuple[str, Path]:
     """Return format and file of FORMAT=FILE; anything else is a ValueError."""
     form, _, file = words.partition("=")
-    if form not in FORMATS or not file:
-        like = meant(form, FORMATS) if form not in FORMATS else ""
-        formats = ", ".join(FORMATS)
-        raise ValueError(f"{words!r} is not FORMAT=FILE with one of {formats}{like}")
+    names = [name for name, added in formats().items() if added is None or not added.of_store]
+    if form not in names or not file:
+        like = meant(form, names) if form not in names else ""
+        formats_here = ", ".join(names)
+        raise ValueError(f"{words!r} is not FORMAT=FILE with one of {formats_here}{like}")
     require(form)
     return form, Path(file)
 
 
 def require(form: str) -> None:
     """Refuse a format whose libraries are not here, without importing them."""
-    if missing := [name for name in LIBRARIES.get(form, {}) if find_spec(name) is None]:
-        packages = " ".join(dict.fromkeys(LIBRARIES[form][name] for name in missing))
+    added = formats()[form]
+    libraries = added.libraries if added else LIBRARIES.get(form, {})
+    if missing := [name for name in libraries if find_spec(name) is None]:
+        packages = " ".join(dict.fromkeys(libraries[name] for name in missing))
         raise EnvironmentFault(f"a report of format {form} needs: pip install {packages}")
 
 
 def make_report(form: str, session: ReportedSession) -> str:
     """Return a report; results that hold what no run can measure are an MlperfError."""
     require(form)
+    make = OWN[form] if form in OWN else module_of(form).report
     try:
-        return FORMATS[form](session)
+        text: str = make(session)
+        return text
     except (ValueError, ArithmeticError) as error:
         raise MlperfError(f"{session.file}: {error}") from None
 
@@ -133,23 +162,14 @@ def _text(session: ReportedSession) -> str:
     return "".join(f"{clean(line)}\n" for line in lines)
 
 
-def _html(session: ReportedSession) -> str:
-    from pytest_mlperf.reports.html import page_of
-
-    return page_of(
-        session.results, session.file, session.absent, root=session.root, store=session.store
-    )
-
-
 def _benchmark(results: Results) -> str:
     commit = exports.commit_info(results)
     content = exports.document(results, machine_info=machine_info(results), commit_info=commit)
     return json.dumps(content, indent=4) + "\n"
 
 
-FORMATS: dict[str, Callable[[ReportedSession], str]] = {
+OWN: Mapping[str, Callable[[ReportedSession], str]] = {
     "text": _text,
-    "html": _html,
     "json": _of_results(as_text),
     "junit": lambda session: junit(
         session.results, session.absent, failure_message(session.results, WIDE)
@@ -165,10 +185,9 @@ FORMATS: dict[str, Callable[[ReportedSession], str]] = {
     "customBiggerIsBetter": lambda session: exports.better(session.results, Direction.HIGHER),
     "customSmallerIsBetter": lambda session: exports.better(session.results, Direction.LOWER),
 }
-"""What makes each format, by its name."""
+"""What makes each format of this package, by its name."""
 
 LIBRARIES: Mapping[str, Mapping[str, str]] = {
-    "html": {"jinja2": "'pytest-mlperf[html]'", "vl_convert": "'pytest-mlperf[html]'"},
     "pytest-benchmark": {"pytest_benchmark": "pytest-benchmark"},
 }
-"""Modules that a format needs, each with the package that has it."""
+"""Modules that a format of this package needs, each with the package that has it."""

@@ -139,7 +139,7 @@ class Build:
 
     def command(self, spec: Path) -> list[str]:
         """Return the command line of a worker."""
-        script = self.code / "pytest_mlperf" / "run" / "child" / "elsewhere.py"
+        script = self.code / "pytest_mlperf" / "run" / "child" / "environments.py"
         return [*self.python, str(script), str(spec), self.key]
 
 

@@ -14,8 +14,8 @@ from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.judge.rule_r import RuleR
+from tests.addons.history.test_history import FILE, accept, measured
 from tests.cli.lab import git
-from tests.cli.test_history import FILE, accept, measured
 from tests.reports.verdicts import CASE, metric
 
 pytestmark = pytest.mark.process

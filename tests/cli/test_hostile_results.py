@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pytest_mlperf.cli import main
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.reports.formats import FORMATS
+from pytest_mlperf.reports.formats import formats
 from pytest_mlperf.stores.results import read_results, write_results
 from tests.cli.text import Say, differing
 from tests.reports import verdicts
@@ -45,7 +45,7 @@ VALUES: st.SearchStrategy[object] = st.sampled_from(
 COMMANDS = (
     ("update", "r.json"),
     ("update", "r.json", "--no-runs", "--write", "--reason", "because"),
-    *(("report", "r.json", "--format", form) for form in FORMATS),
+    *(("report", "r.json", "--format", form) for form in formats()),
     ("merge", "r.json", "-o", "merged.json", "--junit", "merged.xml"),
     ("merge", "r.json", "good.json"),
     ("explain", CASE.engine, "--results", "r.json"),

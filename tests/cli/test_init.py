@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.adapters.datasets.user_prompts import UserPromptsDataset
-from pytest_mlperf.cli.init import ENGINES
+from pytest_mlperf.registry import first_suites
 from pytest_mlperf.suite.plan import plan_suite
 from pytest_mlperf.suite.resolve import dataset_of
 from tests.cli.text import Say
@@ -47,7 +47,7 @@ def test_every_engine_has_a_first_suite_that_marks_what_to_edit(here: Path, say:
         "vllm": ["my-llm-Concurrency-vllm-bf16-H200"],
         "tensorrt_llm": ["my-llm-Concurrency-tensorrt_llm-bf16-H200"],
     }
-    assert set(expected) == set(ENGINES)
+    assert set(expected) == set(first_suites())
     said = {engine: say.ends(0, "init", engine, "--engine", engine) for engine in expected}
     for engine, cases in expected.items():
         suite = here / engine / "suites" / "demo.mlperf.toml"
@@ -145,4 +145,4 @@ def test_prompts_that_cannot_be_scored_are_refused_before_anything_is_written(
         assert tree(here) == {"p.jsonl"}
     assert needs in say.ends(2, "init", "--engine", "openai", "--accuracy", "gone.jsonl")
     shown = say.ends(2, "init", "--engine", "torch", "--accuracy", "p.jsonl")
-    assert "--accuracy needs --engine openai, vllm, tensorrt_llm, not torch" in shown
+    assert "--accuracy needs --engine openai, tensorrt_llm, vllm, not torch" in shown

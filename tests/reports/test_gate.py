@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from pytest_mlperf.addons.html._cases import shown
+from pytest_mlperf.addons.html.model import RunFiles, grouped
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Gate, GateState
 from pytest_mlperf.reports.export import exports, github
 from pytest_mlperf.reports.export.exports import entry
 from pytest_mlperf.reports.export.github import commands
 from pytest_mlperf.reports.export.junit import junit
-from pytest_mlperf.reports.html._cases import shown
-from pytest_mlperf.reports.html.model import RunFiles, grouped
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.explanation import evidence
 from tests.reports import verdicts

@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_mlperf.addons.html._page import render
+from pytest_mlperf.addons.html.model import RunFiles
 from pytest_mlperf.cli.explain import choose
 from pytest_mlperf.core.results import Absent, CaseResult, Results
 from pytest_mlperf.core.untrusted_text import BROKEN, encodable, every_text, visible
@@ -20,8 +22,6 @@ from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.export import exports, github, junit
 from pytest_mlperf.reports.export import junit as properties
 from pytest_mlperf.reports.export.github import commands
-from pytest_mlperf.reports.html import render
-from pytest_mlperf.reports.html.model import RunFiles
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.results import read_results, write_results

@@ -1,4 +1,4 @@
-"""research/energy.py: what is stated of an energy holds for every simulated board that is judged."""
+"""research/energy.py: a stated energy holds for every simulated board that is judged."""
 
 from __future__ import annotations
 

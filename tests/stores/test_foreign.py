@@ -60,7 +60,13 @@ BOUNDED = "bounded by the module itself, in another format"
 
 EXCEPTIONS = {
     **dict.fromkeys(
-        ("cli.submission", "hardware.specs", "rounds", "rounds.compliance", "rounds.endpoints"),
+        (
+            "addons.official.commands.submission",
+            "hardware.specs",
+            "rounds",
+            "rounds.compliance",
+            "rounds.endpoints",
+        ),
         SHIPPED,
     ),
     **dict.fromkeys(("rounds.published", "rounds.work"), SHIPPED),
@@ -72,7 +78,7 @@ EXCEPTIONS = {
             *("run.worker._pipe", "plugin.benchmark_process", "plugin.fleet.child"),
             *("plugin.fleet.reports", "plugin.fleet.shipping", "plugin.deferred"),
             *(
-                "reports.export.about",
+                "addons.official.about",
                 "adapters.engines.openai._count",
                 "adapters.engines.openai.endpoints",
             ),

@@ -1,4 +1,4 @@
-"""Start a worker in another Python: `python .../run/elsewhere.py SPEC.json`.
+"""Start a worker in another Python: `python .../run/child/environments.py SPEC.json`.
 
 Run as a script from a copy of this package, so that this Python needs only what the worker imports.
 It needs no inherited descriptor, variable or working folder, which a container would not pass on:

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.cli.limits import ResultRow, result_rows
+from pytest_mlperf.addons.official.commands.limits import ResultRow, result_rows
 from pytest_mlperf.core.numbers import rounded
 from pytest_mlperf.core.roofline import Limit, share_of_limit
 from pytest_mlperf.core.roofline.gpu import PRECISIONS, fewest_gpus, parse_gpu

@@ -274,6 +274,7 @@ class OnnxRuntimeOptions(TaskOptions):
 class OnnxRuntimeEngine(TaskEngine):
     """Answers samples as `task` says."""
 
+    first_suite: ClassVar[str] = "model, data, accelerator"
     name = "onnxruntime"
     libraries = ("onnxruntime", "onnx")
     options: ClassVar[type] = OnnxRuntimeOptions

@@ -253,6 +253,7 @@ class OpenAiEngine(Engine):
     ids, never by the pieces in which text comes.
     """
 
+    first_suite: ClassVar[str] = "url, name, accelerator; start the server"
     _client: Client
     _streams: Streams
     _traffic: Traffic

@@ -301,6 +301,7 @@ class TensorRtLlmEngine(LibraryEngine):
             (hf_quant_config.json or quantization_config): TensorRT-LLM quantises nothing.
     """
 
+    first_suite: ClassVar[str] = "model, accelerator"
     library = "TensorRT-LLM"
     libraries: ClassVar[tuple[str, ...]] = ("tensorrt_llm",)
     options: ClassVar[type[TensorRtLlmOptions]] = TensorRtLlmOptions

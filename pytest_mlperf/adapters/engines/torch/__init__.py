@@ -42,6 +42,7 @@ class TorchEngine(TokenBase):
             stored so, as gpt-oss's, expanded to its own type.
     """
 
+    first_suite: ClassVar[str] = "model, data, accelerator"
     name = "torch"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "transformers")
     optional_libraries: ClassVar[tuple[str, ...]] = ("torchao", "psutil", "compressed_tensors")

@@ -260,6 +260,7 @@ class VllmEngine(LibraryEngine):
             `quantization`.
     """
 
+    first_suite: ClassVar[str] = "model, accelerator"
     library = "vLLM"
     libraries: ClassVar[tuple[str, ...]] = ("vllm",)
     options: ClassVar[type[VllmOptions]] = VllmOptions

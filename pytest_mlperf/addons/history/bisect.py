@@ -1,0 +1,374 @@
+"""Whose fault was it? Builds between a good and a bad one, each measured in turns with the good."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pytest_mlperf.addons.history.bisection import (
+    AS_ITSELF,
+    BisectRange,
+    Mark,
+    across,
+    excluded_by_good,
+    mark_of,
+    most_comparisons,
+    search_range,
+    shared,
+    smallest_drop,
+    speed_of,
+)
+from pytest_mlperf.addons.history.bisections import BisectStore, RunPairs
+from pytest_mlperf.bench.case import CaseRuns
+from pytest_mlperf.bench.confirm import NotComparable, decided, in_turns
+from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
+from pytest_mlperf.core.errors import MlperfError, RunError
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.metrics import METRICS, point_of
+from pytest_mlperf.core.paths import placeless
+from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed
+from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.run.accuracy import Ask
+from pytest_mlperf.run.builds import baseline_build
+from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.lineage import BuildAt
+from pytest_mlperf.run.project import new_folder
+from pytest_mlperf.suite.environments import elsewhere
+from pytest_mlperf.suite.find import LOADED
+
+MetricOf = tuple[str, str]
+"""A test and one of its metrics."""
+
+OF_THE_MACHINE = frozenset({"gpu", "lease", "sampler", "pytest-mlperf"})
+"""Layers whose errors say nothing about a build."""
+
+LABEL = "bisect"
+"""What folders carry in their names."""
+
+DOUBTFUL = 2
+"""After so many builds in a row that broke the good one must show that it still runs."""
+
+
+class _Broke(Exception):
+    """A build gives no runs to compare; the text says why."""
+
+
+class _BisectSide(CaseRunner):
+    """One side; the later one may not run at all, which is told apart from a broken good one."""
+
+    later = False
+
+    def add_run(self, *, ask: Ask | None = None) -> Run:
+        try:
+            return super().add_run(ask=ask)
+        except Unjudgeable as error:
+            reason = f"INVALID: {error}"
+        except RunError as error:
+            if self.later and error.layer in OF_THE_MACHINE:
+                raise
+            reason = f"{error.layer}: {error}"
+        raise _Broke(reason) if self.later else MlperfError(f"{self._label}: {reason}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One build beside another.
+
+    Attributes:
+        before: Number of the build that it is set against.
+        now: Its own number.
+        ratios: What each metric says; those of a test that was not needed are left out.
+        reason: Why it is skipped.
+        runs: Runs of both sides, kept ones among them.
+    """
+
+    before: int
+    now: int
+    mark: Mark
+    ratios: Mapping[MetricOf, Ratio] = field(default_factory=dict)
+    reason: str = ""
+    runs: int = 0
+
+    @property
+    def headline(self) -> MetricOf | None:
+        """The metric to show: one that dropped, else one that is undecided, else the first."""
+        order = (Decision.FAIL, Decision.INCONCLUSIVE)
+        ranked = (m for word in order for m, r in self.ratios.items() if r.decision is word)
+        return next(ranked, next(iter(self.ratios), None))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What a whole bisect proves.
+
+    Attributes:
+        before: Begin of the smallest range that is proven to hold the drop.
+        now: End of it, which belongs to it.
+        metric: Which one dropped across it.
+        speed: By how much.
+        direct: Both were compared with each other, and not each with the good one.
+        rest: Other ranges, of which it is proven as well that they hold some of the drop.
+    """
+
+    before: int
+    now: int
+    metric: MetricOf
+    speed: RelativeSpeed
+    direct: bool
+    rest: Sequence[tuple[int, int]]
+
+    @property
+    def named(self) -> bool:
+        """It is one commit."""
+        return self.direct and self.now - self.before == 1
+
+
+class Bisection:
+    """A search among builds, of which every pair of runs is kept.
+
+    Attributes:
+        log: All comparisons, in order.
+        limits: What is followed, by test: at first all that gates, then what the last build failed.
+        measured: Runs that were made now, and not kept from before.
+        seconds: What they took, with all that it takes to make a build.
+    """
+
+    def __init__(
+        self,
+        builds: Sequence[BuildAt],
+        cases: Mapping[str, CaseRuns],
+        conditions: Conditions,
+        store: BisectStore,
+        show: Callable[[str], None],
+    ) -> None:
+        self.builds = builds
+        self.last = len(builds) - 1
+        self.log: list[Comparison] = []
+        self.measured, self.seconds = 0, 0.0
+        self.limits: Mapping[str, Mapping[str, float]] = {
+            test: case.job.limits for test, case in cases.items()
+        }
+        # A curve's points and its mean share what one metric has.
+        metrics = sum(
+            1 if any(point_of(name) is not None for name in limits) else len(limits)
+            for limits in self.limits.values()
+        )
+        self._rules = {t: shared(case.rule, self.last, metrics) for t, case in cases.items()}
+        self._cases = cases
+        self._conditions = replace(conditions, control=False)
+        self._store = store
+        self._show = show
+        self._broken = 0
+
+    @property
+    def range(self) -> BisectRange:
+        """Where the search stands."""
+        tried = [one.now for one in self.log if one.before == 0]
+        marks = {n: one.mark for n, one in self.beside_good.items() if n < self.last}
+        return search_range(self.last, marks, {n for n in tried if tried.count(n) > 1})
+
+    @property
+    def beside_good(self) -> dict[int, Comparison]:
+        """The comparisons with the first build, by number; of two the later one."""
+        return {one.now: one for one in self.log if one.before == 0}
+
+    def first(self) -> Comparison:
+        """Compare the last build with the first; what dropped there is followed from now on."""
+        end = self.compare(0, self.last, every=True)
+        followed: dict[str, dict[str, float]] = {}
+        for (test, name), ratio in end.ratios.items():
+            if ratio.decision is Decision.FAIL:
+                limit, direction = self.limits[test][name], METRICS[name].direction
+                drop = excluded_by_good(limit, speed_of(ratio), direction)
+                followed.setdefault(test, {})[name] = drop
+        self.limits = followed
+        return end
+
+    def search(self) -> Iterator[Comparison]:
+        """Compare builds in between with the first one, as long as that narrows the range."""
+        while (index := self.range.next) is not None:
+            yield self.compare(0, index, again=index in self.beside_good)
+
+    def compare(
+        self, before: int, now: int, *, every: bool = False, again: bool = False
+    ) -> Comparison:
+        """Compare two builds by all that is followed, until a drop is proven or all is decided.
+
+        Args:
+            every: All tests are run, even where one has dropped.
+            again: They were compared before: runs of that are not asked.
+        """
+        ratios: dict[MetricOf, Ratio] = {}
+        reason, runs = "", 0
+        for test, limits in self.limits.items():
+            ends = (self.builds[before].name, self.builds[now].name)
+            key = " ".join((*ends, test, *["again"] * again))
+            try:
+                each = self._ratios(key, test, limits, (before, now))
+            except _Broke as error:
+                reason = self._shown(str(error), now)
+                if now < self.last:  # without the last one there is no search: it is tried again
+                    self._store.keep(key, replace(self._store.pairs(key), reason=reason))
+            kept = self._store.pairs(key)
+            runs += len(kept.before) + len(kept.now)
+            if reason:
+                break
+            ratios.update({(test, name): ratio for name, ratio in each.items()})
+            if not every and mark_of(r.decision for r in each.values()) is Mark.BAD:
+                break
+        mark = Mark.SKIPPED if reason else mark_of(r.decision for r in ratios.values())
+        one = Comparison(before=before, now=now, mark=mark, ratios=ratios, reason=reason, runs=runs)
+        self.log.append(one)
+        return one
+
+    @property
+    def folder(self) -> Path:
+        """Where runs of this session are."""
+        return self._conditions.folder
+
+    def _shown(self, reason: str, index: int) -> str:
+        """Return a reason whose paths begin in the project; that of the checkout is gone by now."""
+        tree = self.folder / f"{LABEL}-{self.builds[index].title}" / "tree"
+        return placeless(reason, roots=(str(tree.resolve()), str(Path.cwd())))
+
+    # --- runs --------------------------------------------------------------------------------
+
+    def _ratios(
+        self, key: str, test: str, limits: Mapping[str, float], numbers: tuple[int, int]
+    ) -> Mapping[str, Ratio]:
+        """Return the ratios of one test; measure only the pairs that are not stored."""
+        kept, case = self._store.pairs(key), self._cases[test]
+        if kept.reason:
+            raise _Broke(kept.reason)
+        try:
+            ratios = decided(kept.now, kept.before, limits, self._rules[test])
+            if not ratios:
+                ratios = self._measured(key, test, limits, numbers)
+        except NotComparable as error:
+            raise _Broke(str(error)) from None
+        if case.job.case.scenario in LOADED and case.rate is None:
+            case.rate = self._store.pairs(key).before[0].target_qps  # all are offered the same
+        return ratios
+
+    def _measured(
+        self, key: str, test: str, limits: Mapping[str, float], numbers: tuple[int, int]
+    ) -> dict[str, Ratio]:
+        """Make runs in turns until they are decided, and keep each pair."""
+        began, kept, case = time.monotonic(), self._store.pairs(key), self._cases[test]
+        loaded = case.job.case.scenario in LOADED
+
+        def same_rate() -> None:
+            if loaded:
+                now.rate = before.rate
+
+        def keep() -> None:
+            self.measured += 2
+            self._store.keep(key, RunPairs(before=tuple(before.runs), now=tuple(now.runs)))
+
+        try:
+            with ExitStack() as stack:
+                before = self._side(stack, test, numbers[0], later=False)
+                now = self._side(stack, test, numbers[1], later=True)
+                before.runs, now.runs = list(kept.before), list(kept.now)
+                ratios = in_turns(
+                    now,
+                    before,
+                    limits,
+                    self._rules[test],
+                    check=same_rate,
+                    done=keep,
+                    leader=before if loaded and case.rate is None else now,
+                )
+        except _Broke:
+            self._broken += 1
+            if self._broken == DOUBTFUL:  # it may be the machine, on which nothing runs any more
+                self._broken = 0
+                with ExitStack() as stack:
+                    self._side(stack, test, 0, later=False).add_run()
+                self.measured += 1
+            raise
+        finally:
+            self.seconds += time.monotonic() - began
+        self._broken = 0
+        return ratios
+
+    def _side(self, stack: ExitStack, test: str, index: int, *, later: bool) -> CaseRunner:
+        """Return one side; its build is kept until the stack is left."""
+        case, one = self._cases[test], self.builds[index]
+        earlier = one.earlier(case.planned.path, elsewhere(case.planned))
+        folder = new_folder(self._conditions.folder, f"{LABEL}-{one.title}")
+        try:
+            build = stack.enter_context(baseline_build(earlier, folder))
+        except RunError as error:
+            if later:
+                raise _Broke(str(error)) from None
+            raise
+        side = _BisectSide(
+            case.planned,
+            self._conditions,
+            self._show,
+            rate=case.rate,
+            build=build,
+            label=f"{LABEL}-{one.title}",
+            job=case.job,
+        )
+        side.later = later
+        return side
+
+    # --- what it proves ----------------------------------------------------------------------
+
+    def proof(self) -> Proof:
+        """Return what all comparisons prove; the two builds that are left are compared directly.
+
+        Where they do not differ for sure it is the smallest range that does.
+        """
+        left = self.range
+        first = self.beside_good[left.bad]
+        direct = first if left.good == 0 else self.compare(left.good, left.bad)
+        made = sum(one.mark is not Mark.SKIPPED for one in self.log)
+        if direct.mark is Mark.UNDECIDED and made < most_comparisons(self.last):
+            direct = self.compare(left.good, left.bad, again=True)  # the machine may be calm now
+        is_direct = direct.mark is Mark.BAD
+        if is_direct:
+            metric, before, now = direct.headline, left.good, left.bad
+            assert metric is not None
+        else:
+            metric, before, now = self._smallest()
+        speeds = self.speeds(metric)
+        beside_range = [(0, before), (now, self.last)]
+        return Proof(
+            before=before,
+            now=now,
+            metric=metric,
+            speed=speed_of(direct.ratios[metric])
+            if is_direct
+            else across(speeds[before], speeds[now]),
+            direct=is_direct,
+            rest=[
+                (x, y)
+                for x, y in beside_range
+                if x < y and speeds.keys() >= {x, y} and across(speeds[x], speeds[y]).high < 1
+            ],
+        )
+
+    def speeds(self, metric: MetricOf) -> dict[int, RelativeSpeed]:
+        """Return how much better than the first build others are."""
+        speeds = {
+            number: speed_of(one.ratios[metric])
+            for number, one in self.beside_good.items()
+            if metric in one.ratios
+        }
+        return {0: AS_ITSELF, **speeds}
+
+    def _smallest(self) -> tuple[MetricOf, int, int]:
+        """Return the metric that dropped across the smallest range, and that."""
+        ranges = [
+            (ends[1] - ends[0], place, metric, *ends)
+            for place, metric in enumerate(self.log[0].ratios)
+            if (ends := smallest_drop(self.speeds(metric)))
+        ]
+        _, _, metric, before, now = min(ranges)
+        return metric, before, now

@@ -1,0 +1,168 @@
+"""The search for the first bad commit: which one is next, and what all comparisons prove together.
+
+Commits are numbered from 0, which is the good one, to `last`, which is the bad one. Each is judged
+against the good one alone, so a mark says nothing of its neighbours: that is what `smallest_drop`
+and a comparison of the two commits at the end are for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import combinations
+
+from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed
+from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.judge.rule_r import RuleR
+
+SPARE = 4
+"""Comparisons beyond those of a search in which each is decided."""
+
+
+class Mark(StrEnum):
+    """What a commit is, beside the good one."""
+
+    GOOD = "good"
+    BAD = "bad"
+    UNDECIDED = "undecided"
+    SKIPPED = "skipped"
+
+
+def mark_of(decisions: Iterable[Decision]) -> Mark:
+    """Return what the decisions of all metrics make of a commit; one drop is enough."""
+    every = set(decisions)
+    if Decision.FAIL in every:
+        return Mark.BAD
+    return Mark.GOOD if every == {Decision.PASS} else Mark.UNDECIDED
+
+
+def steps(last: int) -> int:
+    """Return how many commits are judged at most where each is decided."""
+    return math.ceil(math.log2(last))
+
+
+def most_comparisons(last: int) -> int:
+    """Return how many comparisons a search makes at most: what its error is shared among.
+
+    The bad commit, the steps of the search, a few that may stay undecided, and at the end the two
+    commits that are left.
+    """
+    return 1 + steps(last) + SPARE + 1
+
+
+def shared(rule: RuleR, last: int, metrics: int) -> RuleR:
+    """Return the rule of one comparison, so that its promises hold for the search as a whole.
+
+    By Bonferroni's inequality: where nothing changed any of the comparisons proves a drop in any of
+    so many metrics at most a share `alpha` of the time, and a drop of the limit is excluded in any
+    of them at most a share `beta`.
+    """
+    parts = most_comparisons(last)
+    return replace(rule, alpha=rule.alpha / (parts * metrics), beta=rule.beta / parts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BisectRange:
+    """Where the first bad commit lies: behind `good`, up to `bad`; `next` is to be judged now.
+
+    Attributes:
+        next: None: nothing is left to judge, or as much was undecided as may be.
+        left: How many commits in between could still be judged.
+    """
+
+    good: int
+    bad: int
+    next: int | None
+    left: int
+
+
+def search_range(last: int, marks: Mapping[int, Mark], again: Collection[int] = ()) -> BisectRange:
+    """Return where a search stands after some commits between the first and the last were marked.
+
+    The next one is the middle of those that were not tried. What is skipped is as if it were not
+    there. What stays undecided cuts the range in two, of which the longer one is searched: where a
+    drop is in several steps, whatever lies on a step between them is as undecided. Once nothing
+    else is left, it is judged again: a machine that was busy may be calm by then.
+
+    Args:
+        again: Commits that were judged twice; their marks are those of the second time.
+    """
+    good = max((i for i, mark in marks.items() if mark is Mark.GOOD), default=0)
+    bad = min((i for i, mark in marks.items() if mark is Mark.BAD), default=last)
+    stretches: list[list[int]] = [[]]
+    for index in range(good + 1, bad):
+        if index not in marks:
+            stretches[-1].append(index)
+        elif marks[index] is Mark.UNDECIDED:
+            stretches.append([])
+    doubtful = [i for i, mark in marks.items() if mark is Mark.UNDECIDED and good < i < bad]
+    longest = max(stretches, key=len) or sorted(set(doubtful) - set(again))
+    judged = 1 + sum(mark is not Mark.SKIPPED for mark in marks.values()) + len(again)
+    may = judged < most_comparisons(last) - 1
+    return BisectRange(
+        good=good,
+        bad=bad,
+        next=longest[len(longest) // 2] if longest and may else None,
+        left=sum(map(len, stretches)),
+    )
+
+
+AS_ITSELF = RelativeSpeed(ratio=1.0, low=1.0, high=1.0)
+"""The good commit, beside itself."""
+
+
+def speed_of(ratio: Ratio) -> RelativeSpeed:
+    """Return what runs in turns say of a metric."""
+    return RelativeSpeed(ratio=ratio.ratio, low=ratio.low, high=ratio.high)
+
+
+def across(before: RelativeSpeed, now: RelativeSpeed) -> RelativeSpeed:
+    """Return what lies between two commits that were each compared with a third.
+
+    Its interval holds where theirs do.
+    """
+    return RelativeSpeed(
+        ratio=now.ratio / before.ratio, low=now.low / before.high, high=now.high / before.low
+    )
+
+
+def smallest_drop(speeds: Mapping[int, RelativeSpeed]) -> tuple[int, int] | None:
+    """Return the two nearest commits of which the later one is worse for sure; None: none are.
+
+    They are those whose intervals do not touch; of several as near the first ones.
+    """
+    proven = [
+        (now - before, before, now)
+        for before, now in combinations(sorted({0, *speeds}), 2)
+        if across(speeds.get(before, AS_ITSELF), speeds[now]).high < 1
+    ]
+    return min(proven)[1:] if proven else None
+
+
+_LARGEST = 0.99
+
+
+def excluded_by_good(limit: float, whole: RelativeSpeed, direction: Direction) -> float:
+    """Return the drop that must be excluded of a good commit, as a share.
+
+    It is what is proven of the bad commit's drop: where one commit made it, whatever lies behind
+    that one dropped by as much. Where less than the limit is proven it is the limit; or the drop as
+    it was measured, if that is smaller.
+    """
+    proven, mean = (
+        min(1 - times, _LARGEST) if direction is Direction.HIGHER else 1 / times - 1
+        for times in (whole.high, whole.ratio)
+    )
+    return max(proven, min(limit, mean))
+
+
+PART = 0.75
+"""A smaller share of the drop, on the scale of logarithms, is said to be a part of it."""
+
+
+def is_part(one: RelativeSpeed, whole: RelativeSpeed) -> bool:
+    """Whether a change looks like a part of the whole drop only, by their means."""
+    return math.log(one.ratio) > PART * math.log(whole.ratio)

@@ -1,0 +1,208 @@
+"""`pytest-mlperf bisect`: the commit or version that made a test slower."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pytest_mlperf import __version__
+from pytest_mlperf.addons.history.bisect import Bisection, Comparison
+from pytest_mlperf.addons.history.bisection import Mark
+from pytest_mlperf.addons.history.bisections import BisectStore, alone, folder_name
+from pytest_mlperf.addons.history.commands.bisect._page import heading, log, result, say, step
+from pytest_mlperf.bench.case import CaseRuns
+from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.cli.named_tests import performance_tests
+from pytest_mlperf.cli.output import complain, progress, width
+from pytest_mlperf.cli.stored_results import add_runs_dir, not_calibrated
+from pytest_mlperf.cli.turns import add_pairs, conditions_in
+from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.reports.terminal.layout import fold
+from pytest_mlperf.run.builds import remove_left
+from pytest_mlperf.run.lineage import BuildAt, commits, versions
+from pytest_mlperf.run.project import ignored_in_git, new_id
+from pytest_mlperf.suite.environments import elsewhere
+from pytest_mlperf.suite.plan import Planned
+
+PAIRS = 6
+
+USAGE = """\
+pytest-mlperf bisect [options] GOOD BAD -- TEST ...
+       pytest-mlperf bisect [options] --versions LIB==A..B -- TEST ..."""
+
+HELP = """\
+Measures BAD and commits between GOOD and BAD in turns with GOOD, as `turns`
+does, until one commit is left, and that beside its parent. As few runs are made
+as the rule needs to decide; all comparisons share its error rates: an innocent
+commit is named at most 1 % of the time. What cannot run is skipped. Suites
+and data are those of the working folder, the code measured is the commit's.
+Every finished pair of runs is kept: after Ctrl-C the same command goes on.
+
+Exit 0 when a commit is named, 1 when none is (BAD is not worse, the drop is
+spread or undecided, interrupted), 2 when nothing could be judged.
+
+needs: a git repository, or versions that pip can install; a test that runs here
+
+examples:
+  $ pytest-mlperf bisect v1.0 main -- suites/demo.mlperf.toml
+      which commit since v1.0 made its tests slower
+  $ pytest-mlperf bisect --versions vllm==0.30..0.33 -- llama2-70b-Offline
+      which release of a library did
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.usage = USAGE
+    refs = [
+        parser.add_argument("good", metavar="GOOD", help="a commit of before"),
+        parser.add_argument("bad", metavar="BAD", help="a later one that is slower"),
+    ]
+    parser.add_argument(
+        "tests",
+        nargs="+",
+        metavar="TEST",
+        help="tests of performance: node ids, suite files, or names of cases",
+    )
+    parser.add_argument(
+        "--versions",
+        action=_InPlaceOf,
+        refs=refs,
+        metavar="LIB==A..B",
+        help="versions of a library that pip can install, in place of GOOD and BAD",
+    )
+    add_pairs(parser, "most pairs of runs of a comparison", PAIRS)
+    parser.add_argument(
+        "--restart", action="store_true", help="begin anew: forget what was measured so far"
+    )
+    add_runs_dir(parser)
+
+
+class _InPlaceOf(argparse.Action):
+    """An option in place of positional arguments, which are then not asked for."""
+
+    def __init__(self, *, refs: Sequence[argparse.Action], **options: Any) -> None:
+        super().__init__(**options)
+        self._refs = refs
+
+    def __call__(self, _parser: object, namespace: object, values: object, *_: object) -> None:
+        setattr(namespace, self.dest, values)
+        for one in self._refs:
+            one.nargs, one.required = argparse.SUPPRESS, False
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Search; return 0 when a commit or version is named, 1 when none is."""
+    if parsed.versions and parsed.good:
+        raise MlperfError("name GOOD and BAD, or --versions in their place")
+    tests, machine = performance_tests(parsed.tests)
+    builds = _builds(parsed, list(tests.values()))
+    run_id = new_id()
+    folder = parsed.runs_dir / "runs" / run_id
+    conditions = conditions_in(folder, machine)
+    policy = Policy(max_runs=parsed.pairs, accuracy=parsed.runs_dir / "accuracy", root=Path.cwd())
+    cases = {t: CaseRuns(one, conditions, policy, progress) for t, one in tests.items()}
+    for test, case in cases.items():
+        if not case.job.limits:
+            raise MlperfError(f"{test} gates nothing: its suite has no [limits] to judge by")
+    try:
+        ignored_in_git(parsed.runs_dir)
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise EnvironmentFault(f"{folder} cannot be written: {error.strerror}") from None
+    question = (builds[0].name, builds[-1].name, parsed.versions or "", *sorted(tests))
+    kept = parsed.runs_dir / "bisect" / folder_name(*question)
+    try:
+        with _ended_as_by_ctrl_c(), alone(kept):
+            settings = _settings(cases, machine, parsed.pairs)
+            store = BisectStore(kept, settings, restart=parsed.restart)
+            for session in store.begin(run_id):
+                remove_left(next(iter(tests.values())).path, folder.with_name(session))
+            return _searched(Bisection(builds, cases, conditions, store, progress), cases, store)
+    except KeyboardInterrupt:
+        progress("")
+        complain("interrupted; what was finished is kept: the same command goes on")
+        return 1
+
+
+def _searched(search: Bisection, cases: Mapping[str, CaseRuns], store: BisectStore) -> int:
+    say(heading(search, list(cases), store.runs))
+    end = search.first()
+    _tell(search, end)
+    if end.reason:
+        raise MlperfError(f"BAD, {search.builds[-1].title}, cannot be judged: {end.reason}")
+    if end.mark is not Mark.BAD:
+        words = {
+            Mark.GOOD: "BAD is not worse than GOOD: a drop of the limit is excluded",
+            Mark.UNDECIDED: "undecided whether BAD is worse than GOOD; --restart --pairs 12 allows "
+            "more runs",
+        }
+        say(fold(f"{words[end.mark]}; nothing was searched", width()))
+        return 1
+    for one in search.search():
+        _tell(search, one)
+    count = len(search.log)
+    proof = search.proof()
+    for one in search.log[count:]:
+        _tell(search, one)
+    noisier = max(cases.values(), key=lambda case: case.rule.prior_sd)
+    noise = noisier.noise or not_calibrated(noisier.rule)
+    say(["", *log(search, noise, str(search.folder)), *result(search, proof)])
+    return 0 if proof.named else 1
+
+
+def _tell(search: Bisection, one: Comparison) -> None:
+    progress("")
+    say(step(search, one))
+
+
+def _builds(parsed: argparse.Namespace, tests: Sequence[Planned]) -> list[BuildAt]:
+    """Return what is searched, the good one first."""
+    if parsed.versions:
+        pythons = {elsewhere(one) for one in tests}
+        if len(pythons) > 1:
+            raise MlperfError("these tests run in several Pythons; bisect those of one at a time")
+        return versions(parsed.versions, pythons.pop())
+    return commits(tests[0].path.resolve().parent, parsed.good, parsed.bad)
+
+
+def _settings(cases: Mapping[str, CaseRuns], machine: Machine, pairs: int) -> dict[str, str]:
+    """Return what must be the same where a bisect goes on, by what it is called."""
+    cases = dict(sorted(cases.items()))
+    planned = [case.planned for case in cases.values()]
+    identities = [one.limited(machine).identity(one.case.accelerator) for one in planned]
+    suites = {one.path: hashlib.sha256(one.path.read_bytes()).hexdigest() for one in planned}
+    return {
+        "machine": json.dumps(identities, sort_keys=True),
+        "suite": ", ".join(suites.values()),
+        "number of pairs": str(pairs),
+        "rate": str([case.rate for case in cases.values()]),
+        "calibration": str([case.rule for case in cases.values()]),
+        "release of pytest-mlperf": __version__,
+    }
+
+
+@contextlib.contextmanager
+def _ended_as_by_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end what is under way as Ctrl-C does: nothing is left behind."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    obeyed = [number for number, handler in handlers.items() if handler is not signal.SIG_IGN]
+    for number in obeyed:  # nohup has SIGHUP ignored
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in obeyed:
+            signal.signal(number, handlers[number])

@@ -1,0 +1,221 @@
+"""What a bisect says: what is searched, each step, and what came of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_mlperf.addons.history.bisect import Bisection, Comparison, MetricOf, Proof
+from pytest_mlperf.addons.history.bisection import (
+    Mark,
+    across,
+    is_part,
+    most_comparisons,
+    speed_of,
+    steps,
+)
+from pytest_mlperf.bench.confirm import raw
+from pytest_mlperf.cli.output import show, width
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.numbers import change, duration, interval, plural
+from pytest_mlperf.judge.ratio import RelativeSpeed
+from pytest_mlperf.reports.terminal.layout import fold, line, paragraph, paragraphs, table, unbroken
+from pytest_mlperf.run.lineage import BuildAt
+
+MOST_SHOWN = 20
+"""Commits of a range that are listed."""
+
+LEAST_SUBJECT = 8
+"""Columns below which subjects are left out of a table."""
+
+
+def say(lines: Sequence[str]) -> None:
+    """Print lines at once: whoever reads a log sees them while it goes on."""
+    show(lines)
+    print(end="", flush=True)
+
+
+def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
+    """Return what is searched, and what it may cost."""
+    last, noun = search.last, _noun(search)
+    usual = steps(last) + 1 + (last > 1)
+    text = (
+        f"{plural(last - 1, noun)} in between: {plural(usual, 'comparison')} where each "
+        f"is decided, at most {most_comparisons(last)}, of 4 runs and more each"
+    )
+    if kept:
+        text += f"; goes on with {unbroken(plural(kept, 'run'))} that are kept"
+    return [
+        *paragraph("good", _about(search.builds[0]), width()),
+        *paragraph("bad", _about(search.builds[-1]), width()),
+        *(line("" if place else "test", test) for place, test in enumerate(tests)),
+        *paragraph("search", text, width()),
+    ]
+
+
+def step(search: Bisection, one: Comparison) -> list[str]:
+    """Return what one comparison gave, and what is left."""
+    builds, left = search.builds, search.range
+    beside = "" if one.before == 0 else f" beside {builds[one.before].title}"
+    text = f"{builds[one.now].title}{beside} {one.mark}: {one.reason or in_words(one)}"
+    if left.next is not None and search.log[0].mark is Mark.BAD:
+        ahead = steps(left.left + 1) + (left.good > 0)
+        made = [each.runs for each in search.log if not each.reason]
+        runs = round(ahead * sum(made) / len(made))
+        ahead_runs = unbroken(plural(runs, "run"))
+        text += f"; {plural(left.left, _noun(search))} left, about {ahead_runs}"
+        if search.measured:
+            text += f", {unbroken(duration(runs * search.seconds / search.measured))}"
+    return fold(text, width(), rest="  ")
+
+
+def in_words(one: Comparison) -> str:
+    """Return the change of the metric that decided: "samples/s −33.1 % (−38 to −24 %), 4 pairs"."""
+    metric = one.headline
+    assert metric is not None
+    ratio = one.ratios[metric]
+    return f"{_change(metric, speed_of(ratio))}, {unbroken(plural(ratio.pairs, 'pair'))}"
+
+
+def log(search: Bisection, noise: str, folder: str) -> list[str]:
+    """Return the table of all steps, how sure they are, and what they cost."""
+    skipped = sum(one.mark is Mark.SKIPPED for one in search.log)
+    count = sum(one.runs for one in search.log)
+    runs = f"{plural(count, 'run')} in {plural(len(search.log), 'comparison')}"
+    runs += f", {skipped} skipped" * bool(skipped)
+    runs += f"; those made now in {folder}" * bool(search.measured)
+    notes = [
+        "each was run in turns with the good one, a fresh process each; intervals hold for all "
+        "comparisons together: the end that is better in 99 of 100 bisects, the worse one in 95",
+        noise,
+        "accuracy was not run",
+    ]
+    return [
+        *_table(search),
+        *paragraphs("note", notes, width()),
+        *paragraph("runs", runs, width()),
+    ]
+
+
+def result(search: Bisection, proof: Proof) -> list[str]:
+    """Return the commit that is named, or the range that is proven, and what else to know of it."""
+    before, now = search.builds[proof.before], search.builds[proof.now]
+    parent = before.name == now.parent
+    changes = [
+        f"{_change(proof.metric, proof.speed)} against {'its parent' if parent else before.title}"
+        if proof.named
+        else f"{_change(proof.metric, proof.speed)} from {before.title} to {now.title}"
+    ]
+    if proof.before or proof.now < search.last:
+        whole = speed_of(search.log[0].ratios[proof.metric])
+        changes.append(f"{_change(proof.metric, whole)} from GOOD to BAD")
+    head = _named(now) if proof.named else _range(search, proof)
+    see = f"show {now.title}" if proof.named else f"log {before.title}..{now.title}"
+    return [
+        *head,
+        *paragraphs("change", changes, width()),
+        *([] if now.wheel else [line("see", f"git {see}")]),
+        *paragraphs("note", _notes(search, proof), width()),
+    ]
+
+
+def _named(now: BuildAt) -> list[str]:
+    return [
+        line("first bad", now.wheel or now.name),
+        *(paragraph("subject", now.subject, width()) if now.subject else []),
+        *([line("author", f"{now.author}, {now.date}")] if now.author else []),
+    ]
+
+
+def _range(search: Bisection, proof: Proof) -> list[str]:
+    noun, count = _noun(search), proof.now - proof.before
+    if proof.direct:
+        reason = f"it is one of these {count}, of which all but the last were skipped or undecided"
+    elif count == 1:
+        reason = (
+            "it seems to be this one, which differs from GOOD by more than the one before it; "
+            "beside each other they stayed undecided"
+        )
+    else:
+        reason = (
+            f"none is proven to be worse than the one before it. Across these {count} the drop is "
+            "proven; it may be in several steps"
+        )
+    inside = range(proof.before + 1, proof.now + 1)
+    marks = {n: str(one.mark) for n, one in search.beside_good.items()}
+    rows = [
+        f"{search.builds[n].title} {marks.get(n, 'not tried')}  {search.builds[n].subject}".strip()
+        for n in inside[:MOST_SHOWN]
+    ]
+    rows += [f"and {count - MOST_SHOWN} more"] * (count > MOST_SHOWN)
+    return [
+        *fold(f"no {noun} is named: {reason}", width()),
+        *(line(f"{noun}s" if place == 0 else "", row) for place, row in enumerate(rows)),
+    ]
+
+
+def _notes(search: Bisection, proof: Proof) -> list[str]:
+    builds = search.builds
+    now = builds[proof.now]
+    notes = []
+    whole = speed_of(search.log[0].ratios[proof.metric])
+    if is_part(proof.speed, whole):
+        notes.append(
+            "by its size this is a part of the drop only: once it is mended, measure and bisect "
+            "again"
+        )
+    for x, y in proof.rest:
+        speed = across(*(search.speeds(proof.metric)[place] for place in (x, y)))
+        notes.append(
+            f"a part of the drop lies elsewhere, between {builds[x].title} and {builds[y].title}: "
+            f"{_change(proof.metric, speed)}; bisect these to find it, with a limit below it"
+        )
+    if proof.named and now.merged:
+        notes.append(f"it is a merge; git log {now.title}^1..{now.title}^2 lists what came with it")
+    return notes
+
+
+# --- the table -------------------------------------------------------------------------------
+
+
+def _table(search: Bisection) -> list[str]:
+    """Return a row for each build that was compared with the good one, in the order of builds."""
+    beside_good = [one for _, one in sorted(search.beside_good.items())]
+    several = len({metric for one in beside_good for metric in one.ratios}) > 1
+    noun = _noun(search)
+    rows = [{noun: search.builds[0].title, "verdict": "GOOD"}]
+    rows += [{noun: search.builds[one.now].title, **_row(one)} for one in beside_good]
+    columns = [noun, "verdict", *["metric"] * several, "change", "interval"]
+    lines = table(columns, rows, width() - 2, left=[noun, "verdict", "metric"])
+    wide = max(map(len, lines)) + 2
+    room = width() - 2 - wide
+    if room < LEAST_SUBJECT:
+        return [f"  {one}" for one in lines]
+    subjects = [search.builds[n].subject for n in (0, *(one.now for one in beside_good))]
+    cut = ["", *(text if len(text) <= room else f"{text[: room - 1]}…" for text in subjects)]
+    return [f"  {one:<{wide}}{text}".rstrip() for one, text in zip(lines, cut, strict=True)]
+
+
+def _row(one: Comparison) -> dict[str, str]:
+    row = {"verdict": str(one.mark)}
+    if one.headline is None:
+        return row
+    middle, low, high = raw(one.headline[1], one.ratios[one.headline])
+    return {
+        **row,
+        "metric": METRICS[one.headline[1]].title,
+        "change": change(middle),
+        "interval": interval(low, high),
+    }
+
+
+def _noun(search: Bisection) -> str:
+    return "version" if search.builds[0].wheel else "commit"
+
+
+def _about(one: BuildAt) -> str:
+    return one.wheel or f"{one.title} {one.date} {one.subject}".rstrip()
+
+
+def _change(metric: MetricOf, speed: RelativeSpeed) -> str:
+    middle, low, high = raw(metric[1], speed)
+    return f"{METRICS[metric[1]].title} {change(middle)} ({interval(low, high)})"

@@ -1,0 +1,183 @@
+"""`pytest-mlperf history`: how a case's accepted baselines moved in git, and its sessions."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from pytest_mlperf.addons.history.case_sessions import histories_here, of_metric
+from pytest_mlperf.bench.files import case_of, points_of
+from pytest_mlperf.cli.output import show, whole, width
+from pytest_mlperf.cli.store import STORE
+from pytest_mlperf.cli.stored_results import add_runs_dir, calibrated_roots, rule_here
+from pytest_mlperf.core.errors import BaselineError, MlperfError
+from pytest_mlperf.core.metrics import COUNTS, METRICS
+from pytest_mlperf.core.trend import TrendPoint, TrendStep, grouped, proven, step, versions
+from pytest_mlperf.judge.rule_r import RuleR
+from pytest_mlperf.reports.terminal.comparison import Trend, trend
+from pytest_mlperf.reports.terminal.sessions import ROWS, session_lines
+from pytest_mlperf.run.project import git_text
+from pytest_mlperf.stores import baselines
+
+HELP = """\
+Lists the accepted baselines of a case, each with its change from the one
+before and the interval of that change, and the total. Where versions have
+engine entries of their own, name the cases of all: they are one history.
+What cannot be compared has no ratio, and the reason is printed.
+
+Below it stand the sessions of each case, from the store (pytest
+--mlperf-store), else from the results files here: a table, a plot, and where
+the level changed. Every session is one value; an unchanged case shows a
+change at most once in 100 histories of 100 sessions (docs/history.md).
+
+Exit 2 when no ratio to the newest baseline can be formed.
+
+needs: a baseline file, and git for those before it; or sessions
+
+examples:
+  $ pytest-mlperf history resnet50-Offline-onnxruntime-fp16-H200
+      what each engine version gained: the case's accepted baselines in git
+  $ pytest-mlperf history llama-Offline-trtllm --metric latency_p99
+      a part of the case's id is enough where it fits one; another metric
+  $ pytest-mlperf history llama-Offline-trtllm --store postgresql://ci@db/perf
+      the sessions of all machines that write there
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument(
+        "cases", metavar="CASE", nargs="+", help="case id, a unique part of it, or a baseline file"
+    )
+    parser.add_argument(
+        "--metric",
+        choices=[name for name in METRICS if name not in COUNTS],
+        metavar="NAME",
+        help="default: the first that the newest baseline gates",
+    )
+    parser.add_argument(
+        "--baselines",
+        type=Path,
+        metavar="DIR",
+        help="folder of the calibration (default: those of the files and in git)",
+    )
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help=f"sessions of this store (default {STORE} where it is, else the results files)",
+    )
+    parser.add_argument(
+        "--rows",
+        type=whole(lambda rows: rows > 0, "{!r} is no number of sessions"),
+        default=ROWS,
+        metavar="N",
+        help=f"sessions that a table lists, the newest (default {ROWS})",
+    )
+    add_runs_dir(parser)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Show how the accepted baselines of cases moved, and what sessions measured."""
+    notes: list[str] = []
+    histories = histories_here(parsed.cases, parsed.store, parsed.runs_dir, notes)
+    shown = of_metric(histories, parsed.metric)
+    code = 0
+    lines: list[str] = []
+    try:
+        code, lines = _baselines(parsed)
+    except MlperfError:
+        if not shown:
+            raise
+    show(lines)
+    for number, history in enumerate(shown):
+        show([""] if lines or number else [])
+        show(session_lines(history, width(), rows=parsed.rows))
+    show(f"note      {note}" for note in (notes if shown else ()))
+    return code
+
+
+def _baselines(parsed: argparse.Namespace) -> tuple[int, list[str]]:
+    """Return the exit code and the lines of what was accepted in git."""
+    names = ", ".join(parsed.cases)
+    notes: list[str] = []
+    points: list[TrendPoint] = []
+    files = list(dict.fromkeys(find(text) for text in parsed.cases))
+    for file in files:
+        points += points_of(file, notes)
+    if not points:
+        raise MlperfError("\n".join([f"no baseline in {names}", *notes]))
+    if parsed.metric and not any(parsed.metric in point.means for point in points):
+        metrics = ", ".join(dict.fromkeys(name for point in points for name in point.means))
+        raise MlperfError(f"no baseline of {names} has {parsed.metric}; known: {metrics}")
+    points = grouped(points)
+    last = points[-1]
+    roots = calibrated_roots(parsed.baselines, (), files)
+    rule, source = rule_here(roots, last.case.accelerator, last.identity)
+    line = trend_of(points, parsed.metric, rule, notes)
+    code = 2 if len(points) > 1 and line.since is None else 0
+    return code, trend(replace(line, noise=source), width())
+
+
+def trend_of(
+    points: Sequence[TrendPoint], metric: str | None, rule: RuleR, notes: Sequence[str] = ()
+) -> Trend:
+    """Return the steps from point to point, oldest first, and the total.
+
+    The total starts from the oldest point that may be compared with the last. What is better or
+    worse is so among all of them. Without a metric it is the first that the last point has, gated
+    ones first.
+    """
+    last = points[-1]
+    name = metric or next((name for name in last.means if name in METRICS), "throughput")
+    totals = [step(point, last, name, rule) for point in points[:-1]]
+    since = next((i for i, total in enumerate(totals) if not total.refused), None)
+    steps = [step(a, b, name, rule) for a, b in pairwise(points)]
+    if since is None:
+        steps, total = proven(steps), TrendStep()
+    elif since == len(steps) - 1:
+        steps = proven(steps)
+        total = steps[-1]  # one and the same: not to be counted twice
+    else:
+        *steps, total = proven([*steps, totals[since]])
+    return Trend(
+        metric=name,
+        points=points,
+        versions=versions(points),
+        steps=steps,
+        since=since,
+        total=total,
+        notes=notes,
+    )
+
+
+def find(text: str) -> Path:
+    """Return the baseline file that a path, a case id or a unique part of one names."""
+    if Path(text).is_file():
+        return Path(text)
+    files = dict(_baseline_files())
+    fitting = [file for file, case in files.items() if case == text]
+    fitting = fitting or [file for file, case in files.items() if text.lower() in case.lower()]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        shown = [f"  {file}" for file in sorted(fitting)]
+        raise MlperfError("\n".join([f"{text!r} fits {len(fitting)} baseline files:", *shown]))
+    shown = [f"  {case}" for case in sorted(set(files.values()))]
+    head = f"no baseline of {text!r} is in git here, and no session of it was kept"
+    raise MlperfError("\n".join([f"{head}; there are:", *shown] if shown else [head]))
+
+
+def _baseline_files() -> Iterator[tuple[Path, str]]:
+    """Yield each performance baseline below the working folder that git tracks, with its case."""
+    for file in map(Path, git_text("ls-files", "-z", "--", "*.json").split("\0")):
+        if not baselines.is_place(file):
+            continue
+        try:
+            loaded = baselines.load(file)
+        except BaselineError:
+            continue
+        if loaded:
+            yield file, case_of(loaded).id

@@ -1,0 +1,439 @@
+"""What the page writes of each case: every test with its table, its reasons and its commands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from statistics import geometric_mean
+from typing import Any
+
+from pytest_mlperf.addons.html.model import Grouped, Packed, RunFiles, gated, rounded, tone
+from pytest_mlperf.bench.official import placing_of
+from pytest_mlperf.core.baseline import Record
+from pytest_mlperf.core.causes import EXPLAINED, Siblings, causes
+from pytest_mlperf.core.history import CaseHistory
+from pytest_mlperf.core.measurement import Subject, moment_of
+from pytest_mlperf.core.metrics import METRICS, RATES, at_point, point_of
+from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, quantity
+from pytest_mlperf.core.results import IMPORTED, CaseResult
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict, final_word
+from pytest_mlperf.reports.rows import (
+    cost,
+    declared,
+    gpu_table,
+    invalid_runs,
+    light,
+    machine,
+    metric_notes,
+    replica_table,
+    searched,
+    server_table,
+    title,
+    verdict_tables,
+)
+from pytest_mlperf.reports.terminal.advice import REPLACE, accept, again, may_be_recorded, record
+
+TOLD = 10
+"""Accepted baselines, the newest, whose reason is told; of those before them only the value."""
+
+LONGEST = 160
+"""Characters of a reason."""
+
+SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+_DAY_S = 86_400
+
+
+def figures_of(one: Grouped, beside: RunFiles, most: int) -> list[Packed]:
+    """Return what is drawn when a case is opened, with so many accepted baselines at most."""
+    figures: list[Packed] = []
+    seen: set[str] = set()
+    for result in one.results:
+        record = beside.records.get(result.test)
+        for metric in gated(result):
+            figures += _history(metric, result, record, beside.versions.get(result.test, ()), most)
+            figures += _sessions(metric.metric, result, beside, most)
+        figures += _curve(result, record)
+        figures += _latencies(result, record, beside)
+        if moments := beside.moments.get(result.test):
+            figures.append(_moments(moments))
+        runs = result.verdict.runs
+        power = beside.power.get(result.test)
+        if power and runs[-1].folder not in seen:
+            figures.append({"title": f"Power, clock and temperature, run {len(runs)}", **power})
+            seen.add(runs[-1].folder)
+    return figures
+
+
+# --- history ---------------------------------------------------------------------------------
+
+
+def _history(
+    metric: MetricVerdict,
+    result: CaseResult,
+    record: Record | None,
+    versions: Sequence[tuple[str, str]],
+    most: int,
+) -> Iterator[Packed]:
+    """Yield the accepted baselines of a metric, the runs of the last one, and those of now."""
+    name, verdict = metric.metric, result.verdict
+    runs = [run for run in verdict.runs if not run.invalid and run.metrics.get(name, 0) > 0]
+    if not runs:
+        return
+    unit, factor = _unit(name, runs[-1].metrics[name])
+    entries = [e for e in record.history if e.new.get(name, 0) > 0][-most:] if record else []
+    days = [_days(entry.date) for entry in entries]
+    if record and entries and record.runs[-1].started.startswith(entries[-1].date):
+        days[-1] = _days(record.runs[-1].started)  # the hour of that day is known
+    day_of = {entry.date: day for entry, day in zip(entries, days, strict=True)}
+    marks = [(day_of.get(date, _days(date)), text) for date, text in versions]
+    if record and (version := engine_version(record.fingerprint)) and days and not marks:
+        marks.append((days[-1], version))
+    if verdict.changed:
+        marks.append((_days(runs[0].started), "; ".join(verdict.changed)))
+    yield {
+        "plot": "history",
+        "title": title(name),
+        "unit": unit,
+        "mean": rounded((metric.baseline or 0.0) * factor),
+        "step": _steps(days),
+        "value": [rounded(entry.new[name] * factor) for entry in entries],
+        "told": [
+            [e.runs, f"{e.action} at {e.commit or 'no commit'}: {e.reason}"[:LONGEST]]
+            for e in entries[-TOLD:]
+        ],
+        "base": [
+            [_days(run.started), rounded(run.metrics[name] * factor)]
+            for run in (record.runs if record else ())
+            if run.metrics.get(name, 0) > 0
+        ],
+        "now": [[_days(run.started), rounded(run.metrics[name] * factor)] for run in runs],
+        "marks": [[day, text[:LONGEST]] for day, text in marks],
+    }
+
+
+def _sessions(metric: str, result: CaseResult, beside: RunFiles, most: int) -> Iterator[Packed]:
+    """Yield what a store remembers of a metric, a value of each session, the newest ones."""
+    case, kind = result.verdict.case.id, result.verdict.kind
+    for history in beside.sessions.get(case, ()):
+        if (history.series.metric, history.series.kind) != (metric, kind):
+            continue
+        unit, factor = _unit(metric, history.values[-1])
+        changed = {one.index: f"{change(one.change)} from here on" for one in history.changes}
+        marks = [
+            "; ".join(filter(None, ["baseline accepted" * accepted, changed.get(place, "")]))
+            for place, accepted in enumerate(history.accepted)
+        ]
+        rows = [
+            [
+                _days(point.started),
+                rounded(point.value * factor),
+                rounded(point.baseline * factor) if point.baseline else None,
+                "failed" if point.failed else "session",
+                (point.commit or "")[:12],
+                text,
+            ]
+            for point, text in zip(history.points, marks, strict=True)
+        ][-most:]
+        yield {
+            "plot": "sessions",
+            "title": title(metric),
+            "unit": unit,
+            "says": _level(history),
+            "rows": rows,
+        }
+
+
+def _level(history: CaseHistory) -> str:
+    many = plural(len(history.points), "session")
+    texts = [
+        f"{change(one.change)} ({interval(one.low, one.high)}) from "
+        f"{history.points[one.index].started[:10]} on"
+        for one in history.changes
+    ]
+    return f"{many}; {'; '.join(texts)}" if texts else f"{many}; no change of level is shown"
+
+
+def _unit(metric: str, value: float) -> tuple[str, float]:
+    """Return the unit that a time is best read in, and how many of it a second is."""
+    if METRICS[metric].unit != "s":
+        return "", 1.0
+    units = (("s", 1.0), ("ms", 1e3))
+    return next(((unit, factor) for unit, factor in units if value * factor >= 1), ("µs", 1e6))
+
+
+@lru_cache(maxsize=10_000)
+def _days(moment: str) -> float | int:
+    """Return days since 1970, UTC; of what is no date, 0."""
+    when = moment_of(moment)
+    if when is None:
+        return 0
+    days = when.timestamp() / _DAY_S
+    return int(days) if len(moment) <= len("2026-11-20") else round(days, 4)
+
+
+def _steps(days: Sequence[float]) -> list[float | int]:
+    """Return the first day, then how many days each is after the whole one before."""
+    before, steps = 0, list[float | int]()
+    for day in days:
+        steps.append(round(day - before, 4))
+        before = int(day)
+    return steps
+
+
+def engine_version(fingerprint: Mapping[str, str]) -> str:
+    """Return the engine with its version, as far as a fingerprint says."""
+    engine = fingerprint.get("engine.engine") or fingerprint.get("engine", "").rpartition(":")[2]
+    version = fingerprint.get("engine.version") or fingerprint.get(f"engine.{engine}", "")
+    return f"{engine} {version}".strip()[:LONGEST]
+
+
+# --- curves ----------------------------------------------------------------------------------
+
+
+def _curve(result: CaseResult, record: Record | None) -> Iterator[Packed]:
+    """Yield throughput over what a user sees, by requests under way, now and in the baseline."""
+    verdict = result.verdict
+    if verdict.case.scenario == "OpenLoop":
+        yield from _over_rates(result, record)
+        return
+    rates = [m for m in gated(result) if m.metric.partition("@")[0] in RATES]
+    judged = {point: m for m in rates if (point := point_of(m.metric))}
+    runs = [run.metrics for run in verdict.runs if not run.invalid]
+    if verdict.kind != "performance" or not judged or not runs:
+        return
+    before = [run.metrics for run in record.runs] if record else []
+    rate = next(iter(judged.values())).metric.partition("@")[0]
+    of_tokens = all(at_point("tps_per_user", point) in run for point in judged for run in runs)
+    rows: list[list[Any]] = []
+    for when, measured in (("baseline", before), ("now", runs)):
+        for point, metric in sorted(judged.items()):
+            # What one of the users at the point sees.
+            speed, users = ("tps_per_user", 1.0) if of_tokens else (rate, point)
+            x = [run.get(at_point(speed, point), 0.0) / users for run in measured]
+            y = [run.get(at_point(rate, point), 0.0) for run in measured]
+            if not (all(x) and all(y) and x):
+                continue
+            rows.append([when, point, *map(rounded, map(geometric_mean, (x, y)))])
+            rows[-1] += _ends(metric) if when == "now" else [None, None, "note", ""]
+    unit = METRICS[rate].title
+    yield {
+        "plot": "curve",
+        "title": f"{unit} of all users, and of one",
+        "says": (
+            "Each point is a number of concurrent requests. Higher: more from the server. Further "
+            "to the right: faster for one user. The vertical line through a point is the interval "
+            "of its change. The steps are drawn as MLPerf Endpoints draws them, and not judged."
+        ),
+        "unit": f"{unit} of all users",
+        "over": f"{unit if of_tokens else 'requests/s'} of one user",
+        "rows": [[*row, int(_on_step(row, rows))] for row in rows],
+    }
+
+
+def _over_rates(result: CaseResult, record: Record | None) -> Iterator[Packed]:
+    """Yield each figure that an open loop is judged by over the rates, now and in the baseline."""
+    judged = [m for m in gated(result) if point_of(m.metric)]
+    runs = [run.metrics for run in result.verdict.runs if not run.invalid]
+    before = [run.metrics for run in record.runs] if record else []
+    for base in dict.fromkeys(metric.metric.partition("@")[0] for metric in judged):
+        scale, unit = (1e3, ", milliseconds") if METRICS[base].unit == "s" else (1.0, "")
+        rows: list[list[Any]] = []
+        for when, measured in (("baseline", before), ("now", runs)):
+            for metric in judged:
+                values = [run.get(metric.metric, 0.0) * scale for run in measured]
+                if metric.metric.partition("@")[0] != base or not (values and all(values)):
+                    continue
+                point = point_of(metric.metric)
+                ends: list[Any] = [None, None, "note", ""]
+                if when == "now":
+                    low, high, *rest = _ends(metric)
+                    ends = [None if e is None else rounded(e * scale) for e in (low, high)] + rest
+                rows.append([when, point, point, rounded(geometric_mean(values)), *ends, 1])
+        if rows:
+            yield {
+                "plot": "rates",
+                "title": f"{METRICS[base].title} over the rate at which requests arrive",
+                "says": "The rule through a point of now is the interval of its change.",
+                "unit": f"{METRICS[base].title}{unit}",
+                "rows": rows,
+            }
+
+
+def _on_step(row: Sequence[Any], rows: Sequence[Sequence[Any]]) -> bool:
+    """Whether no other point of the same curve is faster both in all and for one user."""
+    (when, point, user, rate, *_) = row
+    return not any(
+        other[0] == when and other[1] != point and other[2] >= user and other[3] >= rate
+        for other in rows
+    )
+
+
+def _ends(metric: MetricVerdict) -> list[Any]:
+    """Return where the interval of a point's change ends, its tone and what is said of it."""
+    low, high = (
+        None if share is None or not metric.baseline else rounded(metric.baseline * (1 + share))
+        for share in (metric.low, metric.high)
+    )
+    word = str(metric.outcome)
+    text = word if metric.change is None else f"{word} {change(metric.change)}"
+    return [low, high, tone(metric.outcome, failed=metric.fails), text]
+
+
+# --- latencies -------------------------------------------------------------------------------
+
+
+def _latencies(result: CaseResult, record: Record | None, beside: RunFiles) -> Iterator[Packed]:
+    """Yield the distribution of each time that a run of queries has, now and in the baseline."""
+    verdict = result.verdict
+    runs = [run.metrics for run in verdict.runs if not run.invalid]
+    if verdict.kind != "performance" or not runs:
+        return
+    logged = {each.timed: each for each in beside.percentiles.get(result.test, ())}
+    for timed, words in (("latency", "latency"), ("ttft", "TTFT"), ("tpot", "TPOT")):
+        logs = logged.get(timed)
+        now = list(logs.points) if logs else _points(timed, [runs[-1]])
+        before = _points(timed, [run.metrics for run in record.runs]) if record else []
+        if not now:
+            continue
+        rows = [
+            _row(when, *point) for when, p in (("baseline", before), ("now", now)) for point in p
+        ]
+        if logs and logs.limit_s is not None and logs.limit_share:
+            rows.append(_row("limit", logs.limit_share, logs.limit_s, "LoadGen's limit"))
+        for metric in verdict.metrics:
+            name, _, percentile = metric.metric.rpartition("_")
+            if name == timed and metric.limit and metric.baseline and percentile in SHARES:
+                most = metric.baseline * (1 + metric.limit)
+                text = f"{limit(metric.metric, metric.limit)} of the baseline"
+                rows.append(_row("limit", SHARES[percentile], most, text))
+        yield {"plot": "latency", "title": f"{words}, now and in the baseline", "rows": rows}
+
+
+def _points(timed: str, runs: Sequence[Mapping[str, float]]) -> list[tuple[float, float]]:
+    points = []
+    for name, share in SHARES.items():
+        values = [run[f"{timed}_{name}"] for run in runs if run.get(f"{timed}_{name}", 0) > 0]
+        if values:
+            points.append((share, geometric_mean(values)))
+    return points
+
+
+def _row(when: str, share: float, seconds: float, limit_text: str = "") -> list[Any]:
+    """Return a point with the rank that stretches the tail: log10 of 1 / (1 - share)."""
+    rank = round(-math.log10(max(1 - share, 1e-9)), 3) + 0.0
+    text = quantity("latency_p50", seconds)
+    shown = percent(share) if share < 0.9995 else f"{100 * share:.5g} %"
+    return [when, shown if share > 0 else "fastest", rank, rounded(seconds * 1e3), text, limit_text]
+
+
+# --- over the run ----------------------------------------------------------------------------
+
+
+def _moments(moments: Sequence[Sequence[float]]) -> Packed:
+    return {
+        "plot": "moments",
+        "title": "Latency over time",
+        "says": f"Of the queries that ended in each of {len(moments)} parts of the last run.",
+        "rows": [
+            [round(time_s, 2), rounded(p50_s * 1e3), rounded(p99_s * 1e3), outplacing]
+            for time_s, p50_s, p99_s, outplacing in moments
+        ],
+    }
+
+
+def shown(cases: Sequence[Grouped], beside: RunFiles) -> tuple[list[Packed], list[Subject]]:
+    """Return what the template writes of each case, and the environments they were measured in."""
+    subjects: list[Subject] = []
+    verdicts = Siblings(result.verdict for one in cases for result in one.results)
+    failed = frozenset([r.test for one in cases for r in one.results if r.failed][:EXPLAINED])
+    listed = []
+    for one in cases:
+        subject = next((r.verdict.subject for r in one.results if r.verdict.subject), None)
+        if subject is not None and subject not in subjects:
+            subjects.append(subject)
+        listed.append(
+            {
+                "grouped": one,
+                "outcome": str(one.worst.verdict.outcome),
+                "headline": one.worst.verdict.headline,
+                "tests": [
+                    _test(result, beside, verdicts if result.test in failed else ())
+                    for result in sorted(one.results, key=lambda each: not each.failed)
+                ],
+                "environment": subjects.index(subject) + 1 if subject else 0,
+                "words": "|".join(dict.fromkeys(str(r.verdict.outcome) for r in one.results)),
+            }
+        )
+    return listed, subjects
+
+
+def in_words(subject: Subject) -> str:
+    """Return machine and engine of an environment in a line."""
+    parts = [f"{name} {value}" for name, value in subject.identity.items() if value is not None]
+    return ", ".join([*filter(None, [engine_version(subject.fingerprint)]), *parts])
+
+
+def _test(result: CaseResult, beside: RunFiles, others: Sequence[Verdict]) -> Packed:
+    verdict = result.verdict
+    likely = causes(verdict, beside.records.get(result.test), others) if others else ()
+    return {
+        "verdict": verdict,
+        "tone": tone(verdict.outcome, failed=result.failed),
+        "tables": [
+            one.filled
+            for one in (
+                *verdict_tables(verdict),
+                replica_table(verdict.runs),
+                gpu_table(verdict.runs),
+                server_table(verdict.runs),
+            )
+            if one
+        ],
+        "causes": tuple(cause.says for cause in likely),
+        "notes": list(dict.fromkeys([*verdict.notes, *metric_notes(verdict)])),
+        "facts": _facts(result),
+        "commands": list(_commands(result)),
+    }
+
+
+# --- words -----------------------------------------------------------------------------------
+
+
+def _facts(result: CaseResult) -> list[tuple[str, str]]:
+    verdict = result.verdict
+    judged = next((m for m in verdict.metrics if m.runs_baseline and m.outcome), None)
+    scored = verdict.accuracy if verdict.kind == "accuracy" else None
+    of = f" of {scored.total:,}" if scored and scored.total else ""
+    facts = {
+        **declared(result),
+        "search": next(iter(searched(verdict)[-1:]), None),
+        "invalid": invalid_runs(verdict),
+        "physics": light(verdict),
+        "official": (placing := placing_of(result)) and placing.in_words,
+        "cost": cost(verdict),
+        "runs": judged and f"{judged.runs} now, {judged.runs_baseline} in the baseline",
+        "to settle it": final_word(verdict),
+        "samples": scored and f"{scored.samples:,}{of}, {scored.source}",
+        "answers": scored and scored.answers_in_words,
+        "gate": verdict.gate.answer if verdict.gate and verdict.kind == "accuracy" else None,
+        "baseline": verdict.baseline_set,
+        "baseline file": verdict.baseline_file,
+        "machine": machine(verdict),
+        "files": verdict.folder,
+        "log": verdict.log,
+    }
+    return [(name, text) for name, text in facts.items() if text]
+
+
+def _commands(result: CaseResult) -> Iterator[tuple[str, str]]:
+    outcome = result.verdict.outcome
+    if (result.failed or outcome is Outcome.INCONCLUSIVE) and result.suite != IMPORTED:
+        yield "reproduce", again(result)
+    if command := accept(result):
+        yield "accept", command
+    if outcome is Outcome.IMPROVED and may_be_recorded(result):
+        yield "keep", f"{again(result)} {REPLACE}"
+    if command := record(result):
+        yield "record", command

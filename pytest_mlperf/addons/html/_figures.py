@@ -1,0 +1,431 @@
+"""Figures about the whole session: what changed, where, how accurate it is, and its single runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, geometric_mean, stdev
+
+from pytest_mlperf.addons.html.model import (
+    PARTS,
+    TONES,
+    Figure,
+    Grouped,
+    Row,
+    RunFiles,
+    gated,
+    per_cent,
+    rounded,
+    tone,
+)
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.numbers import change, duration, percent, points, quantity
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
+from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.reports.rows import metric_cells, paired_cells, price_of, score_cells, title
+
+_TITLES = {metric.title for metric in METRICS.values()}
+
+
+def forest(cases: Sequence[Grouped]) -> Figure:
+    """Return every change with its interval beside what is tolerated."""
+    rows = [row for place, one in enumerate(cases) for row in _changes(place, one)]
+    rows.sort(key=lambda row: (TONES.index(row["tone"]), _used(row)))
+    return Figure(
+        name="forest",
+        title="Changes against the baseline",
+        says=(
+            "Each line is the interval of a change, better to the right whatever the metric's "
+            "direction; the shaded band is what the limit tolerates, the mark at its end the "
+            "limit. Diamonds failed, triangles are undecided, circles are fine. Lines that reach "
+            "the edge go on."
+        ),
+        rows=rows,
+        without="No test has a baseline to be compared with: record one (--mlperf-update=missing).",
+        open=True,
+    )
+
+
+def _changes(place: int, one: Grouped) -> Iterator[Row]:
+    for result in one.results:
+        verdict = result.verdict
+        if verdict.kind in {"performance", "efficiency"}:
+            for metric in verdict.metrics:
+                if metric.change is not None and metric.outcome is not None:
+                    yield _change(place, metric, _whole(verdict, metric), failed=result.failed)
+        for paired in verdict.paired:
+            if paired.outcome is not None and paired.baseline:
+                yield _paired_change(place, paired, failed=result.failed)
+
+
+def _whole(verdict: Verdict, metric: MetricVerdict) -> Outcome | None:
+    """Return a metric's word: the test's, where that is none of its metrics'."""
+    outcomes = {each.outcome for each in verdict.metrics}
+    return metric.outcome if verdict.outcome in outcomes else verdict.outcome
+
+
+def _change(place: int, metric: MetricVerdict, outcome: Outcome | None, *, failed: bool) -> Row:
+    definition = METRICS.get(metric.metric)
+    falls = definition is not None and definition.direction is Direction.LOWER
+    cells = metric_cells(metric)
+    return {
+        "case": place,
+        "row": title(metric.metric),
+        "tone": tone(outcome, failed=failed and metric.fails),
+        "outcome": str(outcome),
+        **_signed(metric.change, metric.low, metric.high, falls=falls),
+        "limit": None if metric.limit is None else -per_cent(metric.limit),
+        "change": cells["change"],
+        "interval": cells["interval"],
+        "allowed": cells["limit"],
+    }
+
+
+def _paired_change(place: int, paired: PairedVerdict, *, failed: bool) -> Row:
+    """Return a score's change in per cent of the baseline's; the table has its points."""
+    base, cells = abs(paired.baseline), paired_cells(paired)
+    shares = (None if v is None else v / base for v in (paired.change, paired.low, paired.high))
+    fails = failed and paired.outcome is not None and paired.outcome.fails
+    return {
+        "case": place,
+        "row": paired.metric,
+        "tone": tone(paired.outcome, failed=fails),
+        "outcome": cells["verdict"],
+        **_signed(*shares, falls=paired.lower),
+        "limit": None if paired.margin is None else -per_cent(paired.margin / base),
+        "change": f"{cells['points']} points",
+        "interval": cells["interval"],
+        "allowed": cells["margin"],
+    }
+
+
+def _signed(*shares: float | None, falls: bool) -> Row:
+    """Return a change and its ends in per cent with the sign of better; less is, or more."""
+    better, low, high = (
+        None if share is None else per_cent(-share if falls else share) + 0.0 for share in shares
+    )
+    return {"better": better, "low": high if falls else low, "high": low if falls else high}
+
+
+# --- workload x accelerator ------------------------------------------------------------------
+
+
+def heat_map(cases: Sequence[Grouped]) -> Figure:
+    """Return the worst change of each workload on each accelerator."""
+    worst: dict[tuple[str, str], tuple[float, Row]] = {}
+    for place, one in enumerate(cases):
+        where = (f"{one.case.workload} {one.case.scenario}", one.case.accelerator)
+        row = _cell(place, one, *where)
+        used = row["used"] or 0.0
+        if where not in worst or used < worst[where][0]:
+            worst[where] = used, row
+    return Figure(
+        name="heat",
+        title="Workload × accelerator",
+        says=(
+            "The change in speed or energy of each workload on each accelerator that is worst for "
+            "its limit, or what failed; better is counted upwards. Colours are full from the limit "
+            "on; where nothing was compared the verdict stands instead."
+        ),
+        rows=[worst[where][1] for where in sorted(worst)],
+        without="Nothing was judged.",
+        open=True,
+    )
+
+
+def _cell(place: int, one: Grouped, workload: str, accelerator: str) -> Row:
+    changes = [row for row in _changes(place, one) if row["better"] is not None]
+    outcome = str(one.worst.verdict.outcome)
+    row = {"case": place, "workload": workload, "accelerator": accelerator, "outcome": outcome}
+    speed = [change for change in changes if change["row"] in _TITLES]
+    judged = [change for change in changes if change["tone"] == "fail"] or speed
+    if not judged:
+        return {**row, "used": None, "text": outcome, "worst": "", "allowed": ""}
+    worst = min(judged, key=_used)
+    return {
+        **row,
+        "used": round(max(-1.0, min(_used(worst), 1.0)), 2),
+        "text": change(worst["better"] / 100) + (f" {outcome}" if one.tone == "fail" else ""),
+        "worst": f"{worst['row']} {worst['change']}",
+        "allowed": worst["allowed"],
+    }
+
+
+def _used(row: Row) -> float:
+    """Return a change as a share of its limit, negative where it is worse."""
+    share: float = row["better"] / (abs(row["limit"] or 0) or 100)
+    return share
+
+
+def relative(cases: Sequence[Grouped]) -> Figure:
+    """Return how fast each workload is on each accelerator, beside the fastest."""
+    rates: dict[str, dict[str, tuple[float, str, int]]] = {}
+    for place, one in enumerate(cases):
+        if rated := _rate(one):
+            metric, rate = rated
+            row = rates.setdefault(f"{one.case.workload} {one.case.scenario} {title(metric)}", {})
+            if one.case.accelerator not in row or rate > row[one.case.accelerator][0]:
+                row[one.case.accelerator] = rate, quantity(metric, rate), place
+    rows = [
+        {
+            "case": place,
+            "workload": workload,
+            "accelerator": accelerator,
+            "share": (share := round(100 * rate / max(row.values())[0], 1)),
+            "value": value,
+            "text": f"{share:.0f} %",
+        }
+        for workload, row in sorted(rates.items())
+        if len(row) > 1
+        for accelerator, (rate, value, place) in row.items()
+    ]
+    return Figure(
+        name="relative",
+        title="Throughput by accelerator",
+        says="The fastest case of each workload on each accelerator, in % of the fastest of all.",
+        rows=rows,
+        without="No workload was measured on two accelerators.",
+    )
+
+
+def _rate(one: Grouped) -> tuple[str, float] | None:
+    if one.case.scenario != "Offline":  # elsewhere throughput is the rate that was offered
+        return None
+    for result in one.results:
+        runs = [run for run in result.verdict.runs if not run.invalid]
+        for metric in ("tokens_per_second", "throughput"):
+            values = [run.metrics[metric] for run in runs if metric in run.metrics]
+            if values:
+                return metric, sum(values) / len(values)
+    return None
+
+
+# --- accuracy --------------------------------------------------------------------------------
+
+
+def accuracy(cases: Sequence[Grouped]) -> Figure:
+    """Return every score beside its reference and what the gate asks for."""
+    return Figure(
+        name="accuracy",
+        title="Accuracy",
+        says=(
+            "Scores in % of their reference; the mark is the gate. The line is the interval of "
+            "the comparison with the accuracy baseline, sample by sample, where there is one."
+        ),
+        rows=[row for place, one in enumerate(cases) for row in _scores(place, one)],
+        without="No accuracy pass was held against a reference score.",
+    )
+
+
+def _scores(place: int, one: Grouped) -> Iterator[Row]:
+    for result in one.results:
+        verdict = result.verdict
+        if verdict.kind != "accuracy":
+            continue
+        paired = {each.metric: each for each in verdict.paired}
+        for metric in verdict.metrics:
+            if not metric.baseline or metric.now is None:
+                continue
+            cells, beside = score_cells(metric), paired.get(metric.metric)
+            low, high = _around(metric.baseline, beside)
+            outcome = metric.outcome if metric.outcome is Outcome.GATE_FAIL else verdict.outcome
+            yield {
+                "case": place,
+                "row": metric.metric,
+                "tone": tone(outcome, failed=result.failed and outcome.fails),
+                "outcome": str(outcome),
+                "share": rounded(100 * metric.now / metric.baseline),
+                "gate": None if metric.limit is None else rounded(100 * (1 - metric.limit)),
+                "low": low,
+                "high": high,
+                **{name: cells[name] for name in ("now", "reference", "needed")},
+                "points": f"{points(beside.change)} points" if beside else "",
+            }
+
+
+def _around(reference: float, paired: PairedVerdict | None) -> list[float | None]:
+    """Return the interval of a score in % of its reference."""
+    if paired is None or paired.low is None or paired.high is None:
+        return [None, None]
+    return [rounded(100 * (paired.baseline + end) / reference) for end in (paired.low, paired.high)]
+
+
+# --- runs ------------------------------------------------------------------------------------
+
+
+def spread(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
+    """Return how much runs of the same build differ, now and in the baseline."""
+    return Figure(
+        name="spread",
+        title="Run-to-run spread",
+        says=(
+            "Standard deviation of runs of one build in % of their mean: filled now, circles the "
+            "baseline. The square is the smallest change that the baseline can prove; a limit "
+            "(mark) left of it cannot be proven."
+        ),
+        rows=[row for found in _judged(cases) if (row := _variations(*found, beside))],
+        without="A spread needs two runs of a case, or a baseline with two.",
+    )
+
+
+def _judged(cases: Sequence[Grouped]) -> Iterator[tuple[int, CaseResult, MetricVerdict]]:
+    """Yield each judged metric of performance or efficiency that all its test's runs have."""
+    for place, one in enumerate(cases):
+        for result in one.results:
+            runs = [run for run in result.verdict.runs if not run.invalid]
+            for metric in gated(result):
+                if runs and all(metric.metric in run.metrics for run in runs):
+                    yield place, result, metric
+
+
+def _variations(
+    place: int, result: CaseResult, metric: MetricVerdict, beside: RunFiles
+) -> Row | None:
+    now = [run.metrics[metric.metric] for run in result.verdict.runs if not run.invalid]
+    record = beside.records.get(result.test)
+    before = [run.metrics.get(metric.metric, 0.0) for run in record.runs] if record else []
+    shares = {
+        "now": _variation(now),
+        "before": _variation([value for value in before if value]),
+        "detectable": metric.detectable,
+    }
+    if all(share is None for share in shares.values()):
+        return None
+    shares["limit"] = metric.limit
+    return {
+        "case": place,
+        "row": title(metric.metric),
+        **{name: None if share is None else per_cent(share) for name, share in shares.items()},
+        **{f"{n}_text": "" if share is None else percent(share) for n, share in shares.items()},
+    }
+
+
+def _variation(values: Sequence[float]) -> float | None:
+    return stdev(values) / fmean(values) if len(values) > 1 else None
+
+
+def strip(cases: Sequence[Grouped]) -> Figure:
+    """Return which runs are drawn as dots, beside the runs of their baselines."""
+    rows = [
+        {"case": place, "row": title(metric.metric)}
+        for place, result, metric in _judged(cases)
+        if any(run.metrics[metric.metric] > 0 for run in result.verdict.runs if not run.invalid)
+    ]
+    return Figure(
+        name="strip",
+        title="Every run",
+        says="One dot for each run, now (filled) and of the baseline.",
+        rows=rows,
+        without="No run could be judged.",
+        runs=True,
+    )
+
+
+# --- energy and money ------------------------------------------------------------------------
+
+
+def energy(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
+    """Return speed over energy, now and in the baseline."""
+    rows: list[Row] = []
+    for place, one in enumerate(cases):
+        result = max(one.results, key=lambda each: len(each.verdict.runs))
+        record = next(filter(None, (beside.records.get(each.test) for each in one.results)), None)
+        before = [run.metrics for run in record.runs] if record else []
+        rows += _efficiency(place, "baseline", before)
+        rows += _efficiency(place, "now", [r.metrics for r in result.verdict.runs if not r.invalid])
+    return Figure(
+        name="energy",
+        title="Speed and energy",
+        says=(
+            "Speed over the energy of a token (of a sample, where no tokens are counted), GPU "
+            "board energy by NVML, not MLPerf Power: up and to the left is better. A dashed line "
+            "leads from the baseline to now."
+        ),
+        rows=rows,
+        without="Energy is known where GPUs were sampled through NVML (mlperf_power).",
+    )
+
+
+def _efficiency(place: int, when: str, runs: Sequence[Mapping[str, float]]) -> Iterator[Row]:
+    for units, speed in (("tokens", "tokens_per_second"), ("samples", "throughput")):
+        measured = [
+            (run[speed], run[f"{units}_per_joule"])
+            for run in runs
+            if run.get(speed, 0) > 0 and run.get(f"{units}_per_joule", 0) > 0
+        ]
+        if measured:
+            rate = geometric_mean(rate for rate, _ in measured)
+            joules = 1 / geometric_mean(per for _, per in measured)
+            yield {
+                "case": place,
+                "row": "",
+                "when": when,
+                "unit": units,
+                "joules": rounded(joules),
+                "rate": rounded(rate),
+                "rate_text": f"{quantity('', rate)} {units}",
+                "joules_text": quantity("", joules),
+            }
+            return
+
+
+def cost(cases: Sequence[Grouped]) -> Figure:
+    """Return what a million tokens or samples cost."""
+    rows: list[Row] = []
+    for place, one in enumerate(cases):
+        per_usd = next((each.verdict.cost for each in one.results if each.verdict.cost), None)
+        if per_usd is None or not 0 < per_usd.value < math.inf:
+            continue
+        usd = 1e6 / per_usd.value
+        of = {"case": place, "row": per_usd.of, "of": per_usd.of}
+        price = price_of(per_usd, one.case)
+        rows.append({**of, "usd": rounded(usd), "text": quantity("", usd), "price": price})
+    return Figure(
+        name="cost",
+        title="Cost per million tokens or samples",
+        says="From the measured rate and the suite's own price of a GPU; no price ships.",
+        rows=rows,
+        without="A cost needs a price in the suite: [prices].",
+    )
+
+
+# --- time ------------------------------------------------------------------------------------
+
+
+def spent(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
+    """Return where the time of each case went."""
+    rows: list[Row] = []
+    for place, one in enumerate(cases):
+        processes = max(
+            (beside.spent.get(each.test, ()) for each in one.results), key=len, default=()
+        )
+        sums = {part: math.fsum(each.get(part, 0.0) for each in processes) for part in PARTS}
+        if not processes:
+            runs = max((each.verdict.runs for each in one.results), key=len)
+            sums["measured"] = math.fsum(run.duration_s for run in runs)
+        rows += [
+            {
+                "case": place,
+                "row": "",
+                "order": order,
+                "part": part,
+                "seconds": round(seconds, 1),
+                "text": duration(seconds),
+            }
+            for order, (part, seconds) in enumerate(sums.items())
+            if seconds > 0
+        ]
+    parts = (
+        "" if beside.folder else " Only the measured part is known: the runs' logs are not here."
+    )
+    return Figure(
+        name="spent",
+        title="Where the time went",
+        says=(
+            "All processes of a case together. What lies before LoadGen's window and is neither "
+            f"loading nor warm-up is waiting for the machine and starting.{parts}"
+        ),
+        rows=rows,
+        without="No run was made.",
+    )

@@ -1,0 +1,380 @@
+"""Put the page together: one file that loads nothing and runs no script but its own two."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Any
+
+from pytest_mlperf.addons.html._cases import figures_of, in_words, shown
+from pytest_mlperf.addons.html._figures import (
+    accuracy,
+    cost,
+    energy,
+    forest,
+    heat_map,
+    relative,
+    spent,
+    spread,
+    strip,
+)
+from pytest_mlperf.addons.html._precisions import precisions, tables_of
+from pytest_mlperf.addons.html.model import Figure, Grouped, Packed, RunFiles, Tone, grouped, tone
+from pytest_mlperf.core.control import seen_in_words
+from pytest_mlperf.core.numbers import duration, plural
+from pytest_mlperf.core.results import LABEL, Absent, Results
+from pytest_mlperf.core.untrusted_text import every_text, visible
+from pytest_mlperf.core.verdict import SEVERITY, Outcome
+from pytest_mlperf.reports.terminal.advice import machine_wide, open_words
+from pytest_mlperf.stores.cache import kept_text
+
+
+def verdict(results: Results, absent: Sequence[Absent] = ()) -> tuple[Tone, str]:
+    """Return the verdict on the session, and its tone."""
+    failed = Counter(r.verdict.outcome for r in results.cases if r.failed)
+    parts = [f"{failed[word]} {word}" for word in SEVERITY if failed[word]]
+    if absent:
+        parts.append(f"{plural(len(absent), 'planned test')} without a result")
+    if parts:
+        return "fail", f"Failed: {', '.join(parts)}"
+    if not results.cases:
+        return "open", "Nothing was judged"
+    text = f"No drop proven in {plural(len(results.cases), 'test')}"
+    if open_ := open_words(results):
+        return "open", f"{text}{open_}"
+    return "good", text
+
+
+def counts(results: Results) -> list[tuple[Tone, str, int]]:
+    """Return each outcome with its tone and how many tests have it, the worst first."""
+    counted = Counter(r.verdict.outcome for r in results.cases)
+    return [(tone(word), str(word), counted[word]) for word in SEVERITY if counted[word]]
+
+
+def about(results: Results) -> list[tuple[str, str]]:
+    """Return when and with what the session was made."""
+    profiles = " and ".join(sorted({result.profile for result in results.cases}))
+    rounds = " and ".join(sorted({result.round for result in results.cases}))
+    runs = {run.folder for result in results.cases for run in result.verdict.runs}
+    facts = [
+        ("started", f"{results.started[:16].replace('T', ' ')} UTC"),
+        ("took", f"{duration(results.seconds)}, {plural(len(runs), 'run')}"),
+        ("commit", results.commit or "outside git"),
+        ("profile", profiles),
+        ("MLPerf round", rounds),
+        ("session", results.run),
+        *results.versions.items(),
+    ]
+    return [(name, said) for name, said in facts if said]
+
+
+def doubts(results: Results) -> Iterator[tuple[Tone, str]]:
+    """Yield what a reader must know before trusting the verdicts."""
+    cases = results.cases
+    for share in sorted({result.handicap for result in cases if result.handicap}):
+        text = f"Slowed on purpose (--mlperf-handicap {100 * share:g} %): not to be recorded."
+        yield "fail", text
+    if any(result.pretended for result in cases):
+        yield "fail", "The accelerator was only pretended: the figures are not its own."
+    invalid = sum(result.verdict.outcome is Outcome.INVALID for result in cases)
+    if invalid:
+        yield "fail", f"{plural(invalid, 'test')} may not be judged (INVALID): see why there."
+    if any(result.profile == "quick" for result in cases):
+        text = "shorter runs than MLPerf asks for, compared with quick baselines only."
+        yield "open", f"Profile quick: {text}"
+    yield from _gates(results)
+    yield from _proof(results)
+    yield from _machine(results)
+    if results.pairs:
+        yield "good", f"{results.pairs} pairs of case and metric were judged together."
+    for text in machine_wide(results):
+        yield "open", f"{text[0].upper()}{text[1:]}."
+    yield from _not_run(results)
+
+
+def _gates(results: Results) -> Iterator[tuple[Tone, str]]:
+    gates = [r.verdict.gate for r in results.cases if r.verdict.kind == "accuracy"]
+    asked = [gate for gate in gates if gate is not None]
+    undecided = sum(not gate.evaluated for gate in asked)
+    if undecided:
+        text = f"{undecided} of {plural(len(asked), 'accuracy gate')} not decided"
+        yield "open", f"{text}: each test says on how many samples, or that it has none."
+
+
+def _proof(results: Results) -> Iterator[tuple[Tone, str]]:
+    gated = [m for r in results.cases for m in r.verdict.metrics if m.limit and m.detectable]
+    weak = sum(m.detectable > m.limit for m in gated if m.detectable and m.limit)
+    if weak:
+        text = f"{weak} of {plural(len(gated), 'limit')} cannot be proven by their baselines"
+        yield "open", f"{text}: record more runs, or widen them."
+    elif gated:
+        yield "good", f"Every baseline can prove its limit ({len(gated)})."
+
+
+def _not_run(results: Results) -> Iterator[tuple[Tone, str]]:
+    missing = sum(results.deselected.values())
+    if missing:
+        named = ", ".join(f"{count} for {name}" for name, count in results.deselected.items())
+        text = f"{plural(missing, 'test')} did not run, as their accelerator was not here"
+        yield "open", f"{text}: {named}."
+    if results.skipped:
+        yield "open", f"{plural(len(results.skipped), 'test')} skipped: listed below."
+
+
+def _machine(results: Results) -> Iterator[tuple[Tone, str]]:
+    looked = [r.verdict for r in results.cases if r.verdict.machine]
+    steady = [difference for verdict in looked if verdict.steady for difference in verdict.machine]
+    if steady:
+        worst = max(steady, key=lambda difference: difference.deviations)
+        many = plural(sum(verdict.steady is True for verdict in looked), "change")
+        yield (
+            "good",
+            f"The machine's own speed explains none of {many}, by a fixed micro-benchmark: at most "
+            f"{seen_in_words([worst])}.",
+        )
+    off = sum(verdict.steady is False for verdict in looked)
+    if off:
+        yield "fail", f"The machine itself was off for {plural(off, 'change')}."
+
+
+LARGEST = 5 * 10**6
+"""Bytes of a page."""
+
+CUTS = ((200, 10_000), (50, 10_000), (10, 2_000), (10, 1_000), (5, 400), (2, 100))
+"""How many accepted baselines of a metric and how many cases are shown: the first that fits."""
+
+TRACES = 1_200_000
+"""Characters of JSON for figures over a run's time, of all cases together; the rest is left out."""
+
+ENVIRONMENTS = 200
+"""Environments that are listed; the results file has all."""
+
+NAMED = 50
+"""Failures that the first section names; the cases below have all. Also tests that were skipped."""
+
+
+def render(
+    results: Results,
+    beside: RunFiles,
+    absent: Sequence[Absent] = (),
+    *,
+    largest: int = LARGEST,
+) -> str:
+    """Return the page, of so many bytes at most.
+
+    Older history is left out first, then cases that are fine, and the page says so.
+    """
+    template = page_environment().from_string(text_of("page.html.j2"))
+    style, library = text_of("page.css"), bundled()
+    script = "\n".join(map(text_of, ("plots.js", "page.js")))
+    fixed = {
+        "policy": _policy(style, script, library),
+        "style": style,
+        "script": script,
+        "library": base64.b64encode(zlib.compress(library.encode(), 9)).decode(),
+        "absent": absent,
+        "named": NAMED,
+        "skipped": results.skipped,
+        "notes": beside.notes,
+        "label": LABEL,
+        "headline": verdict(results, absent),
+        "counts": counts(results),
+        "about": about(results),
+        "doubts": list(doubts(results)),
+    }
+    cases, page = grouped(results.cases), ""
+    for points, listed in CUTS:
+        page = template.render(**fixed, **_of_cases(cases, beside, points, listed))
+        if len(page.encode()) <= largest:
+            break
+    return page
+
+
+def _of_cases(
+    every: Sequence[Grouped], beside: RunFiles, points: int, listed: int
+) -> dict[str, Any]:
+    """Return what the template writes of cases: the first so many, those that failed first."""
+    cases = every[:listed]
+    sections, subjects = shown(cases, beside)
+    drawn, left_out = _case_figures(cases, beside, points)
+    figures = [
+        *(forest(cases), heat_map(cases), relative(cases), accuracy(cases), precisions(cases)),
+        *(strip(cases), spread(cases, beside), energy(cases, beside), cost(cases)),
+        spent(cases, beside),
+    ]
+    return {
+        "cases": sections,
+        "failed": [
+            (place, one) for place, one in enumerate(sections) if one["grouped"].tone == "fail"
+        ],
+        "precisions": tables_of(cases),
+        "unlisted": len(every) - len(cases),
+        "subjects": [(in_words(subject), subject) for subject in subjects[:ENVIRONMENTS]],
+        "more_subjects": len(subjects[ENVIRONMENTS:]),
+        "workloads": sorted({one.case.workload for one in cases}),
+        "accelerators": sorted({one.case.accelerator for one in cases}),
+        "data": as_json(every_text(_data(cases, figures, drawn), safe_text)),
+        "figures": [figure for figure in figures if figure.rows],
+        "without": [
+            *((figure.title, figure.without) for figure in figures if not figure.rows),
+            *_without(drawn, left_out, points),
+        ],
+    }
+
+
+# --- figures ---------------------------------------------------------------------------------
+
+
+def _case_figures(
+    cases: Sequence[Grouped], beside: RunFiles, points: int
+) -> tuple[list[list[Packed]], int]:
+    """Return each case's own figures, and how many cases' figures over time did not fit."""
+    drawn, size, left_out = [], 0, 0
+    for one in cases:
+        figures = figures_of(one, beside, points)
+        heavy = [figure for figure in figures if figure["plot"] in {"power", "moments"}]
+        size += sum(len(as_json(figure)) for figure in heavy)
+        if heavy and size > TRACES:
+            left_out += 1
+            figures = [figure for figure in figures if figure not in heavy]
+        drawn.append(figures)
+    return drawn, left_out
+
+
+def _without(
+    drawn: Sequence[Sequence[Packed]], left_out: int, points: int
+) -> list[tuple[str, str]]:
+    """Return what no case has, and what would give it."""
+    kinds = {figure["plot"] for figures in drawn for figure in figures}
+    missing = {
+        "history": ("History", "It needs a run that could be judged."),
+        "sessions": (
+            "Sessions",
+            "They need a store with earlier sessions: --mlperf-store, or --store of report.",
+        ),
+        "curve": ("Throughput over requests under way", "It needs scenario Concurrency."),
+        "latency": (
+            "Latencies, now and in the baseline",
+            "They need a scenario with queries: Server, Interactive, SingleStream, MultiStream.",
+        ),
+        "moments": (
+            "Latency over time",
+            "It needs a Server run of at most 500,000 queries, its folder below the results file.",
+        ),
+        "power": (
+            "Power, clock and temperature",
+            "They need GPUs sampled through NVML, and the runs' folders below the results file.",
+        ),
+    }
+    absent = [missing[kind] for kind in missing if kind not in kinds]
+    if left_out:
+        text = (
+            f"Left out for {left_out} cases, those that failed last: the page would be too large."
+        )
+        absent.append(("Figures over the time of a run", text))
+    if points < CUTS[0][0]:
+        text = (
+            f"The newest {points} accepted baselines of each metric: more would not fit the page."
+        )
+        absent.append(("Older history", text))
+    return absent
+
+
+def _data(
+    cases: Sequence[Grouped], figures: Sequence[Figure], drawn: Sequence[Sequence[Packed]]
+) -> dict[str, Any]:
+    return {
+        "cases": [[one.label, one.case.id] for one in cases],
+        "figures": {
+            figure.name: {
+                "fields": list(figure.rows[0]),
+                "rows": [list(row.values()) for row in figure.rows],
+                "runs": figure.runs,
+            }
+            for figure in figures
+            if figure.rows
+        },
+        "drawn": drawn,
+    }
+
+
+# --- parts -----------------------------------------------------------------------------------
+
+
+def page_environment() -> Any:
+    """Return what makes pages of templates: every text in it is escaped and inert."""
+    import jinja2
+
+    return jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: safe_text(value) if type(value) is str else value,  # Markup is ours
+    )
+
+
+def as_json(content: Any) -> str:
+    """Return JSON that cannot end the script element it stands in, nor begin another."""
+    try:
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError:  # a figure of a file from elsewhere is no number
+        return as_json(_finite(content))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def safe_text(text: str) -> str:
+    """Return a text as the page shows it: nothing in it turns a line round or hides in it."""
+    return visible(text, keep="\n\t\u00a0")
+
+
+def _finite(content: Any) -> Any:
+    """Return content with nothing in the place of what is no number, or endless."""
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def text_of(name: str) -> str:
+    """Return a file of this package: a template, a style, a script."""
+    return files("pytest_mlperf.addons.html").joinpath(name).read_text("utf-8").strip()
+
+
+@cache
+def bundled() -> str:
+    """Return Vega-Lite, Vega and their expression interpreter as one script.
+
+    Making it takes longer than a page, so it is kept by the library's version.
+    """
+
+    def make() -> str:
+        import vl_convert
+
+        script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+        return script.strip()
+
+    return kept_text(f"vega-{version('vl-convert-python')}.js", make)
+
+
+def _policy(style: str, *scripts: str) -> str:
+    """Return the page's own limits: its two scripts and its style, and nothing from anywhere."""
+    allowed = " ".join(map(_digest, scripts))
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src {_digest(style)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -1,0 +1,521 @@
+"""What an HTML report shows beside its results: baselines, LoadGen's logs, the sampler's files."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path, PurePath
+from statistics import median
+from typing import ParamSpec, TypeGuard, TypeVar
+
+from pytest_mlperf.addons.html._page import render
+from pytest_mlperf.addons.html.model import PARTS, Packed, Percentiles, RunFiles
+from pytest_mlperf.bench.case import load_checked
+from pytest_mlperf.bench.files import judged_against, points_of
+from pytest_mlperf.core.baseline import Baseline, Record, differences, find
+from pytest_mlperf.core.energy.readings import Reading
+from pytest_mlperf.core.errors import MlperfError, RunError
+from pytest_mlperf.core.history import CaseHistory, points_of_session
+from pytest_mlperf.core.measurement import Run, moment_of
+from pytest_mlperf.core.recording import set_by
+from pytest_mlperf.core.results import Absent, CaseResult, Results
+from pytest_mlperf.core.trend import versions
+from pytest_mlperf.core.untrusted import parse_json
+from pytest_mlperf.reports.formats import ReportedSession
+from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
+from pytest_mlperf.run.power.doubts import HALTED
+from pytest_mlperf.run.power.sampling import FILE, GpuLog, PowerLog
+from pytest_mlperf.run.worker.clocks import FILE as LATENCIES
+from pytest_mlperf.stores.database import opened
+
+LEAST_S, SHARE = 5.0, 0.15
+"""So many seconds, or as much of the window, are shown before it and after it."""
+
+COLUMNS, BANDS = 150, 60
+"""A line over time has at most twice so many points; a reason so many spans."""
+
+SILENT = 5.0
+"""A line is broken where readings are missing for so many of their usual intervals."""
+
+WORDS = {
+    "hw_thermal_slowdown": "heat (hardware)",
+    "sw_thermal_slowdown": "heat (software)",
+    "hw_power_brake_slowdown": "power brake",
+    "hw_slowdown": "hardware slowdown",
+    "sw_power_cap": "power cap",
+    "sync_boost": "sync boost",
+    "board_limit": "board limit",
+    "reliability": "reliability limit",
+    "display_clocks": "display's clocks",
+    "application_clocks": "clocks set by hand",
+    "gpu_idle": "idle",
+}
+"""Clock event reasons in a few words, the worst first."""
+
+CAP = "sw_power_cap"
+
+Span = tuple[float, float]
+"""From when to when, seconds."""
+
+
+def power_of(folder: Path) -> Packed | None:
+    """Return power, clock and temperature of the GPUs over a run, thinned out: the figure "power".
+
+    Its times are seconds after LoadGen's window began; None where no GPU was sampled.
+
+    Args:
+        folder: With LoadGen's logs of the performance run; the sampler's file is above it.
+    """
+    path = _file(folder.parent, FILE)
+    if path is None or _file(folder, DETAIL) is None:
+        return None
+    log = PowerLog.read(path)
+    gpus = [gpu for gpu in log.gpus if gpu.trace or gpu.states]
+    if log.unavailable or not gpus:
+        reason = log.unavailable or "the sampler read nothing"
+        raise RunError("sampler", f"{path} has no readings: {reason}")
+    if log.clock_stepped:
+        reason = "the wall clock was set during the run, so that LoadGen's window cannot be found"
+        raise RunError("sampler", f"{path}: {reason}")
+    began, ended = parse_detail(folder / DETAIL).window_s
+    window = log.monotonic(began), log.monotonic(ended)
+    shown = _shown(path, gpus, window)
+    held = _held_back(gpus, shown, window)
+    shaded = "LoadGen's window is shaded"
+    if labels := [label for label, _, spans in held if spans]:
+        shaded = f"{shaded}; so is where clocks were held back: {', '.join(labels)}"
+    return {
+        "plot": "power",
+        "says": f"{_subject(gpus, log.driver, began)}. {shaded}. By NVML, not MLPerf Power.",
+        "window": round(window[1] - window[0], 2),
+        "gpus": [_trace(gpu, f"GPU {n}", shown, window[0]) for n, gpu in _numbered(gpus)],
+        "held": held,
+    }
+
+
+def _numbered(gpus: Sequence[GpuLog]) -> list[tuple[int, GpuLog]]:
+    """Return GPUs with the driver's numbers; with their places, as of older files, where one lacks.
+
+    Two instances of a GPU have one number.
+    """
+    numbers = [gpu.facts.get("identity", {}).get("index") for gpu in gpus]
+    certain = None not in numbers and len(set(numbers)) == len(gpus)
+    return list(zip(numbers if certain else range(len(gpus)), gpus, strict=True))
+
+
+def _shown(path: Path, gpus: Sequence[GpuLog], window: Span) -> Span:
+    """Return from when to when readings are shown, on the sampler's clock."""
+    begin_s, end_s = window
+    times = [reading.time_s for gpu in gpus for reading in gpu.trace]
+    times += [state["time"] for gpu in gpus for state in gpu.states]
+    pad_s = max(LEAST_S, SHARE * (end_s - begin_s))
+    first_s, last_s = max(min(times), begin_s - pad_s), min(max(times), end_s + pad_s)
+    if not (end_s > begin_s and first_s < end_s and last_s > begin_s):
+        raise RunError("sampler", f"{path} has no readings of LoadGen's window")
+    return min(first_s, begin_s), max(last_s, end_s)
+
+
+def _subject(gpus: Sequence[GpuLog], driver: str | None, began: float) -> str:
+    names = dict.fromkeys(str(g.facts.get("identity", {}).get("name") or g.uuid) for g in gpus)
+    count = f"{len(gpus)} x " if len(gpus) > 1 else ""
+    moment = dt.datetime.fromtimestamp(began, dt.UTC).isoformat(sep=" ", timespec="seconds")
+    machine = f"{count}{', '.join(names)}, driver {driver or 'unknown'}"
+    return f"{machine}; the window began {moment[:19]} UTC"
+
+
+# --- lines -----------------------------------------------------------------------------------
+
+
+def _trace(gpu: GpuLog, name: str, shown: Span, begin_s: float) -> Packed:
+    def line(readings: Sequence[Reading]) -> list[list[float | None]]:
+        inside = [
+            Reading(time_s=reading.time_s - begin_s, value=reading.value)
+            for reading in readings
+            if shown[0] <= reading.time_s <= shown[1]
+        ]
+        points = broken(decimate(inside, COLUMNS), inside)
+        values = [None if value is None else round(value, 1) for _, value in points]
+        return [[round(time_s, 2) for time_s, _ in points], values]
+
+    return {
+        "name": name,
+        "limit": gpu.limit_w,
+        "power": line(gpu.trace),
+        "clock": line(gpu.series("sm_mhz", *shown)),
+        "temperature": line(gpu.series("temperature_c", *shown)),
+    }
+
+
+def decimate(readings: Sequence[Reading], columns: int) -> list[Reading]:
+    """Return the lowest and the highest reading of each of so many equal parts of the time."""
+    if len(readings) <= 2 * columns:
+        return list(readings)
+    first_s = readings[0].time_s
+    width_s = (readings[-1].time_s - first_s) / columns or 1.0
+    parts: dict[int, tuple[Reading, Reading]] = {}
+    for reading in readings:
+        place = min(int((reading.time_s - first_s) / width_s), columns - 1)
+        low, high = parts.get(place, (reading, reading))
+        parts[place] = (
+            reading if reading.value < low.value else low,
+            reading if reading.value > high.value else high,
+        )
+    ordered = (sorted(ends, key=lambda reading: reading.time_s) for ends in parts.values())
+    return [r for low, high in ordered for r in ((low,) if low is high else (low, high))]
+
+
+def broken(
+    kept: Sequence[Reading], readings: Sequence[Reading]
+) -> list[tuple[float, float | None]]:
+    """Return times and values of what is kept, with a break, None, where readings are missing."""
+    intervals = [later.time_s - earlier.time_s for earlier, later in pairwise(readings)]
+    most_s = SILENT * median(intervals) if intervals else 0.0
+    ends = [
+        later.time_s
+        for (_, later), s in zip(pairwise(readings), intervals, strict=True)
+        if s > most_s
+    ]
+    points: list[tuple[float, float | None]] = []
+    for earlier, later in pairwise([*kept[:1], *kept]):
+        gap = bisect_left(ends, earlier.time_s + 1e-9)
+        if gap < len(ends) and ends[gap] <= later.time_s:
+            points.append((earlier.time_s, None))
+        points.append((later.time_s, later.value))
+    return points
+
+
+# --- what held clocks back -------------------------------------------------------------------
+
+
+def _held_back(
+    gpus: Sequence[GpuLog], shown: Span, window: Span
+) -> list[tuple[str, str, list[Span]]]:
+    """Return label, tone and spans of each reason, the worst first, of all GPUs together."""
+    spans: dict[str, list[Span]] = {}
+    shares: dict[str, dict[int, float]] = {}
+    begin_s, end_s = window
+    for place, gpu in _numbered(gpus):
+        for span in gpu.spans():
+            first_s, last_s = max(span.begin_s, shown[0]), min(span.end_s, shown[1])
+            if last_s > first_s:
+                spans.setdefault(span.reason, []).append((first_s - begin_s, last_s - begin_s))
+                shares.setdefault(span.reason, {}).setdefault(place, 0.0)
+        for reason, seconds in gpu.held_back_s(begin_s, end_s).items():
+            shares.setdefault(reason, {})[place] = seconds / (end_s - begin_s)
+    held = []
+    for reason in [*WORDS, *sorted(shares.keys() - WORDS.keys())]:
+        if reason in shares:
+            joined = merged(spans.get(reason, []), (shown[1] - shown[0]) / BANDS)
+            tone = "fail" if reason in HALTED else "open" if reason == CAP else "note"
+            ends = [(round(begin_s, 2), round(end_s, 2)) for begin_s, end_s in joined]
+            held.append((_label(reason, shares[reason], len(gpus)), tone, ends))
+    return held
+
+
+def _label(reason: str, shares: Mapping[int, float], count: int) -> str:
+    """Return a reason with the largest share of the window, and whose it is if not of all."""
+    share = max(shares.values())
+    per_cent = "< 1 %" if 0 < share < 0.01 else f"{100 * share:.0f} %"
+    words = f"{WORDS.get(reason, reason)} {per_cent}"
+    if len(shares) == count:
+        return words
+    if len(shares) > 2:
+        return f"{words}, {len(shares)} GPUs"
+    return f"{words}, GPU {' '.join(map(str, shares))}"
+
+
+def merged(spans: Sequence[Span], apart_s: float) -> list[Span]:
+    """Return spans in order, those less than `apart_s` from each other as one."""
+    joined: list[Span] = []
+    for begin_s, end_s in sorted(spans):
+        if joined and begin_s - joined[-1][1] < apart_s:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end_s))
+        else:
+            joined.append((begin_s, end_s))
+    return joined
+
+
+LARGEST = 64 * 2**20
+"""Bytes of a log that is read; a longer one is left out."""
+
+DEEPEST = 6
+"""Folders of a run's path, from its end, that may lie below the results file."""
+
+_PERCENTILES = (0.5, 0.9, 0.95, 0.97, 0.99, 0.999)
+
+_TIMED: tuple[Timed, ...] = ("latency", "ttft", "tpot")
+
+
+def folder_below(root: Path, named: str) -> Path | None:
+    """Return a run's folder below the folder of its results file; None: it is not there.
+
+    A results file names folders of the machine that measured, so only the path's end is looked
+    for, and whatever leads elsewhere is not followed.
+    """
+    parts = PurePath(named).parts
+    for length in range(min(DEEPEST, len(parts)), 0, -1):
+        tail = parts[-length:]
+        if any(part in {"..", "/"} for part in tail):
+            continue
+        try:
+            folder = root.joinpath(*tail)
+            if folder.is_dir() and folder.resolve() == folder:
+                return folder
+        except (OSError, ValueError):  # a name that is too long, or holds a 0 byte
+            continue
+    return None
+
+
+def _file(folder: Path, name: str) -> Path | None:
+    """Return a file of a folder that is no link to elsewhere and not too large."""
+    path = folder / name
+    if not path.is_file() or path.resolve().parent != folder.resolve():
+        return None
+    return path if path.stat().st_size <= LARGEST else None
+
+
+def _detail(folder: Path) -> Detail | None:
+    path = _file(folder, DETAIL)
+    return parse_detail(path) if path else None
+
+
+# --- latencies -------------------------------------------------------------------------------
+
+
+def percentiles_of(folder: Path, scenario: str) -> list[Percentiles]:
+    """Return the percentiles that LoadGen logged, with its limits."""
+    detail = _detail(folder)
+    if detail is None or scenario == "Offline":
+        return []
+    settings = _numbers_in(folder, "settings")
+    percentiles = []
+    for timed in _TIMED:
+        points = _logged(detail, "query_latency" if scenario == "MultiStream" else timed)
+        limit = settings.get(f"{timed}_limit_ns")
+        if points:
+            percentiles.append(
+                Percentiles(
+                    timed=timed,
+                    points=points,
+                    limit_s=limit / 1e9 if limit else None,
+                    limit_share=settings.get("latency_percentile", 0.99) if limit else None,
+                )
+            )
+    return percentiles
+
+
+def _logged(detail: Detail, timed: Timed) -> list[tuple[float, float]]:
+    points = [
+        (share, nanoseconds / 1e9)
+        for share in _PERCENTILES
+        if (nanoseconds := detail.percentile_ns(timed, share))
+    ]
+    fastest = detail.values.get("result_min_latency_ns")
+    if timed == "latency" and points and _positive(fastest):
+        points.insert(0, (0.0, fastest / 1e9))
+    return [point for point in points if point[1] > 0]
+
+
+def _numbers_in(folder: Path, part: str) -> dict[str, float]:
+    """Return the numbers in a part of run.json; what is damaged is not known."""
+    path = _file(folder, "run.json")
+    try:
+        figures = parse_json(path.read_bytes())[part] if path else {}
+        return {key: value for key, value in figures.items() if _positive(value)}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def _positive(value: object) -> TypeGuard[float]:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 0 < value < math.inf  # type: ignore[operator]
+
+
+def moments_of(folder: Path) -> list[list[float]]:
+    """Return latencies over a run's time, see `RunFiles`; empty where the worker kept none."""
+    path = _file(folder, LATENCIES)
+    if path is None:
+        return []
+    try:
+        rows = parse_json(path.read_bytes())["moments"]
+        return [
+            [float(time_s), float(p50_s), float(p99_s), int(outstanding)]
+            for time_s, p50_s, p99_s, outstanding in rows[:1000]
+            if all(map(math.isfinite, (time_s, p50_s, p99_s, outstanding)))
+        ]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise MlperfError(f"{path}: no latencies over time: {error}") from None
+
+
+# --- time --------------------------------------------------------------------------
+
+
+def spent_of(folder: Path, run: Run) -> dict[str, float]:
+    """Return where the time of a run's process went, by `PARTS`; empty without LoadGen's log.
+
+    A run began when its process was about to be started; the folder has its LoadGen logs.
+    """
+    detail = _detail(folder)
+    if detail is None:
+        return {}
+    begin_s, end_s = detail.window_s
+    moment = moment_of(run.started)
+    started_s = moment.timestamp() if moment else begin_s
+    blocks = sorted((folder.parent / "accuracy").glob("block-*"))
+    windows = [found.window_s for block in blocks if (found := _detail(block))]
+    times = _numbers_in(folder, "spent")
+    load_s, warm_s = (min(times.get(name, 0.0), 86_400.0) for name in ("load_s", "warmup_s"))
+    seconds = (
+        max(begin_s - started_s - load_s - warm_s, 0.0),
+        load_s,
+        warm_s,
+        max(end_s - begin_s, 0.0),
+        math.fsum(end - begin for begin, end in windows),
+    )
+    return dict(zip(PARTS, seconds, strict=True))
+
+
+def sessions_of(results: Results, store: str) -> dict[str, list[CaseHistory]]:
+    """Return what a store remembers of the cases of a session, which is among it, by case id."""
+    now = {series.key: (series, point) for series, point in points_of_session(results)}
+    remembered: dict[str, list[CaseHistory]] = {}
+    with opened(store) as there:
+        for case in dict.fromkeys(series.case.id for series, _ in now.values()):
+            for history in there.histories(case):
+                if (latest := now.get(history.series.key)) is None:
+                    continue
+                points = [one for one in history.points if one.run != results.run]
+                points = sorted([*points, latest[1]], key=lambda one: (one.started, one.run))
+                whole = CaseHistory(series=history.series, points=points)
+                remembered.setdefault(case, []).append(whole)
+    return remembered
+
+
+ASKED = 40
+"""Cases whose baselines git is asked for."""
+
+TOLD = 10
+"""Notes on what could not be read."""
+
+Found = TypeVar("Found")
+Given = ParamSpec("Given")
+
+
+def page_of(
+    results: Results,
+    file: Path,
+    absent: Sequence[Absent] = (),
+    *,
+    root: Path = Path(),
+    store: str = "",
+) -> str:
+    """Return the page of a session; runs are looked for below the file's folder alone.
+
+    Args:
+        store: Of earlier sessions; "": there is none.
+    """
+    return render(results, _Search(file.resolve().parent, root).beside(results, store), absent)
+
+
+def report(session: ReportedSession) -> str:
+    """Return the page of a session."""
+    return page_of(
+        session.results, session.file, session.absent, root=session.root, store=session.store
+    )
+
+
+class _Search:
+    """Looks beside a results file, and keeps what could not be read."""
+
+    def __init__(self, folder: Path, root: Path) -> None:
+        self._folder, self._root = folder, root
+        self._notes: dict[str, None] = {}
+        self._loaded: dict[Path, Baseline | None] = {}
+
+    def beside(self, results: Results, store: str = "") -> RunFiles:
+        records = {
+            result.test: record
+            for result in results.cases
+            if (record := self._try(self._record, result))
+        }
+        folders = {result.test: self._folders(result) for result in results.cases}
+        last = {test: pairs[-1][1] for test, pairs in folders.items() if pairs}
+        speed = [r for r in results.cases if r.verdict.kind == "performance" and r.test in last]
+        asked = [result for result in results.cases if result.test in records]
+        # Each file takes several commands of git; failed cases come first.
+        first = sorted(asked, key=lambda one: not one.failed)[:ASKED]
+        return RunFiles(
+            records=records,
+            versions={one.test: self._accepted(one, records[one.test]) for one in first},
+            percentiles={
+                one.test: logged
+                for one in speed
+                if (logged := self._try(percentiles_of, last[one.test], one.verdict.case.scenario))
+            },
+            moments={
+                one.test: rows for one in speed if (rows := self._try(moments_of, last[one.test]))
+            },
+            power={test: t for test, at in last.items() if (t := self._try(power_of, at))},
+            spent={
+                test: [told for run, at in pairs if (told := self._try(spent_of, at, run))]
+                for test, pairs in folders.items()
+            },
+            sessions=(self._try(sessions_of, results, store) if store else None) or {},
+            folder=bool(last),
+            notes=self._notes_shown(),
+        )
+
+    def _folders(self, result: CaseResult) -> list[tuple[Run, Path]]:
+        """Return the runs of a test whose folders are here, oldest first."""
+        runs = result.verdict.runs
+        return [(run, at) for run in runs if (at := folder_below(self._folder, run.folder))]
+
+    def _accepted(self, result: CaseResult, record: Record) -> list[tuple[str, str]]:
+        """Return when git says each engine version was accepted."""
+        file = self._baseline(result)
+        measured = (self._try(points_of, file, []) if file else None) or []
+        points = [
+            point
+            for point in measured
+            if point.fingerprint and not differences(point.identity, record.identity)
+        ]
+        named = versions(points) if points else []
+        marks = [(point.date, name) for point, name in zip(points, named, strict=True)]
+        return [after for before, after in pairwise([("", ""), *marks]) if before[1] != after[1]]
+
+    def _notes_shown(self) -> list[str]:
+        notes = list(self._notes)
+        more = [f"and {len(notes) - TOLD} more that could not be read"] if len(notes) > TOLD else []
+        return [*notes[:TOLD], *more]
+
+    def _try(
+        self, read: Callable[Given, Found], *arguments: Given.args, **named: Given.kwargs
+    ) -> Found | None:
+        """Return what is read; a file that is damaged costs its part of the page, and is told."""
+        try:
+            return read(*arguments, **named)
+        except (MlperfError, OSError) as error:
+            self._notes[f"not read: {error}"] = None
+            return None
+
+    def _record(self, result: CaseResult) -> Record | None:
+        verdict = result.verdict
+        file = self._baseline(result)
+        if file is None or verdict.subject is None:
+            return None
+        if file not in self._loaded:
+            self._loaded[file] = None
+            self._loaded[file] = load_checked(file, verdict.case)
+        loaded = self._loaded[file]
+        record = find(loaded, verdict.subject.identity) if loaded else None
+        if record and verdict.baseline_set and set_by(record.history) != verdict.baseline_set:
+            # Beside a verdict on another one its runs would say something false.
+            self._notes[f"{file}: another baseline was accepted since; it is not shown"] = None
+            return None
+        return record
+
+    def _baseline(self, result: CaseResult) -> Path | None:
+        return judged_against(result, (self._root, self._folder, *self._folder.parents))

@@ -1,0 +1,285 @@
+"""A store as a static site: a page with all cases and one for each; nothing comes from afar."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.addons.html._page import as_json, bundled, page_environment, safe_text, text_of
+from pytest_mlperf.addons.html.model import Tone, tone
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.history import CaseHistory, LatestVerdict
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.numbers import change, interval, quantity
+from pytest_mlperf.core.results import LABEL
+from pytest_mlperf.core.verdict import SEVERITY, Outcome
+from pytest_mlperf.judge.drift import LevelChange
+from pytest_mlperf.reports.rows import shown, title
+from pytest_mlperf.reports.terminal.sessions import sparkline
+from pytest_mlperf.stores.database import opened, shown_url
+
+LISTED = 1000
+"""Cases of a page."""
+
+ROWS = 20
+"""Sessions that a case's table lists, the newest ones; its plot has all."""
+
+DRIFTS = 30
+"""Changes of level that the first page lists, the newest ones."""
+
+MARK = "pytest-mlperf-site"
+"""A file of this name says that a folder is a site, and may be replaced."""
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; base-uri 'none'; form-action 'none'"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteCase:
+    """A case with its newest verdicts and the histories of what they gate first."""
+
+    name: str
+    latest: Sequence[LatestVerdict]
+    histories: Sequence[CaseHistory]
+
+    @property
+    def file(self) -> str:
+        """The name of its page: ids may hold anything."""
+        return f"case-{hashlib.sha256(self.name.encode()).hexdigest()[:12]}.html"
+
+    @cached_property
+    def worst(self) -> LatestVerdict:
+        """The verdict that decides."""
+        return min(self.latest, key=lambda one: (not one.failed, _severity(one.outcome)))
+
+    @cached_property
+    def changes(self) -> list[tuple[CaseHistory, LevelChange]]:
+        """Every change of level, newest first."""
+        pairs = [(one, found) for one in self.histories for found in one.changes]
+        return sorted(pairs, key=lambda pair: pair[0].points[pair[1].index].started, reverse=True)
+
+
+def site_cases(
+    latest: Sequence[LatestVerdict], read: Callable[[str], Sequence[CaseHistory]]
+) -> list[SiteCase]:
+    """Return the cases of a store, failed ones first; `read` returns the histories of a metric."""
+    by_case: dict[str, list[LatestVerdict]] = defaultdict(list)
+    for one in latest:
+        by_case[one.case].append(one)
+    gated = {(one.case, one.kind, one.metric) for one in latest}
+    histories: dict[str, list[CaseHistory]] = defaultdict(list)
+    for metric in sorted({one.metric for one in latest} - {""}):
+        for history in read(metric):
+            series = history.series
+            if (series.case.id, series.kind, metric) in gated:
+                histories[series.case.id].append(history)
+    cases = [
+        SiteCase(name=name, latest=tests, histories=histories[name])
+        for name, tests in by_case.items()
+    ]
+    return sorted(
+        cases, key=lambda one: (not one.worst.failed, _severity(one.worst.outcome), one.name)
+    )
+
+
+def _severity(outcome: str) -> int:
+    return SEVERITY.index(Outcome(outcome)) if outcome in set(Outcome) else len(SEVERITY)
+
+
+def _tone(one: LatestVerdict) -> Tone:
+    return tone(Outcome(one.outcome) if one.outcome in set(Outcome) else None, failed=one.failed)
+
+
+def write(url: str, folder: Path) -> int:
+    """Write the site of a store into a folder; return its pages."""
+    with opened(url) as store:
+        cases = site_cases(store.latest(), lambda metric: store.histories(metric=metric))
+    return write_site(cases, folder, shown_url(url))
+
+
+def write_site(cases: Sequence[SiteCase], folder: Path, place: str) -> int:
+    """Write the site whole into a folder, in the place of an older one; return its pages.
+
+    Raises:
+        MlperfError: The folder holds something else, or cannot be written.
+    """
+    if folder.exists() and not (folder / MARK).is_file() and any(folder.iterdir()):
+        raise MlperfError(f"{folder}: holds something that is no site of ours; name another folder")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".site-", dir=folder.parent) as temporary:
+            made = Path(temporary) / "site"
+            made.mkdir(mode=0o755)
+            # While one page is written the next is made: on many disks a new file takes as long.
+            with ThreadPoolExecutor(max_workers=1) as writer:
+                under_way = writer.submit(int)
+                for page in _pages(cases, place):
+                    under_way.result()
+                    under_way = writer.submit(_write, made, page)
+                under_way.result()
+            count = len(list(made.glob("*.html")))
+            if folder.exists():
+                folder.replace(Path(temporary) / "older")
+            made.replace(folder)
+    except OSError as error:
+        raise MlperfError(f"{folder} cannot be written: {error.strerror}") from None
+    return count
+
+
+def _write(folder: Path, page: tuple[str, str]) -> int:
+    """Write a file by name and content, and return the characters written."""
+    name, content = page
+    return (folder / name).write_text(content, "utf-8")
+
+
+def _pages(cases: Sequence[SiteCase], place: str) -> Iterator[tuple[str, str]]:
+    environment = page_environment()
+    index = environment.from_string(text_of("site.html.j2"))
+    page = environment.from_string(text_of("site_case.html.j2"))
+    common = {"policy": POLICY, "label": LABEL, "place": place}
+    yield MARK, "made by pytest-mlperf report --format site; replaced by the next one\n"
+    yield ".nojekyll", ""
+    yield "site.css", f"{text_of('page.css')}\n{text_of('site.css')}\n"
+    yield "site.js", f"{text_of('site.js')}\n"
+    yield "vega.js", bundled()
+    parts = [cases[n : n + LISTED] for n in range(0, len(cases), LISTED)] or [[]]
+    names = ["index.html", *(f"index-{n}.html" for n in range(2, len(parts) + 1))]
+    for name, part in zip(names, parts, strict=True):
+        first = _first_page(cases) if name == names[0] else {}
+        rows = [_row(one) for one in part]
+        yield name, index.render(**common, **first, rows=rows, pages=names, page=name)
+    for one in cases:
+        yield one.file, page.render(**common, **_of_case(one))
+
+
+def _first_page(cases: Sequence[SiteCase]) -> dict[str, Any]:
+    counted = Counter(one.worst.outcome for one in cases)
+    drifts = sorted(
+        ((one, history, found) for one in cases for history, found in one.changes),
+        key=lambda drift: drift[1].points[drift[2].index].started,
+        reverse=True,
+    )
+    machines: dict[str, set[str]] = defaultdict(set)
+    identities: dict[str, Mapping[str, Any]] = {}
+    for one in cases:
+        for history in one.histories:
+            machines[history.series.machine].add(one.name)
+            identities[history.series.machine] = history.series.identity
+    return {
+        "first": True,
+        "counts": [
+            (tone(word), str(word), counted[word]) for word in SEVERITY if counted[str(word)]
+        ],
+        "drifts": [
+            (one.name, one.file, _drift(history, found)) for one, history, found in drifts[:DRIFTS]
+        ],
+        "more_drifts": max(0, len(drifts) - DRIFTS),
+        "machines": [
+            (name, _in_words(identities[name]), len(machines[name])) for name in sorted(machines)
+        ],
+    }
+
+
+def _in_words(identity: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in identity.items() if value is not None)
+
+
+def _drift(history: CaseHistory, one: LevelChange) -> dict[str, Any]:
+    worse = history.is_worse(one.change)
+    point = history.points[one.index]
+    engines = list(dict.fromkeys(history.versions[one.index - 1 : one.index + 1]))
+    return {
+        "tone": {True: "fail", False: "good", None: "note"}[worse],
+        "word": {True: "worse", False: "better", None: "changed"}[worse],
+        "text": f"{title(history.series.metric)} {change(one.change)} "
+        f"({interval(one.low, one.high)})",
+        "where": f"{point.started[:10]}, commit {(point.commit or 'unknown')[:12]}, "
+        f"{' → '.join(engines)}",
+    }
+
+
+def _row(one: SiteCase) -> dict[str, Any]:
+    newest = max(one.histories, key=lambda each: each.points[-1].started, default=None)
+    drift = _drift(*one.changes[0]) if one.changes else None
+    return {
+        "case": one,
+        "tone": _tone(one.worst),
+        "day": one.worst.started[:10],
+        "value": _value(newest, newest.points[-1].value) if newest else "",
+        "line": sparkline(newest.values, 24) if newest else "",
+        "drift": drift,
+    }
+
+
+def _value(history: CaseHistory, value: float) -> str:
+    metric = history.series.metric
+    return f"{shown(value, partial(quantity, metric))} {title(metric)}"
+
+
+def _of_case(one: SiteCase) -> dict[str, Any]:
+    drawn = [_drawn(history) for history in one.histories]
+    return {
+        "case": one,
+        "tests": [(_tone(test), test) for test in one.latest],
+        "histories": [
+            (
+                history.series,
+                title(history.series.metric),
+                [_drift(history, found) for found in reversed(history.changes)],
+                _table(history),
+            )
+            for history in one.histories
+        ],
+        "identities": {h.series.machine: _in_words(h.series.identity) for h in one.histories},
+        "data": as_json(drawn),
+    }
+
+
+def _drawn(history: CaseHistory) -> dict[str, Any]:
+    """Return what a plot is drawn of: times, values, baselines, and which sessions are marked."""
+    metric = METRICS[history.series.metric]
+    scale, unit = (1e3, "milliseconds") if metric.unit == "s" else (1.0, metric.title)
+    points = history.points
+    bases = {base: base and float(f"{scale * base:.5g}") for base in {p.baseline for p in points}}
+    return {
+        "unit": unit,
+        "at": [_moment(point.started) for point in points],
+        "value": [float(f"{scale * point.value:.5g}") for point in points],
+        "base": [bases[point.baseline] for point in points],
+        "accepted": [place for place, mark in enumerate(history.accepted) if mark],
+        "changed": [one.index for one in history.changes],
+        "failed": [place for place, point in enumerate(history.points) if point.failed],
+    }
+
+
+# The time of one session stands in the histories of many cases.
+_moment = lru_cache(maxsize=4096)(safe_text)
+
+
+def _table(history: CaseHistory) -> tuple[list[str], list[list[str]]]:
+    changed = {one.index: change(one.change) for one in history.changes}
+    accepted, versions = history.accepted, history.versions
+    rows = []
+    for place in range(len(history.points) - 1, max(-1, len(history.points) - 1 - ROWS), -1):
+        point = history.points[place]
+        marks = [f"{changed[place]} from here on"] if place in changed else []
+        marks += ["baseline accepted"] if accepted[place] else []
+        rows.append(
+            [
+                point.started[:16].replace("T", " "),
+                (point.commit or "")[:12],
+                versions[place],
+                shown(point.value, partial(quantity, history.series.metric)),
+                point.outcome,
+                "; ".join(marks),
+            ]
+        )
+    return ["session", "commit", "engine", title(history.series.metric), "verdict", "mark"], rows

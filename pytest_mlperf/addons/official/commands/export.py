@@ -1,0 +1,142 @@
+"""`pytest-mlperf export`: a curve as files that MLPerf Endpoints' submission checker takes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from importlib.resources import files
+from pathlib import Path
+from statistics import geometric_mean
+
+from pytest_mlperf.addons.official.about import read_about
+from pytest_mlperf.addons.official.curve_points import points_of
+from pytest_mlperf.addons.official.endpoints import bundle, shortfalls, unused_scores
+from pytest_mlperf.cli.output import show
+from pytest_mlperf.cli.stored_results import performance
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.job import MLC_ENDPOINTS
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.core.results import LABEL, CaseResult, Results
+from pytest_mlperf.core.untrusted_text import nearest
+from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.reports.terminal.layout import relative
+from pytest_mlperf.stores.atomic import write_folder, write_whole
+from pytest_mlperf.stores.results import read_results
+
+HELP = f"""\
+Writes the folder of results that MLPerf Endpoints v1.0 asks for, of the median
+run of a curve: results/, src/ and docs/. What MLCommons' client measured
+(engine endpoints, or an import) is copied as it is; what our own loop measured
+carries our name, and is no submission. What no measurement tells comes from a
+TOML, of which --skeleton writes one to fill in. Nothing is sent. MLCommons'
+own checker judges: endpoints-submission-cli check-submission FOLDER.
+
+{LABEL}
+
+needs: pip install 'pytest-mlperf[endpoints]'; the runs' folders
+
+examples:
+  $ pytest-mlperf export endpoints r.json --about about.toml --skeleton
+      what is to be said of the submission, as far as the run did not tell
+  $ pytest-mlperf export endpoints r.json --about about.toml -o submission
+      the folder, and what is known to be missing in it
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("format", choices=["endpoints"], help="what is written")
+    parser.add_argument("results", type=Path, help="results.json with a curve")
+    parser.add_argument(
+        "--about",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="TOML with what no measurement tells",
+    )
+    parser.add_argument(
+        "--skeleton", action="store_true", help="write that TOML, which may not exist, and end"
+    )
+    parser.add_argument("--case", metavar="CASE", help="which curve, where there are several")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FOLDER", help="a new folder for the submission"
+    )
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Write a submission, or the skeleton of what is to be said of it."""
+    verdict = _curve(read_results(parsed.results), parsed.case).verdict
+    median = _median(verdict)
+    if parsed.skeleton:
+        if os.path.lexists(parsed.about):
+            raise MlperfError(f"{parsed.about} exists; nothing was written")
+        write_whole(parsed.about, _skeleton(verdict))
+        show([f"wrote {relative(parsed.about)}: fill in what is empty"])
+        return 0
+    if parsed.output is None:
+        raise MlperfError("name a new folder for the submission with -o")
+    about = read_about(parsed.about)
+    points = points_of(median, verdict, Path())
+    write_folder(parsed.output, bundle(points, about, verdict))
+    folder = relative(parsed.output)
+    how = f"the median of {plural(len(verdict.runs), 'run')} by tokens/s: {median.folder}"
+    identity = verdict.subject.identity if verdict.subject else {}
+    ours = identity.get("harness") != MLC_ENDPOINTS
+    unused = ", ".join(f"r{point}" for point in unused_scores(points, about))
+    show(
+        [
+            f"wrote {folder}: {plural(len(points), 'point')}, {how}",
+            *(["measured by our own loop, and no submission: that needs engine endpoints"] * ours),
+            *([f"scores left out, of each region one counts: {unused}"] if unused else []),
+            *(f"will be refused: {what}" for what in shortfalls(points, about)),
+            f"check it: endpoints-submission-cli check-submission {folder}",
+            LABEL,
+        ]
+    )
+    return 0
+
+
+def _curve(results: Results, name: str | None) -> CaseResult:
+    curves = [r for r in performance(results) if r.verdict.case.scenario == "Concurrency"]
+    names = [curve.verdict.case.id for curve in curves]
+    if name is not None and name not in names:
+        raise MlperfError(f"there is no curve {name!r}{nearest(name, names)}")
+    if not curves:
+        raise MlperfError("there is no case of scenario Concurrency in these results")
+    if name is None and len(curves) > 1:
+        raise MlperfError(f"there are {len(curves)} curves; name one with --case: {names[0]}")
+    return curves[0 if name is None else names.index(name)]
+
+
+def _median(verdict: Verdict) -> Run:
+    """Return the run in the middle by tokens/s, of two the slower one."""
+    if not verdict.runs:
+        raise MlperfError(f"{verdict.case.id} has no run that may be judged: {verdict.headline}")
+
+    def rate(run: Run) -> float:
+        rates = [v for k, v in run.metrics.items() if k.startswith("tokens_per_second@")]
+        return geometric_mean(rates) if rates else 0.0
+
+    return sorted(verdict.runs, key=rate)[(len(verdict.runs) - 1) // 2]
+
+
+def _skeleton(verdict: Verdict) -> str:
+    """Return the template with what the run recorded; texts as TOML writes them."""
+    subject, case = verdict.subject, verdict.case
+    identity = subject.identity if subject else {}
+    facts = subject.fingerprint if subject else {}
+    points = [int(float(x)) for x in facts.get("points", "0").split(",")]
+    recorded = {
+        "engine": json.dumps(case.engine),
+        "precision": json.dumps(case.precision),
+        "highest": str(max(points)),
+        "cpu": json.dumps(str(identity.get("cpu") or "")),
+        "cores": str(identity.get("cores") or 0),
+        "driver": json.dumps(str(identity.get("driver") or "")),
+    }
+    text = (files("pytest_mlperf.addons.official") / "templates" / "about.toml").read_text("utf-8")
+    for name, value in recorded.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text

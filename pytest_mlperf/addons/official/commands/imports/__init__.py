@@ -1,0 +1,82 @@
+"""`pytest-mlperf import`: what another harness recorded, as a session that can be judged."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pytest_mlperf.addons.official.commands.imports import endpoints, mlperf
+from pytest_mlperf.cli.stored_results import add_runs_dir
+from pytest_mlperf.judge.rule_r import GATING_RUNS
+
+HELP = f"""\
+import mlperf reads trees of MLPerf submissions, whole repositories of results
+or a part, and folders of LoadGen's logs, of any release. Each result gets the
+value and the unit of its round's table; --rows writes these, which published
+takes with --from and compare with --published. Logs on their own do not say
+what they are of: --workload, --precision and --accelerator do.
+
+import endpoints reads folders that `inference-endpoint benchmark` wrote with
+load pattern concurrency. A FOLDER is one process of the server: a folder of
+run folders, one for each concurrency, or a single run folder. All sessions of a
+command are of one build and have the same points; another model, configuration,
+data set or client between them is refused. What was not complete, had failed
+requests or did not hold its concurrency is INVALID.
+
+Writes a results file that compare, update and report take; a baseline needs
+{GATING_RUNS} sessions. The folders stay where they are, and belong in no git.
+
+Exit 1 when one is INVALID or refused, 2 when nothing can be read.
+
+needs: the folders as they were written; for those of the endpoints client
+  pip install 'pytest-mlperf[endpoints]'
+
+examples:
+  $ pytest-mlperf import mlperf inference_results_v5.1 --rows v5.1.json
+      a round, to list: pytest-mlperf published --from v5.1.json
+  $ pytest-mlperf import mlperf logs --workload resnet50 --precision int8 \\
+        --accelerator H200
+      what your own LoadGen wrote, to compare
+  $ pytest-mlperf import endpoints day* --precision fp8 --accelerator 8xH100
+      several; with five: pytest-mlperf update --baselines baselines --no-runs
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("harness", choices=["endpoints", "mlperf"], help="who wrote the folders")
+    parser.add_argument(
+        "sessions", nargs="+", type=Path, metavar="FOLDER", help="a tree, logs, or one session"
+    )
+    for name, meaning in (
+        ("precision", "of its weights, e.g. fp8"),
+        ("accelerator", "class and count: H200, 8xH100, cpu"),
+    ):
+        parser.add_argument(f"--{name}", metavar="NAME", help=f"{meaning}; submissions say it")
+    parser.add_argument("--engine", metavar="NAME", help="what answered (default: as it says)")
+    parser.add_argument("--workload", metavar="NAME", help="default: as its files say")
+    parser.add_argument(
+        "--system",
+        default="",
+        metavar="NAME",
+        help="which machines served: results of different ones are never compared",
+    )
+    parser.add_argument(
+        "--started",
+        action="append",
+        default=[],
+        metavar="TIME",
+        help="endpoints: when a session began, ISO 8601, once for each (default: by its files)",
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="results file (default: in the runs dir)"
+    )
+    parser.add_argument(
+        "--rows", type=Path, metavar="FILE", help="mlperf: write rows as a round's table has them"
+    )
+    add_runs_dir(parser)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Import; return 1 where something is INVALID or refused."""
+    return mlperf.run(parsed) if parsed.harness == "mlperf" else endpoints.run(parsed)

@@ -1,0 +1,209 @@
+"""Run folders of MLCommons' endpoints client, as a session that can be judged."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import hashlib
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from pytest_mlperf.addons.official.commands.imports._sessions import (
+    checked,
+    imported,
+    next_steps,
+    session_of,
+    summary,
+    written,
+)
+from pytest_mlperf.cli.output import show
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.job import MLC_ENDPOINTS
+from pytest_mlperf.core.measurement import Run, Subject, moment_of
+from pytest_mlperf.core.metrics import METRICS, at_point, gated_metrics
+from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.untrusted_text import shown
+from pytest_mlperf.run.curve import CurveLog, curve_figures, lengths_within
+from pytest_mlperf.run.recorded import recorded_window
+from pytest_mlperf.stores.endpoints import RecordedPoint, has_result, is_run_folder, read_point
+
+LONGEST_NAME = 60
+"""Characters that a model's name gives to its workload."""
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Read the sessions and write them as results; return 1 where one may not be judged."""
+    for option in ("precision", "accelerator"):
+        if not getattr(parsed, option):
+            raise MlperfError(f"the client's files do not say their {option}: add --{option}")
+    if parsed.rows:
+        raise MlperfError("--rows is for import mlperf: a curve is no row of a round's table")
+    if parsed.started and len(parsed.started) != len(parsed.sessions):
+        raise MlperfError(
+            f"--started is there {plural(len(parsed.started), 'time')} for "
+            f"{plural(len(parsed.sessions), 'session')}: name one for each, in their order"
+        )
+    notes: list[str] = []
+    try:
+        sessions = [_points(folder, notes) for folder in parsed.sessions]
+    except OSError as error:
+        raise MlperfError(f"{error.filename}: cannot be read: {error.strerror}") from None
+    _require_one_build(sessions)
+    case = _case(parsed, sessions[0][0])
+    begun = [_moment(one) for one in parsed.started] or [_begun(one) for one in sessions]
+    runs = [
+        _run(points, folder, moment, case)
+        for points, folder, moment in zip(sessions, parsed.sessions, begun, strict=True)
+    ]
+    result = _result(parsed, case, sorted(runs, key=lambda one: one.started), sessions[0])
+    results = session_of([result], {"endpoints": sessions[0][0].facts["harness.version"]})
+    file = written(results, parsed)
+    show([*summary(results), *notes, *next_steps(file, results)])
+    return int(any(result.failed for result in results.cases))
+
+
+# --- folders -------------------------------------------------------------------------------
+
+
+def _points(folder: Path, notes: list[str]) -> list[RecordedPoint]:
+    """Return a session's points in ascending order; note each folder that holds no run."""
+    if has_result(folder):
+        return [read_point(folder)]
+    inside = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    runs = [path for path in inside if is_run_folder(path)]
+    below = next((p for p in inside for q in p.glob("*/") if is_run_folder(q)), None)
+    if not runs and is_run_folder(folder):
+        return [read_point(folder)]  # which says what it lacks
+    if not runs:
+        hint = f"; {below} holds some: name each session's folder" if below else ""
+        raise MlperfError(
+            f"{folder}: no folder that MLCommons' endpoints client wrote, nor one of such{hint}"
+        )
+    notes += [f"left out: {path}, which is no run folder" for path in inside if path not in runs]
+    points = sorted((read_point(path) for path in runs), key=lambda point: point.concurrency)
+    for one, other in pairwise(points):
+        if one.concurrency == other.concurrency:
+            raise MlperfError(
+                f"{one.folder} and {other.folder} are both of concurrency {one.concurrency}: a "
+                "session has each point once; is one of another session?"
+            )
+        if one.servers != other.servers:
+            raise _differs("endpoint_config.endpoints", (one, one.servers), (other, other.servers))
+    return points
+
+
+def _require_one_build(sessions: Sequence[Sequence[RecordedPoint]]) -> None:
+    """Refuse sessions that differ in build, load or points, and copies of a result."""
+    every = [point for points in sessions for point in points]
+    first, digests = every[0], dict[str, Path]()
+    for point in every:
+        if point.digest in digests:
+            raise MlperfError(
+                f"{point.folder} holds the same result as {digests[point.digest]}: a copy is no "
+                "further session"
+            )
+        digests[point.digest] = point.folder
+        for key in sorted({*first.facts, *point.facts}):
+            before, now = (one.facts.get(key, "absent") for one in (first, point))
+            if before != now:
+                raise _differs(key, (first, before), (point, now))
+    expected = [point.concurrency for point in sessions[0]]
+    for points in sessions:
+        if [point.concurrency for point in points] != expected:
+            raise MlperfError(
+                f"{points[0].folder}: its session has the points "
+                f"{[point.concurrency for point in points]}, that of {first.folder} {expected}: "
+                "sessions of one curve have the same"
+            )
+
+
+def _differs(
+    key: str, before: tuple[RecordedPoint, str], now: tuple[RecordedPoint, str]
+) -> MlperfError:
+    (one, theirs), (other, ours) = before, now
+    return MlperfError(
+        f"{key} differs: {shown(theirs)} in {one.folder}, {shown(ours)} in {other.folder}; points "
+        "and sessions of one import are of one build and load"
+    )
+
+
+# --- results -------------------------------------------------------------------------------
+
+
+def _case(parsed: argparse.Namespace, point: RecordedPoint) -> Case:
+    model = point.facts.get("model_params.name", "").rstrip("/").rpartition("/")[2].lower()
+    case = Case(
+        workload=parsed.workload or re.sub(r"[^a-z0-9._+]+", "-", model)[:LONGEST_NAME].strip("-."),
+        scenario="Concurrency",
+        engine=parsed.engine or point.facts.get("endpoint_config.api_type", "openai"),
+        precision=parsed.precision,
+        accelerator=parsed.accelerator,
+    )
+    return checked(case)
+
+
+def _moment(started: str) -> dt.datetime:
+    moment = moment_of(started)
+    try:
+        if moment:
+            return moment.astimezone(dt.UTC)
+    except OverflowError:  # in the last hours of year 9999
+        pass
+    raise MlperfError(f"--started {shown(started)} is no time; write 2026-11-21T03:15:00")
+
+
+def _begun(points: Sequence[RecordedPoint]) -> dt.datetime:
+    """Return when the first request of a session began, by the times of its files."""
+    try:
+        return dt.datetime.fromtimestamp(min(p.ended_s - p.duration_s for p in points), dt.UTC)
+    except (ValueError, OverflowError, OSError):
+        raise MlperfError(
+            f"{points[0].folder}: its files have no time; say with --started when it began"
+        ) from None
+
+
+def _run(points: Sequence[RecordedPoint], folder: Path, moment: dt.datetime, case: Case) -> Run:
+    windows = tuple(
+        recorded_window(point, point.ended_s - point.duration_s, point.ended_s) for point in points
+    )
+    samples = sum(point.requests for point in points)
+    log = CurveLog(path="", samples=samples, points=windows)
+    figures = curve_figures(log, case.accelerator)
+    digest = hashlib.sha256("".join(point.digest for point in points).encode()).hexdigest()
+    return Run(
+        metrics=figures.metrics,
+        within_se=lengths_within(log),
+        samples=samples,
+        queries=samples,
+        requests=figures.requests,
+        duration_s=sum(point.duration_s for point in points),
+        target_qps=0.0,
+        session=f"{moment:%Y%m%d-%H%M%S}-{digest[:4]}",
+        started=moment.isoformat(timespec="seconds"),
+        commit=None,
+        folder=str(folder),
+        invalid=tuple(reason for point in points for reason in point.invalid),
+        notes=tuple(note for point in points for note in point.notes),
+    )
+
+
+def _result(
+    parsed: argparse.Namespace, case: Case, runs: Sequence[Run], points: Sequence[RecordedPoint]
+) -> CaseResult:
+    facts = {**points[0].facts, "points": ", ".join(str(point.concurrency) for point in points)}
+    rated = all("tokens_per_second" in run.metrics for run in runs if not run.invalid)
+    judged = gated_metrics(case.scenario, tokens=rated)
+    names = (*judged, *(at_point(name, p.concurrency) for name in judged for p in points))
+    # Their client counts the beginning and the end of a load, and its own tokens: its figures are
+    # those of no other.
+    identity = {"harness": MLC_ENDPOINTS, **({"system": parsed.system} if parsed.system else {})}
+    return imported(
+        case,
+        runs,
+        subject=Subject(identity=identity, fingerprint=facts),
+        limits={name: METRICS[name].limit for name in names},
+    )

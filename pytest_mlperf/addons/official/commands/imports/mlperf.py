@@ -1,0 +1,277 @@
+"""Submissions to MLPerf and folders of LoadGen's logs, as rows of a table and as a session."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import hashlib
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from pytest_mlperf.addons.official.commands.imports._sessions import (
+    checked,
+    imported,
+    session_of,
+    written,
+)
+from pytest_mlperf.addons.official.commands.published import document, table_of
+from pytest_mlperf.addons.official.results import (
+    RecordedResult,
+    ResultPlace,
+    Scenarios,
+    read_result,
+    result_folders,
+)
+from pytest_mlperf.cli.output import as_typed, show
+from pytest_mlperf.core.baseline import Property
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.metrics import METRICS, gated_metrics
+from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.core.reason import Key, Reason
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.untrusted_text import json_text
+from pytest_mlperf.hardware.nvidia import accelerator_class
+from pytest_mlperf.hardware.specs import find_gpu
+from pytest_mlperf.reports.terminal.layout import relative
+from pytest_mlperf.run.logs import Detail
+from pytest_mlperf.stores.atomic import write_whole
+
+LOGS, SUBMISSION = "LoadGen", "MLPerf submission"
+
+SHOWN = 20
+"""Folders of each kind that are named."""
+
+OFFICIAL_MS = 600_000
+"""What the rules ask every run to last."""
+
+ENDPOINTS = "result_summary.json"
+
+LONGEST_NAME = 60
+
+UNSAID = "unsaid"
+"""The precision of a submission that names none."""
+
+SAID = ("workload", "precision", "accelerator")
+"""What submissions say and logs on their own do not."""
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Read what lies in the folders, and write rows and a session."""
+    if parsed.started:
+        raise MlperfError("--started is for import endpoints: LoadGen's logs say when they began")
+    places = list(dict.fromkeys(p for folder in parsed.sessions for p in result_folders(folder)))
+    if not places:
+        named = ", ".join(map(str, parsed.sessions))
+        raise MlperfError(f"{named}: no result and no log of LoadGen lies there")
+    results, refused = _read(places, parsed)
+    if not results:
+        more = f" (and {len(refused) - 1:,} more)" if len(refused) > 1 else ""
+        raise MlperfError(f"{_from_here(refused[0])}{more}")
+    valid = [one for one in results if not _invalid(one.logs[0])]
+    lines = [
+        *_counted(results),
+        *_listed("refused", refused),
+        *_listed("INVALID", [_why_invalid(one) for one in results if _invalid(one.logs[0])]),
+        *_listed("note", [note for one in results for note in one.notes]),
+    ]
+    cases, left_out = _cases(results, parsed)
+    if parsed.rows:
+        lines += _write_rows(parsed.rows, valid)
+    show([*lines, *left_out, *_write_session(cases, results, parsed)])
+    return int(bool(refused) or len(valid) < len(results))
+
+
+def _read(
+    places: Iterable[ResultPlace], parsed: argparse.Namespace
+) -> tuple[list[RecordedResult], list[str]]:
+    """Return the results that can be read, and why the others cannot."""
+    results, refused = [], []
+    unnamed = [option for option in SAID if not getattr(parsed, option)]
+    for place in places:
+        if unnamed and not place.division:
+            options = ", ".join(f"--{option}" for option in unnamed)
+            refused.append(f"{place.folder}: logs do not say what they are of: add {options}")
+            continue
+        if (place.folder / "performance" / ENDPOINTS).exists():
+            how = as_typed("import", ["endpoints", place.folder], {})
+            refused.append(f"{place.folder}: of MLCommons' endpoints client, for {how}")
+            continue
+        try:
+            results.append(read_result(place, parsed.workload))
+        except MlperfError as error:
+            refused.append(str(error))
+    return results, refused
+
+
+def _counted(results: Sequence[RecordedResult]) -> Iterator[str]:
+    for name, count in Counter(one.row.round for one in results).items():
+        rows = [one.row for one in results if one.row.round == name]
+        submitters = {row.submitter for row in rows if row.submitter}
+        systems = {(row.submitter, row.system) for row in rows if row.system}
+        power = sum(row.power is not None for row in rows)
+        inferred = sum(row.inferred for row in rows)
+        parts = (
+            plural(count, "result") + (f" of {name}" if name else " of no round that is here"),
+            plural(len(submitters), "submitter") if submitters else "",
+            plural(len(systems), "system") if systems else "",
+            f"{power:,} with power" if power else "",
+            f"{inferred:,} made of another scenario's run" if inferred else "",
+        )
+        yield ", ".join(filter(None, parts))
+
+
+def _listed(label: str, texts: Sequence[str]) -> Iterator[str]:
+    yield from (f"{label}: {_from_here(text)}" for text in texts[:SHOWN])
+    if len(texts) > SHOWN:
+        yield f"{label}: {len(texts) - SHOWN:,} more"
+
+
+def _from_here(text: str) -> str:
+    """Return text whose paths below the working folder begin there."""
+    return text.replace(f"{Path.cwd()}/", "")
+
+
+def _write_rows(path: Path, valid: Sequence[RecordedResult]) -> list[str]:
+    rows = []
+    for row, place in ((one.row, one.place) for one in valid):
+        below = place.folder.relative_to(place.root) if place.division else place.folder
+        rows.append(document(row) | {"folder": str(below)})
+    write_whole(path, json_text(table_of(rows)) + "\n")
+    name = relative(path)
+    how = as_typed("published", [], {"--from": name})
+    return [f"wrote {plural(len(rows), 'row')}: {name}", f"list them: {how}"]
+
+
+# --- validity ------------------------------------------------------------------------------
+
+
+def _invalid(log: Detail) -> tuple[Reason, ...]:
+    texts = []
+    if not log.valid:
+        reasons = "; ".join(log.invalid_reasons) or "its log does not say why"
+        texts.append(f"LoadGen calls it INVALID: {reasons}")
+    if log.num_errors:
+        texts.append(f"LoadGen logged {plural(log.num_errors, 'error')}")
+    return tuple(Reason(key=Key.LOADGEN, text=text) for text in texts)
+
+
+def _why_invalid(one: RecordedResult) -> str:
+    return f"{one.place.folder}: {'; '.join(map(str, _invalid(one.logs[0])))}"
+
+
+# --- a session -----------------------------------------------------------------------------
+
+
+def _cases(
+    results: Sequence[RecordedResult], parsed: argparse.Namespace
+) -> tuple[list[CaseResult], list[str]]:
+    """Return the cases that were measured, and what was left out of them."""
+    groups: dict[tuple[Case, str], list[RecordedResult]] = defaultdict(list)
+    left_out: Counter[str] = Counter()
+    for one in results:
+        if one.row.inferred:
+            left_out["made of another scenario's run"] += 1
+        elif not {"power_begin", "power_end"} <= one.logs[0].values.keys():
+            left_out["read from summaries, which do not say when they were"] += 1
+        else:
+            groups[_case(one, parsed), json.dumps(_identity(one, parsed))].append(one)
+    cases = [_case_result(case, ones, parsed) for (case, _), ones in groups.items()]
+    return cases, [
+        f"not in the session: {plural(count, 'result')} {reason}"
+        for reason, count in left_out.items()
+    ]
+
+
+def _write_session(
+    cases: Sequence[CaseResult], results: Iterable[RecordedResult], parsed: argparse.Namespace
+) -> Iterator[str]:
+    if not cases:
+        return
+    every = (str(log.values.get("loadgen_version")) for one in results for log in one.logs)
+    versions = dict.fromkeys(sorted(version.split(" ")[0] for version in every))
+    name = relative(written(session_of(cases, {"loadgen": ", ".join(versions)}), parsed))
+    yield f"wrote a session of {plural(len(cases), 'case')}: {name}"
+    yield f"judge it: {as_typed('compare', ['git:HEAD', name], {})}"
+
+
+def _case(one: RecordedResult, parsed: argparse.Namespace) -> Case:
+    row = one.row
+    case = Case(
+        workload=parsed.workload or _name(row.used_model or row.model),
+        scenario=Scenarios[row.scenario.lower()],
+        engine=parsed.engine or _name(re.split(r"[\s,;:]", one.framework)[0]) or "loadgen",
+        precision=parsed.precision or _name(row.precision) or UNSAID,
+        accelerator=parsed.accelerator or _accelerator(one),
+    )
+    return checked(case, f"{one.place.folder}: ")
+
+
+def _name(text: str) -> str:
+    words = re.sub(r"[^a-z0-9._+]+", "-", text.lower())[:LONGEST_NAME]
+    return re.sub(r"^[^a-z0-9]+|-+$", "", words)
+
+
+def _accelerator(one: RecordedResult) -> str:
+    count, product = one.row.count, one.row.accelerator
+    if not count or not product:
+        return "cpu"
+    gpu = find_gpu(product)
+    name = gpu.accelerator if gpu else re.sub(r"\W+", "_", accelerator_class(product)).strip("_")
+    word = re.sub(r"[^A-Za-z0-9._]", "_", name)
+    legal = word if re.match("[A-Za-z]", word) else f"accelerator_{word}"
+    return legal if count == 1 else f"{count}x{legal}"
+
+
+def _identity(one: RecordedResult, parsed: argparse.Namespace) -> dict[str, Property]:
+    system = {"system": parsed.system} if parsed.system else {}
+    if not one.place.division:
+        gpu = parsed.accelerator.rpartition("x")[2] if parsed.accelerator else ""
+        return {"harness": LOGS, "gpu": gpu, **system}
+    described = {"submitter": one.row.submitter, "system": one.row.system}
+    return {"harness": SUBMISSION, "gpu": one.row.accelerator, **described, **system}
+
+
+def _case_result(
+    case: Case, ones: Sequence[RecordedResult], parsed: argparse.Namespace
+) -> CaseResult:
+    first, values = ones[0], ones[0].logs[0].values
+    runs = sorted((_run(one, log) for one in ones for log in one.logs), key=lambda r: r.started)
+    tokens = all("tokens_per_second" in run.metrics for run in runs)
+    facts = {"loadgen": str(values.get("loadgen_version", "")), "framework": first.framework}
+    lasts = values.get("effective_min_duration_ms")
+    long = isinstance(lasts, int) and lasts >= OFFICIAL_MS
+    return imported(
+        case,
+        runs,
+        subject=Subject(identity=_identity(first, parsed), fingerprint=facts),
+        limits={name: METRICS[name].limit for name in gated_metrics(case.scenario, tokens=tokens)},
+        round_=first.row.round or "none",
+        profile="official" if first.row.round and long else "quick",
+        division="open" if first.row.division in ("open", "network") else "closed",
+        target_qps=runs[0].target_qps or None,
+    )
+
+
+def _run(one: RecordedResult, log: Detail) -> Run:
+    begin_s, end_s = log.window_s
+    begun = dt.datetime.fromtimestamp(begin_s, dt.UTC)
+    queries, rate = log.values.get("result_query_count", 0), log.values.get("effective_target_qps")
+    digest = hashlib.sha256(json.dumps(dict(log.values), sort_keys=True).encode()).hexdigest()
+    return Run(
+        metrics=log.metrics("Server" if one.row.scenario == "Interactive" else one.row.scenario),
+        within_se={},
+        samples=queries,
+        queries=queries,
+        duration_s=max(0.0, end_s - begin_s),
+        target_qps=float(rate) if isinstance(rate, int | float) and rate > 0 else 0.0,
+        session=f"{begun:%Y%m%d-%H%M%S}-{digest[:4]}",
+        started=begun.isoformat(timespec="seconds"),
+        commit=None,
+        folder=str(Path(log.path).parent),
+        invalid=_invalid(log),
+    )

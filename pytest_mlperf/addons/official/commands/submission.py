@@ -1,0 +1,238 @@
+"""`pytest-mlperf submission`: results as a tree that MLPerf's submission checker takes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+from pytest_mlperf.addons.official.checker import how_to_get, run_checker
+from pytest_mlperf.addons.official.description import described
+from pytest_mlperf.addons.official.submission.form import (
+    CALIBRATION,
+    DIVISIONS,
+    IMPLEMENTATION,
+    MARK,
+    README,
+    SOURCE,
+    SYSTEM,
+    json_file,
+    read_form,
+)
+from pytest_mlperf.addons.official.submission.gather import gather
+from pytest_mlperf.addons.official.submission.refusals import refusals
+from pytest_mlperf.addons.official.submission.tree import tree_of
+from pytest_mlperf.cli.output import show
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.core.results import LABEL
+from pytest_mlperf.core.untrusted_text import nearest
+from pytest_mlperf.hardware.machine import detect, split
+from pytest_mlperf.reports.terminal.layout import relative
+from pytest_mlperf.rounds import ROUNDS, Round, load_round
+from pytest_mlperf.stores.atomic import write_folder
+from pytest_mlperf.stores.results import read_results
+
+HELP = f"""\
+init writes a folder to fill in: the description of the system, with what this
+machine reports; how the model was prepared; calibration; the code. export
+writes the tree: results, measurements and compliance tests, with the logs as
+LoadGen wrote them. It writes nothing if a run breaks the rules of performance
+runs or the form is not filled in. check runs MLCommons' own checker, from a
+checkout of github.com/mlcommons/inference that you name, and shows its errors
+and warnings. It exits with 1 if the checker finds errors.
+
+Power is not exported: MLPerf takes it from a wall meter that PTDaemon reads
+beside the run. This tool measures nothing that can be submitted as power.
+
+{LABEL}
+
+needs: export: the folders of the runs; check: MLCommons' checker
+
+examples:
+  $ pytest-mlperf submission init form --submitter Acme --system acme-8xH200
+      a folder to fill in; each blank begins with FILL IN
+  $ pytest-mlperf submission export r.json --form form --round v6.1 -o tree
+      the tree, or the reasons why it is not written
+  $ pytest-mlperf submission check tree --round v6.1 --checker inference
+      the verdict of MLCommons' checker
+"""
+
+ACTIONS = ("init", "export", "check")
+
+TEMPLATES = files("pytest_mlperf.addons.official") / "templates"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("action", choices=ACTIONS, help="what to do")
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="init: a new folder; export: results files; check: a tree",
+    )
+    parser.add_argument("--round", metavar="ROUND", help="export, check: v4.1 to v6.1")
+    parser.add_argument("--form", type=Path, metavar="FOLDER", help="export: what init made")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FOLDER", help="export: a new folder for the tree"
+    )
+    parser.add_argument(
+        "--checker", type=Path, metavar="PATH", help="check: a checkout of mlcommons/inference"
+    )
+    parser.add_argument(
+        "--benchmark",
+        action="append",
+        default=[],
+        metavar="NAME=MLPERF",
+        help="export: which of MLPerf's workloads one of your own stands for",
+    )
+    parser.add_argument(
+        "--rehearsal",
+        action="store_true",
+        help="export: write the tree all the same, also of the quick profile; no submission",
+    )
+    parser.add_argument("--submitter", metavar="NAME", help="init: who submits")
+    parser.add_argument("--system", metavar="ID", help="init: id of the system, names folders")
+    parser.add_argument("--division", choices=DIVISIONS, default=DIVISIONS[0], help="init")
+    parser.add_argument(
+        "--type",
+        choices=("datacenter", "edge", "datacenter,edge"),
+        default="datacenter",
+        help="init: type of the system",
+    )
+    parser.add_argument(
+        "--accelerator", default="cpu", metavar="NAME", help='init: "8xH100" (default: cpu)'
+    )
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Do one action; return 1 if export refuses to write or the checker finds errors."""
+    if parsed.action == "init":
+        return _init(parsed)
+    name: str | None = parsed.round
+    if name not in ROUNDS:
+        lack = f"there is no round {name!r}{nearest(name, ROUNDS)}" if name else "name the round"
+        raise MlperfError(f"{lack}: --round v6.1")
+    rules = load_round(name)
+    return _export(parsed, rules) if parsed.action == "export" else _check(parsed, rules)
+
+
+# --- init ----------------------------------------------------------------------------------
+
+
+def _init(parsed: argparse.Namespace) -> int:
+    (folder,) = _only(parsed.paths, "folder")
+    lacking = [f"--{name}" for name in ("submitter", "system") if getattr(parsed, name) is None]
+    if lacking:
+        raise MlperfError(f"{' and '.join(lacking)} missing: both name folders of the tree")
+    content = {
+        SYSTEM: json_file(_described(parsed)),
+        IMPLEMENTATION: (TEMPLATES / "implementation.json").read_bytes(),
+        README: (TEMPLATES / "submission.md").read_bytes(),
+        CALIBRATION: (TEMPLATES / "calibration.md").read_bytes(),
+        f"{SOURCE}/README.md": b"The code that was measured: engines, suites, scripts.\n",
+    }
+    write_folder(folder, content)
+    blanks = list(read_form(folder).blanks())
+    show(
+        [
+            f"wrote {relative(folder)}: {plural(len(blanks), 'blank')} to fill in, each begins "
+            f"with {MARK}",
+            "then: pytest-mlperf submission export RESULTS --round ROUND -o TREE --form "
+            f"{relative(folder)}",
+        ]
+    )
+    return 0
+
+
+def _described(parsed: argparse.Namespace) -> dict[str, object]:
+    """Return the description of the system, with what is not known marked."""
+    machine = detect(gpus=split(parsed.accelerator)[1] != "cpu")
+    if not machine.has(parsed.accelerator):
+        raise MlperfError(f"{parsed.accelerator} is not here; here: {machine.seen}")
+    facts = {
+        "division": parsed.division,
+        "submitter": parsed.submitter,
+        "system_type": parsed.type,
+        **described(machine, parsed.accelerator),
+    }
+    blanks = json.loads((TEMPLATES / SYSTEM).read_text("utf-8"))
+    return {"id": parsed.system, **{key: facts.get(key, blank) for key, blank in blanks.items()}}
+
+
+# --- export and check ----------------------------------------------------------------------
+
+
+def _export(parsed: argparse.Namespace, rules: Round) -> int:
+    if parsed.form is None or parsed.output is None:
+        raise MlperfError(
+            "name the folder that submission init made with --form, and a new one with -o"
+        )
+    if os.path.lexists(parsed.output):
+        raise MlperfError(f"{parsed.output} exists; nothing was written: name a new folder")
+    form = read_form(parsed.form)
+    entries = gather(
+        [(path, read_results(path)) for path in parsed.paths],
+        rules,
+        _benchmarks(parsed.benchmark),
+        rehearsal=parsed.rehearsal,
+    )
+    if form.division == "closed":
+        for entry in entries:
+            if entry.result.division != "closed":
+                raise MlperfError(
+                    "a suite of the open division is in these results, and the form says closed: "
+                    'set "division" in system.json to "open"'
+                )
+            if entry.mapped and not parsed.rehearsal:
+                raise MlperfError(
+                    f"{entry.mapped} is none of MLPerf's workloads: only the open division takes it"
+                )
+    tree = tree_of(entries, form, rules, rehearsal=parsed.rehearsal)
+    refused = [f"not allowed: {one}" for one in refusals(entries, form, tree, rules)]
+    if refused and not parsed.rehearsal:
+        show([*refused, "nothing was written; --rehearsal writes it all the same", LABEL])
+        return 1
+    write_folder(parsed.output, tree)
+    title = plural(len(entries), "result")
+    show(
+        [
+            *refused,
+            f"wrote {relative(parsed.output)}: {title}, {plural(len(tree), 'file')}",
+            *(["a rehearsal, and no submission"] * parsed.rehearsal),
+            f"check it: pytest-mlperf submission check {relative(parsed.output)} --round "
+            f"{rules.name} --checker PATH",
+            LABEL,
+        ]
+    )
+    return 0
+
+
+def _benchmarks(texts: list[str]) -> Mapping[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    for name, sign, benchmark in pairs:
+        if not (name and sign and benchmark):
+            raise MlperfError(f"--benchmark {name}{sign}{benchmark}: write OWN=resnet50")
+    return {name: benchmark for name, _, benchmark in pairs}
+
+
+def _check(parsed: argparse.Namespace, rules: Round) -> int:
+    (tree,) = _only(parsed.paths, "tree")
+    if parsed.checker is None:
+        raise MlperfError(f"MLCommons' own checker judges a tree: {how_to_get(rules.name)}")
+    if not any(tree.glob("*/*/results/*")):
+        raise MlperfError(f"no results are in {tree}: closed/SUBMITTER/results/SYSTEM/...")
+    code, lines = run_checker(tree, rules.name, parsed.checker)
+    show([LABEL, *lines])
+    return code
+
+
+def _only(paths: list[Path], title: str) -> list[Path]:
+    if len(paths) != 1:
+        raise MlperfError(f"name one {title}, not {len(paths)}")
+    return paths

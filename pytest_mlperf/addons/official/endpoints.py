@@ -1,0 +1,135 @@
+"""A run of a curve as MLPerf Endpoints takes it: a folder of files for its submission checker.
+
+Layout and keys are those that endpoints-submission-cli 1.5.3.0 checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_mlperf.addons.official.about import About
+from pytest_mlperf.addons.official.curve_points import OURS, Point
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.results import LABEL
+from pytest_mlperf.core.untrusted import parse_json
+from pytest_mlperf.core.untrusted_text import json_text, visible
+from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.rounds.endpoints import region_of, seed_sets, uncovered
+from pytest_mlperf.stores.endpoints import ACCURACY, SUMMARY, yaml_text
+
+README = "README.md"
+
+SCORED = ("low_latency", "low_concurrency", "med_concurrency", "high_concurrency")
+"""Regions of which each has scores at one point; the maximum's stand for Offline too."""
+
+
+def bundle(points: Sequence[Point], about: About, verdict: Verdict) -> dict[str, bytes]:
+    """Return the files of a submission by their paths."""
+    curve, source = f"results/{about.system}/{about.model}", f"src/{about.implementation}"
+    most = max(point.tokens_per_second for point in points)
+    scored = _scored(points, about).values()
+    files = {
+        f"docs/{README}": f"# {about.description['system_name']}\n\n{LABEL}\n".encode(),
+        f"{source}/{README}": _readme(about, verdict).encode(),
+    }
+    for point in points:
+        place = f"{curve}/r{point.concurrency}"
+        content = _point(point, [each.concurrency for each in points], about)
+        described = {**about.description, "tps_utilization": point.tokens_per_second / most}
+        files[f"{place}/point.yaml"] = yaml_text(content)
+        files[f"{place}/system_desc.json"] = json_text(described).encode()
+        files |= {
+            f"{place}/{name}": each
+            for name, each in point.files.items()
+            if name != ACCURACY or point.concurrency in scored
+        }
+    if about.power:
+        power = {"system_desc_id": about.system, **about.power}
+        files[f"results/{about.system}/system_power.json"] = json_text(power).encode()
+    return files
+
+
+def _point(point: Point, every: Sequence[int], about: About) -> dict[str, Any]:
+    """Return point.yaml: what was measured, then what a person said of all points."""
+    runtime = point.settings["runtime"]
+    pair = (runtime["scheduler_rng_seed"], runtime["sample_index_rng_seed"])
+    bound = [n for n, own in seed_sets().items() if pair == (own.scheduler, own.sample_index)]
+    content = {
+        "concurrency": point.concurrency,
+        "region": region_of(point.concurrency, every, about.highest),
+        "offline": "elected" if point.concurrency == about.highest else "none",
+        "dataset": about.point["dataset_name"],
+        "runtime_settings": point.settings,
+        **({"warmup": point.warmup} if point.warmup else {}),
+        **({"seed_set": bound[0]} if bound else {}),
+        "division": about.description["division"],
+        "max_supported_concurrency": about.highest,
+        "shared_src": f"src/{about.implementation}",
+        "shared_docs": "docs",
+    }
+    if taken := sorted(content.keys() & about.point.keys()):
+        raise MlperfError(f"point.{taken[0]} is known from the run: leave it out")
+    return {**content, **about.point}
+
+
+def _readme(about: About, verdict: Verdict) -> str:
+    subject = verdict.subject
+    facts = {**subject.identity, **subject.fingerprint} if subject else {}
+    rows = "".join(f"| {visible(k)} | `{visible(str(v))}` |\n" for k, v in sorted(facts.items()))
+    return (
+        f"# {about.implementation}\n\n{LABEL}\n\nWhat the run recorded of case "
+        f"`{verdict.case.id}`, by {OURS}:\n\n| | |\n|---|---|\n{rows}\n"
+    )
+
+
+def _scored(points: Sequence[Point], about: About) -> dict[str, int]:
+    """Return the point of each region whose scores count: the last one that has some."""
+    every = [point.concurrency for point in points]
+    by_region = {
+        region_of(point.concurrency, every, about.highest): point.concurrency
+        for point in points
+        if ACCURACY in point.files
+    }
+    return {region: by_region[region] for region in SCORED if region in by_region}
+
+
+def unused_scores(points: Sequence[Point], about: About) -> list[int]:
+    """Return the points whose scores are left out: the rules take one of each region, not more."""
+    scored = _scored(points, about).values()
+    return [p.concurrency for p in points if ACCURACY in p.files and p.concurrency not in scored]
+
+
+def shortfalls(points: Sequence[Point], about: About) -> list[str]:
+    """Return what their checker will refuse, as far as it is known here; it decides."""
+    lacks = uncovered([point.concurrency for point in points], about.highest)
+    if unscored := [region for region in SCORED if region not in _scored(points, about)]:
+        lacks.append(
+            "no scores by MLCommons' client (accuracy_results.json) at a point in "
+            f"{', '.join(unscored)}"
+        )
+    if about.highest not in {point.concurrency for point in points}:
+        lacks.append(f"no point is at the maximum, {about.highest:,}, to stand for Offline")
+    if any(point.warmup is None for point in points) and "warmup" not in about.point:
+        lacks.append("nobody recorded the warm-up: no events.jsonl; write point.warmup")
+    if any(map(_unaccounted, points)):
+        lacks.append(
+            "runs that ended by their time left requests under way, which count as lost there: "
+            "measure with whole_passes = true"
+        )
+    pairs = {(own.scheduler, own.sample_index) for own in seed_sets().values()}
+    runtimes = [point.settings["runtime"] for point in points]
+    if any((r["scheduler_rng_seed"], r["sample_index_rng_seed"]) not in pairs for r in runtimes):
+        lacks.append('seeds are of no published set: measure with seed_set = "A"')
+    if any("model_seed" not in runtime for runtime in runtimes):
+        lacks.append(
+            "requests had no seed to sample by: engine endpoints sends that of seed_set, engine "
+            "openai extra = { seed = ... }"
+        )
+    return lacks
+
+
+def _unaccounted(point: Point) -> bool:
+    summary = parse_json(point.files[SUMMARY])
+    ended = summary["n_samples_completed"] + summary["n_samples_failed"]
+    return bool(ended != summary["n_samples_issued"])

@@ -1,0 +1,8 @@
+"""Results that others submitted to MLPerf, and single folders of LoadGen's logs."""
+
+from __future__ import annotations
+
+from pytest_mlperf.addons.official.results._folders import ResultPlace, Scenarios, result_folders
+from pytest_mlperf.addons.official.results._results import RecordedResult, read_result
+
+__all__ = ["RecordedResult", "ResultPlace", "Scenarios", "read_result", "result_folders"]

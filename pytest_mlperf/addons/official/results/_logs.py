@@ -1,0 +1,100 @@
+"""LoadGen's log of a run, of any release: the detail log, or the summary where there is none.
+
+Releases of 2019 and 2020 (.5a1) wrote detail logs that are no JSON, and repositories lack some
+that were too large; the summary has the same figures, those of Server with two decimals.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.addons.official.results._folders import SUMMARY
+from pytest_mlperf.addons.official.results._reading import text_of
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.run.logs import DETAIL, PREFIX, Detail, parse_text
+
+LARGEST_SUMMARY = 2**20
+"""Bytes; theirs have some 2,000."""
+
+SCENARIOS = {"Single Stream": "SingleStream", "Multi Stream": "MultiStream"}
+"""As the first releases wrote them."""
+
+_NAMES = {
+    "Samples per second": "result_samples_per_second",
+    "Tokens per second": "result_tokens_per_second",
+    "Tokens per second (inferred)": "result_inferred_tokens_per_second",
+    "Completed samples per second": "result_completed_samples_per_sec",
+    "Completed tokens per second": "result_completed_tokens_per_second",
+    "Completed tokens per second (inferred)": "result_inferred_completed_tokens_per_second",
+    "Scheduled samples per second": "result_scheduled_samples_per_sec",
+    "QPS w/o loadgen overhead": "result_qps_without_loadgen_overhead",
+    "90th percentile latency (ns)": "result_90.00_percentile_latency_ns",
+    "Early stopping 90th percentile estimate": "early_stopping_latency_ss",
+    "Early stopping 99th percentile estimate": "early_stopping_latency_ms",
+    "qsl_rng_seed": "effective_qsl_rng_seed",
+    "min_duration (ms)": "effective_min_duration_ms",
+    "samples_per_query": "effective_samples_per_query",
+}
+"""Keys of the detail log by what the summary calls them."""
+
+_PERCENTILE = re.compile(r"(\d\d\.\d\d) percentile latency \(ns\)")
+_CLOCK = re.compile(r"(POWER_BEGIN|POWER_END): [^\n]{0,80}\"time\" : ([-0-9:. ]{10,30})\n")
+"""When a run was, in a detail log of the first releases."""
+
+_LINE = re.compile(r"[ *]*([^:]{1,60}?)\s*:\s*(\S.{0,80})")
+
+
+def read_log(run: Path, root: Path) -> Detail:
+    """Return what LoadGen logged of a run; none, a cut or a damaged log is an MlperfError."""
+    detail, summary = run / DETAIL, run / SUMMARY
+    text = text_of(detail, root) if detail.exists() else ""
+    if text and (PREFIX in text or not summary.exists()):
+        return parse_text(detail, text, old=True)
+    if summary.exists():
+        log = _summary(summary, text_of(summary, root, LARGEST_SUMMARY))
+        clocks = {match[1].lower(): match[2].strip() for match in _CLOCK.finditer(text)}
+        return replace(log, values={**log.values, **clocks})
+    raise MlperfError(f"{run}: neither {DETAIL} nor {SUMMARY}: nothing of LoadGen lies there")
+
+
+def is_summary(log: Detail) -> bool:
+    """Whether what was read is the summary."""
+    return log.path.endswith(SUMMARY)
+
+
+def _summary(path: Path, content: str) -> Detail:
+    lines = [match for line in content.splitlines() if (match := _LINE.fullmatch(line))]
+    texts = {match[1]: match[2].strip() for match in lines}
+    if missing := [name for name in ("Scenario", "Mode", "Result is") if name not in texts]:
+        raise MlperfError(f"{path} is cut, or no summary of LoadGen: it has no {missing[0]!r}")
+    values: dict[str, Any] = {
+        key: _number(path, name, texts[name]) for name, key in _NAMES.items() if name in texts
+    }
+    values |= {
+        f"result_{match[1]}_percentile_latency_ns": _number(path, name, text)
+        for name, text in texts.items()
+        if (match := _PERCENTILE.fullmatch(name))
+    }
+    scenario, mode = texts["Scenario"], texts["Mode"]
+    values |= {
+        "effective_scenario": SCENARIOS.get(scenario, scenario),
+        "effective_test_mode": "PerformanceOnly" if mode.startswith("Performance") else mode,
+        "result_validity": texts["Result is"],
+    }
+    return Detail(
+        path=str(path),
+        values=values,
+        errors=(),
+        num_errors=0 if "No errors encountered" in content else 1,
+        invalid_reasons=(),
+    )
+
+
+def _number(path: Path, name: str, text: str) -> float | int:
+    try:
+        return int(text) if text.isascii() and text.isdigit() else float(text)
+    except ValueError:
+        raise MlperfError(f"{path}: {name!r} is no number: {text!r}") from None

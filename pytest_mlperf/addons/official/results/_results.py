@@ -1,0 +1,190 @@
+"""One result: its value, its system and what was measured, as the round's table has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.addons.official.results._folders import ResultPlace, Scenarios
+from pytest_mlperf.addons.official.results._logs import is_summary, read_log
+from pytest_mlperf.addons.official.results._power import power_of
+from pytest_mlperf.addons.official.results._reading import object_of
+from pytest_mlperf.addons.official.results._values import round_of, value_of
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.untrusted_text import shown
+from pytest_mlperf.rounds import ROUNDS, Round, load_round
+from pytest_mlperf.rounds.published import OfficialResult
+from pytest_mlperf.run.logs import Detail
+
+NONE = ("", "n/a", "none", "0")
+"""What submitters write for no accelerator."""
+
+MOST_ACCELERATORS = 1_000_000
+
+_CLASSIFIERS = re.compile(r"mobilenet|efficientnet|resnet50")
+"""Models that the checker takes for submissions of ResNet-50 to the open division."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedResult:
+    """A result with its runs.
+
+    Attributes:
+        place: Where it lies.
+        row: As a round's table would have it.
+        logs: Of its performance runs, the one that counts first.
+        framework: What the system's description names: "TensorRT 10.2.0, CUDA 12.4".
+        notes: What is to be said of it.
+    """
+
+    place: ResultPlace
+    row: OfficialResult
+    logs: tuple[Detail, ...]
+    framework: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rules(self) -> Round | None:
+        """The round that it is of; None: of none that is here."""
+        return load_round(self.row.round) if self.row.round in ROUNDS else None
+
+
+def read_result(place: ResultPlace, named: str | None = None) -> RecordedResult:
+    """Read a result, of a folder of logs as the `named` workload; a defect is an MlperfError."""
+    logs = tuple(read_log(run, place.root) for run in place.runs)
+    log = logs[0]
+    if log.values.get("effective_test_mode") != "PerformanceOnly":
+        mode = shown(log.values.get("effective_test_mode"))
+        raise MlperfError(f"{log.path}: a run of mode {mode}; a result is of PerformanceOnly")
+    logged = str(log.values.get("effective_scenario"))
+    scenario = place.scenario or Scenarios.get(logged.lower())
+    if scenario is None:
+        raise MlperfError(f"{log.path}: no scenario of MLPerf: {shown(logged)}")
+    rules = round_of(log)
+    model = _model(place, named or place.model, rules)
+    value = value_of(log, model, scenario, rules)
+    power = power_of(place.runs[0], place.root, log, scenario)
+    system = _system(place) if place.division else {}
+    per_node, nodes = (
+        _count(place, system, key) for key in ("accelerators_per_node", "number_of_nodes")
+    )
+    product = _text(system, "accelerator_model_name")
+    row = OfficialResult(
+        round=rules.name if rules else "",
+        division=place.division,
+        category=_text(system, "system_type"),
+        availability=_text(system, "status"),
+        submitter=place.submitter,
+        system=place.system,
+        accelerator="" if product.lower() in NONE else product,
+        count=per_node * max(1, nodes),
+        nodes=nodes,
+        model=model,
+        used_model=place.model if _is_another(place.model, model, rules) else "",
+        scenario=scenario,
+        value=value.value,
+        unit=value.unit,
+        statistic=value.statistic,
+        inferred=value.inferred,
+        harness="loadgen",
+        precision=_precision(place) if place.division else "",
+        samples_per_s=value.samples_per_s,
+        power=power[0] if power else None,
+        power_unit=power[1] if power else "",
+    )
+    notes = (f"{log.path}: the summary was read, as there is no detail log of JSON lines",)
+    return RecordedResult(
+        place=place,
+        row=row,
+        logs=logs,
+        framework=_text(system, "framework"),
+        notes=notes if is_summary(log) else (),
+    )
+
+
+# --- names ---------------------------------------------------------------------------------
+
+
+def _model(place: ResultPlace, name: str, rules: Round | None) -> str:
+    """Return the checker's name of a workload; an open submission may have models of its own.
+
+    The table of v4.1 has every model by the name of its folder.
+    """
+    if rules and rules.name == "v4.1" and place.division:
+        return name
+    official = _official(name, rules)
+    if official is None and place.division == "open":
+        mapped = _mapping(place.submission, place.root).get(name)
+        official = _official(str(mapped), rules) if mapped else _guessed(name, rules)
+    return official or name
+
+
+def _guessed(name: str, rules: Round | None) -> str | None:
+    if _CLASSIFIERS.search(name):
+        return _official("resnet50", rules)
+    names = rules.names if rules else ()
+    ends = [one for one in names if name.endswith(f"-{one}")]
+    return _official(max(ends, key=len), rules) if ends else None
+
+
+def _official(name: str, rules: Round | None) -> str | None:
+    """Return a workload's name as the checker has it, with the target where it has that."""
+    workload = rules.find(name) if rules else None
+    if workload is None:
+        return None
+    return name.replace(workload.name, workload.checker, 1) if name else None
+
+
+def _is_another(folder: str, model: str, rules: Round | None) -> bool:
+    return bool(folder) and _official(folder, rules) != model and folder != model
+
+
+@lru_cache(maxsize=256)
+def _mapping(submission: Path, root: Path) -> Mapping[str, Any]:
+    path = submission / "model_mapping.json"
+    return object_of(path, root) if path.exists() else {}
+
+
+# --- descriptions --------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _described(path: Path, root: Path) -> Mapping[str, Any]:
+    return object_of(path, root)
+
+
+def _system(place: ResultPlace) -> Mapping[str, Any]:
+    path = place.submission / "systems" / f"{place.system}.json"
+    if not path.exists():
+        raise MlperfError(f"{path}: missing; accelerator and their number are described there")
+    return _described(path, place.root)
+
+
+def _count(place: ResultPlace, system: Mapping[str, Any], key: str) -> int:
+    text = str(system.get(key, "")).strip()
+    if text.lower() in NONE:
+        return 0
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) > MOST_ACCELERATORS:
+        raise MlperfError(
+            f"{place.submission / 'systems' / place.system}.json: {key} is {shown(text)}, no count"
+        )
+    return int(text)
+
+
+def _text(described: Mapping[str, Any], key: str) -> str:
+    value = described.get(key)
+    return " ".join(value.split()) if isinstance(value, str) else ""
+
+
+def _precision(place: ResultPlace) -> str:
+    """Return the data types of the weights as the measurement names them; "": it does not."""
+    inside = place.folder / "measurements.json"
+    folder = place.submission / "measurements" / place.system / place.model / place.folder.name
+    files = [inside] if inside.exists() else sorted(folder.glob(f"{place.system}*.json"))
+    described = object_of(files[0], place.root) if files else {}
+    types = described.get("weight_data_types")
+    return str(types) if isinstance(types, dict) else _text(described, "weight_data_types")

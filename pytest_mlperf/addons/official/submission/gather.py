@@ -1,0 +1,239 @@
+"""What sessions measured, as the entries of a submission; what can be none is one error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_mlperf.addons.official.submission.layout import ANSWERS, DETAIL, SUMMARY
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.measurement import Accuracy, Run, median_run
+from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.untrusted_text import nearest
+from pytest_mlperf.rounds import Round, RoundScenario, RoundWorkload
+from pytest_mlperf.rounds.compliance import TESTS
+
+Session = tuple[Path, Results]
+"""A results file and its content."""
+
+REHEARSE = "--rehearsal writes a tree that shows the way and is no submission"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One scenario of one benchmark.
+
+    Attributes:
+        benchmark: The checker's name.
+        mapped: The workload's own name, where it is none of MLPerf's.
+        run: Folder of the performance run's logs.
+        answers: Folder of the accuracy run's logs.
+        audits: Folder of each compliance test that was made.
+    """
+
+    result: CaseResult
+    rules: RoundWorkload
+    benchmark: str
+    mapped: str
+    chosen: Run
+    accuracy: Accuracy
+    run: Path
+    answers: Path
+    audits: Mapping[str, Path] = field(default_factory=dict)
+
+    @property
+    def scenario(self) -> str:
+        """MLPerf's scenario."""
+        return self.result.verdict.case.scenario
+
+    @property
+    def constants(self) -> RoundScenario:
+        """The round's constants of the scenario."""
+        return self.rules.scenarios[self.scenario]
+
+
+def gather(
+    sessions: Sequence[Session], rules: Round, benchmarks: Mapping[str, str], *, rehearsal: bool
+) -> list[Entry]:
+    """Return the entries of some sessions.
+
+    Args:
+        benchmarks: MLPerf's workload by the name of one that is none of the round's.
+        rehearsal: Also runs of the quick profile.
+
+    Raises:
+        MlperfError: Something in them can be in no submission; which, where and what to do.
+    """
+    timed = list(_of_kinds(sessions, "performance"))
+    if not timed:
+        raise MlperfError(f"{sessions[0][0]}: no performance test is in these results")
+    _require_one_system(timed)
+    entries: dict[tuple[str, str], Entry] = {}
+    for file, result in timed:
+        entry = _entry(file, result, sessions, rules, benchmarks, rehearsal=rehearsal)
+        there = entries.setdefault((entry.benchmark, entry.scenario), entry)
+        if there is not entry:
+            raise MlperfError(
+                f"{entry.benchmark} {entry.scenario} is there twice, as "
+                f"{there.result.verdict.case.id} and {entry.result.verdict.case.id}: a system has "
+                "one result of each; name the results of one engine and of one session"
+            )
+    return list(entries.values())
+
+
+def _of_kinds(sessions: Iterable[Session], *kinds: str) -> Iterator[tuple[Path, CaseResult]]:
+    for file, results in sessions:
+        for result in results.cases:
+            if result.verdict.kind in kinds:
+                yield file, result
+
+
+def _require_one_system(timed: Sequence[tuple[Path, CaseResult]]) -> None:
+    """Refuse results of several systems: each has a description of its own."""
+    (first_file, first), *others = timed
+    for file, result in others:
+        ours, theirs = (
+            {**(one.verdict.subject.identity if one.verdict.subject else {})}
+            for one in (first, result)
+        )
+        ours |= {"accelerator": first.verdict.case.accelerator}
+        theirs |= {"accelerator": result.verdict.case.accelerator}
+        for name in sorted({*ours, *theirs}):
+            if ours.get(name) != theirs.get(name):
+                raise MlperfError(
+                    f"{first_file} and {file} are of two systems: {name} is {ours.get(name)!r} "
+                    f"and {theirs.get(name)!r}; export each system by itself"
+                )
+
+
+def _entry(
+    file: Path,
+    result: CaseResult,
+    sessions: Sequence[Session],
+    rules: Round,
+    benchmarks: Mapping[str, str],
+    *,
+    rehearsal: bool,
+) -> Entry:
+    case = result.verdict.case
+    where = f"{file}: {case.id}"
+    _require_submittable(where, result, rules, rehearsal=rehearsal)
+    workload, mapped = _workload(where, case.workload, rules, benchmarks)
+    if case.scenario not in workload.scenarios:
+        raise MlperfError(
+            f"{where}: {workload.name} has no {case.scenario} in {rules.name}; it has "
+            f"{', '.join(workload.scenarios)}"
+        )
+    if not result.verdict.runs:
+        raise MlperfError(
+            f"{where} has no run that may be judged: {result.verdict.headline}; measure again"
+        )
+    chosen = median_run(result.verdict.runs, case.scenario)
+    scored, accuracy = _accuracy(where, result, sessions)
+    names = workload.checker_names
+    interactive = case.scenario == "Interactive" and workload.interactive_checker
+    return Entry(
+        result=result,
+        rules=workload,
+        benchmark=names[len(names) // 2] if interactive else names[0],
+        mapped=mapped,
+        chosen=chosen,
+        accuracy=accuracy,
+        run=_logs(where, _folder_of(file, chosen.folder, 2)),
+        answers=_answers(where, _folder_of(scored, accuracy.folder, 1)),
+        audits={
+            one.verdict.kind: _folder_of(other, one.verdict.folder, 1)
+            for other, one in _of_kinds(sessions, *TESTS)
+            if one.verdict.case == case and one.verdict.folder
+        },
+    )
+
+
+def _require_submittable(where: str, result: CaseResult, rules: Round, *, rehearsal: bool) -> None:
+    if result.profile == "quick" and not rehearsal:
+        raise MlperfError(
+            f"{where} is of the quick profile, which cuts what MLPerf asks for: measure with "
+            f"--mlperf-profile official; {REHEARSE}"
+        )
+    if result.round != rules.name:
+        raise MlperfError(
+            f"{where} was measured by the rules of {result.round}, with its seeds: name "
+            f'--round {result.round}, or set round = "{rules.name}" in the suite and measure again'
+        )
+    if result.handicap or result.pretended:
+        reason = "was slowed by a handicap" if result.handicap else "only pretends its accelerator"
+        raise MlperfError(f"{where} {reason}: it is no measurement of this system")
+
+
+def _workload(
+    where: str, name: str, rules: Round, benchmarks: Mapping[str, str]
+) -> tuple[RoundWorkload, str]:
+    """Return the round's workload, and the own name of one that is none."""
+    workload = rules.find(name)
+    if workload is not None:
+        return workload, ""
+    if name not in benchmarks:
+        raise MlperfError(
+            f"{where}: {name} is no workload of {rules.name}{nearest(name, rules.names)}; say "
+            f"which it stands for: --benchmark {name}=resnet50"
+        )
+    workload = rules.find(benchmarks[name])
+    if workload is None:
+        raise MlperfError(
+            f"--benchmark {name}={benchmarks[name]}: no workload of {rules.name}"
+            f"{nearest(benchmarks[name], rules.names)}"
+        )
+    return workload, name
+
+
+def _accuracy(where: str, result: CaseResult, sessions: Sequence[Session]) -> tuple[Path, Accuracy]:
+    """Return a whole accuracy pass of the same case, and the results file that tells of it."""
+    passes = [
+        (file, one.verdict.accuracy)
+        for file, one in _of_kinds(sessions, "accuracy", "performance")
+        if one.verdict.case == result.verdict.case and one.verdict.accuracy
+    ]
+    whole = [(file, one) for file, one in passes if one.full]
+    if whole:
+        return whole[0]
+    lack = "no accuracy run"
+    if passes:
+        lack = f"an accuracy run over {passes[0][1].samples:,} of {passes[0][1].total:,} samples"
+    raise MlperfError(
+        f"{where} has {lack}: a submission needs one over the whole data set, by test_accuracy "
+        "with --mlperf-profile official"
+    )
+
+
+def _folder_of(file: Path, folder: str | None, parts: int) -> Path:
+    """Return a folder of a run: beside the results, so many names long, or where they say."""
+    named = Path(folder or "")
+    beside = file.resolve().parent.joinpath(*named.parts[-parts:])
+    return beside if beside.is_dir() else named
+
+
+def _logs(where: str, folder: Path) -> Path:
+    for name in (DETAIL, SUMMARY, "run.json"):
+        if not (folder / name).is_file():
+            raise MlperfError(
+                f"{where}: {folder} has no {name}: the run's folder must be there as LoadGen left "
+                "it; a rate that was searched is measured once more with target_qps"
+            )
+    return folder
+
+
+def _answers(where: str, folder: Path) -> Path:
+    """Return the folder of the accuracy run's logs, which must be of one LoadGen run."""
+    blocks = sorted((folder / "accuracy").glob("block-*"))
+    if len(blocks) > 1:
+        raise MlperfError(
+            f"{where}: the accuracy run was made in {len(blocks)} parts, as the quick profile "
+            "does beside accepted scores: measure it with --mlperf-profile official"
+        )
+    if not blocks or not all((blocks[0] / name).is_file() for name in (DETAIL, SUMMARY, ANSWERS)):
+        raise MlperfError(
+            f"{where}: {folder} has no logs of the accuracy run: keep the runs' folders, or "
+            "measure accuracy again"
+        )
+    return blocks[0]

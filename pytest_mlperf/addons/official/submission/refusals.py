@@ -1,0 +1,92 @@
+"""Find what `submission export` must not write; MLCommons' checker judges everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from pytest_mlperf.addons.official.submission.form import MARK, SYSTEM, Form
+from pytest_mlperf.addons.official.submission.gather import Entry
+from pytest_mlperf.addons.official.submission.layout import ANSWERS, DETAIL, FLAT
+from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.rounds import Round
+from pytest_mlperf.run.logs import Detail, parse_detail
+
+NUMBERS = ("number_of_nodes", "accelerators_per_node")
+"""Keys of system.json that MLCommons' checker converts to whole numbers: other text crashes it."""
+
+TIMED_TESTS = ("TEST01", "TEST04", "TEST05")
+"""Compliance tests whose runs obey the rules of a performance run."""
+
+
+def refusals(
+    entries: Sequence[Entry], form: Form, names: Iterable[str], rules: Round
+) -> Iterator[str]:
+    """Yield why a submission must not be written, one line for each problem.
+
+    Args:
+        entries: The results.
+        form: The submitter's form.
+        names: Relative paths of all files of the tree.
+        rules: The round.
+
+    Raises:
+        RunError: A log is damaged.
+    """
+    if blanks := len(list(form.blanks())):
+        yield f"{plural(blanks, 'blank')} left: grep -r '{MARK}' {form.folder}"
+    for key in NUMBERS:
+        value = form.description.get(key, 0)
+        if not isinstance(value, int | float) and not str(value).isdecimal():
+            yield f"{form.folder / SYSTEM}: {key} is {value!r}; it must be a whole number"
+    for name in names:
+        if " " in name:
+            yield f"{name}: rename it, names must have no spaces"
+    for entry in entries:
+        for problem in _entry(entry, rules, closed=form.division == "closed"):
+            yield f"{entry.benchmark} {entry.scenario}{problem}"
+
+
+def _entry(entry: Entry, rules: Round, *, closed: bool) -> Iterator[str]:
+    for problem in _timed_run(entry.run / DETAIL, entry, rules, closed=closed):
+        yield f": {problem}"
+    for problem in _logged_errors(parse_detail(entry.answers / DETAIL)):
+        yield f", accuracy run: {problem}"
+    for test, folder in entry.audits.items() if closed else ():
+        log = folder / "performance" / DETAIL
+        if test in TIMED_TESTS and log.is_file():
+            for problem in _timed_run(log, entry, rules, closed=True):
+                yield f", {test}: {problem}"
+        if test == "TEST01" and rules.name not in FLAT and not log.with_name(ANSWERS).is_file():
+            yield f", {test}: the folder of its run has no {ANSWERS}"
+
+
+def _timed_run(log: Path, entry: Entry, rules: Round, *, closed: bool) -> Iterator[str]:
+    """Yield what the rules of performance runs do not allow of a run."""
+    detail, constants = parse_detail(log), entry.constants
+    if not detail.valid:
+        reasons = "; ".join(detail.invalid_reasons) or "LoadGen gives no reason"
+        yield f"LoadGen calls the run INVALID: {reasons}"
+    yield from _logged_errors(detail)
+    scenario = "Server" if entry.scenario == "Interactive" else entry.scenario
+    logged = detail.values.get("effective_scenario")
+    if logged != scenario:
+        yield f"the log is of scenario {logged}, not {scenario}"
+    limits = {
+        "performance_sample_count": entry.rules.performance_samples,
+        "min_duration_ms": constants.min_duration_ms,
+    }
+    if scenario == "Offline":
+        limits["min_query_count"] = 1
+        if closed or rules.name == "v4.1":
+            limits["samples_per_query"] = constants.min_query_count
+    for name, least in limits.items():
+        value = detail.values.get(f"effective_{name}")
+        if not (isinstance(value, int | float) and value >= least):
+            yield f"{name} is {value}; at least {least:,} are needed"
+
+
+def _logged_errors(detail: Detail) -> Iterator[str]:
+    if detail.num_errors:
+        first = detail.errors[0] if detail.errors else "not named"
+        yield f"LoadGen logged {detail.num_errors} errors, first: {first}"

@@ -1,0 +1,230 @@
+"""The files of a submission by their paths, as MLPerf's rules ask for them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pytest_mlperf.addons.official.submission.form import Form, json_file
+from pytest_mlperf.addons.official.submission.gather import Entry
+from pytest_mlperf.addons.official.submission.layout import ANSWERS, DETAIL, SCORES, SUMMARY, Leaf
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.results import LABEL
+from pytest_mlperf.core.untrusted import parse_json
+from pytest_mlperf.rounds import Round
+from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
+from pytest_mlperf.rounds.compliance import HASHED, TESTS
+
+Files = Mapping[str, bytes | Path]
+"""By relative path bytes, or a file that is copied as it is."""
+
+KEPT = 4096
+"""Bytes of the beginning and of the end of a log of answers that stay."""
+
+CUT = b"\n\n...\n\n"
+
+NOTICE = "REHEARSAL.md"
+
+REHEARSAL = f"""\
+# A rehearsal, and no submission
+
+Runs of the quick profile, or workloads that are none of MLPerf's, are in this tree: it shows what a
+submission is made of. MLCommons' checker refuses it. {LABEL}
+"""
+
+
+def tree_of(entries: Sequence[Entry], form: Form, rules: Round, *, rehearsal: bool) -> Files:
+    """Return all files of a submission; logs are those that LoadGen wrote."""
+    files: dict[str, bytes | Path] = {}
+    for entry in entries:
+        named = entry.mapped if entry.mapped and form.division == "open" else entry.benchmark
+        leaf = Leaf(
+            round=rules.name,
+            top=form.top,
+            system=form.system,
+            benchmark=named,
+            scenario=entry.scenario,
+        )
+        files |= _measured(entry, leaf)
+        files |= _measurements(entry, leaf, form)
+        for test, folder in entry.audits.items():
+            files |= _audited(test, folder, leaf.audit(test))
+        engine = entry.result.verdict.case.engine
+        files |= {f"{leaf.source(engine)}/{name}": file for name, file in form.source.items()}
+        files[leaf.description] = json_file(form.description)
+    files[f"{form.top}/documentation/calibration.md"] = form.calibration.encode()
+    mapping = {entry.mapped: entry.benchmark for entry in entries if entry.mapped}
+    if mapping and form.division == "open":
+        files[f"{form.top}/model_mapping.json"] = json_file(mapping)
+    if rehearsal:
+        files[NOTICE] = REHEARSAL.encode()
+    return files
+
+
+# --- what was measured ---------------------------------------------------------------------
+
+
+def _measured(entry: Entry, leaf: Leaf) -> Iterator[tuple[str, bytes | Path]]:
+    for name in (DETAIL, SUMMARY):
+        yield f"{leaf.performance}/{name}", entry.run / name
+        yield f"{leaf.accuracy}/{name}", entry.answers / name
+    metrics = {**entry.rules.metrics, **entry.constants.metrics}
+    cut, digest = truncated(entry.answers / ANSWERS)
+    lines = accuracy_lines(entry.accuracy.scores, metrics)
+    yield f"{leaf.accuracy}/{ANSWERS}", cut
+    yield f"{leaf.accuracy}/{SCORES}", _hashed("\n".join(lines), digest)
+
+
+def _audited(test: str, folder: Path, place: str) -> Iterator[tuple[str, bytes | Path]]:
+    for file in sorted(folder.glob("verify_*.txt")):
+        yield f"{place}/{file.name}", file
+    logs, about = folder / "performance", TESTS[test]
+    if about.logs:
+        for name in (DETAIL, SUMMARY):
+            if (logs / name).is_file():
+                yield f"{place}/performance/run_1/{name}", logs / name
+    if not about.answers or not (logs / ANSWERS).is_file():
+        return
+    if test not in HASHED:
+        yield f"{place}/accuracy/{ANSWERS}", logs / ANSWERS
+        return
+    cut, digest = truncated(logs / ANSWERS)
+    yield f"{place}/accuracy/{ANSWERS}", cut
+    scored = [folder / name for name in ("baseline_accuracy.txt", "compliance_accuracy.txt")]
+    for file in scored:
+        if file.is_file():
+            yield f"{place}/accuracy/{file.name}", file
+    text = scored[1].read_text("utf-8") if scored[1].is_file() else ""
+    yield f"{place}/accuracy/{SCORES}", _hashed(text.strip(), digest)
+
+
+def _hashed(text: str, digest: str) -> bytes:
+    return f"{text}\nhash={digest}\n".lstrip("\n").encode()
+
+
+def truncated(log: Path) -> tuple[bytes, str]:
+    """Return the beginning and the end of a log of answers, and the SHA-256 of the whole.
+
+    Rules: what is longer than both together is cut; the hash stands in accuracy.txt.
+    """
+    try:
+        with log.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            size = file.tell()
+            file.seek(0)
+            if size <= 2 * KEPT:
+                return file.read(), digest
+            start = file.read(KEPT)
+            file.seek(size - KEPT)
+            return start + CUT + file.read(KEPT), digest
+    except OSError as error:
+        raise MlperfError(f"{log} cannot be read: {error.strerror}") from None
+
+
+# --- what was told -------------------------------------------------------------------------
+
+
+def _measurements(entry: Entry, leaf: Leaf, form: Form) -> Iterator[tuple[str, bytes]]:
+    chosen, constant = as_conf(_attributes(entry), leaf.scenario)
+    case = entry.result.verdict.case
+    table = {**form.implementation}
+    if not table.get("weight_data_types"):
+        table["weight_data_types"] = case.precision
+    yield leaf.implementation(case.engine), json_file(table)
+    folder = leaf.measurements
+    yield f"{folder}/user.conf", _conf("What the submitter chose.", chosen)
+    yield f"{folder}/mlperf.conf", _conf("What the round asks for.", constant)
+    yield f"{folder}/README.md", _readme(entry, form).encode()
+
+
+def _attributes(entry: Entry) -> Mapping[str, object]:
+    file = entry.run / "run.json"
+    try:
+        return dict(parse_json(file.read_bytes())["settings"]["loadgen"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise MlperfError(f"{file} does not say what LoadGen was told: measure again") from None
+
+
+def _ms(value: object) -> object:
+    """Return nanoseconds as milliseconds: what LoadGen's files have them in."""
+    return float(str(value)) / 1e6
+
+
+def _percent(value: object) -> object:
+    return 100 * float(str(value))
+
+
+SETTINGS = {
+    "offline_expected_qps": ("target_qps", str),
+    "server_target_qps": ("target_qps", str),
+    "single_stream_expected_latency_ns": ("target_latency", _ms),
+    "multi_stream_expected_latency_ns": ("target_latency", _ms),
+    "server_target_latency_ns": ("target_latency", _ms),
+    "server_target_latency_percentile": ("target_latency_percentile", _percent),
+    "single_stream_target_latency_percentile": ("target_latency_percentile", _percent),
+    "multi_stream_target_latency_percentile": ("target_latency_percentile", _percent),
+    "multi_stream_samples_per_query": ("samples_per_query", str),
+    "ttft_latency": ("ttft_latency", _ms),
+    "tpot_latency": ("tpot_latency", _ms),
+    "min_duration_ms": ("min_duration", str),
+    "min_query_count": ("min_query_count", str),
+    "performance_sample_count_override": ("performance_sample_count_override", str),
+    "sample_concatenate_permutation": ("sample_concatenate_permutation", int),
+    "use_token_latencies": ("use_token_latencies", int),
+}
+"""LoadGen's key of each of its settings, and the value as its files have it; seeds are read from no
+file."""
+
+CHOSEN = {
+    "offline_expected_qps",
+    "server_target_qps",
+    "single_stream_expected_latency_ns",
+    "multi_stream_expected_latency_ns",
+}
+"""What a submitter chooses; all else is the round's."""
+
+
+def as_conf(attributes: Mapping[str, object], scenario: str) -> tuple[list[str], list[str]]:
+    """Return the lines of user.conf and of mlperf.conf that say what LoadGen was told."""
+    loadgen = "Server" if scenario == "Interactive" else scenario
+    chosen: list[str] = []
+    constant: list[str] = []
+    for name, value in attributes.items():
+        if name in SETTINGS:
+            key, shown = SETTINGS[name]
+            line = f"*.{loadgen}.{key} = {shown(value)}"  # type: ignore[operator]
+            (chosen if name in CHOSEN else constant).append(line)
+    return chosen, constant
+
+
+def _conf(about: str, lines: Sequence[str]) -> bytes:
+    head = (
+        f"# {about} Written by pytest-mlperf from what the run recorded: LoadGen",
+        "# was given these values as settings, and read no file.",
+    )
+    return ("\n".join([*head, *lines]) + "\n").encode()
+
+
+def _readme(entry: Entry, form: Form) -> str:
+    verdict, result = entry.result.verdict, entry.result
+    facts = verdict.subject.fingerprint if verdict.subject else {}
+    rows = [f"- {key}: {value}" for key, value in sorted(facts.items())]
+    return "\n".join(
+        [
+            f"# {entry.benchmark} {entry.scenario}",
+            "",
+            form.readme.strip(),
+            "",
+            "## How it was measured",
+            "",
+            f"Case `{verdict.case.id}` of suite `{result.suite}`, round {result.round}, profile "
+            f"{result.profile}; run of {entry.chosen.started} (UTC), the median of "
+            f"{len(verdict.runs)}, commit {entry.chosen.commit or 'not known'}.",
+            "",
+            *rows,
+            "",
+            LABEL,
+            "",
+        ]
+    )

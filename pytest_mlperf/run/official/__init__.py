@@ -1,8 +1,0 @@
-"""Results that others submitted to MLPerf, and single folders of LoadGen's logs."""
-
-from __future__ import annotations
-
-from pytest_mlperf.run.official._folders import ResultPlace, Scenarios, result_folders
-from pytest_mlperf.run.official._results import RecordedResult, read_result
-
-__all__ = ["RecordedResult", "ResultPlace", "Scenarios", "read_result", "result_folders"]
