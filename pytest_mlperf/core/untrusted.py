@@ -39,7 +39,7 @@ def parse_json(content: bytes | str, *, max_values: int = MAX_VALUES) -> Any:
 
     Depth and number of values are bounded before parsing; a key may stand once in an object.
     """
-    _require_bounded(content, max_values)
+    require_bounded(content, max_values)
     text = content if isinstance(content, str) else content.decode("utf-8")
     try:
         return json.loads(text, object_pairs_hook=_once_each)
@@ -47,7 +47,7 @@ def parse_json(content: bytes | str, *, max_values: int = MAX_VALUES) -> Any:
         raise ValueError(_TOO_DEEP) from None
 
 
-def _require_bounded(content: bytes | str, max_values: int) -> None:
+def require_bounded(content: bytes | str, max_values: int) -> None:
     """Check depth and number of values piece by piece, without a copy of the whole."""
     values = depth = 0
     kept, in_string = b"", False

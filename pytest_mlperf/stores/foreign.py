@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import encodable, visible
-from pytest_mlperf.core.untrusted import parse_json, parse_toml
+from pytest_mlperf.core.untrusted import parse_json, parse_toml, require_bounded
 
 if TYPE_CHECKING:  # a worker in a foreign Python reads logs, and has no pydantic
     from pydantic import ValidationError
@@ -205,6 +205,17 @@ def json_of(path: Path | str, title: str, content: bytes) -> Any:
         raise MlperfError(f"{path}: not a {title}: {visible(str(error))}") from None
     # Only an escape can make half a character.
     return encodable(value) if b"\\u" in content else value
+
+
+def unreadable(content: bytes) -> str:
+    """Return why `read_foreign` would refuse JSON that is to be written; "": it would not."""
+    if len(content) > MAX_FILE_BYTES:
+        return f"{len(content):,} bytes, and {size_in_words(MAX_FILE_BYTES)} are read back at most"
+    try:
+        require_bounded(content, MAX_FILE_VALUES)
+    except ValueError as error:
+        return f"{error}, which are not read back"
+    return ""
 
 
 def read_foreign(path: Path, title: str) -> Any:
