@@ -108,14 +108,26 @@ def is_deeper(value: object, levels: int) -> bool:
 
 
 def inflate(content: bytes, max_bytes: int) -> bytes:
-    """Return what zlib or gzip compressed; a ValueError if it is cut, damaged or larger."""
-    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: of either format
+    """Return what zlib or gzip compressed; a ValueError if it is cut, damaged or larger.
+
+    It is unpacked twice, at first to learn its size: only what is not larger takes that memory.
+    """
+    form = zlib.MAX_WBITS | 32  # of either format
     try:
-        plain = unpacker.decompress(content, max_bytes + 1)
+        return zlib.decompress(content, form, _inflated_size(content, form, max_bytes) or 1)
     except zlib.error as error:
         raise ValueError(f"not compressed data: {error}") from None
-    if len(plain) > max_bytes:
-        raise ValueError(f"unpacks to more than {max_bytes:,} bytes")
-    if not unpacker.eof:
-        raise ValueError("compressed data that is cut")
-    return plain
+
+
+def _inflated_size(content: bytes, form: int, max_bytes: int) -> int:
+    unpacker, packed, begin, size = zlib.decompressobj(form), b"", 0, 0
+    while not unpacker.eof:
+        if not packed:
+            packed, begin = content[begin : begin + PIECE_BYTES], begin + PIECE_BYTES
+        plain = unpacker.decompress(packed, PIECE_BYTES)
+        if not packed and not plain:
+            raise ValueError("compressed data that is cut")
+        packed, size = unpacker.unconsumed_tail, size + len(plain)
+        if size > max_bytes:
+            raise ValueError(f"unpacks to more than {max_bytes:,} bytes")
+    return size

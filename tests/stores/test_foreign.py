@@ -107,7 +107,6 @@ EXCEPTIONS = {
     "cli.suites": "pytest's configuration, which pytest itself has read before",
     "core.energy.meter": BOUNDED,
     "hardware.power_limit": BOUNDED,
-    "scorers.code.livecodebench": "an unpickler without classes, of bytes that `inflate` bounds",
     "stores.endpoints": "YAML of 64 KiB at most, without aliases",
 }
 """Modules that may use such a parser directly, and the reason."""
