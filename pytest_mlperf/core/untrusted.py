@@ -18,6 +18,9 @@ MAX_KEY_PARTS = 16
 MAX_VALUES = 1_000_000
 """Lists, objects and commas of one JSON text: an empty object takes 24 times its text in memory."""
 
+MAX_KEYS = 100_000
+"""Keys of one object."""
+
 PIECE_BYTES = 2**20
 
 _TOO_DEEP = f"nested too deeply (more than {MAX_DEPTH} levels)"
@@ -72,6 +75,8 @@ def require_bounded(content: bytes | str, max_values: int) -> None:
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MAX_KEYS:
+        raise ValueError(f"an object of more than {MAX_KEYS:,} keys")
     content = dict(pairs)
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]
