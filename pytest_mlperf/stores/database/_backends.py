@@ -250,6 +250,14 @@ class _Sqlite:
             raise StoreError(f"{self._file}: {error.strerror or error}") from None
 
 
+_BOUNDED = """
+SELECT * FROM ({query}) AS q
+WHERE CAST(CASE WHEN octet_length(q::text) > {bytes} THEN 'a row of {bytes} bytes' END AS boolean)
+IS NULL
+"""
+"""A query whose too large rows make no boolean: the server's error names them."""
+
+
 class _Postgres:
     shared = True
     words: Mapping[str, str] = {
@@ -275,6 +283,8 @@ class _Postgres:
             self._connection = psycopg.connect(address, autocommit=True)
 
     def execute(self, statement: str, values: Row = ()) -> list[tuple[Any, ...]]:
+        if statement.startswith("SELECT ") and " FROM " in statement:
+            statement = _BOUNDED.format(query=statement, bytes=MAX_ROW_BYTES)
         with self._in_words():
             cursor = self._connection.execute(statement.replace("?", "%s"), values or None)
             return cursor.fetchall() if cursor.description else []
