@@ -15,10 +15,8 @@ from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.trend import TrendPoint, distinct
 from pytest_mlperf.run.project import git, git_text
 from pytest_mlperf.stores import baselines
+from pytest_mlperf.stores.foreign import MAX_PART_BYTES
 from pytest_mlperf.suite.find import LOADED
-
-LARGEST = 32 * 2**20
-"""Bytes of a baseline file that is read."""
 
 
 def judged_against(result: CaseResult, folders: Iterable[Path]) -> Path | None:
@@ -35,7 +33,7 @@ def judged_against(result: CaseResult, folders: Iterable[Path]) -> Path | None:
     if named.parts[-len(end) :] != end or ".." in named.parts:
         return None
     file = _first_of(folders, named)
-    return file if file and file.stat().st_size <= LARGEST else None
+    return file if file and file.stat().st_size <= MAX_PART_BYTES else None
 
 
 def suite_of(result: CaseResult, folders: Iterable[Path]) -> Path | None:

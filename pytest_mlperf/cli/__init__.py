@@ -1,4 +1,4 @@
-"""The command `pytest-mlperf`. Exit codes: 0 fine, 1 verdicts failed, 2 usage, 3 environment."""
+"""The command `pytest-mlperf`, and what its exit codes are."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ a first hour:
   $ pytest-mlperf explain CASE              how a verdict was reached, in numbers
   $ pytest-mlperf update                    accept new values, with a reason
 
-exit codes: 0 fine, 1 verdicts failed, 2 usage, 3 environment
+exit codes: 0 fine, 1 verdicts failed, 2 usage, 3 environment, 130 interrupted
 examples: pytest-mlperf COMMAND --help; the --mlperf options: pytest --help
 """
 
@@ -98,15 +98,19 @@ def _removed(words: Sequence[str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return the exit code; a second Ctrl-C ends the process at once."""
+    """Run one subcommand and return the exit code; a second Ctrl-C ends the process at once.
+
+    What an interrupted command has to say is the argument of its KeyboardInterrupt.
+    """
     try:
         return _run(sys.argv[1:] if arguments is None else arguments)
-    except KeyboardInterrupt:
-        from pytest_mlperf.cli.output import complain
+    except KeyboardInterrupt as interrupt:
+        from pytest_mlperf.cli.output import complain, progress
         from pytest_mlperf.processes import end_on_next_interrupt
 
         undo = end_on_next_interrupt()
-        complain("interrupted")
+        progress("")
+        complain("; ".join(("interrupted", *map(str, interrupt.args))))
         if arguments is not None:
             undo()
         return 130

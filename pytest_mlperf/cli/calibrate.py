@@ -18,7 +18,7 @@ from statistics import median
 
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.runner import INVALID_TRIES, CaseRunner, SearchState, Unjudgeable
-from pytest_mlperf.cli.output import as_typed, complain, progress, show, whole, width
+from pytest_mlperf.cli.output import as_typed, progress, show, whole, width
 from pytest_mlperf.cli.stored_results import RUNS_DIR, add_runs_dir
 from pytest_mlperf.cli.suites import add_suites, find_suites, read_suites
 from pytest_mlperf.core.baseline import Property, Record, find
@@ -67,7 +67,7 @@ beside the baselines, and verdicts on this machine expect that noise in place
 of the usual one. Every call is one session more; another day shows more than
 another hour. An interrupted call loses no finished run.
 
-Exit 1 when a case broke or the call was interrupted, 3 when no case can run.
+Exit 1 when a case broke, 3 when no case can run.
 
 needs: suite files whose models and data are here, and a machine that is at rest
 
@@ -126,16 +126,17 @@ def run(parsed: argparse.Namespace) -> int:
             groups[calibration.path_for(root, name), name, one.limit_w].append(one)
     for file, name, _ in groups:
         calibration.load(file, name)  # a damaged one must not cost a measurement
-    interrupted, broken = False, 0
-    if parsed.runs:
-        interrupted, broken = _measure(planned, machine, session, parsed)
-    learnt, write = 0, parsed.write and not interrupted
+    broken = _measure(planned, machine, session, parsed) if parsed.runs else 0
+    learnt = 0
     for (file, name, _), cases in groups.items():
         identity = cases[0].limited(machine).identity(name)
         samples = baseline_runs(cases, identity, parsed.baselines)
-        learnt += learn_and_show(file, name, identity, parsed.runs_dir, samples, write=write)
-    _next(parsed, session if interrupted else None, learnt)
-    return 1 if interrupted or broken or not learnt else 0
+        learnt += learn_and_show(file, name, identity, parsed.runs_dir, samples, write=parsed.write)
+    if learnt and parsed.write:
+        show(["review and commit it; on another day the same command adds a session"])
+    elif learnt:
+        show([f"dry run; to write it: {_again(parsed)} --runs 0 --write"])
+    return int(bool(broken) or not learnt)
 
 
 def _chosen(planned: Sequence[Planned], texts: Sequence[str]) -> list[Planned]:
@@ -149,8 +150,8 @@ def _chosen(planned: Sequence[Planned], texts: Sequence[str]) -> list[Planned]:
 
 def _measure(
     planned: Sequence[Planned], machine: Machine, session: str, parsed: argparse.Namespace
-) -> tuple[bool, int]:
-    """Make the runs; return whether that was interrupted, and how many cases broke."""
+) -> int:
+    """Make the runs; return how many cases broke."""
     ready, left_out = _ready(planned, machine)
     show(line for text in left_out for line in fold(f"left out: {text}", width(), rest="  "))
     if not ready:
@@ -180,10 +181,11 @@ def _measure(
     try:
         _in_turns(cases, parsed.runs)
     except KeyboardInterrupt:
-        progress("")
-        complain("interrupted; the runs that were finished are kept")
-        return True, 0
-    return False, sum(case.broken is not None for case in cases)
+        runs = "" if parsed.runs == RUNS else f" --runs {parsed.runs}"
+        raise KeyboardInterrupt(
+            f"nothing was written; go on: {_again(parsed)}{runs} --session {session}"
+        ) from None
+    return sum(case.broken is not None for case in cases)
 
 
 def _in_turns(cases: Sequence[Repeated], runs: int) -> None:
@@ -335,17 +337,10 @@ def _rate(planned: Planned, machine: Machine, baselines: Path | None) -> float |
     return record.target_qps if record else None
 
 
-def _next(parsed: argparse.Namespace, interrupted: str | None, learnt: int) -> None:
+def _again(parsed: argparse.Namespace) -> str:
     runs_dir = parsed.runs_dir if parsed.runs_dir != RUNS_DIR else None
     options = {"--case": parsed.case, "--baselines": parsed.baselines, "--runs-dir": runs_dir}
-    again = as_typed("calibrate", parsed.suites, options)
-    if interrupted:
-        runs = "" if parsed.runs == RUNS else f" --runs {parsed.runs}"
-        show(["nothing was written; go on: " + again + f"{runs} --session {interrupted}"])
-    elif learnt and parsed.write:
-        show(["review and commit it; on another day the same command adds a session"])
-    elif learnt:
-        show([f"dry run; to write it: {again} --runs 0 --write"])
+    return as_typed("calibrate", parsed.suites, options)
 
 
 # --- what the runs tell ----------------------------------------------------------------------

@@ -18,6 +18,9 @@ MAX_KEY_PARTS = 16
 MAX_VALUES = 1_000_000
 """Lists, objects and commas of one JSON text: an empty object takes 24 times its text in memory."""
 
+MAX_KEYS = 100_000
+"""Keys of one object."""
+
 PIECE_BYTES = 2**20
 
 _TOO_DEEP = f"nested too deeply (more than {MAX_DEPTH} levels)"
@@ -39,7 +42,7 @@ def parse_json(content: bytes | str, *, max_values: int = MAX_VALUES) -> Any:
 
     Depth and number of values are bounded before parsing; a key may stand once in an object.
     """
-    _require_bounded(content, max_values)
+    require_bounded(content, max_values)
     text = content if isinstance(content, str) else content.decode("utf-8")
     try:
         return json.loads(text, object_pairs_hook=_once_each)
@@ -47,7 +50,7 @@ def parse_json(content: bytes | str, *, max_values: int = MAX_VALUES) -> Any:
         raise ValueError(_TOO_DEEP) from None
 
 
-def _require_bounded(content: bytes | str, max_values: int) -> None:
+def require_bounded(content: bytes | str, max_values: int) -> None:
     """Check depth and number of values piece by piece, without a copy of the whole."""
     values = depth = 0
     kept, in_string = b"", False
@@ -72,6 +75,8 @@ def _require_bounded(content: bytes | str, max_values: int) -> None:
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MAX_KEYS:
+        raise ValueError(f"an object of more than {MAX_KEYS:,} keys")
     content = dict(pairs)
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]
@@ -108,14 +113,26 @@ def is_deeper(value: object, levels: int) -> bool:
 
 
 def inflate(content: bytes, max_bytes: int) -> bytes:
-    """Return what zlib or gzip compressed; a ValueError if it is cut, damaged or larger."""
-    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: of either format
+    """Return what zlib or gzip compressed; a ValueError if it is cut, damaged or larger.
+
+    It is unpacked twice, at first to learn its size: only what is not larger takes that memory.
+    """
+    form = zlib.MAX_WBITS | 32  # of either format
     try:
-        plain = unpacker.decompress(content, max_bytes + 1)
+        return zlib.decompress(content, form, _inflated_size(content, form, max_bytes) or 1)
     except zlib.error as error:
         raise ValueError(f"not compressed data: {error}") from None
-    if len(plain) > max_bytes:
-        raise ValueError(f"unpacks to more than {max_bytes:,} bytes")
-    if not unpacker.eof:
-        raise ValueError("compressed data that is cut")
-    return plain
+
+
+def _inflated_size(content: bytes, form: int, max_bytes: int) -> int:
+    unpacker, packed, begin, size = zlib.decompressobj(form), b"", 0, 0
+    while not unpacker.eof:
+        if not packed:
+            packed, begin = content[begin : begin + PIECE_BYTES], begin + PIECE_BYTES
+        plain = unpacker.decompress(packed, PIECE_BYTES)
+        if not packed and not plain:
+            raise ValueError("compressed data that is cut")
+        packed, size = unpacker.unconsumed_tail, size + len(plain)
+        if size > max_bytes:
+            raise ValueError(f"unpacks to more than {max_bytes:,} bytes")
+    return size

@@ -409,7 +409,7 @@ class MlperfSession:
         kept = self.folder / "results.json"
         copy = self.options.json if self.results or self.skipped else None
         for path in filter(None, (kept if self.results else None, copy)):
-            write = partial(write_results, path, summary)
+            write = partial(self._write_results, path, summary)
             self._keep(session, "the results", write, f"results: {relative(path)}")
             if (key := self.options.sign) and path.exists():
                 signed = f"signature: {relative(signature_of(path))}"
@@ -422,6 +422,14 @@ class MlperfSession:
             self.notice(line)
         if reports:
             self._write_reports(session, reports, summary, kept)
+
+    def _write_results(self, path: Path, summary: Results) -> None:
+        """Write them also where they are too large to be read: they are nowhere else."""
+        if reason := write_results(path, summary, readable=False):
+            self.notice(
+                f"WARNING {relative(path)} is whole, but no command will read it: {reason}; "
+                "measure fewer tests in a session"
+            )
 
     def _let_go(self, session: pytest.Session) -> None:
         """Close the journal; keep its file if the session was interrupted."""

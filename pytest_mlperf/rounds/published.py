@@ -152,7 +152,8 @@ class PublishedTable:
 def results_in(path: Path) -> tuple[OfficialResult, ...]:
     """Read the results of a file; one that is no such file is an MlperfError."""
     raw = read_foreign(path, TITLE)
-    return as_document(path, raw, TITLE, Shape(PublishedTable), SCHEMA, WRITE).results
+    rows = ("results", Shape(OfficialResult))
+    return as_document(path, raw, TITLE, Shape(PublishedTable), SCHEMA, WRITE, items=rows).results
 
 
 def rounds_with_results() -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from pytest_mlperf.core.untrusted_text import escaped
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.atomic import LOCK_HELP, BusyError, LockedFolder, NoLocksError, alone_in
 from pytest_mlperf.stores.foreign import (
+    MAX_PART_BYTES,
     Migration,
     Shape,
     UnfitError,
@@ -29,9 +30,6 @@ from pytest_mlperf.stores.foreign import (
 )
 
 LOCK_TIMEOUT_S = 60.0
-
-LARGEST = 32 * 2**20
-"""Bytes of a file: far more than the records of all machines of a case, with their histories."""
 
 T = TypeVar("T")
 
@@ -67,7 +65,7 @@ class Document(Generic[T]):
     def load(self, path: Path) -> T | None:
         """Read a file; a BaselineError says why one that is there cannot be read."""
         try:
-            content = read_regular(path, LARGEST)
+            content = read_regular(path, MAX_PART_BYTES)
         except FileNotFoundError:
             return None
         except UnfitError as unfit:

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from pytest_mlperf.core.errors import MlperfError, text_of
-from pytest_mlperf.core.untrusted import parse_json, parse_toml
+from pytest_mlperf.core.untrusted import parse_json, parse_toml, require_bounded
 from pytest_mlperf.core.untrusted_text import encodable, visible
 
 if TYPE_CHECKING:  # a worker in a foreign Python reads logs, and has no pydantic
@@ -79,6 +79,12 @@ MAX_TOML_BYTES = 2**20
 
 MAX_PARTS = 20_000
 """Lists and objects of one test's result, or of one smaller document."""
+
+MAX_PART_VALUES = 150_000
+"""Values of one, counted as commas: a run of a curve has 500. Each may be a defect."""
+
+MAX_PART_BYTES = 8 * 2**20
+"""Bytes of one as JSON: some defects hold a copy of it."""
 
 PIECE = 2**20  # bytes read at a time: a limit shall not take the memory that it allows
 
@@ -168,11 +174,16 @@ class Shape(Generic[Document]):
             ValueError: It is too large to be checked as one: each defect of pydantic has a copy.
         """
         # As JSON: strict checks take a JSON list for a tuple, a Python list not.
-        text = json.dumps([raw], ensure_ascii=False)
-        if text.count("{") + text.count("[") > MAX_PARTS:
-            raise ValueError(
-                f"more than {MAX_PARTS:,} lists and objects in one {self._kind.__name__}"
-            )
+        text = json.dumps([raw])
+        if len(text) > MAX_PART_BYTES:
+            size = size_in_words(MAX_PART_BYTES)
+            raise ValueError(f"more than {size} in one {self._kind.__name__}")
+        for limit, noun, marks in (
+            (MAX_PARTS, "lists and objects", "{["),
+            (MAX_PART_VALUES, "values", ","),
+        ):
+            if sum(map(text.count, marks)) > limit:
+                raise ValueError(f"more than {limit:,} {noun} in one {self._kind.__name__}")
         document: tuple[Document] = self._validator.validate_json(text)
         return document[0]
 
@@ -205,6 +216,17 @@ def json_of(path: Path | str, title: str, content: bytes) -> Any:
         raise MlperfError(f"{path}: not a {title}: {visible(str(error))}") from None
     # Only an escape can make half a character.
     return encodable(value) if b"\\u" in content else value
+
+
+def unreadable(content: bytes) -> str:
+    """Return why `read_foreign` would refuse JSON that is to be written; "": it would not."""
+    if len(content) > MAX_FILE_BYTES:
+        return f"{len(content):,} bytes, and {size_in_words(MAX_FILE_BYTES)} are read back at most"
+    try:
+        require_bounded(content, MAX_FILE_VALUES)
+    except ValueError as error:
+        return f"{error}, which are not read back"
+    return ""
 
 
 def read_foreign(path: Path, title: str) -> Any:

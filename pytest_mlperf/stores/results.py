@@ -29,6 +29,7 @@ from pytest_mlperf.stores.foreign import (
     json_of,
     read_foreign,
     read_regular,
+    unreadable,
 )
 
 TITLE = "results file"
@@ -50,12 +51,23 @@ def _verdict() -> TypeAdapter[Verdict]:
     return TypeAdapter(Verdict)
 
 
-def write_results(path: Path, results: Results) -> None:
-    """Write a results file atomically."""
+def write_results(path: Path, results: Results, *, readable: bool = True) -> str:
+    """Write a results file atomically; return why no command will read it, or "".
+
+    Args:
+        path: Where to.
+        results: The session.
+        readable: Refuse one that no command will read; what is nowhere else is written anyway.
+    """
+    text = as_text(results)
+    reason = unreadable(text.encode("utf-8", "backslashreplace"))
+    if reason and readable:
+        raise MlperfError(f"{path}: not written: {reason}; merge or import fewer files at a time")
     try:
-        atomic.write_text(path, as_text(results))
+        atomic.write_text(path, text)
     except OSError as error:
         raise MlperfError(f"{path}: the results cannot be written: {error.strerror}") from None
+    return reason
 
 
 def as_text(results: Results) -> str:

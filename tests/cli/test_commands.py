@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -242,6 +243,19 @@ def test_everything_removed_is_refused_with_its_replacement(tmp_path: Path, say:
     assert refused == dict.fromkeys(REMOVED, True)
     with pytest.raises(SystemExit):
         main(["contributed"])
+
+
+def test_no_command_keeps_an_interrupt_to_itself() -> None:
+    """What it has to say it raises: Ctrl-C ends every command with 130 and one line."""
+    handlers = [
+        (path.name, node.lineno, isinstance(node.body[-1], ast.Raise))
+        for path in (ROOT / "pytest_mlperf/cli").rglob("*.py")
+        if path != ROOT / "pytest_mlperf/cli/__init__.py"
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ExceptHandler) and "Interrupt" in ast.dump(node.type or node)
+    ]
+    assert handlers
+    assert [one for one in handlers if not one[-1]] == []
 
 
 @pytest.mark.process

@@ -64,6 +64,27 @@ def test_all_parts_of_a_plan_give_its_verdict(here: Path, say: Say) -> None:
     assert FELL.test in shown.replace("\n    ", "")
 
 
+def test_results_that_could_not_be_read_back_are_not_written(
+    here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parts can be read, the whole could not; what else was asked for is written."""
+    whole = ("merge", "h100.json", "h200.json", "-o", "all.json", "--junit", "all.xml")
+    say.ends(1, *whole)
+    size = (here / "all.json").stat().st_size
+    written = (here / "all.json").read_bytes()
+    for name, limit, reason in (
+        ("MAX_FILE_BYTES", 8 * 1024, f"{size:,} bytes, and 8 KiB are read back at most"),
+        ("MAX_FILE_VALUES", 300, "more than 300 values, which are not read back"),
+    ):
+        (here / "all.xml").unlink()
+        with monkeypatch.context() as limited:
+            limited.setattr(foreign, name, limit)
+            shown = say.ends(2, *whole)
+        refusal = f"all.json: not written: {reason}; merge or import fewer files at a time\n"
+        assert shown.endswith(f"JUnit: all.xml\npytest-mlperf: {refusal}")
+        assert (here / "all.json").read_bytes() == written
+
+
 def test_a_skipped_test_is_missing_with_its_reason(here: Path, say: Say) -> None:
     """Without a manifest nothing is missing; a folder stands for its files without a manifest."""
     plan(here / "parts/own.json", FINE)

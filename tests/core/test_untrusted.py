@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import tomllib
+import tracemalloc
 import zlib
 
 import pytest
@@ -95,5 +97,22 @@ def test_compressed_data_is_unpacked_up_to_a_limit() -> None:
             inflate(content, 999)
         with pytest.raises(ValueError, match="cut"):
             inflate(content[:-5], 1000)
+    assert inflate(zlib.compress(b""), 0) == b""
     with pytest.raises(ValueError, match="not compressed data"):
         inflate(b"no such data", 10)
+
+
+def test_compressed_data_takes_no_more_memory_than_is_returned() -> None:
+    """A bomb takes that of a piece."""
+    size = 16 * PIECE_BYTES
+    for content in (zlib.compress(bytes(size)), zlib.compress(random.Random(1).randbytes(size))):
+        tracemalloc.start()
+        with pytest.raises(ValueError, match="unpacks to more than"):
+            inflate(content, size - 1)
+        _, refused = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        assert len(inflate(content, size)) == size
+        _, taken = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert refused < 5 * PIECE_BYTES
+        assert taken < size + 5 * PIECE_BYTES

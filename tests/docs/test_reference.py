@@ -14,6 +14,7 @@ import pytest
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
 from pytest_mlperf.registry import Group
+from pytest_mlperf.reports.formats import formats
 from tests.docs.pages import DOCS, ROOT, SITE_PAGES
 
 GROUPS = get_args(Group)
@@ -63,6 +64,8 @@ def test_every_entry_point_and_every_option_of_it_is_explained_on_the_page(refer
         if name.startswith("pytest_mlperf.")
     }
     forms = groups.pop("calibration")
+    assert groups.pop("commands") <= set(reference("commands").parsers())
+    assert groups.pop("formats") <= set(formats())
     extensions = reference("extensions")
     own = [extension for group in GROUPS for extension in extensions.own(group)]
     options = [(extension, option) for extension in own for option in extension.options]

@@ -11,8 +11,9 @@ import pytest
 
 from pytest_mlperf.core.results import Suspect
 from pytest_mlperf.plugin.options import read_options
-from pytest_mlperf.stores import suspects
+from pytest_mlperf.stores import foreign, suspects
 from pytest_mlperf.stores.atomic import Keeping
+from pytest_mlperf.stores.results import read_results
 from tests.plugin.project import RATE, Project, near
 
 # pytester forgets what a run imported: what is slow, or cannot be imported twice, stays here.
@@ -63,6 +64,30 @@ def test_a_session_that_fails_writes_every_report_that_was_asked_for(project: Pr
         assert "PERF DROP" in text
     page = (project.path / "out/page.html").read_text("utf-8")
     assert '"plot":"latency"' in page or '"plot":"history"' in page  # baselines were read
+
+
+def test_results_too_large_to_be_read_are_written_all_the_same(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are nowhere else; a store, which could not give them back, refuses them."""
+    project.suite()
+    project.baseline(near(RATE))
+    monkeypatch.setattr(foreign, "MAX_FILE_BYTES", 1024)
+
+    result = project.run("suites", "--mlperf-json=out.json", "--mlperf-store=s.db")
+
+    size = (project.path / "out.json").stat().st_size
+    reason = f"{size:,} bytes, and 1 KiB are read back at most"
+    result.stdout.fnmatch_lines(
+        [
+            f"WARNING out.json is whole, but no command will read it: {reason}; measure fewer*",
+            "results: out.json",
+            "store: results not sent: s.db: session * is not kept: *",
+        ]
+    )
+    assert result.ret == 0
+    monkeypatch.undo()
+    assert len(read_results(project.path / "out.json").cases) == 1
 
 
 def test_a_file_that_cannot_be_written_costs_no_other_and_no_results(project: Project) -> None:

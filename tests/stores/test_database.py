@@ -185,6 +185,32 @@ def test_a_password_is_never_shown_and_a_url_of_no_store_is_refused(url: str) ->
     assert not Path(url).exists()
 
 
+def test_a_url_typed_without_its_slashes_is_refused_and_keeps_its_secret() -> None:
+    """Paths with such characters are none, or are written as sqlite:///FILE."""
+    typed = {
+        "postgresql:ci:secret@db/perf": "postgresql:ci:***@db/perf",
+        "postgresql:/ci:secret:/@secret@db": "postgresql:/ci:***@db",
+        "postgres//ci:secret@db": "postgres//ci:***@db",
+        "ci:secret@db/perf?sslpassword=secret": "ci:***@db/perf?sslpassword=***",
+        "db/perf?user=ci&Password=secret&a=secret": "db/perf?user=ci&Password=***",
+        "host=db password='sec ret' dbname=perf": "host=db password=***",
+    }
+    for url, shown in typed.items():
+        assert shown_url(url) == shown
+        with pytest.raises(MlperfError) as caught:
+            require_url(url)
+        assert str(caught.value).startswith(f"{shown!r} is no store: sqlite:///FILE, postgresql://")
+    for file in (
+        "/srv/a:1/b@2/results.db",
+        "/srv/token=1/results.db",
+        "a@b.db",
+        "a:b.db",
+        "a=b.db",
+    ):
+        require_url(file)
+        assert shown_url(file) == file
+
+
 def written(tmp_path: Path, session: Results) -> Path:
     file = tmp_path / "runs" / session.run / "results.json"
     write_results(file, session)

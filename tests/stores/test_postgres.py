@@ -15,6 +15,7 @@ import pytest
 from pytest_mlperf.core.history import histories_of
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.stores.database import StoreError, opened
+from pytest_mlperf.stores.database._backends import MAX_ROW_BYTES
 from pytest_mlperf.stores.database._schema import MIGRATIONS
 from pytest_mlperf.stores.results import read_results
 from pytest_mlperf.stores.spool import deliver
@@ -128,6 +129,22 @@ def test_other_tables_are_no_concern_of_it_and_a_newer_store_is_refused(
         assert store.sessions() == [session.run]
     with pytest.raises(StoreError, match=r"newer pytest-mlperf \(schema 2"):
         add(url, session)
+
+
+def test_a_row_that_is_too_large_stays_on_the_server(session: Results, url: str) -> None:
+    """As in SQLite: of whichever column, and whoever wrote it."""
+    import psycopg
+
+    add(url, session)
+    large = f"repeat('x', {MAX_ROW_BYTES})"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"UPDATE mlperf_session SET document = {large}::bytea")
+        connection.execute(f"UPDATE mlperf_build SET fingerprint = {large}")
+        connection.execute(f"UPDATE mlperf_latest SET about = {large}")
+    with opened(url) as store:
+        for read in (lambda: store.session(session.run), store.histories, store.latest):
+            with pytest.raises(StoreError, match=r'"a row of 67108864 bytes"$'):
+                read()
 
 
 def test_a_server_that_is_stopped_between_sessions_gets_them_later(

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from pytest_mlperf.bench.policy import Policy
-from pytest_mlperf.cli.output import as_typed, complain, show, whole
+from pytest_mlperf.cli.output import as_typed, show, whole
 from pytest_mlperf.cli.stored_results import (
     RUNS_DIR,
     Sessions,
@@ -268,8 +268,8 @@ as they are. What gets worse is only taken with --accept-regression CASE.
 Refused are slowed, pretended and invalid measurements, scores below the gate,
 and runs of another build than the session's.
 
-Exit 1 when a case was refused or the runs were interrupted (nothing is written
-then), 2 on wrong usage, 3 where pytest cannot run here.
+Exit 1 when a case was refused, 2 on wrong usage, 3 where pytest cannot run
+here. Where the runs are interrupted nothing is written.
 
 needs: a session's results; run it where pytest ran
 
@@ -340,8 +340,7 @@ def run(parsed: argparse.Namespace) -> int:
             for one, outcome in measured(tests, terms, parsed.runs_dir, parsed.runs):
                 acceptance.take(one.result, outcome)
         except KeyboardInterrupt:
-            complain("interrupted; nothing was written")
-            return 1
+            raise KeyboardInterrupt("nothing was written") from None
     missing = _missing(path, results, acceptance.to_measure, parsed.runs or USUAL)
     return _finish(acceptance, missing, repeat=again(parsed), write=parsed.write)
 

@@ -72,7 +72,7 @@ def require_url(url: str) -> None:
             )
         if find_spec("psycopg") is None:
             raise EnvironmentFault("PostgreSQL needs: pip install 'pytest-mlperf[store]'")
-    elif scheme not in {SQLITE, ""}:
+    elif scheme not in {SQLITE, ""} or (not scheme and _masked(url) != url):
         raise MlperfError(
             f"{shown_url(url)!r} is no store: sqlite:///FILE, postgresql://USER@HOST/DATABASE, "
             "or the path of a SQLite file"
@@ -84,6 +84,8 @@ def require_url(url: str) -> None:
 def shown_url(url: str) -> str:
     """Return a URL without its password, for messages and files; a file from the working folder."""
     if _scheme(url) in {SQLITE, ""}:
+        if not _scheme(url) and _masked(url) != url:
+            return _masked(url)
         file = _file(url)
         with contextlib.suppress(ValueError):
             file = file.absolute().relative_to(Path.cwd())
@@ -98,6 +100,16 @@ def shown_url(url: str) -> str:
 _SECRET = re.compile("pass(?!file)|pwd|token|secret|credential|(api|access|private)[-_]?key", re.I)
 
 _HOSTS = re.compile(r"((\[[^\]]*\]|[^:,\[\]]*)(:\d*)?(,|$))*")
+
+
+_USER = re.compile(r"((\w+(:|//)/*)?[^:@/]*:).*@", re.S)
+
+_PAIR = re.compile(rf"((^|[?&;\s])[^=/?&;\s]*({_SECRET.pattern})[^=/?&;\s]*=).*", re.I | re.S)
+
+
+def _masked(typed: str) -> str:
+    """Return what was typed without "://", with "***" where a password may stand."""
+    return _PAIR.sub(r"\1***", _USER.sub(r"\1***@", typed) if _USER.match(typed) else typed)
 
 
 def _is_secret(pair: str) -> bool:
@@ -238,6 +250,14 @@ class _Sqlite:
             raise StoreError(f"{self._file}: {error.strerror or error}") from None
 
 
+_BOUNDED = """
+SELECT * FROM ({query}) AS q
+WHERE CAST(CASE WHEN octet_length(q::text) > {bytes} THEN 'a row of {bytes} bytes' END AS boolean)
+IS NULL
+"""
+"""A query whose too large rows make no boolean: the server's error names them."""
+
+
 class _Postgres:
     shared = True
     words: Mapping[str, str] = {
@@ -263,6 +283,8 @@ class _Postgres:
             self._connection = psycopg.connect(address, autocommit=True)
 
     def execute(self, statement: str, values: Row = ()) -> list[tuple[Any, ...]]:
+        if statement.startswith("SELECT ") and " FROM " in statement:
+            statement = _BOUNDED.format(query=statement, bytes=MAX_ROW_BYTES)
         with self._in_words():
             cursor = self._connection.execute(statement.replace("?", "%s"), values or None)
             return cursor.fetchall() if cursor.description else []

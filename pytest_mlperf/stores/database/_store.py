@@ -26,7 +26,7 @@ from pytest_mlperf.core.untrusted import inflate, parse_json
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.stores.database._backends import Backend, StoreError, connect, shown_url
 from pytest_mlperf.stores.database._schema import MIGRATIONS
-from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, Shape
+from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, Shape, unreadable
 from pytest_mlperf.stores.results import as_bytes, from_bytes
 
 VERSION = "mlperf_schema"
@@ -101,6 +101,8 @@ class Store:
     def add(self, results: Results) -> bool:
         """Keep a session; False if it is here. Another one of the same id is a StoreError."""
         content = as_bytes(results)
+        if reason := unreadable(content):
+            raise StoreError(f"{self.place}: session {results.run} is not kept: {reason}")
         digest = hashlib.sha256(content).hexdigest()
         points, latest = list(points_of_session(results)), list(latest_of(results))
         with self._backend.transaction():

@@ -7,10 +7,12 @@ import io
 import json
 from collections import Counter
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.rounds.published import FILE, OfficialResult, official_results
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.rounds.published import FILE, OfficialResult, official_results, results_in
 from tests.cli.text import Say, differing
 
 
@@ -116,3 +118,18 @@ def test_what_nobody_published_is_said(say: Say) -> None:
     }
     rows = [(("published", *line.split()), 2, (message,)) for line, message in lines.items()]
     assert differing(say, rows) == []
+
+
+def test_a_table_is_bounded_row_by_row(say: Say, tmp_path: Path) -> None:
+    """As results are test by test: all rounds together may have more rows than one document."""
+    table = json.loads(say.ends(0, "published", "--format", "json"))
+    table["results"] *= 1 + 20_000 // len(table["results"])
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps(table), "utf-8")
+    assert len(results_in(file)) == len(table["results"])
+    table["results"][-1] = {**table["results"][-1], "value": 0}
+    (tmp_path / "broken.json").write_text(json.dumps(table), "utf-8")
+    with pytest.raises(
+        MlperfError, match=rf"results\[{len(table['results']) - 1}\]\.value: must be"
+    ):
+        results_in(tmp_path / "broken.json")

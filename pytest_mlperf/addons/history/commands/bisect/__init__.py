@@ -20,7 +20,7 @@ from pytest_mlperf.addons.history.commands.bisect._page import heading, log, res
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.cli.named_tests import performance_tests
-from pytest_mlperf.cli.output import complain, progress, width
+from pytest_mlperf.cli.output import progress, width
 from pytest_mlperf.cli.stored_results import add_runs_dir, not_calibrated
 from pytest_mlperf.cli.turns import add_pairs, conditions_in
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
@@ -47,7 +47,7 @@ and data are those of the working folder, the code measured is the commit's.
 Every finished pair of runs is kept: after Ctrl-C the same command goes on.
 
 Exit 0 when a commit is named, 1 when none is (BAD is not worse, the drop is
-spread or undecided, interrupted), 2 when nothing could be judged.
+spread or undecided), 2 when nothing could be judged.
 
 needs: a git repository, or versions that pip can install; a test that runs here
 
@@ -128,9 +128,7 @@ def run(parsed: argparse.Namespace) -> int:
                 remove_left(next(iter(tests.values())).path, folder.with_name(session))
             return _searched(Bisection(builds, cases, conditions, store, progress), cases, store)
     except KeyboardInterrupt:
-        progress("")
-        complain("interrupted; what was finished is kept: the same command goes on")
-        return 1
+        raise KeyboardInterrupt("what was finished is kept: the same command goes on") from None
 
 
 def _searched(search: Bisection, cases: Mapping[str, CaseRuns], store: BisectStore) -> int:
