@@ -159,7 +159,7 @@ def test_adapters_never_import_each_other() -> None:
     } == set()
 
 
-MOST_KERNEL_NAMES = 281
+MOST_KERNEL_NAMES = 280
 """Names of the kernel that add-ons may use; the number only falls."""
 
 INTERFACE = PACKAGE / "addons" / "interface.toml"
