@@ -173,7 +173,7 @@ def test_the_build_of_the_baseline_is_stronger_than_the_entry(
 
 
 def test_a_python_that_is_too_old_says_so_in_one_sentence(project: Path, tmp_path: Path) -> None:
-    script = Path(builds.__file__).parent / "child" / "elsewhere.py"
+    script = Path(builds.__file__).parent / "child" / "environments.py"
     ast.parse(script.read_text("utf-8"), feature_version=(3, 7))
     older = tmp_path / "older"
     older.write_text(IS_OLDER, "utf-8")
