@@ -20,7 +20,6 @@ __all__ = [
     "PrecisionName",
     "Progress",
     "Prompts",
-    "RecordedAnswers",
     "RecordedPoint",
     "Rule",
     "answer_of",
@@ -30,6 +29,7 @@ __all__ = [
     "inflate",
     "is_deeper",
     "is_speech",
+    "not_imported",
     "own_length",
     "page_samples",
     "parse_json",
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         is_speech,
         own_length,
     )
+    from pytest_mlperf.core.imports import not_imported
     from pytest_mlperf.core.job import MLC_ENDPOINTS, LoadGenSettings
     from pytest_mlperf.core.prometheus import page_samples
     from pytest_mlperf.core.server import read_server
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
         read_configuration,
         read_point,
     )
-    from pytest_mlperf.stores.endpoints_answers import RecordedAnswers, read_answers
+    from pytest_mlperf.stores.endpoints_answers import read_answers
     from pytest_mlperf.stores.foreign import read_arrays
 
 _ORIGINS = {
@@ -84,7 +85,6 @@ _ORIGINS = {
     "Progress": "core.extension:Progress",
     "Prompts": "core.extension:Prompts",
     "REPLICA_NUMBER": "core.extension:REPLICA_NUMBER",
-    "RecordedAnswers": "stores.endpoints_answers:RecordedAnswers",
     "RecordedPoint": "stores.endpoints:RecordedPoint",
     "Rule": "core.errors:Rule",
     "answer_of": "processes:answer_of",
@@ -94,6 +94,7 @@ _ORIGINS = {
     "inflate": "core.untrusted:inflate",
     "is_deeper": "core.untrusted:is_deeper",
     "is_speech": "core.extension:is_speech",
+    "not_imported": "core.imports:not_imported",
     "own_length": "core.extension:own_length",
     "page_samples": "core.prometheus:page_samples",
     "parse_json": "core.untrusted:parse_json",

@@ -12,7 +12,7 @@ from pytest_mlperf import Dataset, Engine, MlperfError, Sink, UnavailableError
 from pytest_mlperf.adapters.engines import engine_error, refused_sample, require_module
 from pytest_mlperf.adapters.engines.llm.generation import Generation
 from pytest_mlperf.adapters.engines.llm.model_folder import find_model, load_tokenizer, read_config
-from pytest_mlperf.extension import MLC_ENDPOINTS, RecordedAnswers, read_answers, read_configuration
+from pytest_mlperf.extension import MLC_ENDPOINTS, read_answers, read_configuration
 
 CHAT = "openai"
 """The client's word for /v1/chat/completions."""
@@ -44,7 +44,6 @@ class RecordedEngine(Engine):
     libraries: ClassVar[tuple[str, ...]] = ("yaml", "transformers")
     options: ClassVar[type] = RecordedOptions
 
-    _answers: RecordedAnswers
     _config: Mapping[str, str]
 
     def __init__(

@@ -6,6 +6,7 @@ import glob
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -105,9 +106,12 @@ class UserPromptsOptions(FileOptions):
         self._refuse(made_up, "is of prompts that are made up; leave it out, or path")
         for part, column in self.columns.items():
             if part not in PARTS:
+                near = "".join(
+                    f"; did you mean {one!r}?" for one in get_close_matches(part, PARTS, 1)
+                )
                 raise SuiteError(
                     f"data set prompts: columns names {part!r}, which no sample has"
-                    f"; valid are {', '.join(PARTS)}",
+                    f"{near}; valid are {', '.join(PARTS)}",
                     option="columns",
                 )
             if type(column) is not str:

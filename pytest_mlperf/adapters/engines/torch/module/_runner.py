@@ -14,7 +14,7 @@ from pytest_mlperf import Dataset, MlperfError, Sink, SuiteError
 from pytest_mlperf.adapters.engines import engine_error, not_installed, refused_sample
 from pytest_mlperf.adapters.engines.torch import _devices as devices
 from pytest_mlperf.adapters.engines.torch._base import QUANTISED, TorchModuleOptions
-from pytest_mlperf.extension import text_of
+from pytest_mlperf.extension import not_imported, text_of
 
 Tree = Any
 
@@ -253,7 +253,7 @@ def find_factory(factory: str, place: str) -> Callable[..., Any]:
             raise not_installed(who, str(error.name), "lm", option="factory") from error
         problem = "cannot be imported" if is_module else "is not there"
         raise SuiteError(
-            f"engine {ENGINE}: factory = {factory!r} {problem}: {text_of(error)}",
+            f"engine {ENGINE}: factory = {factory!r} {problem}: {not_imported(place, error)}",
             option="factory",
         ) from error
     if not callable(target):
