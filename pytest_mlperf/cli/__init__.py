@@ -136,4 +136,10 @@ def _run(words: Sequence[str]) -> int:
         # Whoever read us had enough, as `head` does; nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        complain(f"the output is cut short, as it cannot be written: {error.strerror}")
+        return 2
     return code

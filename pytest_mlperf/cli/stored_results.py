@@ -21,7 +21,7 @@ from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.reports.terminal.selection import CaseCost
 from pytest_mlperf.run.project import git_text
 from pytest_mlperf.stores.foreign import content_of
-from pytest_mlperf.stores.results import TITLE, digest_of, read_results, read_whole
+from pytest_mlperf.stores.results import TITLE, digest_of, read_results
 from pytest_mlperf.stores.signatures import verified
 
 RUNS_DIR = Path(".mlperf")
@@ -85,10 +85,10 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
 def whole_results(path: Path, allowed: Path | None) -> tuple[Results, list[str]]:
     """Return an unchanged results file, and a line on its signer if `allowed` names signers."""
     if allowed is None:
-        return read_whole(path), []
+        return read_results(path), []
     content = content_of(path, TITLE)  # once: the bytes that were signed are those that are used
     signer = verified(path, content, allowed)
-    results = read_whole(path, content)
+    results = read_results(path, content)
     for case in results.cases:
         here, then = digest_of(Path(case.suite)), case.rests_on.get(case.suite)
         if here and here != then:

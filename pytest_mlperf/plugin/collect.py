@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +16,7 @@ from pytest_mlperf.bench.case import clashes
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.plugin import session
+from pytest_mlperf.plugin.options import SUFFIX
 from pytest_mlperf.plugin.report_json import planned_of
 from pytest_mlperf.plugin.session import KINDS, suspects_first
 from pytest_mlperf.suite.pairs import Testable, plan_pairs
@@ -67,6 +69,18 @@ def collect_suite(path: Path, parent: pytest.Collector) -> SuiteFile | None:
         return None
     suite: SuiteFile = SuiteFile.from_parent(parent, path=path)
     return suite
+
+
+def unread_suites(folder: pytest.Collector) -> list[SuiteFile]:
+    """Return the suites of a folder that pytest passes over: what is no file cannot be read.
+
+    Each fails when it is collected, so that none is missing from a session that is green.
+    """
+    if folder.config.args_source is folder.config.ArgsSource.INVOCATION_DIR:
+        return []
+    with os.scandir(folder.path) as entries:
+        names = [one.name for one in entries if one.name.endswith(SUFFIX) and not one.is_file()]
+    return [SuiteFile.from_parent(folder, path=folder.path / name) for name in sorted(names)]
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:

@@ -77,6 +77,17 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     return suite
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    is_folder = isinstance(collector, pytest.Directory) and report.passed
+    if is_folder and any(collector.path.glob(f"*{SUFFIX}")):
+        report.result = [*report.result, *late("collect").unread_suites(collector)]
+    return report
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.module.__name__ == "pytest_mlperf.plugin.checks":
         late("collect").parametrize(metafunc)

@@ -6,6 +6,7 @@ import datetime as dt
 import math
 import re
 import reprlib
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ from pytest_mlperf.stores.foreign import MAX_LOG_BYTES, UnfitError, read_regular
 DETAIL = "mlperf_log_detail.txt"
 
 PREFIX = ":::MLLOG "
+
+FULL_BYTES = 1 << 20
+"""Below this much free space, a log that is cut short is blamed on the disk."""
 END_KEY = {"AccuracyOnly": "power_end"}
 """The key that ends a whole log, by test mode; in all others it is "num_errors".
 
@@ -280,6 +284,8 @@ def _entry(path: Path, number: int, line: str) -> tuple[str, Any, Mapping[str, A
         metadata["is_error"]
     except (ValueError, KeyError, TypeError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        if (free := shutil.disk_usage(path.parent).free) < FULL_BYTES:
+            reason = f"the disk is full ({free >> 10:,} KiB free); free some space and run again"
         raise RunError(
             "loadgen", f"{path}:{number} is no log entry of LoadGen: {reason}", str(path)
         ) from error

@@ -105,8 +105,12 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def read_whole(path: Path, content: bytes | None = None) -> Results:
-    """Read a results file, or its content, and check the digest; old releases wrote none."""
+def read_results(path: Path, content: bytes | None = None) -> Results:
+    """Read a results file, or its content, and check the digest; old releases wrote none.
+
+    Raises:
+        MlperfError: It is none, was changed since it was written, or holds what no run can measure.
+    """
     raw = json_of(path, TITLE, content_of(path, TITLE) if content is None else content)
     results = _checked(path, raw)
     if DIGEST in raw and raw[DIGEST] != _digest(raw):
@@ -128,11 +132,6 @@ def digest_of(path: Path) -> str:
 def require_readable(verdict: Verdict) -> None:
     """Make sure that a verdict can be read back: a ValueError is a defect of ours."""
     _verdict().validate_python(_verdict().dump_python(encodable(verdict), mode="json"))
-
-
-def read_results(path: Path) -> Results:
-    """Read a results file; what is none, or holds what no run can measure, is an MlperfError."""
-    return _checked(path, read_foreign(path, TITLE))
 
 
 def _checked(place: Path | str, raw: Any) -> Results:

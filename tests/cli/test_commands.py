@@ -181,10 +181,15 @@ def test_a_command_loads_no_more_than_it_needs(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_a_reader_that_has_enough_is_no_error() -> None:
-    """`pytest-mlperf schema | head -1` ends quietly."""
-    code = "from pytest_mlperf.cli import main; main(['schema'])"
+    """`pytest-mlperf schema | head -1` ends quietly, and a full disk is named."""
+    code = "from pytest_mlperf.cli import main; raise SystemExit(main(['schema']))"
     done = finished("sh", "-c", f'{PYTHON} -c "{code}" | head -1')
     assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")
+    full = finished("sh", "-c", f'{PYTHON} -c "{code}" > /dev/full')
+    cut = (
+        "pytest-mlperf: the output is cut short, as it cannot be written: No space left on device\n"
+    )
+    assert (full.returncode, full.stderr) == (2, cut)
 
 
 @pytest.mark.process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -206,3 +207,22 @@ def test_a_place_that_is_no_utf8_is_a_skip_and_keeps_the_results(
     assert len(own.results().cases) >= 1
     (why,) = json.loads((own.path / "all.json").read_text("utf-8"))["skipped"].values()
     assert "/nowhere/" in why
+
+
+def test_a_suite_that_is_no_file_is_an_error_and_never_passed_over(project: Project) -> None:
+    """pytest collects regular files alone; a session without a suite must not be green."""
+    project.suite()
+    folder = project.path / "suites"
+    os.mkfifo(folder / "pipe.mlperf.toml")
+    (folder / "gone.mlperf.toml").symlink_to(folder / "absent")
+    (folder / "folder.mlperf.toml").mkdir()
+
+    whole = project.run("suites", "--collect-only")
+    named = project.run("suites/pipe.mlperf.toml")
+
+    assert whole.ret == named.ret == pytest.ExitCode.INTERRUPTED
+    text = whole.stdout.str()
+    for name in ("pipe", "gone", "folder"):
+        assert f"ERROR suites/{name}.mlperf.toml" in text
+    assert "test_performance[first-Offline-null-fp32-cpu]" in text
+    assert "a pipe, which no suite is" in named.stdout.str()

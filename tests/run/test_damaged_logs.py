@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar, get_args
 
 import pytest
@@ -215,6 +217,14 @@ def test_no_value_of_any_key_and_no_other_part_of_a_line_is_another_error(tmp_pa
             read_all(found)
         else:
             assert f"{path}:1 is no log entry of LoadGen" in str(found)
+
+
+def test_a_log_that_a_full_disk_cut_short_is_blamed_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, WHOLE[: len(WHOLE) // 2])
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=3 << 10))
+    assert "the disk is full (3 KiB free)" in str(attempt(partial(parse_detail, path)))
 
 
 def accuracy(folder: Path, text: bytes) -> Path:

@@ -276,9 +276,9 @@ import sys
 from pathlib import Path
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.stores.baselines import load
-from pytest_mlperf.stores.results import read_whole
+from pytest_mlperf.stores.results import read_results
 try:
-    print("read", (load if sys.argv[1] == "baseline" else read_whole)(Path(sys.argv[2])).schema)
+    print("read", (load if sys.argv[1] == "baseline" else read_results)(Path(sys.argv[2])).schema)
 except MlperfError as error:
     print(str(error).splitlines()[0])
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
