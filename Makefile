@@ -3,7 +3,8 @@
 # make test    every rule of the product: before you propose a change
 # make lint    format, lint and types
 # make test-all  make test, documentation pages, real models, browsers and what needs an idle machine
-# make check   what a change must pass: format, lint, types, make test
+# make house   limits on walls, sizes, language and duplicates, which only get lower
+# make check   what a change must pass: format, lint, types, make house, make test
 # make mutants 300 small changes of the package: which do the tests notice?
 # make bench   this project's own speed
 # make repeats 20 unchanged and 20 handicapped comparisons: counts false alarms and misses
@@ -68,7 +69,7 @@ ALONE := { test $$? -eq 1 && echo "What failed, once more and alone:" && $(PYTES
 NIGHTLY := $(PYTEST) -n 2 --dist worksteal -m "nightly and not quiet" --durations=30
 QUIET := { $(PYTEST) -p no:xdist -m quiet --durations=10 || $(ALONE); }
 
-.PHONY: demo first-contact pictures quick test test-all lint check mutants docs bench fleet mlcommons repeats busy precisions energy decisions decisions-full engines servers duplicates searches mlserver peers gpu gpu-bundle train schemas clean
+.PHONY: demo first-contact pictures quick test test-all lint house check mutants docs bench fleet mlcommons repeats busy precisions energy decisions decisions-full engines servers duplicates searches mlserver peers gpu gpu-bundle train schemas clean
 
 $(READY): pyproject.toml constraints.txt
 	$(MAKE_VENV)
@@ -150,7 +151,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-check: lint $(REWRITTEN)
+house: $(READY)
+	$(BIN)/python tools/house.py
+
+check: lint house $(REWRITTEN)
 	$(TEST)
 
 mutants: $(READY)

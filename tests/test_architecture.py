@@ -6,11 +6,8 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
-from tests.sources import PACKAGE, ROOT, modules, parsed
+from tests.sources import OURS, PACKAGE, ROOT, is_inside, parsed, part_of
 
 FLOORS = (
     {"judge"},  # the statistics: the standard library alone
@@ -59,50 +56,14 @@ ONLY = {
 """Outside things that one module or package knows, or few, each for its own use."""
 
 
-MODULES = modules()
+MODULES = OURS.modules
 INSIDE = sorted(set(MODULES) - {""})
-
-
-@cache
-def imports(path: Path) -> tuple[str, ...]:
-    """Return every imported module: inside functions, for types alone and by `late` as well."""
-    return tuple(_imports(path))
-
-
-def _imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(parsed(path)):
-        match node:
-            case ast.Import():
-                yield from (alias.name for alias in node.names)
-            case ast.ImportFrom(module=str(module)):
-                names = {f"{module}.{alias.name}" for alias in node.names}
-                below = {name for name in names if name.removeprefix("pytest_mlperf.") in MODULES}
-                yield from below
-                if names != below:
-                    yield module
-            case ast.Call(func=ast.Name("late"), args=[ast.Constant(str(name))]):
-                yield f"pytest_mlperf.{'.'.join(path.relative_to(PACKAGE).parts[:-1])}.{name}"
-
-
-@cache
-def graph() -> dict[str, set[str]]:
-    """Return the modules of the package that each of them imports."""
-    return {
-        name: {other.removeprefix("pytest_mlperf.") for other in imports(path)}
-        & set(INSIDE) - {name}
-        for name, path in MODULES.items()
-    }
 
 
 def floor(name: str) -> int:
     """Return the floor of a module, by its folder at the root."""
     top = name.split(".", maxsplit=1)[0]
     return next(number for number, folders in enumerate(FLOORS) if top in folders)
-
-
-def is_inside(name: str, package: str) -> bool:
-    """Whether a module is a package, or lies below it."""
-    return f"{name}.".startswith(f"{package}.")
 
 
 def extensions() -> set[str]:
@@ -118,7 +79,7 @@ def test_imports_point_down() -> None:
     upward = {
         (name, other)
         for name in INSIDE
-        for other in graph()[name]
+        for other in OURS.graph[name]
         if other.split(".")[0] != name.split(".")[0] and floor(other) >= floor(name)
     }
 
@@ -138,7 +99,7 @@ def test_inner_modules_are_imported_inside_their_package_alone() -> None:
     outside = {
         (name, other)
         for name in INSIDE
-        for other in graph()[name]
+        for other in OURS.graph[name]
         for package, _, module in [other.rpartition(".")]
         if module.startswith("_") and not is_inside(name, package)
     }
@@ -153,119 +114,52 @@ def test_adapters_never_import_each_other() -> None:
 
     assert {
         (user, name)
-        for user, imported in graph().items()
+        for user, imported in OURS.graph.items()
         for name in imported & adapters
         if not is_inside(user, name)
     } == set()
 
 
-MOST_KERNEL_NAMES = 280
-"""Names of the kernel that add-ons may use; the number only falls."""
-
 INTERFACE = PACKAGE / "addons" / "interface.toml"
-
-
-def wall_of(name: str) -> str:
-    """Return what a module is a part of: the kernel (""), the adapters, or an add-on."""
-    if is_inside(name, "addons"):
-        return ".".join(name.split(".")[:2])
-    return "adapters" if is_inside(name, "adapters") else ""
 
 
 def test_the_kernel_imports_no_adapter_and_no_add_on() -> None:
     """It reaches them by entry points: it neither imports nor names one of their modules."""
-    imported = {
-        (name, other)
-        for name in INSIDE
-        if not wall_of(name)
-        for other in graph()[name]
-        if wall_of(other)
-    }
     named = {
         name
         for name, path in MODULES.items()
-        if not wall_of(name)
+        if not part_of(name)
         and re.search(r"pytest_mlperf\.(adapters|addons)\b", path.read_text("utf-8"))
     }
 
-    assert imported == set()
+    assert OURS.imports_of_kernel() == set()
     assert named == set()
 
 
 def test_add_ons_use_the_interface_of_the_kernel_and_no_other_add_on() -> None:
-    """interface.toml lists it, and only shrinks: what is listed there may not change lightly."""
-    names: dict[str, set[str]] = {}
-    others = set()
-    for name, path in MODULES.items():
-        if not is_inside(name, "addons"):
-            continue
-        for node in ast.walk(parsed(path)):
-            if not isinstance(node, ast.ImportFrom):
-                continue
-            module = str(node.module)
-            if not is_inside(module, "pytest_mlperf"):
-                continue
-            for alias in node.names:
-                below = f"{module}.{alias.name}".removeprefix("pytest_mlperf.")
-                wall = wall_of(below if below in MODULES else module.removeprefix("pytest_mlperf."))
-                if not wall:
-                    names.setdefault(module, set()).add(alias.name)
-                elif wall not in (wall_of(name), "addons"):
-                    others.add((name, module))
+    """interface.toml lists it; what it lists may not change lightly."""
+    names = {module: sorted(of) for module, of in OURS.kernel_names("addons").items()}
     listed = tomllib.loads(INTERFACE.read_text("utf-8"))["names"]
 
-    assert others == set()
-    assert {module: sorted(of) for module, of in names.items()} == listed
+    assert OURS.imports_between_addons() == set()
+    assert names == listed
     private = re.compile(r"\._(?!_)")
     assert [m for m, of in listed.items() for n in of if private.search(f"{m}.{n}")] == []
-    assert sum(map(len, listed.values())) <= MOST_KERNEL_NAMES
-
-
-MOST_NAMES = 45
-"""Names of the kernel that adapters may use; each is one that the interface must keep."""
 
 
 def test_adapters_import_public_names_and_what_lies_beside_them_alone() -> None:
     """The proof that the public face suffices for an engine, data set, scorer or builder."""
-    names = {
-        (node.module, alias.name)
-        for name, path in MODULES.items()
-        if is_inside(name, "adapters")
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("pytest_mlperf")
-        if not is_inside(str(node.module), "pytest_mlperf.adapters")
-        for alias in node.names
-    }
-    deeper = {
-        (name, other)
-        for name in INSIDE
-        if is_inside(name, "adapters")
-        for other in graph()[name]
-        if other != "extension" and not is_inside(other, "adapters")
-    }
-
-    assert {module for module, _ in names} == {"pytest_mlperf", "pytest_mlperf.extension"}
-    assert deeper == set()
-    assert len(names) <= MOST_NAMES
+    assert set(OURS.kernel_names("adapters")) == {"pytest_mlperf", "pytest_mlperf.extension"}
+    assert OURS.imports_of_adapters() == set()
 
 
 def test_there_are_no_import_cycles() -> None:
-    done: set[str] = set()
-
-    def visit(name: str, trail: tuple[str, ...]) -> None:
-        assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
-        if name not in done:
-            for other in sorted(graph()[name]):
-                visit(other, (*trail, name))
-            done.add(name)
-
-    for name in INSIDE:
-        visit(name, ())
+    assert OURS.circles() == []
 
 
 def roots_of(name: str) -> set[str]:
     """Return the top-level packages that a module imports."""
-    return {module.split(".")[0] for module in imports(MODULES[name])}
+    return {module.split(".")[0] for module in OURS.imports[name]}
 
 
 def test_core_and_judge_know_only_the_standard_library() -> None:
@@ -277,7 +171,7 @@ def test_core_and_judge_know_only_the_standard_library() -> None:
 
     assert {name: roots for name, roots in outside.items() if roots} == {}
     statistics = {name for name in INSIDE if is_inside(name, "judge")}
-    assert set().union(*(graph()[name] for name in statistics)) <= statistics
+    assert set().union(*(OURS.graph[name] for name in statistics)) <= statistics
 
 
 def test_one_module_per_outside_thing() -> None:
