@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from pytest_mlperf import importer
 
 __all__ = [
-    "ENDED",
-    "EVENTS",
+    "END_EVENT",
+    "EVENTS_FILE",
     "MLC_ENDPOINTS",
     "OUT_OF_MEMORY",
-    "PLAIN",
+    "PLAIN_PRECISIONS",
     "REPLICA_NUMBER",
     "ChildProcess",
     "LoadGenSettings",
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from pytest_mlperf.core.case import PLAIN, PrecisionName
+    from pytest_mlperf.core.case import PLAIN_PRECISIONS, PrecisionName
     from pytest_mlperf.core.errors import Rule, require_options, text_of
     from pytest_mlperf.core.extension import (
         REPLICA_NUMBER,
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from pytest_mlperf.processes import OUT_OF_MEMORY, ChildProcess, answer_of, ended
     from pytest_mlperf.stores.digests import sha256
     from pytest_mlperf.stores.endpoints import (
-        ENDED,
-        EVENTS,
+        END_EVENT,
+        EVENTS_FILE,
         RecordedPoint,
         read_configuration,
         read_point,
@@ -75,12 +75,12 @@ if TYPE_CHECKING:
 
 _ORIGINS = {
     "ChildProcess": "processes:ChildProcess",
-    "ENDED": "stores.endpoints:ENDED",
-    "EVENTS": "stores.endpoints:EVENTS",
+    "END_EVENT": "stores.endpoints:END_EVENT",
+    "EVENTS_FILE": "stores.endpoints:EVENTS_FILE",
     "LoadGenSettings": "core.job:LoadGenSettings",
     "MLC_ENDPOINTS": "core.job:MLC_ENDPOINTS",
     "OUT_OF_MEMORY": "processes:OUT_OF_MEMORY",
-    "PLAIN": "core.case:PLAIN",
+    "PLAIN_PRECISIONS": "core.case:PLAIN_PRECISIONS",
     "PrecisionName": "core.case:PrecisionName",
     "Progress": "core.extension:Progress",
     "Prompts": "core.extension:Prompts",

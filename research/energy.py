@@ -23,7 +23,7 @@ from statistics import fmean
 from pytest_mlperf.core.energy import PAD_S, Energy, measure, together
 from pytest_mlperf.core.energy.readings import Reading
 from pytest_mlperf.reports.terminal.layout import table
-from pytest_mlperf.run.power.sampling import MARGIN_S
+from pytest_mlperf.run.power.sampling import COUNTER_MARGIN_SECONDS
 
 LOW_W, HIGH_W, DUTY = 80.0, 620.0, 0.4
 COUNTER_HZ, TRACE_HZ, AVERAGE_HZ = 20.0, 50.0, 5.0
@@ -206,7 +206,10 @@ def once(
     """Measure one window; of a board with all that was read since it rested."""
     rng = random.Random(seed)
     phase_s, of_power_s = rng.random() * (sensor.step_s or 0.0), rng.random() * sensor.refresh_s
-    first, last = (0.2 if board else begin_s - LEAD_S), begin_s + window_s + PAD_S + MARGIN_S
+    first, last = (
+        (0.2 if board else begin_s - LEAD_S),
+        begin_s + window_s + PAD_S + COUNTER_MARGIN_SECONDS,
+    )
     board = board or Board(sensor=sensor)
     counter = trace = average = []
     if sensor.step_s:

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.rounds.published import COLUMNS, FILE
+from pytest_mlperf.rounds.published import RESULT_COLUMNS, RESULTS_FILE
 
-TARGET = Path(__file__).parents[1] / "pytest_mlperf" / "rounds" / FILE
+TARGET = Path(__file__).parents[1] / "pytest_mlperf" / "rounds" / RESULTS_FILE
 
 STATISTICS = {
     "early_stopping_latency_ss": "p90 with early stopping",
@@ -38,7 +38,7 @@ NO_ACCELERATOR = {"N/A"}
 
 
 def rows_of(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table by the names of `COLUMNS`."""
+    """Yield the rows of a table by the names of `RESULT_COLUMNS`."""
     content = json.loads(path.read_text("utf-8"))
     name = re.search(r"v(\d)_(\d)", path.name)
     if name is None:
@@ -53,7 +53,7 @@ def rows_of(path: Path) -> Iterator[dict[str, Any]]:
             "harness": raw.get("harness", "loadgen"),
             "inferred": "yes" if raw.get("inferred") else "",
         }
-        row = {column: own.get(column, raw.get(column)) for column in COLUMNS}
+        row = {column: own.get(column, raw.get(column)) for column in RESULT_COLUMNS}
         if (row["model"], row["unit"]) in TOKENS:
             row["unit"] = "tokens/s"
         if row["accelerator"] in NO_ACCELERATOR:
@@ -66,7 +66,7 @@ def rows_of(path: Path) -> Iterator[dict[str, Any]]:
 def main(paths: list[str]) -> None:
     """Write the file."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, RESULT_COLUMNS, lineterminator="\n")
     writer.writeheader()
     for path in paths:
         writer.writerows(rows_of(Path(path)))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pytest_mlperf.adapters.datasets.streaming import LIKED
+from pytest_mlperf.adapters.datasets.streaming import MIN_LIKED_RATING
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,7 +65,7 @@ class Stream:
     def chances(self, user: int, items: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the probability that a user likes each item."""
         sums = self._sums(user, items)[:, None] + CHANCE
-        return np.asarray((np.round(np.clip(sums / 2, 1.0, 5.0), 2) >= LIKED).mean(1))
+        return np.asarray((np.round(np.clip(sums / 2, 1.0, 5.0), 2) >= MIN_LIKED_RATING).mean(1))
 
     def _sums(self, user: int, items: NDArray[np.int64]) -> NDArray[np.float64]:
         category = items // (ITEMS // CATEGORIES)

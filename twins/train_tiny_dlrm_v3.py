@@ -45,7 +45,7 @@ from training import (
     write_record,
 )
 
-from pytest_mlperf.adapters.datasets.streaming import LIKED, StreamingDataset
+from pytest_mlperf.adapters.datasets.streaming import MIN_LIKED_RATING, StreamingDataset
 from pytest_mlperf.adapters.engines.torch.module import TorchModuleEngine
 from pytest_mlperf.adapters.engines.torch.module.hstu import CANDIDATE, Hstu, HstuSizes
 from pytest_mlperf.adapters.scorers.ranking import RankingScorer
@@ -153,7 +153,7 @@ def batches(stream: Stream, first: int) -> Iterator[Tensor]:
                 "history": history.items,
                 "ratings": history.ratings,
                 "candidates": candidates.items,
-                "labels": candidates.ratings >= LIKED,
+                "labels": candidates.ratings >= MIN_LIKED_RATING,
             }
             parts.append(torch.from_numpy(model.prepare(request)))
         yield torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
@@ -236,7 +236,7 @@ def main() -> None:
         "steps": STEPS,
         "first_step": FIRST_STEP,
         "candidates": CANDIDATES,
-        "liked": LIKED,
+        "liked": MIN_LIKED_RATING,
         "samples": len(dataset),
         **score(dataset, answers),
         **score(dataset, answered(answers, true), "true_"),

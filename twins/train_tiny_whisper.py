@@ -45,7 +45,7 @@ from transformers import (
 )
 
 from pytest_mlperf.adapters.datasets.librispeech import LibriSpeechDataset
-from pytest_mlperf.adapters.engines.llm.speech import PROMPT, spelled
+from pytest_mlperf.adapters.engines.llm.speech import TRANSCRIPT_START, spelled
 from pytest_mlperf.adapters.engines.torch.whisper import WhisperEngine
 from pytest_mlperf.adapters.scorers.word_accuracy import WordAccuracyScorer
 
@@ -55,7 +55,7 @@ SPEECH = SUITE / "data" / "librispeech"
 CHECKPOINT = BUILD / "whisper-tiny.pt"
 
 SEED = 20261123
-END_TEXT, BEGIN_TEXT = "<|endoftext|>", PROMPT[0]
+END_TEXT, BEGIN_TEXT = "<|endoftext|>", TRANSCRIPT_START[0]
 VOCABULARY = 160
 TOKENIZER_CLIPS = 200
 # Whisper large v3: 128 mels, 1280, 32 and 32 layers, 20 heads, 1500 and 448 positions.
@@ -163,11 +163,11 @@ def make_tokenizer() -> WhisperTokenizer:
     spoken = [f" {text}" for text in texts([draw(random) for _ in range(TOKENIZER_CLIPS)])]
     letters = sorted({letter for text in spoken for letter in text.replace(" ", "Ġ")})
     model = json.loads(byte_pairs(spoken, VOCABULARY, [], alphabet=letters).to_str())["model"]
-    names = [*sorted(model["vocab"], key=model["vocab"].get), END_TEXT, *PROMPT]
+    names = [*sorted(model["vocab"], key=model["vocab"].get), END_TEXT, *TRANSCRIPT_START]
     vocabulary = {text: number for number, text in enumerate(names)}
     merges = [tuple(pair) for pair in model["merges"]]
     tokenizer = WhisperTokenizer(vocab=vocabulary, merges=merges)
-    tokenizer.add_special_tokens({"additional_special_tokens": list(PROMPT)})
+    tokenizer.add_special_tokens({"additional_special_tokens": list(TRANSCRIPT_START)})
     return tokenizer
 
 
@@ -186,7 +186,7 @@ def draw_held_out() -> list[Clip]:
 def draw_training(tokenizer: WhisperTokenizer, excluded: set[str]) -> list[Spoken]:
     """Draw CLIPS clips; leave out excluded texts."""
     random, extract = Random(f"{SEED} training"), extractor()
-    prompt = tokenizer.convert_tokens_to_ids(list(PROMPT))
+    prompt = tokenizer.convert_tokens_to_ids(list(TRANSCRIPT_START))
     spoken: list[Spoken] = []
     while len(spoken) < CLIPS:
         clip = draw(random)
@@ -249,7 +249,7 @@ class Pupil(torch.nn.Module):  # type: ignore[misc]
     def losses(self, batch: SpeechBatch) -> tuple[Tensor, Tensor]:
         """Return the loss that is made smaller, and the mean one of the transcripts' tokens."""
         inputs, targets = batch.tokens[:, :-1].clamp(min=0), batch.tokens[:, 1:].clone()
-        targets[:, : len(PROMPT) - 1] = -1
+        targets[:, : len(TRANSCRIPT_START) - 1] = -1
         called = self.model(input_features=batch.features, decoder_input_ids=inputs)
         heard = self.head(called.encoder_last_hidden_state)
         letters = functional.cross_entropy(heard.flatten(0, 1), batch.letters.flatten())

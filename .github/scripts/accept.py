@@ -103,7 +103,7 @@ def found(one: CaseResult, downloaded: Path, baselines: Path) -> Scores | None:
     names = {"workload": case.workload, "engine": case.engine, "precision": case.precision}
     root = Path("open") if one.division == "open" else Path()
     place = store.path_for(root, **names)
-    before = store.FILE.load(baselines / place)
+    before = store.ACCURACY_DOCUMENT.load(baselines / place)
     machines = folders(downloaded, case.accelerator)
     there = [machine / place for machine in machines if (machine / place).is_file()]
     fresh = {path: after for path in there if (after := loaded(path)) != before}

@@ -13,17 +13,17 @@ from urllib.parse import quote, urlsplit
 from pytest_mlperf import EnvironmentFault
 from pytest_mlperf.extension import text_of
 
-KEEP_S = 1.0
+MAX_IDLE_SECONDS = 1.0
 """An idle connection is used again for so long: servers close theirs without a word, after 2 s
 (gunicorn) or 5 s (uvicorn, hypercorn, Node)."""
 
 UNSAID = (
     f"on a connection kept from the request before: if the server is well, it must keep idle ones "
-    f"longer than {KEEP_S:g} s, or say that it closes one"
+    f"longer than {MAX_IDLE_SECONDS:g} s, or say that it closes one"
 )
 """What a server may have done that gives no answer at all."""
 
-REST_S = 0.05
+CLOSE_DELAY_SECONDS = 0.05
 """A server that closes a connection after an answer, and did not say so, has done it by then."""
 
 RESETS = (ConnectionResetError, BrokenPipeError)
@@ -32,7 +32,7 @@ RESETS = (ConnectionResetError, BrokenPipeError)
 RESOLVE_S = 10.0
 """The addresses of a name are asked for again after so long."""
 
-CLOSE_S = 2.0
+CLOSE_SECONDS = 2.0
 """What was dropped is lost in the loop's next passes; no loop is waited for longer."""
 
 HANDSHAKE_S = 10.0
@@ -241,7 +241,7 @@ class Connections:
     async def close(self) -> None:
         """Drop every connection and wait until the loop has let go of it: it may be closed next."""
         self._idle.clear()
-        last_s = self._loop.time() + CLOSE_S
+        last_s = self._loop.time() + CLOSE_SECONDS
         while self._opened and self._loop.time() < last_s:
             for connection in self._opened:
                 connection.drop()
@@ -277,12 +277,12 @@ class Connections:
         """
         if self._idle:
             connection = self._idle[-1]
-            await asyncio.sleep(REST_S)
+            await asyncio.sleep(CLOSE_DELAY_SECONDS)
             self._hung_up += not connection.ready
 
     def _kept(self) -> HttpConnection | None:
         """Return the connection that waits least; the others would be too old sooner."""
-        least_s = self._loop.time() - KEEP_S
+        least_s = self._loop.time() - MAX_IDLE_SECONDS
         while self._idle and self._idle[0].idle_s < least_s:
             self._idle.popleft().drop()
         while self._idle:

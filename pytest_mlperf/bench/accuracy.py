@@ -32,7 +32,7 @@ from pytest_mlperf.core.rulings.accuracy import (
     rule_on_scores,
     unfit_answers,
 )
-from pytest_mlperf.core.rulings.gate import OWN, Pass, combine, gate
+from pytest_mlperf.core.rulings.gate import OWN_REFERENCE, Pass, combine, gate
 from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.judge.rule_a import looks
@@ -165,7 +165,7 @@ class CaseAccuracy:
         gated = gate(
             measured,
             planned.bounds(accuracy.lower),
-            whose="MLPerf's" if suite.is_mlperf else OWN,
+            whose="MLPerf's" if suite.is_mlperf else OWN_REFERENCE,
             complete=suite.profile == "official",
             rerun_sd=self._rerun_sd(now),
         )
@@ -296,7 +296,7 @@ class CaseAccuracy:
                 )
             return replace(there, rerun=pooled(there.rerun, new))
 
-        baseline = accuracy_baselines.FILE.update(self.file, put)
+        baseline = accuracy_baselines.ACCURACY_DOCUMENT.update(self.file, put)
         self.accepted = replace(self.accepted, baseline=baseline)
         return baseline.rerun
 

@@ -21,7 +21,7 @@ from pytest_mlperf.core.baseline import (
 )
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.errors import BaselineError, MlperfError
-from pytest_mlperf.core.guarantees import APPEND
+from pytest_mlperf.core.guarantees import APPEND_OPTIONS
 from pytest_mlperf.core.measurement import Run, day_of
 from pytest_mlperf.core.noise import session_noise
 from pytest_mlperf.core.recording import (
@@ -300,7 +300,7 @@ def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
     if answer.outcome not in OUTCOMES_KEPT:
         return (
             f"this session is {answer.outcome}, and its build is the baseline's: the machine "
-            f"changed; where it stays so, {APPEND} adds it"
+            f"changed; where it stays so, {APPEND_OPTIONS} adds it"
         )
     now, latest = day_of(case.runs[0].started), max(run.started for run in record.runs)
     if now is not None and now < (day_of(latest) or now):

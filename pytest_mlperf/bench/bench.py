@@ -20,19 +20,16 @@ from pytest_mlperf.bench.performance import (
     reported,
     unjudged,
 )
-from pytest_mlperf.bench.policy import ALONE, Phase, Policy
+from pytest_mlperf.bench.policy import LONE_PHASE, Phase, Policy
 from pytest_mlperf.bench.runner import Unjudgeable, unforeseen
 from pytest_mlperf.bench.tree import tree_changes
 from pytest_mlperf.core.baseline import AccuracyBaseline, Record, unknown_facts
 from pytest_mlperf.core.case import AUDITS, Case, Kind
 from pytest_mlperf.core.control import clocks_moved, steady
-from pytest_mlperf.core.energy import LABEL, Power
-from pytest_mlperf.core.energy.exporter import LABEL as EXPORTER_LABEL
-from pytest_mlperf.core.energy.exporter import ExportedEnergy
-from pytest_mlperf.core.energy.host import LABEL as HOST_LABEL
-from pytest_mlperf.core.energy.host import HostEnergy
-from pytest_mlperf.core.energy.meter import LABEL as METER_LABEL
-from pytest_mlperf.core.energy.meter import WallEnergy
+from pytest_mlperf.core.energy import NVML_LABEL, Power
+from pytest_mlperf.core.energy.exporter import EXPORTER_LABEL, ExportedEnergy
+from pytest_mlperf.core.energy.host import HOST_LABEL, HostEnergy
+from pytest_mlperf.core.energy.meter import METER_LABEL, WallEnergy
 from pytest_mlperf.core.errors import (
     BaselineError,
     MlperfError,
@@ -46,7 +43,7 @@ from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.reason import Sign, SignKey, of_each
 from pytest_mlperf.core.results import Known, expect
 from pytest_mlperf.core.rulings.disturbance import load_notes
-from pytest_mlperf.core.rulings.multiplicity import FALLS
+from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.rulings.screening import in_words
 from pytest_mlperf.core.rulings.stragglers import stragglers
@@ -141,7 +138,7 @@ def energy_notes(runs: Sequence[Run]) -> list[str]:
     if (power := last.power) is not None:
         whose = " of one GPU" if last.gpus else ""  # where there are several
         peak = "" if power.peak_w is None else f", {power.peak_w:,.0f} W at most{whose}"
-        if used := _used(power, "", f"{peak}{_per_unit(last)}{_net(power)}: {LABEL}"):
+        if used := _used(power, "", f"{peak}{_per_unit(last)}{_net(power)}: {NVML_LABEL}"):
             each = ", ".join(map(_of_gpu, last.gpus))
             notes += [*used, *([f"by GPU: {each}"] if each else []), *power.notes]
     notes += each_once([_unknown_energy(run) for run in runs])
@@ -260,7 +257,7 @@ class Bench:
         self._cases: dict[tuple[Path, str], CaseRuns] = {}
 
     def verdict(
-        self, planned: Planned, kind: Kind, kinds: Collection[Kind], phase: Phase = ALONE
+        self, planned: Planned, kind: Kind, kinds: Collection[Kind], phase: Phase = LONE_PHASE
     ) -> Verdict:
         """Return the verdict of one test, measuring what is still missing.
 
@@ -403,7 +400,7 @@ class Bench:
                 notes=verdict.notes,
                 unchecked=verdict.unchecked,
             )
-            ruling = self._confirmed(case, before, FALLS[verdict.kind])
+            ruling = self._confirmed(case, before, DROP_OUTCOMES[verdict.kind])
             return replace(
                 verdict,
                 outcome=ruling.outcome,
@@ -456,7 +453,7 @@ class Bench:
             notes=notes,
             baseline_file=self._policy.shown(against.file),
             baseline_set=against.set_by,
-            baseline_id=case.record.id if case.record and kind in FALLS else "",
+            baseline_id=case.record.id if case.record and kind in DROP_OUTCOMES else "",
             cost=cost,
             folder=self._policy.shown(Path(last.folder)) if last else None,
             steady=steady(case.machine) if kind != "accuracy" and case.machine else None,

@@ -22,24 +22,21 @@ from pytest_mlperf.rounds.compliance import TESTS, audit_settings, constants, ot
 from pytest_mlperf.run.accuracy import Scoring, score_logs
 from pytest_mlperf.run.answers import logged_answers, write_answers
 from pytest_mlperf.run.logs import DETAIL, parse_detail
-from pytest_mlperf.run.score import ACCURACY
+from pytest_mlperf.run.score import ACCURACY_LOG
 from pytest_mlperf.stores import atomic
 
-SCORES = {
+SCENARIO_KEYS = {
     "Offline": "result_samples_per_second",
     "Server": "result_completed_samples_per_sec",
     "SingleStream": "early_stopping_latency_ss",
     "MultiStream": "early_stopping_latency_ms",
 }
-"""LoadGen's figure that a compliance test compares, by its scenario."""
 
 SPEEDS = {"TEST01", "TEST04", "TEST05"}
 """Tests whose last finding compares speeds."""
 
-JUDGED = {"SingleStream": "latency_p90", "MultiStream": "latency_p99"}
-"""The metric of LoadGen's figure, by scenario; of others it is throughput."""
-
-SLACK = {"clip": 0.01, "fid": 0.02}
+JUDGED_METRICS = {"SingleStream": "latency_p90", "MultiStream": "latency_p99"}
+METRIC_SLACK_SHARES = {"clip": 0.01, "fid": 0.02}
 """By what share scores may differ where the checker names it; else by what the target leaves."""
 
 
@@ -148,7 +145,7 @@ def _answers(case: CaseRuns) -> Path:
     accuracy: Accuracy | None = case.find_accuracy(required=True)
     if accuracy is None or not accuracy.full:
         raise RunError("scorer", "a compliance test needs answers to the whole data set")
-    blocks = sorted((Path(accuracy.folder) / "accuracy").glob(f"block-*/{ACCURACY}"))
+    blocks = sorted((Path(accuracy.folder) / "accuracy").glob(f"block-*/{ACCURACY_LOG}"))
     if len(blocks) != 1:
         raise UnavailableError(
             f"the accuracy run was made in {len(blocks)} parts, as the quick profile does beside "
@@ -163,7 +160,7 @@ def _answers(case: CaseRuns) -> Path:
 def _findings(
     case: CaseRuns, test: str, logs: _Logs, workload: RoundWorkload
 ) -> tuple[rules.Finding, ...]:
-    timed = logged_answers(logs.timed / ACCURACY)
+    timed = logged_answers(logs.timed / ACCURACY_LOG)
     if test in {"TEST01", "TEST08"}:
         return _beside_accuracy(test, logs, timed)
     if test in {"TEST04", "TEST05"}:
@@ -202,7 +199,7 @@ def _beside_accuracy(
 
 def _load_explains(test: str, logs: _Logs, runs: tuple[Run, Run], tolerated: float) -> bool:
     scores = _score(logs.beside), _score(logs.timed)
-    metric = JUDGED.get(scores[0].scenario, "throughput")
+    metric = JUDGED_METRICS.get(scores[0].scenario, "throughput")
     lost = [lost_of(run, metric, tolerated) for run in runs]
     return rules.load_explains(test, scores, lost)
 
@@ -213,7 +210,7 @@ def _score(folder: Path) -> rules.SpeedScore:
     limit = detail.values.get("effective_target_latency_ns") if scenario == "Server" else None
     return rules.SpeedScore(
         scenario=scenario,
-        value=float(detail.values.get(SCORES[scenario]) or 0.0),
+        value=float(detail.values.get(SCENARIO_KEYS[scenario]) or 0.0),
         valid=detail.valid,
         limit_ns=limit,
     )
@@ -238,7 +235,7 @@ def _scored(
     """
     assert logs.answers is not None
     timed: dict[int, LoggedAnswer] = {}
-    for one in logged_answers(logs.timed / ACCURACY):
+    for one in logged_answers(logs.timed / ACCURACY_LOG):
         timed.setdefault(one.index, one)
     before = {one.index: one for one in logged_answers(logs.answers) if one.index in timed}
     timed = {index: one for index, one in timed.items() if index in before}
@@ -248,7 +245,7 @@ def _scored(
         scores[name] = _scores_of(case, logs.folder / name, answers)
         text = "\n".join(accuracy_lines(scores[name], metrics)) + "\n"
         atomic.write_text(logs.folder / f"{name}_accuracy.txt", text)
-    slack = {name: SLACK.get(name, 1 - workload.targets[0]) for name in metrics}
+    slack = {name: METRIC_SLACK_SHARES.get(name, 1 - workload.targets[0]) for name in metrics}
     apart = rules.same_scores(scores["baseline"], scores["compliance"], slack)
     speed = audit.findings[1].faults
     if apart:
@@ -262,7 +259,7 @@ def _scores_of(case: CaseRuns, folder: Path, answers: dict[int, LoggedAnswer]) -
     if job.scorer is None or not answers:
         return {}
     folder.mkdir(exist_ok=True)
-    log, indices = folder / ACCURACY, sorted(answers)
+    log, indices = folder / ACCURACY_LOG, sorted(answers)
     write_answers(log, [answers[index].data for index in indices])
     scoring = Scoring(
         folder=folder,

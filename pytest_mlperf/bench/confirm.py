@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pytest_mlperf.bench.case import CaseRuns
-from pytest_mlperf.bench.earlier import ENGINE, EarlierSide, deciding, earlier_side
+from pytest_mlperf.bench.earlier import ENGINE_PREFIX, EarlierSide, deciding, earlier_side
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Show, Unjudgeable
 from pytest_mlperf.core.baseline import Record, changed_keys, unknown_facts
@@ -37,9 +37,9 @@ from pytest_mlperf.judge.inputs import DAYS, Direction
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed, judge_drop
 from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import RuleR
-from pytest_mlperf.run.builds import LABEL, Build, baseline_build
+from pytest_mlperf.run.builds import FOLDER_LABEL, Build, baseline_build
 from pytest_mlperf.run.conditions import Conditions
-from pytest_mlperf.run.project import CHANGED, new_folder, same_code
+from pytest_mlperf.run.project import CHANGED_MARK, new_folder, same_code
 from pytest_mlperf.suite.environments import earlier_build
 from pytest_mlperf.suite.plan import Planned
 
@@ -204,20 +204,20 @@ def _require(metric: str, runs: Sequence[Run]) -> None:
             raise NotComparable(f"{METRICS[metric].title} may not be judged: {reason}")
 
 
-ITSELF = "this build without the handicap"
+UNHANDICAPPED_BUILD = "this build without the handicap"
 
 
 def why_no_build(case: CaseRuns, conditions: Conditions) -> Turns | None:
     """Return why there is nothing to measure beside this build; None: there is something."""
     if case.planned.engine.baseline_engine is not None:
         return None
-    record, subject, now = case.record, case.subject, conditions.commit or CHANGED
+    record, subject, now = case.record, case.subject, conditions.commit or CHANGED_MARK
     if not record or not subject or changed_keys(record.fingerprint, subject.fingerprint):
         return Turns.NO_BUILD
     if conditions.handicap:
         return None
     unknown = unknown_facts(record.fingerprint, subject.fingerprint)
-    same = not now.endswith(CHANGED) and {run.commit for run in record.runs} == {now}
+    same = not now.endswith(CHANGED_MARK) and {run.commit for run in record.runs} == {now}
     return Turns.UNCHANGED if same and not unknown else Turns.NO_BUILD
 
 
@@ -228,7 +228,9 @@ def build_of_baseline(
     earlier = earlier_build(planned)
     if earlier is None:
         return contextlib.nullcontext(None)
-    return baseline_build(earlier, new_folder(conditions.folder, f"{planned.case.id}.{LABEL}"))
+    return baseline_build(
+        earlier, new_folder(conditions.folder, f"{planned.case.id}.{FOLDER_LABEL}")
+    )
 
 
 class NoBuild(Exception):
@@ -278,7 +280,7 @@ class Sides:
             except MlperfError as error:
                 raise NoBuild(str(error)) from None
             titles = [one.title for one in (build, earlier) if one]
-            self.build = " and ".join(titles) or ITSELF
+            self.build = " and ".join(titles) or UNHANDICAPPED_BUILD
             # What both have in common cancels: the machine's own speed is not asked for.
             today = replace(self._conditions, control=False)
             start = partial(
@@ -286,7 +288,7 @@ class Sides:
             )
             now = start(today, done=len(case.runs), job=case.job)
             job = earlier.job if earlier else case.job
-            before = start(replace(today, handicap=0.0), build=build, label=LABEL, job=job)
+            before = start(replace(today, handicap=0.0), build=build, label=FOLDER_LABEL, job=job)
             self._both = [now, before]
             ratios = in_turns(
                 now, before, limits, case.rule, check=lambda: self._require_same(before, record)
@@ -304,7 +306,7 @@ class Sides:
         unlike = [
             f"{key} {then[key]} there, {now[key]} here"
             for key in changed_keys(then, now)
-            if key in then and key in now and (self._earlier or key.startswith(ENGINE))
+            if key in then and key in now and (self._earlier or key.startswith(ENGINE_PREFIX))
         ]
         if unlike:
             name = self.build if self._earlier else "baseline_engine"
@@ -319,7 +321,9 @@ MORE_SESSIONS = (
     ", or append sessions of that build, on other days, to its baseline (--mlperf-update=append)"
 )
 
-ALSO = "other changes may have made it slower, as git does not show that there were none; "
+OTHER_CHANGES_NOTE = (
+    "other changes may have made it slower, as git does not show that there were none; "
+)
 
 UNCHANGED = (
     "not confirmed: nothing was changed (engine, weights, options, data and commit are the "
@@ -333,7 +337,7 @@ NOT_MADE = (
 
 AS_SLOW = "the baseline's own build is as slow today"
 
-SMALL = "worse than the baseline's own build today, by less than the limit"
+SMALL_DROP_NOTE = "worse than the baseline's own build today, by less than the limit"
 
 NO_METRIC = "not confirmed by A/B: a missed latency limit is not compared in turns"
 
@@ -378,7 +382,7 @@ def confirm(
     how = f"{sides.how}; runs in {policy.shown(conditions.folder)}"
     commit = case.record.runs[-1].commit if case.record else None
     is_all = not why_not or same_code(policy.root, commit, [root] if root else [])
-    also = "" if is_all else f"; {ALSO}{decides}"
+    also = "" if is_all else f"; {OTHER_CHANGES_NOTE}{decides}"
     return _decided(answer, ratios, dropped, sides, how, failing, also)
 
 
@@ -481,7 +485,9 @@ def _decided(
         note = f"not confirmed by A/B, not refuted either: {turns} {how}"
     else:
         headline = f"{METRICS[name].title} {in_short} by A/B; {limit} excluded"
-        note = f"not confirmed by A/B: {turns}: {SMALL if worse(ratios) else AS_SLOW}; {how}"
+        note = (
+            f"not confirmed by A/B: {turns}: {SMALL_DROP_NOTE if worse(ratios) else AS_SLOW}; {how}"
+        )
         note = f"decided by A/B: {turns} {how}" if passed else note
     outcomes = [m.outcome for m in metrics if m.outcome is not None]
     now = replace(answer, outcome=worst(outcomes), headline=headline, metrics=metrics)

@@ -12,7 +12,7 @@ from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, interval, limit
 from pytest_mlperf.core.rulings.cumulative import Creep, creep
-from pytest_mlperf.core.rulings.multiplicity import FALLS
+from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.judge.rule_r import RuleR
 
@@ -29,7 +29,7 @@ def with_creep(
         since: A day; baselines accepted before it do not count. "": all count.
         root: The folder that the path of the baseline may start from.
     """
-    if verdict.kind not in FALLS or not verdict.baseline_file or verdict.subject is None:
+    if verdict.kind not in DROP_OUTCOMES or not verdict.baseline_file or verdict.subject is None:
         return verdict
     named = Path(verdict.baseline_file)
     file = named if named.is_file() else root / named
@@ -57,7 +57,7 @@ def with_creep(
     )
     return replace(
         verdict,
-        outcome=FALLS[verdict.kind],
+        outcome=DROP_OUTCOMES[verdict.kind],
         headline=_text(crept[0]),
         notes=(*texts[1:], before, cure, *verdict.notes),
     )

@@ -16,12 +16,12 @@ from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.core.baseline import changed_keys
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.job import Job
-from pytest_mlperf.core.paths import ELSEWHERE, placeless
+from pytest_mlperf.core.paths import OUTSIDE_MARK, placeless
 from pytest_mlperf.core.untrusted_text import every_text
-from pytest_mlperf.run.project import CHANGED
+from pytest_mlperf.run.project import CHANGED_MARK
 from pytest_mlperf.suite.resolve import engine_of
 
-OPTIONS, ENGINE, VARIABLE = "options", "engine.", "engine.environment."
+OPTIONS_KEY, ENGINE_PREFIX, VARIABLE_PREFIX = "options", "engine.", "engine.environment."
 """Facts about options, about all that an engine says, about variables that it reads."""
 
 _HOME = re.compile(r"(?<![\w.~/])~(?=/|$)")
@@ -41,21 +41,23 @@ def earlier_side(case: CaseRuns) -> EarlierSide | None:
     before = case.record.fingerprint
     changed = changed_keys(before, case.subject.fingerprint)
     variables = {
-        key.removeprefix(VARIABLE): before.get(key) for key in changed if key.startswith(VARIABLE)
+        key.removeprefix(VARIABLE_PREFIX): before.get(key)
+        for key in changed
+        if key.startswith(VARIABLE_PREFIX)
     }
     job = replace(case.job, variables=variables)
-    if OPTIONS not in before or OPTIONS not in changed:
+    if OPTIONS_KEY not in before or OPTIONS_KEY not in changed:
         title = f"the baseline's environment ({', '.join(variables)})"
         return EarlierSide(job=job, title=title) if variables else None
     today = case.planned.options
     try:
-        options = dict(json.loads(before[OPTIONS]))
+        options = dict(json.loads(before[OPTIONS_KEY]))
         engine = engine_of(case.planned, job.model, _restored(options, today))
     except (MlperfError, ValueError, TypeError, RecursionError) as error:
         raise MlperfError(f"the baseline's options are refused today: {error}") from None
     names = [n for n in {**today, **options} if _stored(today.get(n)) != options.get(n)]
     return EarlierSide(
-        job=replace(job, engine=engine, facts={**job.facts, OPTIONS: before[OPTIONS]}),
+        job=replace(job, engine=engine, facts={**job.facts, OPTIONS_KEY: before[OPTIONS_KEY]}),
         title=f"the baseline's options ({', '.join([*names, *variables])})",
     )
 
@@ -69,7 +71,7 @@ def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str,
     """Return a record's options with whole paths: the suite's where they are equal."""
 
     def whole(text: str) -> str:
-        if f"{ELSEWHERE}/" in text:
+        if f"{OUTSIDE_MARK}/" in text:
             raise MlperfError(f"the record holds only the end of a path, {text}")
         return _HOME.sub(lambda _: str(Path.home()), text)
 
@@ -89,23 +91,23 @@ def deciding(case: CaseRuns, policy: Policy) -> str:
     if planned.options.get("url"):  # no build of the client changes the server
         return f"copy {suite} to {copy}, name the url of a server of the earlier build {turns}"
     then, now = record.fingerprint, case.subject.fingerprint
-    restored = (OPTIONS, VARIABLE)
+    restored = (OPTIONS_KEY, VARIABLE_PREFIX)
     changed = [key for key in changed_keys(then, now) if not key.startswith(restored)]
     installed = {one.name: one.version for one in distributions()}
     packages = {
         name: then[key]
         for key in changed
         for name in [key.partition(".")[2]]
-        if key.startswith(ENGINE) and key in then and key in now
+        if key.startswith(ENGINE_PREFIX) and key in then and key in now
         if now[key] in (installed.get(name), now.get(f"python.{name}"))
     }
-    commit = record.runs[-1].commit or CHANGED
-    exchanged = f'git = "{commit}"' if not changed and not commit.endswith(CHANGED) else ""
+    commit = record.runs[-1].commit or CHANGED_MARK
+    exchanged = f'git = "{commit}"' if not changed and not commit.endswith(CHANGED_MARK) else ""
     if changed and all(key.partition(".")[2] in packages for key in changed):
         wheels = " ".join(f"{name}=={version}" for name, version in packages.items())
         exchanged = f'wheel = "{wheels}"'
     if exchanged:
         return f"write baseline_engine = {{ {exchanged} }} into the engine entry of {suite}"
-    if not changed or not all(key.startswith(ENGINE) for key in changed):
+    if not changed or not all(key.startswith(ENGINE_PREFIX) for key in changed):
         return usual
     return f"copy {suite} to {copy}, name the earlier model {turns}"

@@ -9,14 +9,13 @@ from pathlib import Path
 
 from pytest_mlperf.bench.case import baseline_file
 from pytest_mlperf.core.baseline import Baseline, Record, geometric_means
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import LOADED_SCENARIOS, Case
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.trend import TrendPoint, distinct
 from pytest_mlperf.run.project import git, git_text
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.foreign import MAX_PART_BYTES
-from pytest_mlperf.suite.find import LOADED
 
 
 def judged_against(result: CaseResult, folders: Iterable[Path]) -> Path | None:
@@ -120,7 +119,7 @@ def _point(baseline: Baseline, record: Record, commit: str) -> TrendPoint:
         profile=baseline.profile,
         identity=record.identity,
         fingerprint=record.fingerprint,
-        rate=record.target_qps if baseline.scenario in LOADED else None,
+        rate=record.target_qps if baseline.scenario in LOADED_SCENARIOS else None,
         means={name: means[name] for name in (*gated, *(n for n in means if n not in gated))},
         runs=record.runs,
     )
@@ -162,4 +161,4 @@ def case_of(baseline: Baseline) -> Case:
 def baseline_at(commit: str, name: str) -> Baseline:
     """Return a committed baseline file."""
     content = git("cat-file", "blob", f"{commit}:{name}") or b""
-    return baselines.FILE.read(content, f"{commit[:12]}:{name}")
+    return baselines.BASELINE_DOCUMENT.read(content, f"{commit[:12]}:{name}")

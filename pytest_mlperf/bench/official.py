@@ -8,7 +8,7 @@ from functools import cache
 from statistics import geometric_mean
 
 from pytest_mlperf.bench.runner import CaseRunner
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import LOADED_SCENARIOS, Case
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.numbers import plural, rounded
 from pytest_mlperf.core.results import CaseResult
@@ -18,12 +18,13 @@ from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.hardware.specs import find_gpu, gpu_in
 from pytest_mlperf.rounds.published import OfficialResult, benchmarks, official_results
 
-METRICS = {"tokens/s": "tokens_per_second", "samples/s": "throughput", "queries/s": "throughput"}
+UNIT_METRICS = {
+    "tokens/s": "tokens_per_second",
+    "samples/s": "throughput",
+    "queries/s": "throughput",
+}
 """What a run calls the values of results. Latencies are left out: those of results are bounds with
 early stopping, and ours are percentiles."""
-
-RATES = ("Server", "Interactive")
-"""Scenarios whose published value is the highest rate that held."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,13 +113,13 @@ def placed(
         return Unplaced(reason="it has no run")
     if gpu is None:
         return Unplaced(reason=f"{case.accelerator} is no GPU that has official results")
-    if case.scenario in RATES and not searched:
+    if case.scenario in LOADED_SCENARIOS and not searched:
         return Unplaced(reason="its rate was offered, and an official one is the highest that held")
-    if case.scenario not in {"Offline", *RATES}:
+    if case.scenario not in {"Offline", *LOADED_SCENARIOS}:
         return Unplaced(
             reason=f"the value of {case.scenario} is a latency, and official ones are bounds"
         )
-    for unit, metric in METRICS.items():
+    for unit, metric in UNIT_METRICS.items():
         asked = (case.workload, case.scenario, gpu.name, unit)
         best = _best(*asked) if results is None else _best_of(results, *asked)
         values = [run.metrics[metric] for run in runs if run.metrics.get(metric)]

@@ -26,7 +26,11 @@ OUTCOMES = {
     Decision.INCONCLUSIVE: Outcome.INCONCLUSIVE,
 }
 
-WORDS = {Decision.PASS: "proven", Decision.FAIL: "refuted", Decision.INCONCLUSIVE: "undecided"}
+DECISION_WORDS = {
+    Decision.PASS: "proven",
+    Decision.FAIL: "refuted",
+    Decision.INCONCLUSIVE: "undecided",
+}
 
 
 def judge_pair(
@@ -62,7 +66,7 @@ def judge_pair(
     title = METRICS[pair.metric].title
     headline = (
         f"{title} {times(ratio.ratio)} ({times(ratio.low)} to {times(ratio.high)}); "
-        f">= {pair.least:g}x {WORDS[ratio.decision]}"
+        f">= {pair.least:g}x {DECISION_WORDS[ratio.decision]}"
     )
     notes = list(filter(None, [noisier.noise, left_out(a)]))
     verdict = _verdict(pair, a, b, OUTCOMES[ratio.decision], headline, notes)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pytest_mlperf.bench.baseline import grow, screen, write
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.official import below_best, held_to_best
-from pytest_mlperf.bench.policy import ALONE, Phase, Update
+from pytest_mlperf.bench.policy import LONE_PHASE, Phase, Update
 from pytest_mlperf.bench.runner import Unjudgeable, condition_differs
 from pytest_mlperf.core.baseline import Record, has_salt, may_be_cached
 from pytest_mlperf.core.case import Kind
@@ -76,11 +76,11 @@ CACHE_BACK = (
 
 UNDER_LOAD = "measured under load: an idle machine decides"
 
-CHANGED = {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.IMPROVED}
+CHANGED_OUTCOMES = {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.IMPROVED}
 """What may be the machine's doing as well; and so may be what leans to a drop."""
 
 
-def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = ALONE) -> Ruling:
+def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LONE_PHASE) -> Ruling:
     """Measure what is missing, then judge the runs by rule R, or record them."""
     recording = _recording(case)
     if differs := _other_rate(case, recording):
@@ -272,7 +272,9 @@ def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
 def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
     """Return an answer, INVALID where the machine itself explains that something changed."""
     leans = any(metric.leans == "drop" for metric in answer.metrics)
-    changed = answer.outcome in CHANGED or leans or (phase.many and may_fall(answer.metrics))
+    changed = (
+        answer.outcome in CHANGED_OUTCOMES or leans or (phase.many and may_fall(answer.metrics))
+    )
     if not changed:
         return answer
     control = case.compare_machine()
@@ -412,7 +414,7 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     return Ruling(outcome=Outcome.RECORDED, headline=headline, metrics=metrics, notes=notes)
 
 
-def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = ALONE) -> Ruling:
+def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LONE_PHASE) -> Ruling:
     """Measure what is missing and judge the energy of the runs by rule R.
 
     Of the metrics that the suite limits, those are judged whose power source is there and saw

@@ -13,7 +13,7 @@ from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.noise import uncalibrated
 from pytest_mlperf.core.noise.calibration import Calibrated
 from pytest_mlperf.hardware.machine import split
-from pytest_mlperf.judge.multiplicity import FEW
+from pytest_mlperf.judge.multiplicity import MAX_LONE_PAIRS
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.stores import baselines, calibration
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
@@ -58,7 +58,8 @@ class Phase:
     """One of the two phases of a session of many pairs, or the only one of any other.
 
     Attributes:
-        pairs: Gated pairs of case and metric that are judged together; up to `FEW` each alone.
+        pairs: Gated pairs of case and metric that are judged together; up to `MAX_LONE_PAIRS` each
+        alone.
         once: Every case is run once before any is run again.
     """
 
@@ -68,7 +69,7 @@ class Phase:
     @property
     def many(self) -> bool:
         """Whether the pairs are judged together at the end of the session."""
-        return self.pairs > FEW
+        return self.pairs > MAX_LONE_PAIRS
 
     @property
     def together(self) -> int:
@@ -76,7 +77,7 @@ class Phase:
         return self.pairs if self.many else 0
 
 
-ALONE = Phase()
+LONE_PHASE = Phase()
 
 
 def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> int:

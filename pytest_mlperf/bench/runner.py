@@ -185,10 +185,10 @@ def _made(attempt: Callable[[SearchState], Run], at: SearchState) -> Run:
 INVALID_TRIES = 3
 """A run that may not be judged is measured again at most twice."""
 
-LASTING = frozenset({Key.GPU_LOST, Key.TOO_FEW_REQUESTS, Key.TOKENS_MISCOUNTED})
+LASTING_REASONS = frozenset({Key.GPU_LOST, Key.TOO_FEW_REQUESTS, Key.TOKENS_MISCOUNTED})
 """Why a run is INVALID that the next one would be for as well: nothing is measured again."""
 
-FASTER = 1.2
+LONGER_RUN_FACTOR = 1.2
 """An Offline run that was too short was sized for a slower engine: it is sized so much longer."""
 
 
@@ -227,12 +227,14 @@ def valid_run(case: Rated, attempt: Callable[[], Run]) -> Run:
         if not run.invalid:
             return run
         case.invalid_runs.append(run)
-        if any(reason.key in LASTING for reason in run.invalid):
+        if any(reason.key in LASTING_REASONS for reason in run.invalid):
             break
         if left and any(reason.key is Key.CLIENT_LATE for reason in run.invalid):
             case.add_clients()
         if left and case.job.case.scenario == "Offline":
-            case.rate = max(case.rate or 0.0, FASTER * run.metrics.get("throughput", 0.0))
+            case.rate = max(
+                case.rate or 0.0, LONGER_RUN_FACTOR * run.metrics.get("throughput", 0.0)
+            )
     raise Unjudgeable(run)
 
 

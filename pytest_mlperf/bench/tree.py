@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.untrusted_text import some
-from pytest_mlperf.run.project import CHANGED, files_since
+from pytest_mlperf.run.project import CHANGED_MARK, files_since
 from pytest_mlperf.run.worker.model_files import path_texts
 
 
@@ -30,10 +30,10 @@ def tree_changes(
         return [], []
     loaded = {os.path.realpath(path) for path in (*imported, str(suite), *_named(job, suite))}
     recorded = [policy.baselines] if policy.baselines else []
-    files = files_since(policy.root, commit.removesuffix(CHANGED), loaded, recorded)
+    files = files_since(policy.root, commit.removesuffix(CHANGED_MARK), loaded, recorded)
     if files is None:
         return [], [f"files: not known, there is no clone here that has commit {commit}"]
-    if commit != commit.removesuffix(CHANGED):
+    if commit != commit.removesuffix(CHANGED_MARK):
         return [], [f"files: not known, the baseline has changes without a commit ({commit})"]
     changed, new = files
     groups: dict[str, list[Path]] = {"files.loaded": [], "files.other": []}

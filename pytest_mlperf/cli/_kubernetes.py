@@ -12,15 +12,13 @@ from typing import Any
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.hardware.machine import split
 
-LABEL = "pytest-mlperf/accelerator"
+NODE_LABEL = "pytest-mlperf/accelerator"
 """The label of nodes that have an accelerator; its value is the suite's word."""
 
 PLAN_BYTES = 2**20
 """Of a ConfigMap at most: https://kubernetes.io/docs/concepts/configuration/configmap/."""
 
-LOST = 2
-"""Times that a part is begun anew whose node or pod was lost."""
-
+MAX_RESTARTS = 2
 RESULTS, PLAN = "/mlperf/results", "/mlperf/plan"
 
 MEASURE = """\
@@ -50,8 +48,7 @@ exec python3 -m pytest_mlperf merge "$MLPERF_RESULTS/parts" --manifest "$MLPERF_
   -o "$MLPERF_RESULTS/results.json" --junit "$MLPERF_RESULTS/junit.xml"
 """
 
-LOOK_S = 5
-"""Seconds between two looks for a part that is not over yet."""
+POLL_SECONDS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,14 +122,14 @@ def _measuring(
         options="".join(f" {shlex.quote(word)}" for word in options),
     )
     pod = _pod(script, cluster, run)
-    pod["nodeSelector"] = {LABEL: accelerator}
+    pod["nodeSelector"] = {NODE_LABEL: accelerator}
     pod["activeDeadlineSeconds"] = 60 * max(minutes.values())
     pod["containers"][0]["resources"] = _resources(accelerator)
     spec = {
         "completionMode": "Indexed",
         "completions": len(minutes),
         "parallelism": len(minutes),
-        "backoffLimitPerIndex": LOST,
+        "backoffLimitPerIndex": MAX_RESTARTS,
         "template": {"metadata": _named(name, run, only_labels=True), "spec": pod},
     }
     return _job(name, run, spec)
@@ -156,8 +153,8 @@ def _joining(
 ) -> dict[str, Any]:
     parts = [f"{names[name]}.{n}" for name, minutes in jobs.items() for n in range(len(minutes))]
     # One node may have to measure all parts of an accelerator, and each anew.
-    minutes = max(sum(minutes.values()) for minutes in jobs.values()) * (1 + LOST)
-    script = MERGE.format(seconds=60 * minutes, parts=" ".join(parts), look=LOOK_S)
+    minutes = max(sum(minutes.values()) for minutes in jobs.values()) * (1 + MAX_RESTARTS)
+    script = MERGE.format(seconds=60 * minutes, parts=" ".join(parts), look=POLL_SECONDS)
     template = {"metadata": _named("merge", run, only_labels=True)}
     template["spec"] = _pod(script, cluster, run)
     return _job("merge", run, {"backoffLimit": 0, "template": template})

@@ -25,7 +25,7 @@ from pytest_mlperf.stores.foreign import read_toml
 from pytest_mlperf.suite.load import defects_in
 from pytest_mlperf.suite.tables import Price
 
-RATES = ("tokens_per_second", "throughput")
+DEVICE_RATES = ("tokens_per_second", "throughput")
 """Of a rate, what it is for a GPU, a watt and a dollar can be said; the first that both have."""
 
 NO_VERDICT = (
@@ -128,7 +128,9 @@ def _compared(
     if reason := why_not_alike(a, b) or _other_data(a, b):
         return Compared(a=a, b=b, rows=(), notes=(f"not comparable: {reason}",))
     metrics = _ratios(a, b, max((rule(a), rule(b)), key=lambda one: one.prior_sd))
-    rate = next((name for name in RATES if name in metrics and name in _measured(a, b)), None)
+    rate = next(
+        (name for name in DEVICE_RATES if name in metrics and name in _measured(a, b)), None
+    )
     offered = a.rate is not None
     rows = [_row("system", name, metric) for name, metric in metrics.items()]
     notes = [f"{label}: {one.reason}" for label, one in (("A", a), ("B", b)) if one.reason]
@@ -160,8 +162,10 @@ def _ratios(a: Measured, b: Measured, rule: RuleR) -> dict[str, MetricVerdict]:
     """
     both = _measured(a, b)
     limited = {*(a.limits or {}), *(b.limits or {})} & both
-    rates = [] if a.rate is not None else [name for name in RATES if name in both][:1]
-    names = dict.fromkeys([*rates, *sorted(limited - set(RATES)), *sorted(both & EFFICIENCY)])
+    rates = [] if a.rate is not None else [name for name in DEVICE_RATES if name in both][:1]
+    names = dict.fromkeys(
+        [*rates, *sorted(limited - set(DEVICE_RATES)), *sorted(both & EFFICIENCY)]
+    )
     judged = judge_sides(a.runs, b.runs, {name: METRICS[name].limit for name in names}, rule)
     return {metric.metric: metric for metric in judged if metric.metric in names}
 
@@ -213,7 +217,7 @@ def _per_dollar(
             )
         costs.append(count * price.usd_per_gpu_hour)
     row = _row("dollar", rate, metric, costs[0] / costs[1])
-    of = "tokens" if rate == RATES[0] else "samples"
+    of = "tokens" if rate == DEVICE_RATES[0] else "samples"
     values = (metric.baseline or 0.0, metric.now or 0.0)
     bought = [quantity("", 3600 * v / cost) for v, cost in zip(values, costs, strict=True)]
     return {**row, "metric": f"{of}/USD", "A": bought[0], "B": bought[1]}

@@ -28,7 +28,7 @@ from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.noise import Learnt, Noise, Series, learn, spread, uncalibrated
 from pytest_mlperf.core.noise.calibration import (
-    USUAL_RUNS,
+    USUAL_BASELINE_RUNS,
     Calibrated,
     CalibratedCase,
     Calibration,
@@ -49,7 +49,7 @@ from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.judge.rule_r import Value, minimum_detectable_change
 from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.run.accuracy import Ask
-from pytest_mlperf.run.conditions import LOST, NOTED, Conditions, LostGpus, WarmUps
+from pytest_mlperf.run.conditions import LOST_FOLDER, WARM_FOLDER, Conditions, LostGpus, WarmUps
 from pytest_mlperf.run.measure import ProcessResult
 from pytest_mlperf.run.project import ignored_in_git, new_id
 from pytest_mlperf.stores import calibration
@@ -164,8 +164,8 @@ def _measure(
         session=session,
         machine=machine,
         # A session may go on hours later: what worked before that does not count.
-        warmups=WarmUps("auto", folder / f"{NOTED}-{new_id()}"),
-        lost=LostGpus(folder / f"{LOST}-{new_id()}"),
+        warmups=WarmUps("auto", folder / f"{WARM_FOLDER}-{new_id()}"),
+        lost=LostGpus(folder / f"{LOST_FOLDER}-{new_id()}"),
     )
     cases = [Repeated(p, job, conditions, _rate(p, machine, parsed.baselines)) for p, job in ready]
     there = sum(len(case.kept) for case in cases)
@@ -351,7 +351,7 @@ COLUMNS = ("metric", "runs", "inside", "run to run", "session", "usual", "proves
 BaselineRuns = Mapping[tuple[str, str], Sequence[Value]]
 """Runs of the baselines on file, by case id and metric."""
 
-NEAR = 2.0
+NEAR_BEST_FACTOR = 2.0
 """A length within this factor of the best costs at most an eighth more time."""
 
 
@@ -405,7 +405,7 @@ class Page:
     def _proves(self, case: CalibratedCase, series: Series, noise: Noise) -> float:
         """Return the smallest change that can be proven, as a share."""
         baseline = self.baselines.get((case.case, series.metric), series.runs)
-        return minimum_detectable_change(baseline, rule=noise.rule(USUAL_RUNS))
+        return minimum_detectable_change(baseline, rule=noise.rule(USUAL_BASELINE_RUNS))
 
     def _length(self, case: CalibratedCase) -> str:
         length = median(run.duration_s for run in case.runs)
@@ -420,7 +420,11 @@ class Page:
         if not advised:
             return f"{now}; what varies inside it is unknown, so no length is advised"
         best = max(advised)
-        right = ", as good as now" if best / NEAR <= length <= best * NEAR else ""
+        right = (
+            ", as good as now"
+            if best / NEAR_BEST_FACTOR <= length <= best * NEAR_BEST_FACTOR
+            else ""
+        )
         return f"{now}; best length: {duration(best)}{right}"
 
     def _settings(self) -> Iterator[str]:
@@ -434,7 +438,7 @@ class Page:
                 f"{usual.session_share:.2g}",
                 f"{here.session_share:.2g}",
             ),
-            ("runs at most, K", str(USUAL_RUNS), str(self.settings.max_runs)),
+            ("runs at most, K", str(USUAL_BASELINE_RUNS), str(self.settings.max_runs)),
         )
         cells = [{head: what, "usual": before, "here": now} for what, before, now in rows]
         yield from table([head, "usual", "here"], cells, self.width, left=[head])
@@ -489,7 +493,7 @@ class Page:
                 "quieten the machine, record more baseline runs on other days "
                 "(--mlperf-update=append), or widen the limit"
             )
-        if self.settings.max_runs != USUAL_RUNS:
+        if self.settings.max_runs != USUAL_BASELINE_RUNS:
             most = self.settings.max_runs
             yield f"K is an option of pytest, which this does not set: --mlperf-max-runs {most}"
 

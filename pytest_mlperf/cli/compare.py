@@ -13,7 +13,7 @@ from pytest_mlperf.bench.files import baseline_at, case_of
 from pytest_mlperf.bench.official import Placing
 from pytest_mlperf.cli.across import across, lines, read_prices
 from pytest_mlperf.cli.measured import Measured, why_not
-from pytest_mlperf.cli.official_share import EVERY, places, results_of
+from pytest_mlperf.cli.official_share import ALL_ROUNDS, places, results_of
 from pytest_mlperf.cli.official_share import lines as placed_lines
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import (
@@ -25,10 +25,11 @@ from pytest_mlperf.cli.stored_results import (
 )
 from pytest_mlperf.cli.suites import find_suites, read_suites
 from pytest_mlperf.core.baseline import Baseline, Record, changed_keys, differences, unknown_facts
+from pytest_mlperf.core.case import LOADED_SCENARIOS
 from pytest_mlperf.core.contention import tolerated
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import FOUND, METRICS, gated_metrics, of_curve
+from pytest_mlperf.core.metrics import METRICS, SEARCH_METRICS, gated_metrics, of_curve
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.recording import changes
 from pytest_mlperf.core.results import CaseResult, Results
@@ -40,7 +41,6 @@ from pytest_mlperf.reports.terminal.comparison import ComparedCase, comparison
 from pytest_mlperf.run.project import git_text
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.results import read_results
-from pytest_mlperf.suite.find import LOADED
 from pytest_mlperf.suite.plan import Planned
 
 Limits = Mapping[str, float]
@@ -103,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--published",
         nargs="?",
-        const=EVERY,
+        const=ALL_ROUNDS,
         metavar="ROUND",
         help="A beside official results: of a round, of all, or of a file with rows",
     )
@@ -147,7 +147,7 @@ def run(parsed: argparse.Namespace) -> int:
 def _placed(parsed: argparse.Namespace) -> int:
     """Show where A stands among official results; 2 where nothing is like any."""
     if parsed.b is not None or parsed.across_accelerators or parsed.prices:
-        asked = "" if parsed.published == EVERY else f" {parsed.published}"
+        asked = "" if parsed.published == ALL_ROUNDS else f" {parsed.published}"
         parsed.misused(f"--published takes A alone: compare {parsed.a} --published{asked}")
     results = results_of(parsed.published)
     a = side(parsed.a, parsed.runs_dir, parsed.baselines)
@@ -254,7 +254,7 @@ def _limits_of(suites: Mapping[tuple[str, str], Limits]) -> Callable[[Measured, 
             scenario = b.case.scenario
             timed = scenario == "Interactive" and "ttft_p50" in measured
             usual = gated_metrics(scenario, tokens=timed)
-            names = FOUND if b.find else of_curve(scenario, measured) or usual
+            names = SEARCH_METRICS if b.find else of_curve(scenario, measured) or usual
             bounds = {name: METRICS[name].limit for name in names}
         gated = [one.gated for one in (a, b) if one.gated is not None]
         return {name: bound for name, bound in bounds.items() if all(name in g for g in gated)}
@@ -351,7 +351,7 @@ def _recorded(file: Baseline, record: Record) -> Measured:
         identity=record.identity,
         fingerprint=record.fingerprint,
         surroundings=record.surroundings,
-        rate=record.target_qps if case.scenario in LOADED else None,
+        rate=record.target_qps if case.scenario in LOADED_SCENARIOS else None,
         runs=tuple(runs),
         gated=frozenset(record.minimum_detectable_change),
     )
@@ -459,7 +459,7 @@ def _measured(result: CaseResult) -> Measured:
         identity=subject.identity if subject else {},
         fingerprint=subject.fingerprint if subject else {},
         surroundings=subject.surroundings if subject else {},
-        rate=result.target_qps if verdict.case.scenario in LOADED else None,
+        rate=result.target_qps if verdict.case.scenario in LOADED_SCENARIOS else None,
         runs=verdict.runs,
         limits=result.limits,
         reason=reason,

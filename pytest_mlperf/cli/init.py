@@ -15,13 +15,13 @@ from pytest_mlperf.cli.output import show
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.stores import atomic
 
-FIRST = "null"
+FIRST_ENGINE = "null"
 """The engine whose first suite runs as it stands, anywhere."""
 
 MADE_UP = re.compile(r'^use = "prompts"\nsamples = ', re.MULTILINE)
 """In a first suite over prompts that are made up."""
 
-ACCURACY = """\
+SCORER_LINES = """\
 [workload.scorer]                                  # answers may vary: use = "rouge"
 use = "exact_match"
 tokenizer = "${{MLPERF_MODELS}}/my-llm"              # edit: folder with the model's tokenizer
@@ -32,7 +32,6 @@ path = {}
 columns = {{ reference = "reference" }}
 
 """
-"""In place of prompts that are made up."""
 
 HELP = """\
 Writes suites/demo.mlperf.toml and baselines/README.md; what exists is never
@@ -66,9 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         choices=engines,
-        default=FIRST,
+        default=FIRST_ENGINE,
         metavar="ENGINE",
-        help=f"what the suite runs: {', '.join(engines)} (default: {FIRST})",
+        help=f"what the suite runs: {', '.join(engines)} (default: {FIRST_ENGINE})",
     )
     parser.add_argument(
         "--accuracy",
@@ -95,7 +94,7 @@ def run(parsed: argparse.Namespace) -> int:
     texts = {suite: text, readme: template.read_text("utf-8")}
     _write_all(texts)
     show(f"wrote {path}" for path in texts)
-    show(_next_steps(suites, "" if parsed.engine == FIRST else edits))
+    show(_next_steps(suites, "" if parsed.engine == FIRST_ENGINE else edits))
     return 0
 
 
@@ -110,7 +109,7 @@ def _scored(text: str, engine: str, prompts: Path, suites: Path) -> str:
     except MlperfError as error:
         need = 'each line must be {"prompt": "…", "reference": "…"}'
         raise MlperfError(f"{error}; {need}; nothing was written") from None
-    table = ACCURACY.format(json.dumps(os.path.relpath(prompts, suites)))
+    table = SCORER_LINES.format(json.dumps(os.path.relpath(prompts, suites)))
     if "\nmodel = " in text:
         table = re.sub("tokenizer.*\n", "", table)
     before, _, after = text.partition("[workload.dataset]")

@@ -10,7 +10,7 @@ from pytest_mlperf.bench.official import Placing, Unplaced, placed
 from pytest_mlperf.cli.measured import Measured
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import rounded
-from pytest_mlperf.core.results import LABEL
+from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.reports.terminal.layout import Row, paragraph, paragraphs, relative, table
 from pytest_mlperf.rounds.published import (
@@ -20,12 +20,10 @@ from pytest_mlperf.rounds.published import (
     rounds_with_results,
 )
 
-EVERY = "all"
-"""What `--published` alone means: every round."""
-
+ALL_ROUNDS = "all"
 COLUMNS = ("A", "best", "share", "unit", "round", "submitter", "system")
 
-LIKE = (
+COMPARISON_NOTE = (
     "of one GPU; beside the best result of the closed division, by LoadGen, on an available system "
     "with the same kind of GPU. No verdict: nothing is judged here"
 )
@@ -41,7 +39,7 @@ class PlacedCase:
 
 def results_of(text: str) -> tuple[OfficialResult, ...]:
     """Return the results of a round, of every round, or of a file; all else is an MlperfError."""
-    if text == EVERY:
+    if text == ALL_ROUNDS:
         return official_results()
     rounds = rounds_with_results()
     if text in rounds:
@@ -101,11 +99,13 @@ def lines(
         f"{one.case}: {one.placing.reason}" for one in standing if isinstance(one.placing, Unplaced)
     ]
     yield from paragraphs("unlike", lacking, width)
-    yield from paragraphs("note", [*notes, *([LIKE] if like else []), LABEL], width)
+    yield from paragraphs(
+        "note", [*notes, *([COMPARISON_NOTE] if like else []), UNVERIFIED_LABEL], width
+    )
 
 
 def _shown(asked: str) -> str:
-    if asked == EVERY:
+    if asked == ALL_ROUNDS:
         return ", ".join(rounds_with_results())
     return asked if asked in rounds_with_results() else str(relative(Path(asked)))
 

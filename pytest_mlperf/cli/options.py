@@ -16,11 +16,9 @@ from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
 from pytest_mlperf.core.imports import distribution
 from pytest_mlperf.core.untrusted_text import json_text, nearest
 from pytest_mlperf.reports.terminal.layout import fold, paragraph, paragraphs
-from pytest_mlperf.suite.libraries import NOUNS, OURS, declared, extras, is_here
+from pytest_mlperf.suite.libraries import DISTRIBUTION, NOUNS, declared, extras, is_here
 
-SCHEMA = 1
-"""Version of what `--json` prints."""
-
+JSON_VERSION = 1
 INDENT = "      "
 
 Named = tuple[registry.Group, str]
@@ -186,7 +184,7 @@ def _print_json(documents: dict[Named, dict[str, Any]]) -> None:
     groups: dict[str, dict[str, Any]] = {group: {} for group in NOUNS}
     for (group, name), content in documents.items():
         groups[group][name] = content
-    content = {"schema": SCHEMA, "kind": "pytest-mlperf options", **groups}
+    content = {"schema": JSON_VERSION, "kind": "pytest-mlperf options", **groups}
     print(json_text(content, default=repr))
 
 
@@ -209,7 +207,7 @@ def _summary(one: Named) -> str:
         extension = read(*one)
     except UnreadableExtension as error:
         return error.reason
-    foreign = extension.distribution not in (OURS, None)
+    foreign = extension.distribution not in (DISTRIBUTION, None)
     summary = next(iter(extension.declaration.about), "")
     return f"({extension.distribution}) {summary}" if foreign else summary
 
@@ -219,7 +217,7 @@ def _detail(extension: Extension, columns: int) -> Iterator[str]:
     for block in extension.declaration.about:
         yield from fold(block, columns, first="  ", rest="    " if block[:2] == "- " else "  ")
     yield ""
-    if extension.distribution not in (OURS, None):
+    if extension.distribution not in (DISTRIBUTION, None):
         yield from paragraph("package", f"{extension.distribution}", columns)
     yield from paragraphs("code", [extension.target], columns)
     yield from paragraphs("uses", _uses(extension), columns)

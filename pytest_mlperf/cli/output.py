@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from pytest_mlperf.core.untrusted_text import clean
 
-WIDEST = 120
-"""Columns of prose and tables at most, however wide the terminal is."""
+MAX_COLUMNS = 120
 
 
 def whole(fits: Callable[[int], bool], expected: str) -> Callable[[str], int]:
@@ -42,7 +41,7 @@ def as_typed(command: str, files: Iterable[object], options: Mapping[str, object
 
 def width() -> int:
     """Return the columns to fill: the terminal's, 80 where there is none."""
-    return min(shutil.get_terminal_size((80, 24)).columns, WIDEST)
+    return min(shutil.get_terminal_size((80, 24)).columns, MAX_COLUMNS)
 
 
 def show(lines: Iterable[str]) -> None:

@@ -33,7 +33,7 @@ from pytest_mlperf.cli.suites import (
 )
 from pytest_mlperf.core.case import AUDITS
 from pytest_mlperf.core.errors import BaselineError, MlperfError
-from pytest_mlperf.core.guarantees import APPEND, GROW, Promise, promise
+from pytest_mlperf.core.guarantees import APPEND_OPTIONS, MISSING_OPTION, Promise, promise
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.untrusted_text import json_text
 from pytest_mlperf.hardware.machine import split
@@ -358,28 +358,27 @@ def runner_labels(accelerator: str) -> list[str]:
     return ["self-hosted", "linux", label]
 
 
-SLACK = 3
+JOB_TIME_FACTOR = 3
 """A job may take this many times what was planned: loading and accuracy passes come on top."""
 
-LOADING_S = 300.0
+LOADING_SECONDS = 300.0
 """Seconds that a process on GPUs takes beside its timed part, where no session has shown it: 140 GB
 of weights at 1 GB/s, and compiling."""
 
-PASS_S = 3600.0
+ACCURACY_PASS_SECONDS = 3600.0
 """Likewise seconds of an accuracy pass over a whole data set of MLPerf's."""
 
-LONG_PASS_S = 8 * 3600.0
+GENERATING_PASS_SECONDS = 8 * 3600.0
 """Likewise of one whose answers are generated, or that a CPU makes. On 8 H200 the slowest official
 ones took 7.5 hours for Llama 3.1 405B (v5.1, Interactive) and 4 for Wan 2.2 (v6.0)."""
 
-GENERATING = {
+GENERATING_TASKS = {
     *("summarization", "mixed-language", "reasoning", "multimodal", "function-calling"),
     *("retrieval-augmented", "text-to-image", "text-to-video"),
 }
 """Tasks of rounds, beside language models, whose answers are generated."""
 
-LEAST_MINUTES = 30
-"""Time for a job at least: models take minutes to load."""
+MIN_JOB_MINUTES = 30
 
 
 def jobs_of(
@@ -389,21 +388,21 @@ def jobs_of(
     seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for case in planned:
         for name in case.accelerators:
-            spent = SLACK * cost_of(case, measured).at_most_s(max_runs)
+            spent = JOB_TIME_FACTOR * cost_of(case, measured).at_most_s(max_runs)
             audits = sum(kind in AUDITS for kind in case.kinds)
             if (case.path, case.case.id) in measured:  # those sessions may have made none
-                spent += SLACK * audits * case.seconds_per_run
+                spent += JOB_TIME_FACTOR * audits * case.seconds_per_run
             elif split(name)[1] != "cpu":
-                spent += (max_runs * case.fewest_runs + audits) * LOADING_S
+                spent += (max_runs * case.fewest_runs + audits) * LOADING_SECONDS
                 rules = case.suite.rules
-                long = rules is not None and (rules.tokens or rules.task in GENERATING)
-                spent += _pass_s(case, LONG_PASS_S if long else PASS_S)
+                long = rules is not None and (rules.tokens or rules.task in GENERATING_TASKS)
+                spent += _pass_s(case, GENERATING_PASS_SECONDS if long else ACCURACY_PASS_SECONDS)
             elif case.suite.is_mlperf:
-                spent += _pass_s(case, LONG_PASS_S)
+                spent += _pass_s(case, GENERATING_PASS_SECONDS)
             seconds[name][relative(case.path)] += spent
     return {
         name: {
-            suite: max(LEAST_MINUTES, math.ceil(spent / 60))
+            suite: max(MIN_JOB_MINUTES, math.ceil(spent / 60))
             for suite, spent in sorted(suites.items())
         }
         for name, suites in sorted(seconds.items())
@@ -484,13 +483,16 @@ def in_words(planned: Iterable[Testable], held: Promises) -> str:
     parts = [f"{len(held)} for {plural(cases, 'case')}"]
     if few := lacks.count("few sessions"):
         parts.append(
-            f"{few} of fewer than {DAYS} days: verdicts are provisional, and {GROW} adds one on "
+            f"{few} of fewer than {DAYS} days: verdicts are provisional, and "
+            f"{MISSING_OPTION} adds one on "
             "each further day"
         )
     if old := lacks.count("old"):
         parts.append(f"{old} too old for a final verdict")
     if ends := sorted(p.final_until for p in held.values() if p.final_until and not p.lacks):
-        parts.append(f"final until {ends[0]} or later: {APPEND} with the same build renews one")
+        parts.append(
+            f"final until {ends[0]} or later: {APPEND_OPTIONS} with the same build renews one"
+        )
     return f"baselines: {'; '.join(parts)}"
 
 

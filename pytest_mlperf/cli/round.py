@@ -23,17 +23,14 @@ from pytest_mlperf.rounds import (
     load_round,
 )
 
-SCHEMA = 1
-"""Version of what `--json` prints."""
-
-SHORT = {
+ROUND_JSON_VERSION = 1
+SCENARIO_ABBREVIATIONS = {
     "Offline": "Off",
     "Server": "Srv",
     "Interactive": "Int",
     "SingleStream": "SS",
     "MultiStream": "MS",
 }
-"""Scenarios as the table writes them."""
 
 HELP = """\
 Prints the rules of an MLPerf Inference round that suites are held to: LoadGen's
@@ -90,7 +87,7 @@ def _one(round_: Round, name: str) -> RoundWorkload:
 def document(round_: Round, workloads: Iterable[RoundWorkload]) -> dict[str, Any]:
     """Return a round as JSON: its tables, with names, the adapter and computed gates."""
     return {
-        "schema": SCHEMA,
+        "schema": ROUND_JSON_VERSION,
         "kind": "pytest-mlperf round",
         "round": round_.name,
         "seeds": _seeds(round_),
@@ -171,7 +168,7 @@ def _overview(round_: Round, columns: int) -> Iterator[str]:
     rows = [_run_row(workload) for workload in round_.workloads.values()]
     yield from table(names, rows, columns, left=names)
     yield ""
-    letters = ", ".join(f"{short} {name}" for name, short in SHORT.items())
+    letters = ", ".join(f"{short} {name}" for name, short in SCENARIO_ABBREVIATIONS.items())
     yield from fold(f"limits: latency, or TTFT / TPOT; {letters}; optional in brackets", columns)
     yield from fold("tests: compliance tests of a closed submission, TEST01 as 01", columns)
     by: dict[tuple[str, ...], list[str]] = {}
@@ -218,8 +215,8 @@ def _scenarios(workload: RoundWorkload, kind: str) -> str:
     system = workload.systems.get(kind)
     if system is None:
         return "-"
-    required = " ".join(SHORT[name] for name in system.required)
-    optional = " ".join(SHORT[name] for name in system.optional)
+    required = " ".join(SCENARIO_ABBREVIATIONS[name] for name in system.required)
+    optional = " ".join(SCENARIO_ABBREVIATIONS[name] for name in system.optional)
     return f"{required} ({optional})" if optional else required
 
 
@@ -250,7 +247,7 @@ ADAPTERS = {
 """Which data set of ours reads the files of a workload; this release has none for the others."""
 
 
-NONE = "none in this release"
+UNSUPPORTED = "none in this release"
 
 
 def detail(round_: Round, workload: RoundWorkload, columns: int) -> Iterator[str]:
@@ -285,8 +282,8 @@ def _facts(round_: Round, workload: RoundWorkload) -> dict[str, str]:
         "checker": ", ".join(workload.checker_names),
         "data set": "; ".join(_data(workload)),
         "tokens": "; ".join(_tokens(workload)),
-        "adapter": f"{adapter}: pytest-mlperf options {adapter}" if adapter else NONE,
-        "scorer": workload.scorer or NONE,
+        "adapter": f"{adapter}: pytest-mlperf options {adapter}" if adapter else UNSUPPORTED,
+        "scorer": workload.scorer or UNSUPPORTED,
         "systems": "; ".join(_systems(workload)),
         "tests": ", ".join(workload.compliance) or "none",
         "harness": " or ".join(workload.harnesses),

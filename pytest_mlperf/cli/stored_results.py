@@ -26,9 +26,7 @@ from pytest_mlperf.stores.signatures import verified
 
 RUNS_DIR = Path(".mlperf")
 
-KEPT = 50
-"""Sessions that are looked at, the newest first."""
-
+MAX_SESSIONS = 50
 CaseKey = tuple[str, str]
 """Case id and profile."""
 
@@ -46,7 +44,7 @@ class Sessions:
     def __iter__(self) -> Iterator[tuple[Path, Results]]:
         """Yield each results file with its content; a damaged one is noted and left out."""
         self.unreadable.clear()
-        for path in results_files(self.folder)[:KEPT]:
+        for path in results_files(self.folder)[:MAX_SESSIONS]:
             try:
                 yield path, read_results(path)
             except MlperfError as error:
@@ -57,7 +55,11 @@ class Sessions:
         """What to tell about files that were not read."""
         notes = [f"left out: {reason}" for reason in self.unreadable]
         count = len(results_files(self.folder))
-        return [*notes, f"only the newest {KEPT} of {count} sessions"] if count > KEPT else notes
+        return (
+            [*notes, f"only the newest {MAX_SESSIONS} of {count} sessions"]
+            if count > MAX_SESSIONS
+            else notes
+        )
 
 
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:

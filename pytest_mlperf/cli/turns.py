@@ -17,6 +17,7 @@ from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.cli.output import progress, show, whole, width
 from pytest_mlperf.cli.stored_results import add_runs_dir, not_calibrated
 from pytest_mlperf.cli.suites import find_suites
+from pytest_mlperf.core.case import LOADED_SCENARIOS
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import limit as shown_limit
@@ -28,10 +29,9 @@ from pytest_mlperf.judge.ratio import Ratio
 from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.reports.terminal.layout import fold, paragraph, paragraphs, table, unbroken
-from pytest_mlperf.run.conditions import NOTED, Conditions, WarmUps
+from pytest_mlperf.run.conditions import WARM_FOLDER, Conditions, WarmUps
 from pytest_mlperf.run.project import ignored_in_git, new_id
 from pytest_mlperf.suite.claims import Side, accelerators_of, side_of
-from pytest_mlperf.suite.find import LOADED
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from pytest_mlperf.suite.resolve import dataset_of, settings_of
 
@@ -136,7 +136,7 @@ def conditions_in(folder: Path, machine: Machine) -> Conditions:
         power=False,
         control=False,
         watched=True,
-        warmups=WarmUps("auto", folder / NOTED),
+        warmups=WarmUps("auto", folder / WARM_FOLDER),
     )
 
 
@@ -148,7 +148,7 @@ def measured(a: CaseRunner, b: CaseRunner, rule: RuleR, noise: str) -> TurnsResu
     limits, reason = b.job.limits, ""
     ratios: Mapping[str, Ratio] = {}
 
-    loaded = case.scenario in LOADED
+    loaded = case.scenario in LOADED_SCENARIOS
 
     def same_rate() -> None:
         if loaded:
@@ -384,6 +384,6 @@ def _cases_differ(x: Planned, y: Planned) -> str:
     if finds[0] != finds[1]:
         return f"find {' and '.join(repr(text) for text in finds)}"
     rates = [each.scenario.rate_on(each.case.accelerator) for each in (x, y)]
-    if x.case.scenario in LOADED and None not in rates and rates[0] != rates[1]:
+    if x.case.scenario in LOADED_SCENARIOS and None not in rates and rates[0] != rates[1]:
         return f"offered rate {rates[0]:g}/s and {rates[1]:g}/s"
     return ""

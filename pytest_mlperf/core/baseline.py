@@ -15,9 +15,7 @@ from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.measurement import Subject, day_groups
 from pytest_mlperf.judge.inputs import SessionNoise
 
-SCHEMA = 1
-"""The version of the file format that this release reads and writes."""
-
+SCHEMA_VERSION = 1
 Property = str | int | float | bool | None
 """One property of a machine; None is unknown."""
 
@@ -182,7 +180,7 @@ class Baseline:
         records: One per hardware identity.
     """
 
-    schema: int = SCHEMA
+    schema: int = SCHEMA_VERSION
     round: str
     profile: str
     workload: str

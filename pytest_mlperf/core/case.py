@@ -10,6 +10,9 @@ from typing import Literal, get_args
 
 from pytest_mlperf.core.errors import BaselineError
 
+LOADED_SCENARIOS = ("Server", "Interactive")
+"""Scenarios with an offered rate: a condition of what is measured."""
+
 PrecisionName = Literal[
     "fp64",
     "fp32",
@@ -33,7 +36,7 @@ further words, for which no limit is known."""
 
 PRECISION_NAMES: tuple[PrecisionName, ...] = get_args(PrecisionName)
 
-PLAIN: tuple[PrecisionName, ...] = ("fp32", "bf16", "fp16")
+PLAIN_PRECISIONS: tuple[PrecisionName, ...] = ("fp32", "bf16", "fp16")
 """Weights of language and diffusion models that are not quantised."""
 
 
@@ -77,7 +80,7 @@ AUDITS: tuple[Audit, ...] = get_args(Audit)
 Phase = Literal["performance", "accuracy"]
 """What a data set is read for: to be timed, or to be scored."""
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+]*(-[A-Za-z0-9._+]+)*")
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+]*(-[A-Za-z0-9._+]+)*")
 """Names appear in test ids, on the command line and as file names."""
 
 
@@ -118,7 +121,7 @@ def path_part(noun: str, name: str) -> str:
     Names also come from files that were made elsewhere: whatever builds a path of them asks here,
     so that none leads out of its folder.
     """
-    if NAME.fullmatch(name):
+    if NAME_PATTERN.fullmatch(name):
         return name
     shown = name if len(name) <= 60 else f"{name[:60]}..."
     raise BaselineError(

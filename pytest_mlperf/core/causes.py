@@ -30,7 +30,7 @@ from pytest_mlperf.core.numbers import change, percent, points, quantity
 from pytest_mlperf.core.reason import Sign, SignKey
 from pytest_mlperf.core.rulings.accuracy import risen_flaws
 from pytest_mlperf.core.rulings.stragglers import stragglers
-from pytest_mlperf.core.server.changes import HIDDEN, ServerChange, points_of, server_changes
+from pytest_mlperf.core.server.changes import HIDDEN_SHARE, ServerChange, points_of, server_changes
 from pytest_mlperf.core.untrusted_text import some
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.judge.inputs import Direction
@@ -38,7 +38,7 @@ from pytest_mlperf.judge.inputs import Direction
 DROPS = frozenset(
     {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.ACC_DROP, Outcome.GATE_FAIL, Outcome.SUSPECT}
 )
-KEPT = frozenset({Outcome.OK, Outcome.IMPROVED})
+UNCHANGED_OUTCOMES = frozenset({Outcome.OK, Outcome.IMPROVED})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,7 @@ def moved(verdict: Verdict) -> int | None:
         return None
     if Outcome.IMPROVED in outcomes:
         return 1
-    return 0 if outcomes & KEPT else None
+    return 0 if outcomes & UNCHANGED_OUTCOMES else None
 
 
 def siblings_of(verdict: Verdict, others: Sequence[Verdict], direction: int) -> Points:
@@ -220,10 +220,8 @@ def _largest(verdict: Verdict) -> float | None:
 EXPLAINED = 100
 """Failed tests that a report explains: each is compared with all others."""
 
-MOST_POINTS = 3
-"""Points of a curve at which a server's metrics are told."""
-
-SPARED = SERVER_METRICS
+MAX_CURVE_POINTS = 3
+SPARED_METRICS = SERVER_METRICS
 """Work that a server was spared before, and is not now: its loss explains a drop by itself."""
 
 POWER = 0.03
@@ -304,7 +302,7 @@ def _handicap(facts: _Facts) -> Iterator[Cause]:
 
 LOADED_FILES, OTHER_FILES = "files.loaded", "files.other"
 
-PARTS = {
+CHANGED_PARTS = {
     **dict.fromkeys(("dataset", "dataset.options"), "data"),
     **dict.fromkeys(("inputs.first", "inputs.first_16"), "inputs"),
     **{name: name for name in (LOADED_FILES, OTHER_FILES)},
@@ -340,7 +338,7 @@ def _environment(facts: _Facts) -> Iterator[Cause]:
 def _part_of(text: str, verdict: Verdict) -> str:
     """Return which part of the environment a line of "what changed" speaks of."""
     key = text.split(" ", 1)[0]
-    if part := PARTS.get(key):
+    if part := CHANGED_PARTS.get(key):
         return part
     beside = verdict.subject.surroundings if verdict.subject else {}
     return "machine" if key.startswith("machine.") or key in beside else "engine"
@@ -423,10 +421,10 @@ def _server(facts: _Facts) -> Iterator[Cause]:
         key=lambda point: -max(map(abs, _shares_at(facts, point).values()), default=0.0),
     )
     by_point = {point: [c for c in changes if c.point == point] for point in points}
-    for point, moved_there in islice((p for p in by_point.items() if p[1]), MOST_POINTS):
+    for point, moved_there in islice((p for p in by_point.items() if p[1]), MAX_CURVE_POINTS):
         fits = [change.quantity for change in moved_there if change.sign * facts.direction < 0]
         strength = Strength.PLAUSIBLE if fits else Strength.HINT
-        if SPARED.intersection(fits):
+        if SPARED_METRICS.intersection(fits):
             strength = Strength.STRONG
         says = f"{_worst_at(facts, point)}: {', '.join(change.says for change in moved_there)}"
         yield Cause(rule="server", says=says, strength=strength)
@@ -656,7 +654,8 @@ def _unchanged(facts: _Facts) -> Iterator[str]:
     if facts.baseline is not None:
         sides = verdict.runs, facts.baseline.runs
         shown = (
-            any(name.partition("@")[0] != HIDDEN for run in s for name in run.server) for s in sides
+            any(name.partition("@")[0] != HIDDEN_SHARE for run in s for name in run.server)
+            for s in sides
         )
         if all(shown) and not _server_changes(facts):
             yield "the server's queue, cache and drafts are as in the baseline"

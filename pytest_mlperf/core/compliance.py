@@ -14,8 +14,8 @@ from math import exp, inf, log
 
 from pytest_mlperf.core.numbers import change
 
-PASSED, FAILED = "TEST PASS", "TEST FAIL"
-ACCURACY, PERFORMANCE, LENGTH = (
+PASS_LINE, FAIL_LINE = "TEST PASS", "TEST FAIL"
+ACCURACY_FILE, PERFORMANCE_FILE, LENGTH_FILE = (
     "verify_accuracy.txt",
     "verify_performance.txt",
     "verify_output_len.txt",
@@ -24,7 +24,7 @@ ACCURACY, PERFORMANCE, LENGTH = (
 BYTE = 1
 """Width of the element that TEST01 looks at, bytes."""
 
-SLACK, WIDE_SLACK, SEED_SLACK = 0.10, 0.20, 0.05
+SCORE_SLACK_SHARE, LATENCY_SLACK_SHARE, SEED_SLACK_SHARE = 0.10, 0.20, 0.05
 """By what share a score may differ; in streams of short latencies; with other seeds."""
 
 SHORT_NS = {"SingleStream": 200_000, "MultiStream": 1_600_000}
@@ -148,7 +148,7 @@ def same_speed(reference: SpeedScore, test: SpeedScore, *, one_sample: bool = Fa
 def other_seeds_speed(reference: SpeedScore, test: SpeedScore) -> Finding:
     """Compare the speed of TEST05's run, with other seeds, with that of the performance run."""
     faults = _comparable(reference, test)
-    slack = _slack(reference, reference.value, SEED_SLACK)
+    slack = _slack(reference, reference.value, SEED_SLACK_SHARE)
     moved = test.value / reference.value - 1 if reference.value else 0.0
     if not faults and (moved >= slack if reference.is_latency else moved <= -slack):
         faults.append(
@@ -176,16 +176,16 @@ def _comparable(reference: SpeedScore, test: SpeedScore) -> list[str]:
     return []
 
 
-def _slack(reference: SpeedScore, score: float, usual: float = SLACK) -> float:
+def _slack(reference: SpeedScore, score: float, usual: float = SCORE_SLACK_SHARE) -> float:
     """Return the share; TEST04 holds rates against a bound of latencies, as the reference does."""
     short = SHORT_NS.get(reference.scenario)
-    return WIDE_SLACK if short is not None and score <= short else usual
+    return LATENCY_SLACK_SHARE if short is not None and score <= short else usual
 
 
 def _speed(ours: float, theirs: float, faults: Sequence[str]) -> Finding:
     lines = ["Verifying performance.", f"reference score = {ours}", f"test score = {theirs}"]
-    end = f"{FAILED}: {'; '.join(faults)}" if faults else PASSED
-    return Finding(file=PERFORMANCE, text="\n".join([*lines, end, ""]), faults=tuple(faults))
+    end = f"{FAIL_LINE}: {'; '.join(faults)}" if faults else PASS_LINE
+    return Finding(file=PERFORMANCE_FILE, text="\n".join([*lines, end, ""]), faults=tuple(faults))
 
 
 # --- answers -------------------------------------------------------------------------------
@@ -245,8 +245,8 @@ def same_answers(
 
 
 def _accuracy(lines: Sequence[str], faults: Sequence[str], notes: Sequence[str] = ()) -> Finding:
-    text = "\n".join(["Verifying accuracy.", *lines, FAILED if faults else PASSED, ""])
-    return Finding(file=ACCURACY, text=text, faults=tuple(faults), notes=tuple(notes))
+    text = "\n".join(["Verifying accuracy.", *lines, FAIL_LINE if faults else PASS_LINE, ""])
+    return Finding(file=ACCURACY_FILE, text=text, faults=tuple(faults), notes=tuple(notes))
 
 
 def tokens_as_counted(
@@ -289,7 +289,9 @@ def tokens_as_counted(
         "TEST06 verification " + ("failed" if faults else "complete"),
         "",
     ]
-    return Finding(file=ACCURACY, text="\n".join(lines), faults=tuple(faults), notes=tuple(notes))
+    return Finding(
+        file=ACCURACY_FILE, text="\n".join(lines), faults=tuple(faults), notes=tuple(notes)
+    )
 
 
 def _ends(data: bytes, token: bytes) -> int:
@@ -322,10 +324,10 @@ def as_long(timed: Iterable[LoggedAnswer], *, low: float, high: float, width: in
         f"Max threshold: {high}",
         f"Min check pass: {mean >= low}",
         f"Max check pass: {mean <= high}",
-        FAILED if faults else PASSED,
+        FAIL_LINE if faults else PASS_LINE,
         "",
     ]
-    return Finding(file=LENGTH, text="\n".join(lines), faults=tuple(faults))
+    return Finding(file=LENGTH_FILE, text="\n".join(lines), faults=tuple(faults))
 
 
 def same_predictions(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAnswer]) -> Finding:

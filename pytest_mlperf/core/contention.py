@@ -14,7 +14,7 @@ from pytest_mlperf.judge.inputs import Direction
 NOTED_SHARE = 0.10
 """Above this it is told: it is the default limit of a 99th percentile."""
 
-LEAST_S = 5e-3
+MIN_LOST_SECONDS = 5e-3
 """Less is how an operating system schedules processes, and means nothing."""
 
 
@@ -31,7 +31,7 @@ def client_note(
         if name.partition("_")[0] in ("ttft", "latency") and metrics.get(name, 0.0) > 0
     }
     name = max(shares, key=shares.__getitem__, default=None)
-    if name is None or _late(name, client) < LEAST_S or shares[name] <= NOTED_SHARE:
+    if name is None or _late(name, client) < MIN_LOST_SECONDS or shares[name] <= NOTED_SHARE:
         return None
     which = name.rpartition("_")[2]
     issue, loop = (_time(_part(name, part, client)) for part in ("issue", "loop"))
@@ -53,7 +53,11 @@ def late_share(metric: str, value: float, client: Mapping[str, float]) -> float:
     if metric.partition("_")[0] not in ("ttft", "latency"):
         return 0.0
     late_s = _late(metric, client)
-    return min(MOST, late_s / value) if late_s >= max(LEAST_S, NOTED_SHARE * value) else 0.0
+    return (
+        min(MAX_SHARE, late_s / value)
+        if late_s >= max(MIN_LOST_SECONDS, NOTED_SHARE * value)
+        else 0.0
+    )
 
 
 def _late(name: str, client: Mapping[str, float]) -> float:
@@ -71,10 +75,10 @@ def _time(seconds: float) -> str:
     return quantity("latency_p99", seconds)
 
 
-FAULT_S = 10e-3
+PAGE_FAULT_SECONDS = 10e-3
 """A page comes from a disk within so long; from most in much less."""
 
-TOLERATED = 0.05
+TOLERATED_SHARE = 0.05
 """A smaller share counts as none: daemons, the session's own process and a kernel's housekeeping
 take 1 to 4 % of a small machine all the time."""
 
@@ -82,10 +86,10 @@ OF_LIMIT = 0.5
 """Nor does one below this part of the smallest limit count: the other half is left for the
 build."""
 
-MOST = 0.999
+MAX_SHARE = 0.999
 """A larger share counts as this one, so that every bound is finite."""
 
-QUANTILES = {"p90": 0.9, "p99": 0.99, "tps_per_user": 0.9}
+METRIC_QUANTILES = {"p90": 0.9, "p99": 0.99, "tps_per_user": 0.9}
 """The quantile of the times that a metric is made of, by the end of its name; a median moves as the
 mean does."""
 
@@ -101,14 +105,12 @@ UNBOUNDED = {"goodput", "slowest_replica"}
 """Metrics that little load can take to 0: it may delay each request beyond its limit, or one
 replica alone."""
 
-LEAST_WINDOW_S = 0.5
+MIN_WINDOW_SECONDS = 0.5
 """The kernel counts processor time in steps of 10 ms: fifty of them tell a share of 2 %, fewer do
 not."""
 
-NOTED = 0.02
-"""A larger share is told beside the verdict."""
-
-TELLING = 0.005
+MIN_NOTED_SHARE = 0.02
+MIN_TOLD_SHARE = 0.005
 """What is a smaller part of the window is left out of a sentence."""
 
 
@@ -180,27 +182,27 @@ def lost_share(seen: Contention, *, on_cpu: bool, memory: float = 0.0) -> float 
         From 0 to 1; None where the window is too short to say, and where the machine tells neither
         what was waited nor what others used.
     """
-    if seen.window_s < LEAST_WINDOW_S or (seen.waited_s is None and seen.foreign_s is None):
+    if seen.window_s < MIN_WINDOW_SECONDS or (seen.waited_s is None and seen.foreign_s is None):
         return None
     waited_s = seen.pressure_s if seen.waited_s is None else seen.waited_s
     if seen.foreign_s is not None:
         others_s = seen.foreign_s
     else:  # a core that the run itself did not use may have been somebody else's
         others_s = max(0.0, seen.cores * seen.window_s - (seen.own_s or 0.0))
-    memory_s = min(seen.memory_some_s or 0.0, (seen.faults or 0) * FAULT_S)
+    memory_s = min(seen.memory_some_s or 0.0, (seen.faults or 0) * PAGE_FAULT_SECONDS)
     parts = (min(waited_s or 0.0, others_s), seen.stolen_s, seen.throttled_s, memory_s)
     waited = min(1.0, sum(part for part in parts if part) / seen.window_s)
     beside = 0.0
     if on_cpu and seen.foreign_s is not None and seen.cores:
         at_work = min(1.0, (seen.own_s or 0.0) / seen.window_s)
         used = min(1.0, seen.foreign_s / (seen.cores * seen.window_s))
-        beside = max(used, memory if used > TOLERATED else 0.0) * at_work
+        beside = max(used, memory if used > TOLERATED_SHARE else 0.0) * at_work
     return 1 - (1 - waited) * (1 - beside)
 
 
 def tolerated(limits: Mapping[str, float]) -> float:
     """Return the lost share up to which a run of these limits counts as undisturbed."""
-    return max(TOLERATED, OF_LIMIT * min(limits.values(), default=0.0))
+    return max(TOLERATED_SHARE, OF_LIMIT * min(limits.values(), default=0.0))
 
 
 def lost_change(metric: str, share: float, *, points: int = 0) -> float:
@@ -221,10 +223,10 @@ def lost_change(metric: str, share: float, *, points: int = 0) -> float:
     if whole.dimension in UNAFFECTED:
         return 0.0
     base = metric.partition("@")[0]
-    share = MOST if base in UNBOUNDED and share else min(MOST, share * max(1, points))
+    share = MAX_SHARE if base in UNBOUNDED and share else min(MAX_SHARE, share * max(1, points))
     longer, quantile = share / (1 - share), 0.0
-    if whole.direction is Direction.LOWER or base in QUANTILES:
-        quantile = QUANTILES.get(base, QUANTILES.get(base.rpartition("_")[2], 0.0))
+    if whole.direction is Direction.LOWER or base in METRIC_QUANTILES:
+        quantile = METRIC_QUANTILES.get(base, METRIC_QUANTILES.get(base.rpartition("_")[2], 0.0))
     return math.log1p(longer / (1 - quantile))
 
 
@@ -232,7 +234,7 @@ def busiest(seen: Sequence[Contention | None]) -> str | None:
     """Return what the machine did in the busiest of several runs, where that is worth telling."""
     shares = [(each.share, each) for each in seen if each and each.share is not None]
     most, which = max(shares, key=lambda pair: pair[0], default=(0.0, None))
-    if which is None or most <= NOTED:
+    if which is None or most <= MIN_NOTED_SHARE:
         return None
     runs = "1 run" if len(seen) == 1 else f"one of {len(seen)} runs"
     return (
@@ -262,7 +264,9 @@ def core_users(seen: Contention | None, client: float) -> str:
             "close them, or measure on an idle machine",
         ),
     }
-    figures = [f"{name} used {used:.2g}" for name, (used, _) in users.items() if used > TELLING]
+    figures = [
+        f"{name} used {used:.2g}" for name, (used, _) in users.items() if used > MIN_TOLD_SHARE
+    ]
     _, advice = max(users.values())
     full = 0.9  # share of all cores, or of the one that a client can use
     if client < full and sum(used for used, _ in users.values()) < full * seen.cores:
@@ -291,11 +295,11 @@ def in_words(seen: Contention) -> str:
         figures.append(
             f"its threads waited {_short(seen.waited_s)} s of {seen.window_s:.3g} s for a core"
         )
-    if seen.stolen_s and seen.stolen_s > TELLING * seen.window_s:
+    if seen.stolen_s and seen.stolen_s > MIN_TOLD_SHARE * seen.window_s:
         figures.append(f"the hypervisor took {_short(seen.stolen_s)} s")
-    if seen.throttled_s and seen.throttled_s > TELLING * seen.window_s:
+    if seen.throttled_s and seen.throttled_s > MIN_TOLD_SHARE * seen.window_s:
         figures.append(f"a processor quota held it back for {_short(seen.throttled_s)} s")
-    if seen.memory_some_s and seen.memory_some_s > TELLING * seen.window_s:
+    if seen.memory_some_s and seen.memory_some_s > MIN_TOLD_SHARE * seen.window_s:
         faults = "" if seen.faults is None else f", {seen.faults:,} of its pages came from disk"
         figures.append(f"memory was short for {_short(seen.memory_some_s)} s{faults}")
     return "; ".join(figures) or "it tells no more"

@@ -52,7 +52,7 @@ DEVIATIONS = 4.0
 PRIOR_DF = 4.0
 """How many degrees of freedom the floor weighs against the baseline's own values."""
 
-FEWEST = 2
+MIN_SPREAD_RUNS = 2
 """Fewer baseline values have no spread."""
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -74,7 +74,7 @@ class ControlComparison:
     now: Positive
     baseline: Positive
     sd: NotNegative
-    baseline_values: Count = FEWEST
+    baseline_values: Count = MIN_SPREAD_RUNS
 
     @property
     def share(self) -> float:
@@ -140,7 +140,7 @@ def compared(
     comparisons = []
     for quantity in QUANTITIES:
         mine, theirs = _comparable(quantity, now, baseline)
-        if not mine or len(theirs) < FEWEST:
+        if not mine or len(theirs) < MIN_SPREAD_RUNS:
             continue
         middle = fmean(theirs)
         least = max(floor, FLOOR_PEER) if quantity == PEER else floor
@@ -191,9 +191,9 @@ def cannot_say(now: Sequence[Control], baseline: Sequence[Control]) -> str | Non
     """Return why `compared` has less than there is, in words, or None where it compares all."""
     if not any(now):
         return "no control was measured now"
-    if sum(map(bool, baseline)) < FEWEST:
-        return f"fewer than {FEWEST} runs of the baseline have a control"
-    if len(_comparable(MATMUL, now, baseline)[1]) < FEWEST:
+    if sum(map(bool, baseline)) < MIN_SPREAD_RUNS:
+        return f"fewer than {MIN_SPREAD_RUNS} runs of the baseline have a control"
+    if len(_comparable(MATMUL, now, baseline)[1]) < MIN_SPREAD_RUNS:
         return (
             "the control's matrix product is not compared: another library multiplied when the "
             "baseline was recorded"

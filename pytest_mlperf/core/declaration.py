@@ -24,9 +24,9 @@ SUPPLIED = frozenset({"self", "dataset", "model", "precision"})
 LISTS = frozenset(
     {list, tuple, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection}
 )
-TABLES = frozenset({dict, collections.abc.Mapping, collections.abc.MutableMapping})
+TABLE_TYPES = frozenset({dict, collections.abc.Mapping, collections.abc.MutableMapping})
 
-WORDS: Mapping[Any, str] = {
+TYPE_WORDS: Mapping[Any, str] = {
     str: "text",
     int: "whole number",
     float: "number",
@@ -34,7 +34,6 @@ WORDS: Mapping[Any, str] = {
     Any: "anything",
     object: "anything",
 }
-"""Python's types in the words of a suite's author."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,12 +175,12 @@ def kind(annotation: Any) -> str:
     if origin in LISTS:
         words = kind(inside[0]) if inside else "anything"
         return f"list of {words}s" if words.endswith("number") else f"list of {words}"
-    if origin in TABLES:
+    if origin in TABLE_TYPES:
         return "table"
     if origin is Literal:
         return f"one of {', '.join(map(repr, inside))}"
     name: str = getattr(annotation, "__name__", str(annotation))
-    return WORDS.get(origin, name)
+    return TYPE_WORDS.get(origin, name)
 
 
 # --- docstrings ------------------------------------------------------------------------------

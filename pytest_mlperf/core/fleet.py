@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-CPU = "cpu"
-"""The suite's word for the processors of a machine."""
+CPU_KIND = "cpu"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +32,7 @@ class FleetNode:
         """What is there, in words: "4xH100 and cpu"."""
         kinds = "/".join(sorted(self.kinds)) or "GPU of unknown type"
         words = [kinds if self.gpus == 1 else f"{self.gpus}x{kinds}"] if self.gpus else []
-        words += [CPU] if self.cpus >= 1 else []
+        words += [CPU_KIND] if self.cpus >= 1 else []
         return " and ".join(words) or "nothing"
 
 
@@ -63,7 +62,7 @@ def need_of(accelerators: Iterable[tuple[int, str]], *, anywhere: bool = False) 
     words = []
     for count, kind in accelerators:
         words.append(f"{count}x{kind}" if count > 1 else kind)
-        if kind != CPU:
+        if kind != CPU_KIND:
             gpus[kind] = max(count, gpus.get(kind, 0))
     return CaseNeed(accelerators=" and ".join(words), gpus=gpus, anywhere=anywhere)
 

@@ -14,15 +14,17 @@ from pytest_mlperf.judge.inputs import DAYS, surer
 from pytest_mlperf.judge.robustness import Why, final_until
 from pytest_mlperf.judge.rule_r import RuleR, Value, by_session, log_scale
 
-RED = "unchanged code is red at most 1 % of the time"
+FALSE_ALARM_PROMISE = "unchanged code is red at most 1 % of the time"
 
-KEPT = f"{RED}, a drop of the limit that every run shares is passed at most 5 %"
+LIMIT_PROMISE = (
+    f"{FALSE_ALARM_PROMISE}, a drop of the limit that every run shares is passed at most 5 %"
+)
 
-EITHER = "between 0 and the limit either answer may come"
+BELOW_LIMIT_PROMISE = "between 0 and the limit either answer may come"
 
-GROW = "--mlperf-update=missing"
+MISSING_OPTION = "--mlperf-update=missing"
 
-APPEND = '--mlperf-update=append --mlperf-reason "..."'
+APPEND_OPTIONS = '--mlperf-update=append --mlperf-reason "..."'
 
 EXPECTED_RATIO = 0.8
 """Sessions that differ by so much of what runs of one do leave rule R its promise: beside runs of
@@ -65,16 +67,16 @@ class Promise:
     def ends(self) -> str:
         """On which day it ends and what renews it, behind other words; "": it is not final."""
         until = self.final_until
-        return f", final until {until} (then renew it: {APPEND})" if until else ""
+        return f", final until {until} (then renew it: {APPEND_OPTIONS})" if until else ""
 
     @property
     def in_words(self) -> str:
         """What is promised, and while what is so."""
         if self.lacks is None:
-            return f"{KEPT}; {EITHER}{self.ends}"
+            return f"{LIMIT_PROMISE}; {BELOW_LIMIT_PROMISE}{self.ends}"
         below = f" (below {percent(EXPECTED_RATIO * self.run_sd)})" if self.run_sd else ""
         holds = f"an ok holds while sessions differ by less than runs do{below}"
-        return f"{RED}; provisional: {holds}; {self.cure(self.lacks)}"
+        return f"{FALSE_ALARM_PROMISE}; provisional: {holds}; {self.cure(self.lacks)}"
 
     def of(self, lacking: Why | None, holds_to: float | None, *, provisional: bool) -> str:
         """Return the same of one verdict, which knows what sessions it bears.
@@ -82,21 +84,21 @@ class Promise:
         Nothing is lacking where it was measured in turns, which know no sessions.
         """
         if lacking is None or holds_to is None:
-            return f"{KEPT}; {EITHER}"
+            return f"{LIMIT_PROMISE}; {BELOW_LIMIT_PROMISE}"
         while_ = f"while sessions differ by less than {percent(holds_to)}"
         if provisional:  # what would settle it is said beside it
-            return f"{RED}; provisional: it holds {while_}"
-        return f"{KEPT}, {while_}; {self.cure(lacking)}"
+            return f"{FALSE_ALARM_PROMISE}; provisional: it holds {while_}"
+        return f"{LIMIT_PROMISE}, {while_}; {self.cure(lacking)}"
 
     def cure(self, lacks: Why) -> str:
         """Return what shows what sessions differ by."""
         if lacks == "old":
-            return f"a session of its build on another day would renew it: {APPEND}"
+            return f"a session of its build on another day would renew it: {APPEND_OPTIONS}"
         missing = DAYS - self.days
         if missing <= 0:
             return "calibrating on other days would show it: pytest-mlperf calibrate"
         more = "a session on another day" if missing == 1 else f"sessions on {missing} more days"
-        return f"{more} would show it: {GROW}"
+        return f"{more} would show it: {MISSING_OPTION}"
 
 
 def promise(

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from pytest_mlperf.core.baseline import Property
-from pytest_mlperf.core.case import Case, Kind, Profile
+from pytest_mlperf.core.case import LOADED_SCENARIOS, Case, Kind, Profile
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.search import CONDITIONS
@@ -18,9 +18,6 @@ from pytest_mlperf.core.trend import engine_versions
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.judge.drift import LevelChange, level_changes
 from pytest_mlperf.judge.inputs import Direction
-
-LOADED = ("Server", "Interactive")
-"""Scenarios in which the offered rate is a condition of what is measured."""
 
 UNUSABLE = {Outcome.ERROR, Outcome.INVALID}
 """After such a word nothing was measured that could be compared."""
@@ -196,7 +193,7 @@ def points_of_session(results: Results) -> Iterator[tuple[CaseSeries, SessionPoi
 
 
 def _conditions(result: CaseResult, fingerprint: Mapping[str, str]) -> dict[str, str]:
-    loaded = result.verdict.case.scenario in LOADED and result.target_qps is not None
+    loaded = result.verdict.case.scenario in LOADED_SCENARIOS and result.target_qps is not None
     conditions = {
         "rate": f"{result.target_qps:g}" if loaded else "",
         "dataset": fingerprint.get("dataset", ""),

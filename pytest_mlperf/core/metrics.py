@@ -92,7 +92,7 @@ POINT = r"[1-9][0-9]{0,6}|(0|[1-9][0-9]{0,6})\.[0-9]{0,2}[1-9]"
 """A whole number, or one with three digits at most behind the point; each number is written in one
 way only."""
 
-AT = re.compile(rf"(?P<base>\w+)@(?P<point>{POINT})")
+POINT_METRIC = re.compile(rf"(?P<base>\w+)@(?P<point>{POINT})")
 """A metric of one point of a curve: "tokens_per_second@64" is that with 64 requests under way,
 "ttft_p50@0.5" that of an open loop with one request in two seconds."""
 
@@ -104,7 +104,7 @@ def at_point(metric: str, point: float) -> str:
 
 def point_of(metric: str) -> int | float | None:
     """Return the point of a curve that a metric is of; None: it is of none."""
-    named = AT.fullmatch(metric)
+    named = POINT_METRIC.fullmatch(metric)
     return _number(named["point"]) if named else None
 
 
@@ -116,7 +116,7 @@ class _Table(dict[str, Metric]):
     """Metrics by name; those at points of a curve are made of theirs when somebody asks."""
 
     def __missing__(self, name: str) -> Metric:
-        named = AT.fullmatch(name)
+        named = POINT_METRIC.fullmatch(name)
         if named is None or named["base"] not in self:
             raise KeyError(name)
         whole = self[named["base"]]
@@ -127,7 +127,7 @@ class _Table(dict[str, Metric]):
     def __contains__(self, name: object) -> bool:
         if super().__contains__(name):
             return True
-        named = AT.fullmatch(name) if isinstance(name, str) else None
+        named = POINT_METRIC.fullmatch(name) if isinstance(name, str) else None
         return named is not None and super().__contains__(named["base"])
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -250,7 +250,7 @@ OF_ENERGY = EFFICIENCY | {NET_JOULES_PER_SAMPLE}
 OFFLINE = frozenset({"throughput", "tokens_per_second", "tokens_per_second_per_gpu"})
 """Metrics that a suite can gate in Offline; elsewhere throughput is the offered rate."""
 
-FOUND = frozenset({"throughput"})
+SEARCH_METRICS = frozenset({"throughput"})
 """Metrics that a suite can gate where a search finds the rate: latencies lie at their limit."""
 
 SERVED = frozenset({"goodput"})
@@ -268,10 +268,10 @@ LATENCIES = frozenset(METRICS).difference(
 CURVE = frozenset({*RATES, "tokens_per_second_per_gpu"})
 """Metrics that a curve has as a whole: geometric means over its points."""
 
-TIMES = LATENCIES - SERVED - {SLOWEST_REPLICA}
+ARRIVAL_METRICS = LATENCIES - SERVED - {SLOWEST_REPLICA}
 """What a curve over rates of arrival is judged by, likewise; its throughput is what was offered."""
 
-AT_POINTS = TIMES | {*RATES, "tps_per_user", TURNS_TPS}
+AT_POINTS = ARRIVAL_METRICS | {*RATES, "tps_per_user", TURNS_TPS}
 """Metrics that each point of a curve has."""
 
 _GATED: dict[str, tuple[str, ...]] = {

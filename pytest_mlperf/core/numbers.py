@@ -9,42 +9,40 @@ from annotated_types import Interval
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.judge.inputs import Direction
 
-WIDEST = 1e100
+MAX_MAGNITUDE = 1e100
 """No score, no change and no bound of one is further from 0."""
 
-LONGEST_S = 1e10
-"""Seconds: 300 years."""
-
-COUNTED = 2**53
+MAX_SECONDS = 1e10
+MAX_COUNT = 2**53
 """The most that is counted; every reader of JSON knows such a number exactly."""
 
-Number = Annotated[float, Interval(ge=-WIDEST, le=WIDEST)]
+Number = Annotated[float, Interval(ge=-MAX_MAGNITUDE, le=MAX_MAGNITUDE)]
 """A score, a change, a bound of an interval."""
 
-LEAST, MOST = 1e-30, 1e30
+MIN_RATE, MAX_RATE = 1e-30, 1e30
 """Between these lies every rate, latency and limit."""
 
-Positive = Annotated[float, Interval(ge=LEAST, le=MOST)]
+Positive = Annotated[float, Interval(ge=MIN_RATE, le=MAX_RATE)]
 """A rate, a latency, any metric of a run; SI units."""
 
-NotNegative = Annotated[float, Interval(ge=0, le=WIDEST)]
+NotNegative = Annotated[float, Interval(ge=0, le=MAX_MAGNITUDE)]
 """A standard error, an energy, a limit."""
 
-Seconds = Annotated[float, Interval(ge=0, le=LONGEST_S)]
+Seconds = Annotated[float, Interval(ge=0, le=MAX_SECONDS)]
 
 Probability = Annotated[float, Interval(ge=0, le=1)]
 
 Slowdown = Annotated[float, Interval(ge=0, lt=1)]
 """A share of the speed that is taken away."""
 
-Count = Annotated[int, Interval(ge=0, le=COUNTED)]
+Count = Annotated[int, Interval(ge=0, le=MAX_COUNT)]
 
-AtLeastOne = Annotated[int, Interval(ge=1, le=COUNTED)]
+AtLeastOne = Annotated[int, Interval(ge=1, le=MAX_COUNT)]
 
-MOST_RUNS = 1000
+MAX_RUNS = 1000
 """Runs of a case at most: the looks of a rule are computed one by one."""
 
-Runs = Annotated[int, Interval(ge=1, le=MOST_RUNS)]
+Runs = Annotated[int, Interval(ge=1, le=MAX_RUNS)]
 
 
 MINUS = "−"

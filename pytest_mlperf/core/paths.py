@@ -8,27 +8,25 @@ from typing import TypeVar
 
 from pytest_mlperf.core.untrusted_text import every_text
 
-ELSEWHERE = "…"
-"""Stands for what lies above the last two names of a path outside the project."""
-
-KEPT = 2
+OUTSIDE_MARK = "…"
+KEPT_NAMES = 2
 """Names of such a path that stay: a run's folder with its session, a module with its package."""
 
 PROGRAMS = "bin"
 
-_NAME = r"[^\s/'\"`<>|:;,()\[\]{}=*?&#\\]+"
+_PATH_NAME = r"[^\s/'\"`<>|:;,()\[\]{}=*?&#\\]+"
 
-_BEFORE = rf"(?:(?<=\s-[A-Za-z])|(?<=file://)|(?<![\w.~{ELSEWHERE}/\\-]))"
+_BEFORE = rf"(?:(?<=\s-[A-Za-z])|(?<=file://)|(?<![\w.~{OUTSIDE_MARK}/\\-]))"
 """Behind a word, a point or another slash it is a unit, a relative path or an address."""
 
 _END = r"(?![\w-]|\.\w)"
 
-_HOME = re.compile(rf"{_BEFORE}/(?:(?:home|Users)/{_NAME}|root){_END}")
+_HOME = re.compile(rf"{_BEFORE}/(?:(?:home|Users)/{_PATH_NAME}|root){_END}")
 
 _PATH = re.compile(
     _BEFORE
     # Paths of the kernel are the same everywhere, and /v1/completions is one of a server.
-    + rf"(?!/(?:proc|sys|dev|v\d+)/)(?:/{_NAME}){{2,}}"
+    + rf"(?!/(?:proc|sys|dev|v\d+)/)(?:/{_PATH_NAME}){{2,}}"
 )
 
 T = TypeVar("T")
@@ -45,7 +43,7 @@ def placeless(value: T, roots: Sequence[str] = (), home: str = "") -> T:
         home: The user's, where it is not of a usual name.
     """
     inside = sorted({root for root in roots if len(root) > 1}, key=len, reverse=True)
-    below = [_at(root, rf"(?:(/)(?={_NAME})|{_END}/?)") for root in inside]
+    below = [_at(root, rf"(?:(/)(?={_PATH_NAME})|{_END}/?)") for root in inside]
     homes = [_at(home, _END), _HOME] if len(home) > 1 else [_HOME]
 
     def change(text: str) -> str:
@@ -67,5 +65,5 @@ def _at(path: str, behind: str) -> re.Pattern[str]:
 def _shortened(match: re.Match[str]) -> str:
     names = match[0].split("/")[1:]
     # Which environment it is stands before the folder of its programs.
-    kept = KEPT + (names[-KEPT] == PROGRAMS)
-    return "/".join((ELSEWHERE, *names[-kept:]))
+    kept = KEPT_NAMES + (names[-KEPT_NAMES] == PROGRAMS)
+    return "/".join((OUTSIDE_MARK, *names[-kept:]))

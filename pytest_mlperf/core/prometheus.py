@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 _LABELS = r'(?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*'
-_NUMBER = r"[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?"
+_VALUE = r"[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?"
 
 _SAMPLE = re.compile(
     rf"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*(?:\{{(?P<labels>{_LABELS})\}})?"
-    rf"[ \t]+(?P<value>{_NUMBER})(?:[ \t]+-?\d{{1,15}})?[ \t\r]*",
+    rf"[ \t]+(?P<value>{_VALUE})(?:[ \t]+-?\d{{1,15}})?[ \t\r]*",
     re.ASCII,
 )
 _LABEL = re.compile(r'([a-zA-Z_]\w*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"', re.ASCII)

@@ -117,11 +117,11 @@ class SignKey(StrEnum):
     TOO_LONG = "too_long"
 
 
-SEVERAL = frozenset({SignKey.RESET_WAITS, SignKey.UNKNOWN_CLOCK_EVENT})
+TEXT_KEYS = frozenset({SignKey.RESET_WAITS, SignKey.UNKNOWN_CLOCK_EVENT})
 """Keys of signs that are told apart by their texts, which have no figures."""
 
 
-LASTED = "{}"
+DURATION_PLACEHOLDER = "{}"
 """Stands in the text of a sign for how long it lasted."""
 
 
@@ -131,12 +131,12 @@ class Sign:
 
     Attributes:
         key: What decisions are made by.
-        text: The sentence for people; of what lasted, with `LASTED`.
+        text: The sentence for people; of what lasted, with `DURATION_PLACEHOLDER`.
         gpu: UUID, where there are several.
         name: What a person calls that GPU: "GPU 3".
         seconds: How long it lasted; None: it is nothing that lasts.
-        share: The same as a share of the window; of what does not last, the share that `LASTED`
-            stands for.
+        share: The same as a share of the window; of what does not last, the share that
+            `DURATION_PLACEHOLDER` stands for.
         point: The point of a curve, where it is of one.
     """
 
@@ -151,7 +151,7 @@ class Sign:
     @property
     def kind(self) -> tuple[str, str, str]:
         """What is equal of two that differ in their figures or points alone."""
-        return self.gpu, self.key, self.text if self.key in SEVERAL else ""
+        return self.gpu, self.key, self.text if self.key in TEXT_KEYS else ""
 
     def in_words(self, lasted: str | None = None) -> str:
         """Return the sentence, with how long it lasted or what is to stand for that."""
@@ -159,7 +159,7 @@ class Sign:
             lasted = f"{self.seconds:.2f} s, {self.share:.1%} of the window"
         elif lasted is None and self.share is not None:
             lasted = f"{self.share:.0%}"
-        text = self.text if lasted is None else self.text.replace(LASTED, lasted)
+        text = self.text if lasted is None else self.text.replace(DURATION_PLACEHOLDER, lasted)
         text = text if self.point is None else f"at {self.point:,.10g}: {text}"
         return f"{self.name or f'GPU {self.gpu}'}: {text}" if self.gpu else text
 

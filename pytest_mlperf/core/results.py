@@ -11,7 +11,7 @@ from pytest_mlperf.core.case import Division, Profile
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import AtLeastOne, Count, Positive, Runs, Seconds, Slowdown
 from pytest_mlperf.core.rulings.multiplicity import (
-    FALLS,
+    DROP_OUTCOMES,
     Before,
     is_open,
     reopened,
@@ -20,10 +20,10 @@ from pytest_mlperf.core.rulings.multiplicity import (
 )
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
 from pytest_mlperf.judge.inputs import DAYS
-from pytest_mlperf.judge.multiplicity import FEW
+from pytest_mlperf.judge.multiplicity import MAX_LONE_PAIRS
 from pytest_mlperf.judge.rule_r import RuleR
 
-FIELDS = ("scenario", "engine", "precision", "accelerator")
+CASE_FIELDS = ("scenario", "engine", "precision", "accelerator")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ def expect(verdict: Verdict, expected: Sequence[Known], today: dt.date) -> Verdi
     """
     case = verdict.case
     entries = [
-        e for e in expected if all(getattr(e, f) in {None, getattr(case, f)} for f in FIELDS)
+        e for e in expected if all(getattr(e, f) in {None, getattr(case, f)} for f in CASE_FIELDS)
     ]
     judged = _judged(verdict)
     if verdict.fails and verdict.outcome not in {Outcome.ERROR, Outcome.INVALID}:
@@ -164,8 +164,8 @@ def newest(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:
     return tuple(latest.values())
 
 
-SCHEMA = 1
-LABEL = "Result not verified by MLCommons Association."
+SCHEMA_VERSION = 1
+UNVERIFIED_LABEL = "Result not verified by MLCommons Association."
 
 IMPORTED = "imported"
 """Stands in the place of a suite where another harness measured: nothing can be run again."""
@@ -245,7 +245,7 @@ class Results:
         label: How MLCommons wants such figures to be labelled.
     """
 
-    schema: AtLeastOne = SCHEMA
+    schema: AtLeastOne = SCHEMA_VERSION
     run: str
     started: str
     seconds: Seconds
@@ -257,7 +257,7 @@ class Results:
     pairs: Count = 0
     suspects: tuple[Suspect, ...] = ()
     resumes: str = ""
-    label: str = LABEL
+    label: str = UNVERIFIED_LABEL
 
 
 def by_case(results: Iterable[CaseResult]) -> tuple[CaseResult, ...]:
@@ -268,13 +268,13 @@ def by_case(results: Iterable[CaseResult]) -> tuple[CaseResult, ...]:
     return tuple(result for case in cases.values() for result in case)
 
 
-DECIDED = {
+DECIDED_OUTCOMES = {
     Outcome.OK,
     Outcome.IMPROVED,
     Outcome.SUSPECT,
     Outcome.EXPECTED,
     Outcome.UNEXPECTED_PASS,
-    *FALLS.values(),
+    *DROP_OUTCOMES.values(),
 }
 """After such a word on a test nothing is left of an earlier suspicion. Everything else, from NO
 BASELINE to what was recorded, says nothing of it."""
@@ -284,7 +284,7 @@ OPEN = {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL}
 
 SECOND_DAY = "for the second day in a row"
 
-AT_ONCE = "it fails on the first day (fail-on provisional)"
+FIRST_DAY_NOTE = "it fails on the first day (fail-on provisional)"
 
 FROM_LATER = "the last session was on {}, later than this one: a clock was set"
 
@@ -301,7 +301,7 @@ def remaining(
     tested = [
         _after(result, suspected(earlier, result), date)
         for result in results
-        if result.verdict.kind in FALLS and _counts(result)
+        if result.verdict.kind in DROP_OUTCOMES and _counts(result)
     ]
     keys = {one.key for one in tested}
     everything = (*tested, *(one for one in earlier if one.key not in keys))
@@ -312,15 +312,15 @@ def _after(result: CaseResult, before: Suspect | None, date: str) -> Suspect:
     """Return what is known of a test after a session that ran it."""
     outcome = result.verdict.outcome
     now = before or _suspect(result, (), date)
-    if outcome in DECIDED:
+    if outcome in DECIDED_OUTCOMES:
         names = _metrics(result, before)
         since = before.date if before and {*before.metrics} & {*names} else date
         now = replace(now, metrics=names, date=since)
-    if outcome in DECIDED | OPEN:
+    if outcome in DECIDED_OUTCOMES | OPEN:
         drops = {
             m.metric: _first_date(m.metric, result.verdict, before) or date
             for m in result.verdict.metrics
-            if result.verdict.baseline_id and (m.seems_drop or m.outcome in FALLS.values())
+            if result.verdict.baseline_id and (m.seems_drop or m.outcome in DROP_OUTCOMES.values())
         }
         baseline = result.verdict.baseline_id if drops else ""
         now = replace(now, drops=drops, baseline=baseline, seen=date)
@@ -358,7 +358,7 @@ def second_day(
         if metric.likely and since < today:
             return replace(metric, since=since, note=f"{SECOND_DAY} (since {since})")
         if at_once and metric.sessions_baseline >= DAYS and not metric.since:
-            return replace(metric, since=today, note=f"{metric.note}; {AT_ONCE}")
+            return replace(metric, since=today, note=f"{metric.note}; {FIRST_DAY_NOTE}")
         return metric if at_once else replace(metric, since="")
 
     metrics = tuple(map(marked, verdict.metrics))
@@ -413,7 +413,7 @@ def _suspect(result: CaseResult, metrics: tuple[str, ...], date: str) -> Suspect
     )
 
 
-SHORT = 12
+COMMIT_DIGITS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -457,10 +457,10 @@ def merge(
     cases = [result for part in results for result in part.cases]
     held = sum(len(c.limits) for c in cases if _is_judged(c.verdict))
     total = max(pairs, held, *(part.pairs for part in results))
-    last = _together(cases, total) if total > FEW else {}
+    last = _together(cases, total) if total > MAX_LONE_PAIRS else {}
     started = min(part.started for part in results)
     cases = [_ended(case, last.get(case.test), started, today, fail_on) for case in cases]
-    if total > FEW:
+    if total > MAX_LONE_PAIRS:
         cases = [replace(c, pairs=total) if _is_judged(c.verdict) else c for c in cases]
     order = sorted(range(len(cases)), key=lambda i: (cases[i].suite, cases[i].verdict.case.id, i))
     deselected: Counter[str] = Counter()
@@ -478,13 +478,13 @@ def merge(
         deselected=dict(deselected),
         cases=tuple(cases[i] for i in order),
         skipped={t: why for p in results for t, why in p.skipped.items() if t not in judged},
-        pairs=total if total > FEW else 0,
+        pairs=total if total > MAX_LONE_PAIRS else 0,
         suspects=remaining(before, cases, date=started),
     )
 
 
 def _is_judged(verdict: Verdict) -> bool:
-    return verdict.kind in FALLS and verdict.outcome is not Outcome.RECORDED
+    return verdict.kind in DROP_OUTCOMES and verdict.outcome is not Outcome.RECORDED
 
 
 def _together(cases: Sequence[CaseResult], pairs: int) -> dict[str, Verdict]:
@@ -522,7 +522,8 @@ def _check(parts: Mapping[str, Results]) -> None:
     if len(commits) > 1:
         (one, a), (other, b) = list(commits.items())[:2]
         raise MlperfError(
-            f"{a} is of commit {one[:SHORT]}, {b} of {other[:SHORT]}: parts of one plan measure "
+            f"{a} is of commit {one[:COMMIT_DIGITS]}, {b} of {other[:COMMIT_DIGITS]}: parts "
+            "of one plan measure "
             "one commit"
         )
     rests_on: dict[str, tuple[str, str]] = {}

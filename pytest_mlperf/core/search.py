@@ -23,7 +23,7 @@ from pytest_mlperf.core.numbers import Positive, percent, quantity
 CLAMP = 1.0
 """The excess, log(latency / limit), that counts at most: 2.7 times the limit, or its inverse."""
 
-LEAST = 0.02
+MIN_EXCESS = 0.02
 """The excess that counts at least, so that the two ends of a bracket always differ."""
 
 
@@ -63,11 +63,11 @@ class Tried:
     @property
     def excess(self) -> float:
         """How far beyond its limit the latency is, as a logarithm that counts to `CLAMP`."""
-        size = min(max(abs(math.log(self.value / self.limit)), LEAST), CLAMP)
+        size = min(max(abs(math.log(self.value / self.limit)), MIN_EXCESS), CLAMP)
         if self.held:
             return -size
         # A run may be late as LoadGen counts, though not by this value.
-        return size if self.value > self.limit else LEAST
+        return size if self.value > self.limit else MIN_EXCESS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,13 +165,11 @@ def tried(
     )
 
 
-LONGEST_STEP = math.log(2)
-"""A step outwards at most doubles the rate or halves it."""
-
-WIDE = math.log(1.25)
+MAX_LOG_STEP = math.log(2)
+FIRST_LOG_STEP = math.log(1.25)
 """The first step where nothing is known but a start; 0.8 of a peak is one such step below it."""
 
-NARROW = (0.02, 0.25)
+BASELINE_STEP_BOUNDS = (0.02, 0.25)
 """Bounds of the first step from a baseline's rate, which is twice the limit of throughput."""
 
 HELD_AFTER = 3
@@ -195,14 +193,14 @@ class SearchPlan:
     """
 
     start: float
-    step: float = WIDE
+    step: float = FIRST_LOG_STEP
     precision: float = 0.02
     max_runs: int = 8
 
     def __post_init__(self) -> None:
         for ok, name, valid in (
             (0 < self.start < math.inf, "start", "finite and above 0"),
-            (0 < self.step <= LONGEST_STEP, "step", "above 0 and at most log 2"),
+            (0 < self.step <= MAX_LOG_STEP, "step", "above 0 and at most log 2"),
             (0 < self.precision < 1, "precision", "between 0 and 1"),
             (self.max_runs >= 2, "max_runs", "at least 2: a bracket has two ends"),
         ):
@@ -212,7 +210,7 @@ class SearchPlan:
 
 def narrow_step(limit: float) -> float:
     """Return the first step from a rate found before: twice the limit of throughput, a share."""
-    least, most = NARROW
+    least, most = BASELINE_STEP_BOUNDS
     return math.log1p(min(max(2 * limit, least), most))
 
 
@@ -280,7 +278,7 @@ def _measured(one: Tried) -> str:
 
 def _step(end: float, plan: SearchPlan) -> float:
     """Return the next step outwards: 1, 2, 4, … times the first one, as a logarithm."""
-    return min(abs(math.log(end / plan.start)) + plan.step, LONGEST_STEP)
+    return min(abs(math.log(end / plan.start)) + plan.step, MAX_LOG_STEP)
 
 
 def _width(low: Tried, high: Tried) -> float:

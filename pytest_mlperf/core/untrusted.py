@@ -34,7 +34,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(_OPEN + _CLOSE))
 _TOML_QUOTED = re.compile(
     r'"""(?s:.*?)"{3,5}' + r"|'''(?s:.*?)'{3,5}" + r"""|"[^"\n]*"|'[^'\n]*'|#[^\n]*"""
 )
-_MANY_PARTS = re.compile(rf"\.(?:[\w \t-]*\.){{{MAX_KEY_PARTS - 1}}}")
+_DEEP_KEY = re.compile(rf"\.(?:[\w \t-]*\.){{{MAX_KEY_PARTS - 1}}}")
 
 
 def parse_json(content: bytes | str, *, max_values: int = MAX_VALUES) -> Any:
@@ -91,7 +91,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     Depth and the parts of each dotted key are bounded before parsing.
     """
     plain = _TOML_QUOTED.sub("", text.replace("\\\\", "").replace('\\"', ""))
-    if _MANY_PARTS.search(plain):
+    if _DEEP_KEY.search(plain):
         raise ValueError(f"a key of more than {MAX_KEY_PARTS} parts")
     brackets = plain.encode("utf-8", "replace").translate(_STEPS, _NO_BRACKETS)
     if max(accumulate(memoryview(brackets).cast("b"), initial=0)) > MAX_DEPTH:

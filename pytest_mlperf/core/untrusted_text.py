@@ -10,7 +10,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-BROKEN = ":\u200b:"
+BROKEN_COLONS = ":\u200b:"
 """Two colons that begin no workflow command of a CI: `broken` makes them."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -27,12 +27,14 @@ def visible(text: str, keep: str = "") -> str:
     """
     if text.isprintable():
         return text
-    return BROKEN.join("".join(_shown(c, keep) for c in part) for part in text.split(BROKEN))
+    return BROKEN_COLONS.join(
+        "".join(_shown(c, keep) for c in part) for part in text.split(BROKEN_COLONS)
+    )
 
 
 def broken(text: str) -> str:
     """Return visible text in which no workflow command of a CI can begin."""
-    return visible(text).replace("::", BROKEN)
+    return visible(text).replace("::", BROKEN_COLONS)
 
 
 def encodable(value: T) -> T:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.control import ControlComparison
-from pytest_mlperf.core.guarantees import APPEND, GROW, Promise
+from pytest_mlperf.core.guarantees import APPEND_OPTIONS, MISSING_OPTION, Promise
 from pytest_mlperf.core.measurement import Accuracy, Run, Subject
 from pytest_mlperf.core.numbers import (
     Count,
@@ -508,9 +508,9 @@ def _lacks(metric: MetricVerdict, until: str | None) -> str:
 def _cure(metric: MetricVerdict) -> str:
     """Return what to do; the baseline's build proves a drop, and no ok."""
     if metric.lacking != "few sessions":
-        steps = f"append a session of its build on another day ({APPEND})"
+        steps = f"append a session of its build on another day ({APPEND_OPTIONS})"
     elif metric.sessions_baseline < DAYS:
-        steps = f"run its build with {GROW} on other days, and it grows"
+        steps = f"run its build with {MISSING_OPTION} on other days, and it grows"
     else:
         steps = f"calibrate on other days ({CALIBRATE})"
     return f"{steps}, or {_BUILD}" if metric.leans == "drop" else steps

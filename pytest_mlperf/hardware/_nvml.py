@@ -32,19 +32,19 @@ UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 1, 2, 3, 4
 NOT_FOUND, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 6, 9, 12, 13
 GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH = 15, 16, 18
 
-GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED, DRIVER_NOT_LOADED, VERSION_MISMATCH})
-"""After these there is nothing left to ask."""
-
+FATAL_ERRORS = frozenset({GPU_IS_LOST, RESET_REQUIRED, DRIVER_NOT_LOADED, VERSION_MISMATCH})
 UNKNOWN_WAY = frozenset({INVALID_ARGUMENT, FUNCTION_NOT_FOUND, 25, 26})
 """This driver does not know what was asked: argument, function, struct version, deprecated."""
 
 REFUSALS = 3
 """So many "not supported" in a row from the start are meant."""
 
-LASTING = GONE | UNKNOWN_WAY | {NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, LIBRARY_NOT_FOUND}
+LASTING_ERRORS = (
+    FATAL_ERRORS | UNKNOWN_WAY | {NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, LIBRARY_NOT_FOUND}
+)
 """Asking again at once is of no use after these."""
 
-IMPOSSIBLE = "nothing that a board can show"
+IMPOSSIBLE_VALUE = "nothing that a board can show"
 
 RETRIES = 3
 """How often a passing failure is asked again."""
@@ -187,7 +187,7 @@ def _instances(nvml: Any, handle: Any, *, at_least_one: bool) -> int | None:
         without = error.value in UNKNOWN_WAY | {NOT_SUPPORTED}
         return 0 if without and not at_least_one else None
     count = 0
-    for index in range(min(most, MOST)):
+    for index in range(min(most, MAX_READ_EVENTS)):
         try:
             patiently(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
         except nvml.NVMLError as error:
@@ -211,7 +211,7 @@ def patiently(nvml: Any, ask: Callable[..., Any], *arguments: Any, quantity: str
                 raise nvml.NVMLError(nvml.NVML_ERROR_UNKNOWN)
             return answer
         except nvml.NVMLError as error:
-            if error.value in LASTING | {UNINITIALIZED} or not left:
+            if error.value in LASTING_ERRORS | {UNINITIALIZED} or not left:
                 raise
             left -= 1
 
@@ -269,7 +269,7 @@ class Probe:
             self._well = value is not None
             if value is None:
                 self.missed += 1
-                self.last = IMPOSSIBLE
+                self.last = IMPOSSIBLE_VALUE
             else:
                 self.way, self._refused = self.ways[0].name, 0
             return value
@@ -282,7 +282,7 @@ class Probe:
 
     def settle(self, *, at_end: bool = False) -> None:
         """Give up what has not answered yet; garbage may pass, and is given up at the end alone."""
-        if self.way is None and self.failure is None and (at_end or self.last != IMPOSSIBLE):
+        if self.way is None and self.failure is None and (at_end or self.last != IMPOSSIBLE_VALUE):
             self.failure = f"{self.ways[0].name} never answered, last with: {self.last}"
 
     def _ask(self, way: ReadMethod) -> Any:
@@ -297,11 +297,11 @@ class Probe:
                 return way.read(nvml, device.handle)
             except nvml.NVMLError as error:
                 code = error.value
-                if code in GONE:
+                if code in FATAL_ERRORS:
                     raise Lost(ADVICE.get(code, words(error)), code) from None
                 if code == UNINITIALIZED:
                     self._begin_again()
-                elif code in LASTING or not left:
+                elif code in LASTING_ERRORS or not left:
                     raise
                 left -= 1
 
@@ -341,7 +341,7 @@ TIMEOUT = 10
 XID_CRITICAL_ERROR = 0x8
 """nvmlEventTypeXidCriticalError."""
 
-MOST = 64
+MAX_READ_EVENTS = 64
 """Events taken in one reading: a GPU in its last throes may report without end."""
 
 
@@ -363,7 +363,7 @@ def _reader() -> Callable[[Any, Any], list[int]]:
             registered.clear()
             registered[id(handle)] = events
         xids: list[int] = []
-        while len(xids) < MOST:
+        while len(xids) < MAX_READ_EVENTS:
             try:
                 xids.append(nvml.nvmlEventSetWait_v2(registered[id(handle)], 0).eventData)
             except nvml.NVMLError as error:

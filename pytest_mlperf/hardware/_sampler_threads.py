@@ -17,7 +17,7 @@ from math import ceil
 from typing import IO, Any, NamedTuple
 
 from pytest_mlperf.hardware._nvml import Lost
-from pytest_mlperf.hardware.nvml_quantities import SLOW, STATE
+from pytest_mlperf.hardware.nvml_quantities import SLOW_QUANTITIES, STATE
 from pytest_mlperf.hardware.sampler_gpu import SampledGpu, timed
 
 CPU_SHARE = 0.02
@@ -26,7 +26,7 @@ CPU_SHARE = 0.02
 CPU_SHARE_MORE = 0.01
 """Each GPU more may take this: a machine with many GPUs has many cores."""
 
-AIM = 0.9
+PLANNED_SHARE = 0.9
 """Part of that share to plan for: what a read costs in the run is not what it cost at the start."""
 
 DRIVER_SHARE = 0.10
@@ -35,7 +35,7 @@ DRIVER_SHARE = 0.10
 DRIVERS_SHARE = 0.80
 """The same of all GPUs together: calls into a driver that answers one at a time must have room."""
 
-TICK_S = 150e-6
+TICK_COST_SECONDS = 150e-6
 """What a tick of one GPU costs beside NVML: waking up, reading clocks, writing; seconds of CPU,
 measured."""
 
@@ -45,7 +45,7 @@ TOPS_HZ = {"trace": 50.0, "counter": 20.0, "state": 5.0, "slow": 1.0}
 FLOORS_HZ = {"trace": 5.0, "counter": 5.0, "state": 1.0, "slow": 0.2}
 """Below these a reading says nothing about a window of seconds."""
 
-LOWER = 0.8
+LOWER_RATE_FACTOR = 0.8
 
 
 class ReadCost(NamedTuple):
@@ -83,9 +83,11 @@ def choose(
     """
     free = ReadCost(cpu_s=0.0, wall_s=0.0)
     paid = {group: costs.get(group, free) for group in TOPS_HZ}
-    paid["trace"] = ReadCost(cpu_s=paid["trace"].cpu_s + TICK_S, wall_s=paid["trace"].wall_s)
+    paid["trace"] = ReadCost(
+        cpu_s=paid["trace"].cpu_s + TICK_COST_SECONDS, wall_s=paid["trace"].wall_s
+    )
     rates = {**TOPS_HZ, "trace": trace_hz, "counter": min(TOPS_HZ["counter"], trace_hz)}
-    allowed, waiting = AIM * cpu_allowed(gpus) / gpus, _waiting(paid, gpus)
+    allowed, waiting = PLANNED_SHARE * cpu_allowed(gpus) / gpus, _waiting(paid, gpus)
 
     def shares() -> dict[str, tuple[float, float]]:
         return {g: (rates[g] * paid[g].cpu_s, rates[g] * paid[g].wall_s) for g in rates}
@@ -98,7 +100,7 @@ def choose(
         if (cpu <= allowed and driver <= waiting) or not lower:
             break
         worst = max(lower, key=lambda g: max(now[g][0] / allowed, now[g][1] / waiting))
-        rates[worst] = max(FLOORS_HZ[worst], rates[worst] * LOWER)
+        rates[worst] = max(FLOORS_HZ[worst], rates[worst] * LOWER_RATE_FACTOR)
     most = max(1, int(rates["trace"] / FLOORS_HZ["counter"]))
     every = min(ceil(rates["trace"] / rates["counter"]), most)
     return Rates(
@@ -126,17 +128,10 @@ def _waiting(paid: Mapping[str, ReadCost], gpus: int) -> float:
     return max(min(DRIVER_SHARE, DRIVERS_SHARE / gpus), 2 * least)
 
 
-BUNCH_S = 0.5
-"""Records are written at least so often."""
-
-LOOK_S = 0.1
-"""Time between two looks for the parent."""
-
-AGAIN_S = 1.0
-"""So often are rates chosen anew by what reading has cost since."""
-
-GRACE_S = 1.0
-"""A thread whose call into NVML hangs is not waited for longer than this at the end."""
+WRITE_PERIOD_SECONDS = 0.5
+PARENT_POLL_SECONDS = 0.1
+RATE_CHOICE_SECONDS = 1.0
+THREAD_GRACE_SECONDS = 1.0
 
 
 class Writer:
@@ -152,7 +147,7 @@ class Writer:
         with self._lock:
             self._lines.append(line)
             if (now := time.monotonic()) >= self._next:
-                self._next = now + BUNCH_S
+                self._next = now + WRITE_PERIOD_SECONDS
                 self._write()
 
     def flush(self) -> None:
@@ -195,7 +190,7 @@ class GpuThread(threading.Thread):
         self.ticks = self.planned = self.slow = 0
         self.costs: dict[str, ReadCost] = {}  # the least that each group cost
         self._write, self._ended, self._delay_s = write, stop, delay_s
-        self._jobs = [SlowGroup(names=names, period_s=0.0) for names in (STATE, SLOW)]
+        self._jobs = [SlowGroup(names=names, period_s=0.0) for names in (STATE, SLOW_QUANTITIES)]
         self.pace(rates)
 
     def pace(self, rates: Rates) -> None:
@@ -225,7 +220,7 @@ class GpuThread(threading.Thread):
     def finish(self) -> None:
         """Read everything once more."""
         self._guarded(lambda: self._trace(count=True))
-        self._guarded(lambda: self._state((*STATE, *SLOW)))
+        self._guarded(lambda: self._state((*STATE, *SLOW_QUANTITIES)))
 
     def _tick(self) -> None:
         self.ticks += 1
@@ -235,7 +230,9 @@ class GpuThread(threading.Thread):
         job = min(self._jobs, key=lambda job: job.due_s)
         if job.due_s <= (now := time.monotonic()):
             job.due_s = max(job.due_s + job.period_s, now + job.period_s / 2)
-            self._guarded(lambda: self._state(job.names), "slow" if job.names is SLOW else "state")
+            self._guarded(
+                lambda: self._state(job.names), "slow" if job.names is SLOW_QUANTITIES else "state"
+            )
 
     def _guarded(self, read: Callable[[], None], group: str = "") -> None:
         if self.lost:
@@ -296,15 +293,15 @@ class Sampler:
         """
         for thread in self._threads:
             thread.start()
-        due_s = time.monotonic() + AGAIN_S
+        due_s = time.monotonic() + RATE_CHOICE_SECONDS
         while any(thread.is_alive() for thread in self._threads):
-            if stop.wait(LOOK_S) or os.getppid() != parent:
+            if stop.wait(PARENT_POLL_SECONDS) or os.getppid() != parent:
                 break
             if time.monotonic() >= due_s:
-                due_s += AGAIN_S
+                due_s += RATE_CHOICE_SECONDS
                 self._choose_again()
         self._end.set()
-        deadline = time.monotonic() + GRACE_S
+        deadline = time.monotonic() + THREAD_GRACE_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         return all(thread.ordered for thread in self._threads)

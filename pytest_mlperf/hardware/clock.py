@@ -5,16 +5,16 @@ from __future__ import annotations
 import threading
 import time
 
-PERIOD_S = 0.1
+CLOCK_PERIOD_SECONDS = 0.1
 
 STEADY = getattr(time, "CLOCK_MONOTONIC_RAW", time.CLOCK_MONOTONIC)
 """A clock that nobody sets and nobody slews; the other monotonic one is slewed as the wall clock
 is."""
 
-LEAST_S = 1e-3
+MIN_MOVE_SECONDS = 1e-3
 """A smaller move of the wall clock is never told: it is told beside the length of a window."""
 
-NEAR_S, TRIES = 5e-5, 10
+MAX_READING_SECONDS, TRIES = 5e-5, 10
 """Two readings with the wall clock between them are so close, unless the process was held up."""
 
 
@@ -27,7 +27,7 @@ def ahead_s() -> float:
         gap = time.clock_gettime(STEADY) - before
         if gap < best:
             best, ahead = gap, wall - before - gap / 2
-        if best < NEAR_S:
+        if best < MAX_READING_SECONDS:
             break
     return ahead
 
@@ -58,5 +58,5 @@ class ClockWatch:
         return max((one - first for one in later), key=abs, default=0.0)
 
     def _run(self) -> None:
-        while not self._over.wait(PERIOD_S):
+        while not self._over.wait(CLOCK_PERIOD_SECONDS):
             self._ahead_s.append(ahead_s())

@@ -17,9 +17,7 @@ from urllib.parse import urlsplit
 
 from pytest_mlperf.hardware.clock import ClockWatch
 
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-"""Unit of the processor times in /proc."""
-
+CLOCK_TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 Key = tuple[int, int]
 """A process by its number and start, a thread by its process and its own number."""
 
@@ -70,8 +68,8 @@ def processes(root: Path) -> dict[Key, ProcessUsage]:
             name=name,
             parent=parent,
             groups=(group, session),
-            used_s=sum(ticks[:2]) * TICK_S,
-            reaped_s=sum(ticks[2:]) * TICK_S,
+            used_s=sum(ticks[:2]) * CLOCK_TICK_SECONDS,
+            reaped_s=sum(ticks[2:]) * CLOCK_TICK_SECONDS,
             faults=int(fields[9]) + int(fields[10]),
         )
     return usage
@@ -88,20 +86,19 @@ def family(everyone: Mapping[Key, ProcessUsage], leader: int) -> set[int]:
     return inside
 
 
-HERE = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104 - compared, nothing is bound
-"""Hosts of a server on this machine."""
+LOCAL_HOSTS = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104 - compared, nothing is bound
 
 
 def port_here(url: object) -> int | None:
     """Return the port of a server on this machine; None if the URL names none."""
     with contextlib.suppress(ValueError):
         server = urlsplit(str(url or ""))
-        if server.hostname in HERE:
+        if server.hostname in LOCAL_HOSTS:
             return server.port or {"https": 443}.get(server.scheme, 80)
     return None
 
 
-LISTENS = "0A"
+LISTENING_STATE = "0A"
 """State of a socket that waits for connections, in /proc/net/tcp."""
 
 PROXIES = {"docker-proxy", "rootlessport", "conmon", "pasta", "slirp4netns"}
@@ -117,7 +114,7 @@ def listeners(root: Path, port: int) -> set[int]:
     sockets = set()
     for line in (*_lines(root / "proc/net/tcp"), *_lines(root / "proc/net/tcp6")):
         fields = line.split()
-        if len(fields) > 9 and fields[3] == LISTENS and fields[1].endswith(f":{port:04X}"):
+        if len(fields) > 9 and fields[3] == LISTENING_STATE and fields[1].endswith(f":{port:04X}"):
             sockets.add(f"socket:[{fields[9]}]")
     pids = {pid for pid in _numbers(root / "proc") if sockets & _open_files(root, pid)}
     names = {each.name for (pid, _), each in processes(root).items() if pid in pids}
@@ -195,10 +192,10 @@ SCHEDULING_S = 30e-6
 """A thread that gets a core waits so long for it on an idle machine as well: the core must wake up.
 What is shorter is no competition."""
 
-NAMED, LEAST_NAMED = 3, 0.02
+MAX_LISTED_PROCESSES, MIN_LISTED_CORES = 3, 0.02
 """So many other processes are named at most, each of which used that many cores."""
 
-PERIOD_S = 0.1
+QUOTA_PERIOD_SECONDS = 0.1
 """A cgroup's period of its processor quota, where none is told."""
 
 
@@ -334,7 +331,7 @@ class Watch:
         for line in _lines(self._root / "proc/stat"):
             name, *values = line.split()
             if name.startswith("cpu") and name[3:].isdecimal() and len(values) >= 8:
-                rows[int(name[3:])] = [int(value) * TICK_S for value in values[:8]]
+                rows[int(name[3:])] = [int(value) * CLOCK_TICK_SECONDS for value in values[:8]]
         if not self._cores or not self._cores <= rows.keys():
             return None, None
         watched = [rows[core] for core in self._cores]
@@ -385,10 +382,10 @@ def _others(start: UsageTotals, end: UsageTotals, window_s: float) -> dict[str, 
         if key[0] not in end.group:
             spent_s = each.used_s - (before.used_s if before else 0.0)
             used[each.name] = used.get(each.name, 0.0) + spent_s
-    most = sorted(used.items(), key=lambda pair: -pair[1])[:NAMED]
+    most = sorted(used.items(), key=lambda pair: -pair[1])[:MAX_LISTED_PROCESSES]
     if not window_s > 0:
         return {}
-    return {name: s / window_s for name, s in most if s / window_s >= LEAST_NAMED}
+    return {name: s / window_s for name, s in most if s / window_s >= MIN_LISTED_CORES}
 
 
 def _less(end: float | None, start: float | None) -> float | None:
@@ -419,7 +416,7 @@ def _throttled(root: Path) -> Iterator[tuple[str, tuple[float, float]]]:
         rows = dict(pair for line in _lines(folder / "cpu.stat") if len(pair := line.split()) == 2)
         quota = " ".join(_lines(folder / "cpu.max")).split()[1:]
         quota = quota or list(_lines(folder / "cpu.cfs_period_us"))
-        period_s = int(quota[0]) * 1e-6 if quota and quota[0].isdecimal() else PERIOD_S
+        period_s = int(quota[0]) * 1e-6 if quota and quota[0].isdecimal() else QUOTA_PERIOD_SECONDS
         if "throttled_usec" in rows:
             held_s = int(rows["throttled_usec"]) * 1e-6
         elif "throttled_time" in rows:

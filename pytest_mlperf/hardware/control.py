@@ -36,9 +36,7 @@ from typing import Any
 from pytest_mlperf.core.control import COPY, LIBRARY, MATMUL, PEER
 from pytest_mlperf.hardware.contention import Watch, Window, session_of
 
-FEWEST = 5
-"""Repeats, however slow the machine is."""
-
+MIN_REPEATS = 5
 THREADS = ("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS")
 """Settings that change the product's speed and not the machine."""
 
@@ -65,7 +63,9 @@ class ControlSizes:
     measured_s: float
 
 
-CPU = ControlSizes(matrix=1024, copied_bytes=(96 * MIB,), batch=1, warm_s=0.02, measured_s=0.12)
+CPU_SIZES = ControlSizes(
+    matrix=1024, copied_bytes=(96 * MIB,), batch=1, warm_s=0.02, measured_s=0.12
+)
 """2.1 GFLOP and 192 MiB a call, 192 MiB of memory."""
 
 GPU = ControlSizes(
@@ -92,7 +92,7 @@ class UnavailableControl(Exception):
     """The benchmark cannot be made here; the message says why and what to do."""
 
 
-def on_cpu(sizes: ControlSizes = CPU) -> dict[str, float]:
+def on_cpu(sizes: ControlSizes = CPU_SIZES) -> dict[str, float]:
     """Measure with numpy: a float32 product, and a copy by one thread."""
     import numpy as np
 
@@ -243,7 +243,7 @@ def median_s(repeat: Callable[[], float], sizes: ControlSizes) -> float:
         repeat()
     times_s: list[float] = []
     end_s = perf_counter() + sizes.measured_s
-    while len(times_s) < FEWEST or perf_counter() < end_s:
+    while len(times_s) < MIN_REPEATS or perf_counter() < end_s:
         times_s.append(repeat())
     return statistics.median(times_s)
 

@@ -22,7 +22,7 @@ from pytest_mlperf.hardware.leases import lease_place
 from pytest_mlperf.hardware.power_limit import LimitNote
 from pytest_mlperf.processes import answer_of, last_line
 
-DEVICES, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
+DEVICES_VARIABLE, ORDER_VARIABLE = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 PCI_ORDER = "PCI_BUS_ID"
 
 
@@ -53,7 +53,7 @@ def visible(devices: Sequence[VisibleDevice], environ: Mapping[str, str]) -> lis
 
     A number raises AmbiguousOrder where CUDA puts the fastest first and products differ.
     """
-    listed = environ.get(DEVICES)
+    listed = environ.get(DEVICES_VARIABLE)
     if listed is None:
         return [device.uuid for device in devices]
     uuids: list[str] = []
@@ -88,19 +88,21 @@ def _require_an_order(
 ) -> None:
     """Refuse a number where it may mean one GPU to CUDA and another to NVML."""
     products = sorted({device.product or "an unknown GPU" for device in devices})
-    if environ.get(ORDER) == PCI_ORDER or len(products) == 1:
+    if environ.get(ORDER_VARIABLE) == PCI_ORDER or len(products) == 1:
         return
     raise AmbiguousOrder(
-        f"{DEVICES} names GPU {word} by its place in CUDA's order, fastest first, which is not "
-        f"known where products differ ({', '.join(products)}): set {ORDER}={PCI_ORDER}, or name "
+        f"{DEVICES_VARIABLE} names GPU {word} by its place in CUDA's order, fastest first, "
+        "which is not "
+        f"known where products differ ({', '.join(products)}): set "
+        f"{ORDER_VARIABLE}={PCI_ORDER}, or name "
         "GPUs by UUID as nvidia-smi -L prints them"
     )
 
 
-LIMIT_S = 60.0
+NVML_TIMEOUT_SECONDS = 60.0
 """NVML answers within a second or two; a driver that needs longer hangs."""
 
-KILLED_S = 5.0
+KILL_WAIT_SECONDS = 5.0
 """A process that hangs in a driver may outlive its end; nobody waits for it longer."""
 
 
@@ -391,7 +393,7 @@ def _environment(used: Sequence[Mapping[str, Property]]) -> dict[str, str]:
     names = [gpu.get("index") for gpu in used]
     if None in names:
         names = [gpu["uuid"] for gpu in used]
-    return {DEVICES: ",".join(map(str, names)), ORDER: PCI_ORDER} if used else {}
+    return {DEVICES_VARIABLE: ",".join(map(str, names)), ORDER_VARIABLE: PCI_ORDER} if used else {}
 
 
 def split(accelerator: str) -> tuple[int, str]:
@@ -448,11 +450,11 @@ def _limit_before(gpu: nvidia.GpuState, notes: Mapping[str, LimitNote]) -> dict[
     return {"power_limit_w": nvidia.rounded_w(note.enforced_mw / 1000)}
 
 
-def ask_nvml(limit_s: float = LIMIT_S) -> nvidia.NvmlReport:
+def ask_nvml(limit_s: float = NVML_TIMEOUT_SECONDS) -> nvidia.NvmlReport:
     """Return what the NVML child prints; a driver that hangs or crashes counts as no GPU."""
     command = [sys.executable, "-m", nvidia.__name__]
     try:
-        answer = answer_of(command, limit_s=limit_s, killed_s=KILLED_S)
+        answer = answer_of(command, limit_s=limit_s, killed_s=KILL_WAIT_SECONDS)
     except OSError as error:
         return _none(f"no process could be started to ask NVML: {error.strerror}")
     if answer is None:
@@ -477,7 +479,7 @@ def _hidden(seen: Sequence[str], gpus: Sequence[nvidia.GpuState]) -> str | None:
     if len(seen) == len(gpus):
         return None
     left = f"{len(seen)} of {len(gpus)}" if seen else f"none of {len(gpus)}"
-    return f"{DEVICES}={os.environ.get(DEVICES)!r} leaves {left} GPUs visible"
+    return f"{DEVICES_VARIABLE}={os.environ.get(DEVICES_VARIABLE)!r} leaves {left} GPUs visible"
 
 
 def _device(gpu: nvidia.GpuState) -> VisibleDevice:

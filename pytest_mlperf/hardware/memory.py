@@ -26,16 +26,14 @@ from pytest_mlperf.hardware._nvml import (
     binding,
     patiently,
 )
-from pytest_mlperf.hardware.nvml_quantities import WAYS
+from pytest_mlperf.hardware.nvml_quantities import QUANTITY_READERS
 from pytest_mlperf.processes import answer_of
 
-LOOK_S = 0.25
-"""Time between two looks at what is taken."""
-
+POLL_SECONDS = 0.25
 SPARE_BYTES = 256 << 20
 """Less than any process of CUDA takes on a datacenter GPU, more than what drivers take and give."""
 
-STARTING_S, KILLED_S = 30.0, 5.0
+NVML_START_SECONDS, KILL_TIMEOUT_SECONDS = 30.0, 5.0
 """Time for NVML to start, and for a process that hangs in a driver to be gone."""
 
 
@@ -66,7 +64,9 @@ def taken(before: Mapping[str, int | None], limit_s: float) -> dict[str, MemoryT
     gpus = [uuid if used is None else f"{uuid}={used}" for uuid, used in before.items()]
     command = [sys.executable, "-m", __name__, str(limit_s), *gpus]
     try:
-        answer = answer_of(command, limit_s=limit_s + STARTING_S, killed_s=KILLED_S)
+        answer = answer_of(
+            command, limit_s=limit_s + NVML_START_SECONDS, killed_s=KILL_TIMEOUT_SECONDS
+        )
         last: dict[str, MemoryTaken] = json.loads(answer[1]) if answer else {}
     except (OSError, ValueError):
         return {}
@@ -92,7 +92,7 @@ def wait(
             }
             if all(free.values()) or time.monotonic() > until_s:
                 break
-            sleep(LOOK_S)
+            sleep(POLL_SECONDS)
         return {
             uuid: {
                 "used": used,
@@ -118,14 +118,14 @@ def _device(library: NvmlLibrary, uuid: str) -> NvmlDevice:
 
 
 def _read(device: NvmlDevice, quantity: str) -> Any:
-    return Probe(device=device, name=quantity, ways=WAYS[quantity]).answer()
+    return Probe(device=device, name=quantity, ways=QUANTITY_READERS[quantity]).answer()
 
 
 def main() -> None:
     """Print what GPUs had taken last; nothing where they may not be asked."""
     limit_s, *gpus = sys.argv[1:]
     # The default action ends a process even inside a call that hangs.
-    signal.alarm(int(float(limit_s) + STARTING_S) + 1)
+    signal.alarm(int(float(limit_s) + NVML_START_SECONDS) + 1)
     named = (gpu.partition("=") for gpu in gpus)
     before = {uuid: int(used) if used else None for uuid, _, used in named}
     nvml = binding()

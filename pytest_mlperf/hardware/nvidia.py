@@ -234,17 +234,17 @@ def _choice(words: Sequence[str], number: Any) -> str | None:
 
 BRANDS = {"nvidia", "geforce", "tesla", "quadro"}
 
-PLAIN = re.compile(
+FORM_WORDS = re.compile(
     r"\d{4}|\d+(GB?|W|e)|AC|SXM\d?|PCIe|NVL|HBM\d?e?|CTS|NPS\d|SPX|x\d+|Power|Cap|W|Tensor|Core|GPU|Grace|"
     r"Hopper|Superchip|Blackwell|Server|Workstation|Edition",
     re.IGNORECASE,
 )
 """Words of product names that tell form, memory, power or count, and no other model."""
 
-LONGEST_S = 90
+MAX_SECONDS = 90
 """The process ends itself by then, whatever a driver does; who started it waits less."""
 
-MOST_INSTANCES = 7
+MAX_INSTANCES = 7
 
 
 class GpuState(TypedDict):
@@ -306,7 +306,7 @@ def accelerator_class(name: str) -> str:
 def model_words(name: str) -> tuple[list[str], list[str]]:
     """Return the words of a product name that are its model, and those that tell a variant of it.
 
-    A word that is neither such a variant's nor in `PLAIN` may be one's: it counts as one.
+    A word that is neither such a variant's nor in `FORM_WORDS` may be one's: it counts as one.
     """
     words = re.findall(r"\w+", name.partition(" MIG ")[0])
     words = [word for word in words if word.lower() not in BRANDS]
@@ -315,7 +315,7 @@ def model_words(name: str) -> tuple[list[str], list[str]]:
     end = (named or numbers or [len(words) - 1])[0] + 1
     model = words[named[0] : end] if named else words[:end]
     virtual = [word for word in words[:end] if word == "GRID" and word not in model]
-    return model, [*virtual, *(word for word in words[end:] if not PLAIN.fullmatch(word))]
+    return model, [*virtual, *(word for word in words[end:] if not FORM_WORDS.fullmatch(word))]
 
 
 def instance_class(name: str, mig: Property) -> str:
@@ -404,7 +404,7 @@ def _instances(device: NvmlDevice) -> tuple[list[Any], bool]:
     """Return the handles of the MIG instances, and whether they could be looked for."""
     nvml, handles = device.library.nvml, []
     get = nvml.nvmlDeviceGetMigDeviceHandleByIndex
-    for index in range(MOST_INSTANCES):
+    for index in range(MAX_INSTANCES):
         try:
             handles.append(patiently(nvml, get, device.handle, index))
         except nvml.NVMLError as error:
@@ -442,7 +442,7 @@ def _instance(device: NvmlDevice, handle: Any, whole: GpuState) -> GpuState:
 
 def main() -> None:
     """Print what NVML tells."""
-    signal.alarm(LONGEST_S)  # its default action ends a process even inside a call that hangs
+    signal.alarm(MAX_SECONDS)  # its default action ends a process even inside a call that hangs
     try:
         report = read(binding())
     except ImportError as error:

@@ -14,8 +14,8 @@ from typing import Any
 from pytest_mlperf.core.plausible import possible
 from pytest_mlperf.hardware._nvml import (
     AMPERE,
+    FATAL_ERRORS,
     FUNCTION_NOT_FOUND,
-    GONE,
     INVALID_ARGUMENT,
     NOT_SUPPORTED,
     NvmlDevice,
@@ -27,7 +27,7 @@ from pytest_mlperf.hardware._nvml import (
     xids,
 )
 
-KINDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+UNION_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Member of the union that holds a field's value, by its NVML_VALUE_TYPE."""
 
 POWER_AVERAGE, POWER_INSTANT, TOTAL_ENERGY, ENERGY, MEMORY_TEMPERATURE = 185, 186, 83, 191, 82
@@ -43,7 +43,7 @@ POLICIES = (
 )
 """Fields 74 to 79, and the policies 0 to 5 of the older function: ns under each."""
 
-SLOWDOWNS = ("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+SLOWDOWN_FIELDS = ("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 """Three fields in a row, ns under each; where they begin depends on the driver."""
 
 REASONS = {
@@ -65,7 +65,7 @@ REASONS = {
 def identity(device: NvmlDevice) -> dict[str, Property]:
     """Return what a GPU is and is set to; what it does not tell is None."""
     gpu: dict[str, Property] = {}
-    for name, way in IDENTITY.items():
+    for name, way in IDENTITY_READERS.items():
         value = Probe(device=device, name=name, ways=[way]).answer()
         gpu[name] = value.decode() if isinstance(value, bytes) else value
     return gpu
@@ -78,9 +78,9 @@ def probes(device: NvmlDevice, gpu: Mapping[str, Property], driver: str) -> dict
         ReadMethod(name="fields", read=_throttle_fields(driver)),
         ReadMethod(name="nvmlDeviceGetViolationStatus", read=_violations),
     ]
-    average = [*_scopes(gpu, "POWER_AVERAGE", POWER_AVERAGE), *WAYS["average_w"]]
+    average = [*_scopes(gpu, "POWER_AVERAGE", POWER_AVERAGE), *QUANTITY_READERS["average_w"]]
     methods = {"average_w": average, "throttle_ns": throttle, "xids": [xids()]}
-    ways = {"power_w": _power(gpu), **WAYS, **methods}
+    ways = {"power_w": _power(gpu), **QUANTITY_READERS, **methods}
     return {name: Probe(device=device, name=name, ways=list(w)) for name, w in ways.items()}
 
 
@@ -96,7 +96,7 @@ def highest(gpu: Mapping[str, Property]) -> Iterator[tuple[str, float]]:
 
 TRACE = ("power_w", "reasons")
 COUNTER = ("energy_j",)
-SLOW = (
+SLOW_QUANTITIES = (
     "processes",
     "ecc_uncorrected",
     "ecc_corrected",
@@ -148,7 +148,7 @@ def read_field(number: int, scope: int = 0) -> Callable[[Any, Any], Any]:
         (entry,) = nvml.nvmlDeviceGetFieldValues(handle, [(number, scope)])
         if entry.nvmlReturn:
             raise nvml.NVMLError(entry.nvmlReturn)
-        return getattr(entry.value, KINDS[entry.valueType])
+        return getattr(entry.value, UNION_MEMBERS[entry.valueType])
 
     return read
 
@@ -188,17 +188,17 @@ def _throttle_fields(driver: str) -> Callable[[Any, Any], Any]:
     version = tuple(int(part) for part in re.findall(r"\d+", driver)[:2])
     first = 251 if version and version < (580, 82) else 269
     numbers = dict(
-        zip((*POLICIES, *SLOWDOWNS), (*range(74, 80), *range(first, first + 3)), strict=True)
+        zip((*POLICIES, *SLOWDOWN_FIELDS), (*range(74, 80), *range(first, first + 3)), strict=True)
     )
 
     def read(nvml: Any, handle: Any) -> Any:
         entries = nvml.nvmlDeviceGetFieldValues(handle, list(numbers.values()))
         counted_ns = {}
         for name, entry in zip(numbers, entries, strict=True):
-            if entry.nvmlReturn in GONE:
+            if entry.nvmlReturn in FATAL_ERRORS:
                 raise nvml.NVMLError(entry.nvmlReturn)
             if not entry.nvmlReturn:
-                counted_ns[name] = getattr(entry.value, KINDS[entry.valueType])
+                counted_ns[name] = getattr(entry.value, UNION_MEMBERS[entry.valueType])
         if not counted_ns:
             raise nvml.NVMLError(entries[0].nvmlReturn)
         return counted_ns
@@ -214,7 +214,7 @@ def _violations(nvml: Any, handle: Any) -> Any:
             ask = _function(nvml, "nvmlDeviceGetViolationStatus")
             counted_ns[name] = ask(handle, policy).violationTime
         except nvml.NVMLError as error:
-            if error.value in GONE:
+            if error.value in FATAL_ERRORS:
                 raise
             last = error
     if not counted_ns and last is not None:
@@ -236,7 +236,7 @@ def _processes(nvml: Any, handle: Any) -> Any:
     return [[pid, memory[pid]] for pid in sorted(memory)]
 
 
-MOST_LINKS = 36
+MAX_LINKS = 36
 
 ALL_LINKS = 0xFFFFFFFF
 """The scope of a field that counts over all links together."""
@@ -246,12 +246,12 @@ def links_up(nvml: Any, handle: Any) -> dict[int, bool]:
     """Read of each NVLink whether it is up; NVMLError where the board has none."""
     links: dict[int, bool] = {}
     last = None
-    for link in range(MOST_LINKS):
+    for link in range(MAX_LINKS):
         try:
             links[link] = bool(nvml.nvmlDeviceGetNvLinkState(handle, link))
         except nvml.NVMLError as error:
             last = error
-            if error.value in GONE:
+            if error.value in FATAL_ERRORS:
                 raise
             if error.value == INVALID_ARGUMENT:  # there is no such link, nor any behind it
                 break
@@ -290,9 +290,11 @@ def _link_errors(numbers: Mapping[str, int]) -> ReadMethod:
             raise nvml.NVMLError(entries[0].nvmlReturn)
         counted: dict[str, dict[int, int]] = {}
         for (kind, link), entry in zip(asked, entries, strict=True):
-            if entry.nvmlReturn in GONE:
+            if entry.nvmlReturn in FATAL_ERRORS:
                 raise nvml.NVMLError(entry.nvmlReturn)
-            if not entry.nvmlReturn and (count := getattr(entry.value, KINDS[entry.valueType])):
+            if not entry.nvmlReturn and (
+                count := getattr(entry.value, UNION_MEMBERS[entry.valueType])
+            ):
                 counted.setdefault(kind, {})[link] = count
         return counted
 
@@ -308,7 +310,7 @@ def _link_errors_by_function(nvml: Any, handle: Any) -> dict[str, dict[int, int]
             try:
                 count = _function(nvml, "nvmlDeviceGetNvLinkErrorCounter")(handle, link, counter)
             except nvml.NVMLError as error:
-                if error.value in GONE:
+                if error.value in FATAL_ERRORS:
                     raise
                 last = error
                 continue
@@ -359,7 +361,7 @@ def _member(function: str, member: str) -> ReadMethod:
 
 OLDER_MEMORY = "nvmlDeviceGetMemoryInfo"
 
-IDENTITY = {
+IDENTITY_READERS = {
     "uuid": _call("nvmlDeviceGetUUID"),
     "index": _call("nvmlDeviceGetIndex"),
     "name": _call("nvmlDeviceGetName"),
@@ -392,7 +394,7 @@ IDENTITY = {
 }
 """How each property is read; of [current, pending] where a mode has both."""
 
-WAYS: dict[str, list[ReadMethod]] = {
+QUANTITY_READERS: dict[str, list[ReadMethod]] = {
     "reasons": [
         _call("nvmlDeviceGetCurrentClocksEventReasons"),
         _call("nvmlDeviceGetCurrentClocksThrottleReasons"),

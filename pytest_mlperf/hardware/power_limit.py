@@ -38,9 +38,9 @@ from pytest_mlperf.hardware._nvml import (
 from pytest_mlperf.hardware.leases import file_name
 from pytest_mlperf.stores.atomic import opened_folder
 
-SUFFIX = ".power-limit.json"
+NOTE_SUFFIX = ".power-limit.json"
 
-LONGEST_NOTE, MOST_MW = 4096, 10_000_000
+MAX_NOTE_BYTES, MAX_MILLIWATTS = 4096, 10_000_000
 """Bytes of a note, and milliwatts that one may hold: what is beyond was not written here."""
 
 OFF_MW = 1000
@@ -77,7 +77,7 @@ class Refused(Exception):
 def noted(folder: Path) -> dict[str, LimitNote]:
     """Return the notes in a folder by UUID: of GPUs whose limit a case has set, or had set."""
     with contextlib.suppress(OSError):
-        files = [path for path in folder.iterdir() if path.name.endswith(SUFFIX)]
+        files = [path for path in folder.iterdir() if path.name.endswith(NOTE_SUFFIX)]
         return {note.uuid: note for note in map(_read, files) if note}
     return {}
 
@@ -91,16 +91,16 @@ def _read(path: Path) -> LimitNote | None:
             about = os.fstat(descriptor)
             if not stat.S_ISREG(about.st_mode) or about.st_uid not in {0, os.geteuid()}:
                 return None
-            note = LimitNote(**json.loads(file.read(LONGEST_NOTE)))
+            note = LimitNote(**json.loads(file.read(MAX_NOTE_BYTES)))
         watts = (note.was_mw, note.enforced_mw, note.set_mw)
-        right = all(type(mw) is int and 0 < mw <= MOST_MW for mw in watts)
-        return note if right and path.name == file_name(note.uuid) + SUFFIX else None
+        right = all(type(mw) is int and 0 < mw <= MAX_MILLIWATTS for mw in watts)
+        return note if right and path.name == file_name(note.uuid) + NOTE_SUFFIX else None
     except (OSError, ValueError, TypeError, RecursionError):
         return None
 
 
 def _write(folder: Path, note: LimitNote) -> None:
-    path = folder / (file_name(note.uuid) + SUFFIX)
+    path = folder / (file_name(note.uuid) + NOTE_SUFFIX)
     draft = f".{path.name}.{os.getpid()}"
     try:
         with opened_folder(folder) as place:
@@ -123,7 +123,7 @@ def _write(folder: Path, note: LimitNote) -> None:
 
 def _forget(folder: Path, uuid: str) -> None:
     with contextlib.suppress(OSError), opened_folder(folder) as place:
-        os.unlink(file_name(uuid) + SUFFIX, dir_fd=place)
+        os.unlink(file_name(uuid) + NOTE_SUFFIX, dir_fd=place)
 
 
 CAP_SYS_ADMIN = 21
@@ -225,7 +225,7 @@ def restore_all(library: NvmlLibrary, uuids: Sequence[str], folder: Path) -> dic
 
 # --- the process -----------------------------------------------------------------------------
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def keep(library: NvmlLibrary, uuids: Sequence[str], watts: int, folder: Path) -> bool:
@@ -236,7 +236,7 @@ def keep(library: NvmlLibrary, uuids: Sequence[str], watts: int, folder: Path) -
         if not refused:
             sys.stdin.buffer.read()
     finally:
-        for number in ENDING:
+        for number in END_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         restored = restore_all(library, uuids, folder)
         _say(restored)
@@ -266,7 +266,7 @@ def _say(answer: object) -> None:
 def main() -> None:
     """Set and give back, or only give back; exit 1 where a GPU has not got its limit back."""
     command, folder, *rest = sys.argv[1:]
-    for number in ENDING:
+    for number in END_SIGNALS:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         with contextlib.closing(NvmlLibrary(binding())) as library:

@@ -17,10 +17,10 @@ from typing import Self
 from pytest_mlperf.core.energy.host import Counted
 from pytest_mlperf.core.energy.readings import Reading
 
-PERIOD_S = 0.2
+READING_PERIOD_SECONDS = 0.2
 """Between two readings, of some files that take 20 µs each: 0.05 % of a core."""
 
-FOLDER = Path("/sys/class/powercap")
+POWERCAP_FOLDER = Path("/sys/class/powercap")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,7 @@ class Domain:
         return int(self.file.read_text("ascii")) / 1e6
 
 
-def domains(folder: Path = FOLDER) -> list[Domain]:
+def domains(folder: Path = POWERCAP_FOLDER) -> list[Domain]:
     """Return the packages, and the memory of each where it counts it, by name.
 
     Not what counts some of it twice: cores and graphics lie inside of a package, packages inside of
@@ -100,7 +100,7 @@ class HostSampling:
             without it would be too small), or the wall clock was set meanwhile.
     """
 
-    def __init__(self, folder: Path = FOLDER) -> None:
+    def __init__(self, folder: Path = POWERCAP_FOLDER) -> None:
         self.counted: dict[str, Counted] = {}
         here = domains(folder)
         self._domains = [] if any(one.trouble for one in here) else here
@@ -136,4 +136,4 @@ class HostSampling:
                 self._readings[one.name].append(reading)
             if done:
                 return
-            done = self._stop.wait(PERIOD_S)
+            done = self._stop.wait(READING_PERIOD_SECONDS)

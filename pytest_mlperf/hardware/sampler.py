@@ -35,7 +35,7 @@ they are called "wall". A reader drops a last line that was cut.
         processes       [[pid, bytes], ...] at rest, pids as the host knows them
         memory_used     bytes, likewise
 {"t": [time, gpu, watts, reasons, counter_time, joules]}  the last two only where it was read
-{"s": {"time":, "gpu":, quantity: value, ...}}  slower: nvml_quantities.STATE, or SLOW
+{"s": {"time":, "gpu":, quantity: value, ...}}  slower: nvml_quantities.STATE, or SLOW_QUANTITIES
 {"rates": {"time":, trace_hz and so on}}  from then on, where the first were too low
 {"lost": {"time":, "gpu":, "code":, "why":}}  that GPU is gone and no longer asked
 {"end": {...}}  once, last
@@ -66,7 +66,7 @@ from typing import Any
 
 from pytest_mlperf.hardware._nvml import NvmlLibrary, UnavailableNvml, binding
 from pytest_mlperf.hardware._sampler_threads import Sampler, Writer, choose, dearest
-from pytest_mlperf.hardware.nvml_quantities import COUNTER, SLOW, STATE, TRACE
+from pytest_mlperf.hardware.nvml_quantities import COUNTER, SLOW_QUANTITIES, STATE, TRACE
 from pytest_mlperf.hardware.sampler_gpu import (
     DISAPPEARED,
     begin,
@@ -75,16 +75,11 @@ from pytest_mlperf.hardware.sampler_gpu import (
     watch_periods,
 )
 
-VERSION = 1
-GRACE_S = 2.0
-"""A call into NVML that hangs is not waited for longer than this once sampling is to end."""
-
-HUNG = 3
-"""Exit code of a process whose call into NVML did not return."""
-
-GROUPS = {"trace": TRACE, "counter": COUNTER, "state": STATE, "slow": SLOW}
-SUSPECT = frozenset({18})
-"""Codes at the start that cast doubt on performance too."""
+RECORDS_VERSION = 1
+NVML_GRACE_SECONDS = 2.0
+HUNG_EXIT_CODE = 3
+GROUPS = {"trace": TRACE, "counter": COUNTER, "state": STATE, "slow": SLOW_QUANTITIES}
+SUSPECT_XIDS = frozenset({18})
 
 
 def clocks() -> dict[str, float]:
@@ -115,11 +110,11 @@ def sample(
     options: argparse.Namespace, stop: threading.Event, parent: int, write: Writer
 ) -> Iterator[str]:
     """Yield the first record, sample, yield the last."""
-    first: dict[str, Any] = {"version": VERSION}
+    first: dict[str, Any] = {"version": RECORDS_VERSION}
     try:
         library = NvmlLibrary(binding())
     except (ImportError, UnavailableNvml) as error:
-        suspect = getattr(error, "code", None) in SUSPECT
+        suspect = getattr(error, "code", None) in SUSPECT_XIDS
         lost = getattr(error, "code", None) in DISAPPEARED
         failure = {"unavailable": str(error), "suspect": suspect, "lost": lost}
         yield json.dumps({"ready": {**first, **failure}})
@@ -154,7 +149,7 @@ def _sample(
     spent = {"elapsed_s": time.monotonic() - began, "cpu_s": time.process_time() - cpu}
     write.flush()
     if not ended:
-        raise SystemExit(HUNG)  # a reader sees that the last record is missing
+        raise SystemExit(HUNG_EXIT_CODE)  # a reader sees that the last record is missing
     sampler.finish()
     for probe in (probe for gpu in gpus for probe in gpu.probes.values()):
         probe.settle(at_end=True)
@@ -196,8 +191,8 @@ def end_with_stdin() -> threading.Event:
         while os.read(0, 4096):
             pass
         stop.set()
-        time.sleep(GRACE_S)
-        os._exit(HUNG)  # a call into a broken driver may never return
+        time.sleep(NVML_GRACE_SECONDS)
+        os._exit(HUNG_EXIT_CODE)  # a call into a broken driver may never return
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes stdin
     threading.Thread(target=watch, daemon=True).start()

@@ -32,10 +32,10 @@ DISAPPEARED = frozenset({GPU_IS_LOST, RESET_REQUIRED, DRIVER_NOT_LOADED, NOT_FOU
 TIMINGS = 20
 """Every probe is read so often at the start, which also settles which of its ways answers."""
 
-TIMING_S = 0.05
+MAX_PROBE_SECONDS = 0.05
 """Once a way has answered, a slow probe is not read for longer than this, or not a second time."""
 
-LOOK_S = 0.004
+COUNTER_POLL_SECONDS = 0.004
 """Time between two looks at a counter, when its period is to be found."""
 
 
@@ -56,7 +56,7 @@ class SampledGpu:
         walls = []
         if (first := probe.read()) is not None:  # untimed: it also finds the function
             self.first[name] = first
-        reads, cpu, end = 0, time.thread_time(), time.monotonic() + TIMING_S
+        reads, cpu, end = 0, time.thread_time(), time.monotonic() + MAX_PROBE_SECONDS
         while reads < TIMINGS:
             reads += 1
             begin = time.perf_counter()
@@ -119,7 +119,7 @@ def watch_periods(
 ) -> dict[int, Lost]:
     """Find how often each GPU's energy counter changes; return which were lost, by index."""
     live = [gpu for gpu in gpus if gpu.probes["energy_j"].failure is None]
-    pause = max(LOOK_S, 4 * sum(gpu.cost(["energy_j"])[1] for gpu in live))
+    pause = max(COUNTER_POLL_SECONDS, 4 * sum(gpu.cost(["energy_j"])[1] for gpu in live))
     changes: dict[int, list[tuple[float, float]]] = {gpu.index: [] for gpu in live}
     lost: dict[int, Lost] = {}
     end = time.monotonic() + seconds
@@ -182,13 +182,13 @@ def begin(
 BUSY_PERCENT = 10
 """Utilisation that someone's work must be behind."""
 
-LONGEST_MEAN_S = 1.0
+MAX_MEAN_SECONDS = 1.0
 """No board is known to average its utilisation over more."""
 
-FADES_S = 2.25 * LONGEST_MEAN_S
+FADE_SECONDS = 2.25 * MAX_MEAN_SECONDS
 """What is still high after so long is someone's work: a mean may be shown until the next one."""
 
-AGAIN_S = 0.05
+REST_POLL_SECONDS = 0.05
 
 AT_REST = ("utilization_percent", "processes", "memory_used")
 
@@ -202,7 +202,7 @@ def read_at_rest(gpus: Sequence[SampledGpu], stop: threading.Event) -> dict[int,
     returned.
     """
     lost: dict[int, Lost] = {}
-    end = time.monotonic() + FADES_S
+    end = time.monotonic() + FADE_SECONDS
     busy = list(gpus)
     while busy:
         for gpu in list(busy):
@@ -216,6 +216,6 @@ def read_at_rest(gpus: Sequence[SampledGpu], stop: threading.Event) -> dict[int,
                 lost[gpu.index] = error
                 busy.remove(gpu)
         busy = [gpu for gpu in busy if gpu.first.get("utilization_percent", 0) >= BUSY_PERCENT]
-        if time.monotonic() >= end or stop.wait(AGAIN_S):
+        if time.monotonic() >= end or stop.wait(REST_POLL_SECONDS):
             break
     return lost

@@ -20,24 +20,20 @@ ALPHA = 5e-6
 split: at this p an unchanged case of independent sessions alarms in at most 1 of 100 histories of
 100 further sessions, which is measured, not derived."""
 
-FEWEST = 4
-"""Sessions on each side of a split."""
-
-SHORTEST = 20
+MIN_SIDE_SESSIONS = 4
+MIN_WINDOW_SESSIONS = 20
 """Sessions of the shortest window, counted from the end, that is looked at for itself: what went
 down and came up again long ago does not hide what is down now."""
 
-SMALLEST = 0.005
-"""A change of less is not told, however certain."""
-
+MIN_CHANGE_SHARE = 0.005
 MEMORY = 200
 """Sessions, the newest ones, that are looked at."""
 
-RARE, EDGE = 3.7, 0.16
+RARE_DEVIATIONS, EDGE_SHARE = 3.7, 0.16
 """Standard deviations of a rank sum, and the square of its share of the largest one with a half,
 from which its chance is computed."""
 
-NEAR = 1.0
+NEAR_PEAK_DEVIATIONS = 1.0
 """Standard deviations by which a rank sum may be less far than the farthest of a window, for its
 chance to be computed: none that is nearer to the middle was ever the rarest."""
 
@@ -80,7 +76,7 @@ def level_changes(values: Sequence[float], alpha: float = ALPHA) -> list[LevelCh
     for (low, at), (_, high) in pairwise(pairwise(ends)):
         before, after = logs[low:at], logs[at:high]
         change = _shift(before, after)
-        if abs(change[1]) >= SMALLEST:
+        if abs(change[1]) >= MIN_CHANGE_SHARE:
             ends_of = [math.expm1(x) for x in change]
             p = _adjusted(_p_of(before, after), before, after)
             changes.append(
@@ -93,12 +89,12 @@ def level_changes(values: Sequence[float], alpha: float = ALPHA) -> list[LevelCh
 
 def _splits(logs: Sequence[float], low: int, high: int, alpha: float) -> list[int]:
     length = high - low
-    while length >= 2 * FEWEST:
+    while length >= 2 * MIN_SIDE_SESSIONS:
         at = _split(logs[high - length : high], alpha)
         if at is not None:
             at += high - length
             return [*_splits(logs, low, at, alpha), at, *_splits(logs, at, high, alpha)]
-        if length // 2 < SHORTEST:
+        if length // 2 < MIN_WINDOW_SESSIONS:
             return []
         length //= 2
     return []
@@ -107,18 +103,18 @@ def _splits(logs: Sequence[float], low: int, high: int, alpha: float) -> list[in
 def _split(xs: Sequence[float], alpha: float) -> int | None:
     """Return the split of a window with the smallest p, where that is proven."""
     count = len(xs)
-    sums = islice(accumulate(_ranks(xs)), FEWEST - 1, count - FEWEST)
+    sums = islice(accumulate(_ranks(xs)), MIN_SIDE_SESSIONS - 1, count - MIN_SIDE_SESSIONS)
     far = [
         (((total - middle) / sd) ** 2, at, total)
         for at, (total, (middle, least, sd)) in enumerate(
-            zip(sums, _rare(count), strict=True), FEWEST
+            zip(sums, _rare(count), strict=True), MIN_SIDE_SESSIONS
         )
         if (total - middle) ** 2 >= least
     ]
     farthest = math.sqrt(max(far, default=(0.0,))[0])
     best, smallest = None, alpha
     for squared, at, total in far:
-        if math.sqrt(squared) < farthest - NEAR:
+        if math.sqrt(squared) < farthest - NEAR_PEAK_DEVIATIONS:
             continue
         p = _p(total - at * (at + 1) / 2, at, count - at)
         if p < smallest:
@@ -134,11 +130,11 @@ def _rare(count: int) -> tuple[tuple[float, float, float], ...]:
 
     Only there a chance is computed: no sum that is rare enough is nearer.
     """
-    pairs = [at * (count - at) for at in range(FEWEST, count - FEWEST + 1)]
-    most = RARE**2 * (count + 1) / 12
+    pairs = [at * (count - at) for at in range(MIN_SIDE_SESSIONS, count - MIN_SIDE_SESSIONS + 1)]
+    most = RARE_DEVIATIONS**2 * (count + 1) / 12
     return tuple(
-        (at * (count + 1) / 2, both * min(EDGE * both, most), _sd(at, count - at))
-        for at, both in enumerate(pairs, FEWEST)
+        (at * (count + 1) / 2, both * min(EDGE_SHARE * both, most), _sd(at, count - at))
+        for at, both in enumerate(pairs, MIN_SIDE_SESSIONS)
     )
 
 

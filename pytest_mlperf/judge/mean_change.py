@@ -44,7 +44,7 @@ def clustered(values: Sequence[float], groups: Sequence[int]) -> Clustered:
     return Clustered(se=math.sqrt(squares) / n, df=max(1.0, equal - 1), groups=len(sizes))
 
 
-FEW_FLIPS = 25
+MIN_NORMAL_FLIPS = 25
 """Below this many changed samples the normal interval of binary scores is too narrow."""
 
 
@@ -101,9 +101,7 @@ def newcombe(counts: tuple[int, int, int, int], alpha: float, beta: float) -> tu
 ROUNDING = 1e-12
 """Changes that are closer to their mean, relative to it, differ by how they were rounded alone."""
 
-STEPS = 60
-"""Steps of the search for a bound at most; about ten are needed."""
-
+MAX_SEARCH_STEPS = 60
 CLOSE = 1e-9
 """How near its normal deviate must come to that of the error."""
 
@@ -153,7 +151,7 @@ def low_of_rare(changes: Mapping[float, int], unseen: float, error: float) -> fl
     # Regula falsi with the Illinois step: the deviate falls steadily from 0 as the tilt grows.
     near, far = (0.0, -quantile), (1.0, -math.inf)
     lowest = mean + least
-    for _ in range(STEPS):
+    for _ in range(MAX_SEARCH_STEPS):
         if math.isinf(far[1]):
             at = (near[0] + far[0]) / 2
         else:
@@ -208,10 +206,10 @@ def _tilted(centred: list[tuple[float, int]], tilt: float) -> tuple[float, float
     return mean, root + math.log(point * math.sqrt(curvature) / root) / root
 
 
-LEAST_SEEN = 0.5
+MIN_VARIANCE_SHARE = 0.5
 """Share of the variance that contributions must show: from less, the rest is not estimated."""
 
-FEWEST_GROUPS = 4
+MIN_GROUPS = 4
 """Fewer say nothing of what groups differ by: their samples are taken as independent."""
 
 
@@ -267,7 +265,7 @@ def bounds_of(
         bounds = _by_t(math.fsum(differences) / n, se, df, errors, changed=changed)
     elif len({*before, *now}) <= 2:
         bounds = _by_flips(before, now, bounds, errors)
-    if groups is None or len(set(groups)) < FEWEST_GROUPS or not any(differences):
+    if groups is None or len(set(groups)) < MIN_GROUPS or not any(differences):
         return bounds
     grouped = _by_groups(differences, groups, errors)
     low, high = min(bounds.low, grouped.low), max(bounds.high, grouped.high)
@@ -288,11 +286,11 @@ def error_of(differences: Sequence[float], leverage: Leverage) -> tuple[float, f
 
     These are the fewer ones of what the samples weigh and of what changed: where few samples
     changed, their squares say little of the variance. The error is infinite where the changes show
-    less than `LEAST_SEEN` of it. What may stay hidden counts as one change for the worse or better
-    in every second comparison.
+    less than `MIN_VARIANCE_SHARE` of it. What may stay hidden counts as one change for the worse or
+    better in every second comparison.
     """
     n = len(differences)
-    if n < 2 or leverage.seen < LEAST_SEEN:
+    if n < 2 or leverage.seen < MIN_VARIANCE_SHARE:
         return math.inf, 1.0
     mean = math.fsum(differences) / n
     squares = [(each - mean) ** 2 for each in differences]
@@ -350,7 +348,7 @@ def _by_flips(
     if not down + up:
         return spread
     p = mcnemar_mid_p(down, up)
-    if down + up >= FEW_FLIPS:
+    if down + up >= MIN_NORMAL_FLIPS:
         return replace(spread, p=p)
     least, most = min(*before, *now), max(*before, *now)
     both = sum(a == b == most for a, b in zip(before, now, strict=True))

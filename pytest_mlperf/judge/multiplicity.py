@@ -1,9 +1,10 @@
 """Many pairs in one session: how long each is measured, and which drops stand among so many.
 
 A pair is a case and one of its gated metrics of performance or efficiency; accuracy keeps its own
-error rate. Up to `FEW` pairs are each judged alone by rule R. With more, one of the unchanged ones
-would be failed in most sessions. So runs are added until a pair is clear even among so many, and at
-the end of the session the share of false alarms among all failed pairs is held below `FALSE_SHARE`.
+error rate. Up to `MAX_LONE_PAIRS` pairs are each judged alone by rule R. With more, one of the
+unchanged ones would be failed in most sessions. So runs are added until a pair is clear even among
+so many, and at the end of the session the share of false alarms among all failed pairs is held
+below `FALSE_SHARE`.
 
 Rule R knows one pair. Beside hundreds of others two things show that no pair alone can tell: by how
 much sessions of this machine differ, in all pairs together and in each by itself, and how far the
@@ -29,13 +30,11 @@ from pytest_mlperf.judge.formulas import t_isf, t_sf
 from pytest_mlperf.judge.inputs import DAYS
 from pytest_mlperf.judge.rule_r import RuleR
 
-FEW = 20
-"""Up to so many pairs are judged alone."""
-
+MAX_LONE_PAIRS = 20
 FALSE_SHARE = 0.05
 """Largest share of false alarms that is expected among the pairs that fail together."""
 
-EARLY = 0.1
+EARLY_END_SHARE = 0.1
 """Of the p value that makes a drop one among all others, the share at which its runs end: what all
 pairs show at the end may widen what is expected."""
 
@@ -72,7 +71,9 @@ def rule_among(rule: RuleR, pairs: int) -> RuleR:
     if pairs < 1:
         raise ValueError(f"{pairs} pairs; a session that is judged has at least one")
     return (
-        rule if pairs <= FEW else replace(rule, alpha=min(rule.alpha, EARLY * FALSE_SHARE / pairs))
+        rule
+        if pairs <= MAX_LONE_PAIRS
+        else replace(rule, alpha=min(rule.alpha, EARLY_END_SHARE * FALSE_SHARE / pairs))
     )
 
 
@@ -89,7 +90,7 @@ def level_again(rule: RuleR, pairs: int) -> float:
 def among(p_values: Mapping[Pair, float], rule: RuleR) -> dict[Pair, Among]:
     """Return what all gated pairs of a session say together; one that was not judged has p = 1."""
     alone = {pair for pair, p in p_values.items() if p < rule.alpha}
-    if len(p_values) <= FEW:
+    if len(p_values) <= MAX_LONE_PAIRS:
         _check(p_values)
         return {pair: Among.FAIL if pair in alone else Among.CLEAR for pair in p_values}
     failed = benjamini_hochberg(p_values, FALSE_SHARE)
@@ -125,21 +126,21 @@ def _check(p_values: Mapping[Pair, float]) -> None:
 Compared = tuple[float, float, float]
 """A logarithmic change (below 0 is worse), its standard error, the degrees of freedom of that."""
 
-COMMON = 0.01
+COMMON_SHIFT_RISK = 0.01
 """How often a machine's own shift of all pairs is taken for the code's."""
 
-QUANTILES = (0.84, 0.99)
+COMPARED_QUANTILES = (0.84, 0.99)
 """Where what was seen is compared with what rule R expects."""
 
-HEAVY = 1.08
+HEAVY_TAIL_RATIO = 1.08
 """Tails are heavier than Student's t where the 99th percentile of what nothing made lies this much
 farther from the median than there."""
 
-BEYOND = 1.5
+OUTLIER_RATIO = 1.5
 """How much farther than all that nothing made a drop lies where tails are heavy, unless others are
 beside it: those of Student's t with 3 degrees of freedom go beyond it in one of twelve sessions."""
 
-TOGETHER = 3
+MAX_JOINT_DROPS = 3
 """Metrics of a case jump together: so many drops are no more than one."""
 
 
@@ -196,14 +197,14 @@ class Null:
         if not self.seen:
             return 0.0
         farther = len(self.seen) - bisect_left(self.seen, away)
-        least = TOGETHER if self.seen[-1] > away / self.beyond else 0
+        least = MAX_JOINT_DROPS if self.seen[-1] > away / self.beyond else 0
         return max(farther, least) / (2 * len(self.seen))
 
 
 def estimate(
     firsts: Sequence[Compared], sessions: Mapping[str, Sequence[Compared]], rule: RuleR
 ) -> Null:
-    """Return how unchanged pairs of one machine look; up to `FEW` pairs show nothing.
+    """Return how unchanged pairs of one machine look; up to `MAX_LONE_PAIRS` pairs show nothing.
 
     Args:
         sessions: By session of their baselines, what it is beside the others of the same pair.
@@ -211,11 +212,11 @@ def estimate(
     Source: B. Efron, "Large-scale simultaneous hypothesis testing: the choice of a null
         hypothesis", JASA 99 (2004).
     """
-    if len(firsts) <= FEW:
+    if len(firsts) <= MAX_LONE_PAIRS:
         return Null()
     shift = median(change for change, _, _ in firsts)
     unit = median(se for _, se, _ in firsts)
-    common = {name: looks for name, looks in sessions.items() if len(looks) > FEW}
+    common = {name: looks for name, looks in sessions.items() if len(looks) > MAX_LONE_PAIRS}
     spread, allowed = _spread([median(c for c, _, _ in s) for s in common.values()], unit, rule)
     # A shift that the machine does not explain is a drop: what lies above 0 is the better half.
     middle = shift if shift > -allowed else max(shift, 0.0)
@@ -231,14 +232,14 @@ def estimate(
     excess = (between**2 - 1) * (median(se for _, se, _ in apart) / unit) ** 2
     seen = sorted(abs(change) / se / between for change, se, _ in apart)
     df = median(df for _, _, df in apart)
-    heavy = HEAVY * (t_isf(0.005, df) / t_isf(0.25, df)) * _quantile(seen, 0.5)
+    heavy = HEAVY_TAIL_RATIO * (t_isf(0.005, df) / t_isf(0.25, df)) * _quantile(seen, 0.5)
     return replace(
         null,
         sessions=len(common),
         excess=excess,
         scale=max(1.0, first / math.sqrt(1 + excess)),
         seen=seen,
-        beyond=BEYOND if _quantile(seen, 0.99) > heavy else 1.0,
+        beyond=OUTLIER_RATIO if _quantile(seen, 0.99) > heavy else 1.0,
     )
 
 
@@ -252,7 +253,7 @@ def _spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple[float, 
     # A session beside the mean of the others varies by count / (count - 1) of its own variance.
     squares = math.fsum(x**2 for x in medians) * ((count - 1) / count) ** 2 if count else 0.0
     spread = math.sqrt((rule.session_share * unit**2 + squares) / df)
-    return spread, t_isf(COMMON, df) * spread * math.sqrt(1 + 1 / df)
+    return spread, t_isf(COMMON_SHIFT_RISK, df) * spread * math.sqrt(1 + 1 / df)
 
 
 def _scale(compared: Iterable[Compared], *, two_sided: bool) -> float:
@@ -260,7 +261,7 @@ def _scale(compared: Iterable[Compared], *, two_sided: bool) -> float:
     changes = list(compared)
     df = median(df for _, _, df in changes)
     away = sorted((abs(c) if two_sided else c) / se for c, se, _ in changes)
-    shares = [(q, 2 * q - 1 if two_sided else q) for q in QUANTILES]
+    shares = [(q, 2 * q - 1 if two_sided else q) for q in COMPARED_QUANTILES]
     return max(1.0, *(_quantile(away, share) / t_isf(1 - q, df) for q, share in shares))
 
 

@@ -19,7 +19,7 @@ PRIOR_DF = 0.25
 """Degrees of freedom that the expected noise weighs. Rule R gives it 4, beside a baseline of eight
 runs; here any more would break the promise on a machine five times as noisy as expected."""
 
-WORST = 5.0
+MAX_NOISE_RATIO = 5.0
 """A machine is at most so many times as noisy as expected: what lies beyond even that is decided at
 the first look, where two pairs alone say little about noise."""
 
@@ -145,7 +145,7 @@ def _look(logs: Sequence[float], runs: Sequence[Value], rule: RuleR) -> _RatioLo
     squares = math.fsum((x - mean) ** 2 for x in logs)
     within = fmean(run.within_se**2 for run in runs)
     sd, df = _spread(squares, k, within, PRIOR_DF, 1.0, rule)
-    worst_sd, worst_df = _spread(squares, k, within, rule.prior_df, WORST, rule)
+    worst_sd, worst_df = _spread(squares, k, within, rule.prior_df, MAX_NOISE_RATIO, rule)
 
     def reach(error: float) -> float:
         """Return how far a one-sided bound lies from the mean."""

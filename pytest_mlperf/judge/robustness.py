@@ -5,7 +5,7 @@ more, unchanged code fails and drops pass: a baseline of one session cannot show
 hardly. So what rule R decides is said as final only where it also holds
 
 - with the session's variance as the baseline's own sessions show it, where there are enough; and
-- where there are not, even if sessions differ by `WIDEST` times what runs differ by.
+- where there are not, even if sessions differ by `MAX_SPREAD_RATIO` times what runs differ by.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KNOWN_DF = 8.0
 close together do not exclude that one in five is 3 % slower: in two of five such baselines none
 is, and the next session then looks like a drop."""
 
-WIDEST = 4.0
+MAX_SPREAD_RATIO = 4.0
 """Standard deviation of sessions over that of runs beyond which nobody is protected: what was
 measured on a shared virtual machine is 3, on rented GPUs nothing is published."""
 
@@ -33,7 +33,7 @@ KEEPS_DAYS, KEEPS_SPANS, TREND = 7.0, 2.0, 0.05
 """Longest time that a baseline is final, in days and in spans of its days, and the p from which
 its days show a trend; see `final_until`."""
 
-LIKELY = 0.065
+MIN_DAY_CHANCE = 0.065
 """Chance of so low a day, by how the days of the baseline differ, below which a provisional drop is
 red on the second day in a row. Unchanged sessions that differ by four times what runs do are red in
 2 % then, and in 3 % without it. At typical noise it costs 0.2 % of the drops of the limit; 0.05
@@ -50,7 +50,7 @@ CANDIDATE_DF = 1.0
 """Degrees of freedom that the baseline's scatter weighs in that of the new runs, which may be
 noisier: with the scatter of two runs alone hardly a word would ever be final."""
 
-ADDED = (0.0, *(0.02 * 1.05**step for step in range(123)))
+ADDED_VARIANCES = (0.0, *(0.02 * 1.05**step for step in range(123)))
 """Additional variance between sessions that `proves` tries, in multiples of the whole variance.
 With two degrees of freedom the best multiple is three or less."""
 
@@ -125,7 +125,7 @@ def standing(sample: Sample, *, bound: float, alpha: float, beta: float) -> Stan
         old: Why | None = "old" if sample.old and df >= DAYS - 1 else None
         lacks = old or ("few sessions" if df < needed_df else None)
         holds_to = parts.holds(distance, error)
-        bears = lacks is None or holds_to >= WIDEST * math.sqrt(parts.run)
+        bears = lacks is None or holds_to >= MAX_SPREAD_RATIO * math.sqrt(parts.run)
         # One session shows nothing of what sessions differ by.
         seen = df < 1 or parts.proves(distance, error)
         young = old is None or holds_to >= BEARS_AGE * math.sqrt(parts.run)
@@ -187,7 +187,7 @@ class _Variances:
         (between, between_df), *others = self.parts
         if distance <= 0:
             return False
-        for more in (self.variance * times for times in ADDED):
+        for more in (self.variance * times for times in ADDED_VARIANCES):
             variance, parts = self.variance + more, ((between + more, between_df), *others)
             df = variance**2 / math.fsum(part**2 / its_df for part, its_df in parts)
             df = min(max(df, 1.0), self.run_df + between_df)
@@ -198,7 +198,7 @@ class _Variances:
     def is_likely(self, distance: float) -> bool:
         """Check whether one day so far off is rare, by how the days of the baseline differ."""
         between, df = self.parts[0]
-        return t_sf(distance / math.sqrt(between), df) < LIKELY
+        return t_sf(distance / math.sqrt(between), df) < MIN_DAY_CHANCE
 
     def holds(self, distance: float, p: float) -> float:
         """Return the standard deviation of sessions at which it has just this probability."""

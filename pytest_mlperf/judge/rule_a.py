@@ -14,7 +14,7 @@ from pytest_mlperf.judge.inputs import Leverage
 from pytest_mlperf.judge.mean_change import Errors, bounds_of, with_rare
 from pytest_mlperf.judge.robustness import Decision
 
-LOOKS = (1024, 3072, 8192, 16384)
+LOOK_SAMPLES = (1024, 3072, 8192, 16384)
 """Samples after which a sequential pass may stop; the last look is the whole data set."""
 
 
@@ -97,7 +97,7 @@ class Paired:
 
 def looks(samples: int, *, sequential: bool) -> tuple[int, ...]:
     """Return after how many samples the rule looks at the scores; the last look is all of them."""
-    return (*(look for look in LOOKS if sequential and look < samples), samples)
+    return (*(look for look in LOOK_SAMPLES if sequential and look < samples), samples)
 
 
 def errors_at(position: int, at: Sequence[int], rule: RuleA = DEFAULT) -> Errors:

@@ -12,7 +12,7 @@ from typing import Literal
 from pytest_mlperf.judge.formulas import bound_of, raw, scatter, squares, t_isf, t_sf
 from pytest_mlperf.judge.inputs import Direction, SessionNoise
 from pytest_mlperf.judge.robustness import (
-    WIDEST,
+    MAX_SPREAD_RATIO,
     Decision,
     Sample,
     Standing,
@@ -22,10 +22,7 @@ from pytest_mlperf.judge.robustness import (
     standing,
 )
 
-RARE = 0.01
-"""So seldom an unchanged run strays."""
-
-
+STRAY_RISK = 0.01
 GATING_RUNS = 5
 """A verdict from fewer baseline runs is advice, never a gate."""
 
@@ -291,17 +288,17 @@ def minimum_detectable_change(baseline: Sequence[Value], *, rule: RuleR) -> floa
 def drop_final_at_once(baseline: Sequence[Value], *, rule: RuleR) -> float:
     """Return the logarithmic drop that is final against one session with probability 1 - beta.
 
-        D = t(α/2, ν + 1)·√(v·(ν + z²)/(ν + 1)·(1/n + 1/2 + 2·`WIDEST`²))
+        D = t(α/2, ν + 1)·√(v·(ν + z²)/(ν + 1)·(1/n + 1/2 + 2·`MAX_SPREAD_RATIO`²))
 
     of two new runs against n, whose variance v is moderated with ν degrees of freedom. Within z,
     the quantile of a normal distribution, the new runs scatter with probability 1 - beta.
 
-    Source: `FinalWord.holds_to`, which must reach `WIDEST` (`standing`).
+    Source: `FinalWord.holds_to`, which must reach `MAX_SPREAD_RATIO` (`standing`).
     """
     groups = scatter(by_session(baseline, log_scale()))
     within, z = fmean(run.within_se**2 for run in baseline), NormalDist().inv_cdf(1 - rule.beta / 2)
     variance, df = rule.inside_sessions(groups.inside, groups.run_df, within)
-    of_mean = 1 / len(baseline) + 1 / 2 + 2 * WIDEST**2
+    of_mean = 1 / len(baseline) + 1 / 2 + 2 * MAX_SPREAD_RATIO**2
     return t_isf(rule.alpha / 2, df + 1) * math.sqrt(variance * (df + z * z) / (df + 1) * of_mean)
 
 
@@ -337,7 +334,7 @@ def _strays(baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, rule
         return 0
     x0, df = [scale(run) for run in baseline], rule.prior_df + len(baseline) - 1
     sd = moderated_sd(baseline, squares(x0), df, rule)
-    far = t_isf(RARE, df) * sd * math.sqrt(1 + 1 / len(baseline))
+    far = t_isf(STRAY_RISK, df) * sd * math.sqrt(1 + 1 / len(baseline))
     least = min(*x0, fmean(x0) - far)
     count = sum(scale(run) + run.lost < least for run in runs)
     return count if count < len(runs) else 0

@@ -22,7 +22,7 @@ from pytest_mlperf.suite.values import checked_accelerator, checked_name, share
 
 FIXTURE = "benchmark"
 
-MARKER = "mlperf_benchmark"
+BENCHMARK_MARKER = "mlperf_benchmark"
 
 METRIC = {name.removeprefix("time_"): name for name in OF_BENCHMARKS}
 """What a benchmark is judged by, as pytest-benchmark calls it."""
@@ -36,7 +36,7 @@ _NO = (
     "distload collectonly lf failedfirst newfirst stepwise stepwise_skip usepdb trace "
     "json_report benchmark_disable benchmark_skip benchmark_only mlperf_plan"
 )
-ALONE: Mapping[str, Any] = {
+RUN_OPTIONS: Mapping[str, Any] = {
     **dict.fromkeys(_NONE.split()),
     **dict.fromkeys(_NO.split(), False),
     "dist": "no",
@@ -89,7 +89,7 @@ def take_over(config: pytest.Config, items: list[pytest.Item], options: Options)
 def _options(config: pytest.Config) -> dict[str, str]:
     """Return the options of each run, packed; what cannot travel has its default there."""
     values = {name: value for name, value in vars(config.option).items() if name != "file_or_dir"}
-    values |= {name: value for name, value in ALONE.items() if name in values}
+    values |= {name: value for name, value in RUN_OPTIONS.items() if name in values}
     values["rootdir"] = str(config.rootpath)
     if config.inipath:
         values["inifilename"] = str(config.inipath)
@@ -109,7 +109,7 @@ def _planned(
     metric = marked.get("metric", options.benchmark_metric)
     accelerator = marked.get("accelerator", options.benchmark_accelerator)
     if metric not in METRIC:
-        raise SuiteError(f"{MARKER}: no metric {metric!r}{nearest(str(metric), METRIC)}")
+        raise SuiteError(f"{BENCHMARK_MARKER}: no metric {metric!r}{nearest(str(metric), METRIC)}")
     name = METRIC[metric]
     rise = marked.get("max_rise", options.benchmark_max_rise)
     try:
@@ -117,7 +117,7 @@ def _planned(
         checked_accelerator(accelerator)
         precision = checked_name(marked.get("precision", PRECISION))
     except (TypeError, ValueError) as error:
-        raise SuiteError(f"{MARKER}: {error}") from None
+        raise SuiteError(f"{BENCHMARK_MARKER}: {error}") from None
     marker = item.get_closest_marker(FIXTURE)
     seconds = marker.kwargs.get("max_time") if marker else None
     test = BenchmarkTest(
@@ -140,11 +140,11 @@ def _planned(
 def _marked(item: pytest.Function) -> Mapping[str, Any]:
     """Return what the nearest marker says of a test, each key from the nearest that has it."""
     marked: dict[str, Any] = {}
-    for marker in item.iter_markers(MARKER):
+    for marker in item.iter_markers(BENCHMARK_MARKER):
         keys = ("max_rise", "metric", "accelerator", "precision")
         if marker.args:
-            raise SuiteError(f'{MARKER} takes keywords alone, as max_rise="5%"')
+            raise SuiteError(f'{BENCHMARK_MARKER} takes keywords alone, as max_rise="5%"')
         for key in [key for key in marker.kwargs if key not in keys]:
-            raise SuiteError(f"{MARKER} has unknown {key!r}{nearest(key, keys)}")
+            raise SuiteError(f"{BENCHMARK_MARKER} has unknown {key!r}{nearest(key, keys)}")
         marked = {**marker.kwargs, **marked}
     return marked

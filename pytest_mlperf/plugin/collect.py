@@ -18,7 +18,7 @@ from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.plugin import session
 from pytest_mlperf.plugin.options import SUFFIX
 from pytest_mlperf.plugin.report_json import planned_of
-from pytest_mlperf.plugin.session import KINDS, suspects_first
+from pytest_mlperf.plugin.session import TEST_KINDS, suspects_first
 from pytest_mlperf.suite.pairs import Testable, plan_pairs
 from pytest_mlperf.suite.plan import in_profile, plan_suite
 
@@ -33,7 +33,7 @@ class SuiteFile(pytest.Module):
 
     def funcnamefilter(self, name: str) -> bool:
         """Take our functions whatever the user's `python_functions` says."""
-        return any(KINDS.get(name) in planned.kinds for planned in self.planned)
+        return any(TEST_KINDS.get(name) in planned.kinds for planned in self.planned)
 
     def classnamefilter(self, name: str) -> bool:  # noqa: ARG002 - pytest's signature
         """Take no class: our module has none for pytest."""
@@ -88,7 +88,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     suite = metafunc.definition.getparent(SuiteFile)
     if suite is None:
         return
-    kind = KINDS[metafunc.function.__name__]
+    kind = TEST_KINDS[metafunc.function.__name__]
     metafunc.parametrize(
         "case",
         [

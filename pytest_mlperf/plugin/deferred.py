@@ -23,7 +23,7 @@ from pytest_mlperf.bench.policy import Phase
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import CaseResult, again, expect
 from pytest_mlperf.core.rulings.multiplicity import (
-    FALLS,
+    DROP_OUTCOMES,
     MachineSession,
     interrupted,
     is_certain,
@@ -41,9 +41,9 @@ from pytest_mlperf.plugin.suspicion import Suspicion
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.suite.plan import Planned
 
-CRASHED = "worker: pytest's worker process ended before this was decided"
+CRASH_NOTE = "worker: pytest's worker process ended before this was decided"
 
-HELD = "held"
+HELD_FOLDER = "held"
 """Folder, within that of a session, of what workers of xdist hold, should they crash."""
 
 
@@ -114,7 +114,7 @@ class Holding:
     def __init__(self, session: Judging) -> None:
         self._session = session
         self._config = session.config
-        self._folder = session.folder / HELD
+        self._folder = session.folder / HELD_FOLDER
         self._held: list[Held] = []
         self._nulls: dict[MachineSession, Null] = {}
         self._all_ran = False
@@ -222,7 +222,7 @@ class Holding:
             held.over = crashed
             if crashed:
                 verdict = held.result.verdict
-                broken = dataclasses.replace(verdict, outcome=Outcome.ERROR, headline=CRASHED)
+                broken = dataclasses.replace(verdict, outcome=Outcome.ERROR, headline=CRASH_NOTE)
                 self._finish(held, broken, failed=True)
             self._give_up(held)
             self._held.append(held)
@@ -266,7 +266,7 @@ class Holding:
 
     def _confirmed(self, held: Held, verdict: Verdict, *, over: bool) -> Verdict:
         """Measure a drop again where it was measured before, and return the new verdict."""
-        if verdict.outcome not in FALLS.values():
+        if verdict.outcome not in DROP_OUTCOMES.values():
             return verdict
         planned = planned_of(held.item) if held.item else None
         if over or not isinstance(planned, Planned):

@@ -83,7 +83,7 @@ def feed(request: pytest.FixtureRequest, verdict: Verdict) -> None:
     )
 
 
-MARKER: Mapping[str, Any] = {
+MARKER_DEFAULTS: Mapping[str, Any] = {
     "workload": None,
     "scenario": "SingleStream",
     "engine": None,
@@ -186,7 +186,7 @@ class Mlperf:
         scenario: Mapping[str, Any],
     ) -> Suite:
         __tracebackhide__ = True
-        case = {**MARKER, **marked}
+        case = {**MARKER_DEFAULTS, **marked}
         name = case["workload"] or self._request.node.name
         entry = {
             **engine,
@@ -209,8 +209,8 @@ class Mlperf:
             where, message = defects_in(error)[0]
             place = ".".join(map(str, where)) or "mlperf marker"
             raise SuiteError(f"{self._request.node.nodeid}: {place}: {message}") from None
-        for key in [key for key in marked if key not in {*MARKER, "kind"}]:
-            message = f"the marker has unknown {key!r}{nearest(key, MARKER)}"
+        for key in [key for key in marked if key not in {*MARKER_DEFAULTS, "kind"}]:
+            message = f"the marker has unknown {key!r}{nearest(key, MARKER_DEFAULTS)}"
             raise SuiteError(f"{self._request.node.nodeid}: {message}")
         return suite
 

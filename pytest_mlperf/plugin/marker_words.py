@@ -9,20 +9,19 @@ from typing import get_args
 from pytest_mlperf.core.case import SuiteScenario
 from pytest_mlperf.core.untrusted_text import closest
 
-KEYS = (
+MARKER_KEYS = (
     *("workload", "scenario", "engine", "precision", "accelerator", "power_limit_w"),
     *("kind", "round"),
 )
 VALUES = {"scenario": get_args(SuiteScenario), "kind": ("accuracy", "performance")}
-WORDS = {
+MARKER_WORDS = {
     "mlperf": "mlperf",
     "mlperf_benchmark": "mlperf_benchmark",
     **{v.lower(): f"mlperf({key}={v!r})" for key, values in VALUES.items() for v in values},
 }
 """What may be meant by a word, in lower case."""
 
-LIKE = 0.75
-"""Similarity from which on a word is taken for a misspelt one; 1 is equal."""
+MIN_SIMILARITY = 0.75
 
 
 def misspelt(expression: str, markers: Collection[str]) -> Iterator[str]:
@@ -31,10 +30,14 @@ def misspelt(expression: str, markers: Collection[str]) -> Iterator[str]:
     words = re.findall(r"[A-Za-z_]\w*", re.sub(r"\([^()]*=[^()]*\)", "", expression))
     known_words = {*markers, "and", "or", "not", "True", "False", "None"}
     for word in dict.fromkeys(words):
-        if word not in known_words and (near := closest(word.lower(), WORDS, LIKE)):
-            yield f"-m: no test is marked {word}; did you mean {WORDS[near]}?"
+        if word not in known_words and (
+            near := closest(word.lower(), MARKER_WORDS, MIN_SIMILARITY)
+        ):
+            yield f"-m: no test is marked {word}; did you mean {MARKER_WORDS[near]}?"
     for key, value in re.findall(r"""(\w+)\s*=\s*['"]([^'"]*)['"]""", " ".join(calls)):
-        if key not in KEYS and (near := closest(key, KEYS, LIKE)):
+        if key not in MARKER_KEYS and (near := closest(key, MARKER_KEYS, MIN_SIMILARITY)):
             yield f"-m: the marker mlperf has no {key}; did you mean {near}?"
-        elif value not in VALUES.get(key, (value,)) and (near := closest(value, VALUES[key], LIKE)):
+        elif value not in VALUES.get(key, (value,)) and (
+            near := closest(value, VALUES[key], MIN_SIMILARITY)
+        ):
             yield f"-m: no case has {key}={value!r}; did you mean {near!r}?"

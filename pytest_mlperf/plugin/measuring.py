@@ -24,7 +24,14 @@ from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.plugin.options import Options
 from pytest_mlperf.plugin.report_json import emit_line
 from pytest_mlperf.run.child.process import Patience, Waiting
-from pytest_mlperf.run.conditions import LOST, NOTED, Conditions, IdleWait, LostGpus, WarmUps
+from pytest_mlperf.run.conditions import (
+    LOST_FOLDER,
+    WARM_FOLDER,
+    Conditions,
+    IdleWait,
+    LostGpus,
+    WarmUps,
+)
 from pytest_mlperf.run.power.exporter import find_exporter
 from pytest_mlperf.run.power.figures import Meter
 from pytest_mlperf.stores.results import digest_of, read_manifest
@@ -33,11 +40,9 @@ from pytest_mlperf.suite.pairs import PlannedPair, Testable
 HEARTBEAT_S = 60.0
 """Seconds between two lines where the output is no terminal, such as a CI log."""
 
-RENEW_S = 0.5
+RENEWAL_SECONDS = 0.5
 
-WAIT_S = 5.0
-"""A longer wait for others is told at once where there is no terminal."""
-
+MIN_NOTED_SECONDS = 5.0
 WORKER = "PYTEST_XDIST_WORKER"
 
 T = TypeVar("T")
@@ -73,10 +78,10 @@ class Live:
         now = time.monotonic()
         if not isinstance(line, Waiting):
             self._calm = now
-        elif now - self._calm >= WAIT_S and not self._on_terminal:
+        elif now - self._calm >= MIN_NOTED_SECONDS and not self._on_terminal:
             self._calm = math.inf  # each wait is told once
             self.tell(line)
-        interval = RENEW_S if self._on_terminal else HEARTBEAT_S
+        interval = RENEWAL_SECONDS if self._on_terminal else HEARTBEAT_S
         if self._writer is None or now - self._last < interval:
             return
         self._last, line = now, visible(line)
@@ -129,8 +134,8 @@ def bench_for(
         control=options.control != "off",
         watched=options.control != "off",
         idle=IdleWait(options.wait_idle),
-        warmups=WarmUps(options.warmup, folder / NOTED),
-        lost=LostGpus(folder / LOST),
+        warmups=WarmUps(options.warmup, folder / WARM_FOLDER),
+        lost=LostGpus(folder / LOST_FOLDER),
     )
     policy = Policy(
         update=options.update,

@@ -23,7 +23,7 @@ RUN_ID: pytest.StashKey[str] = pytest.StashKey()
 RUN_OF_BENCHMARK = "mlperf-benchmark-run"
 """A plugin of this name runs one test for a session that judges it, and no session of its own."""
 
-MOST_RUNS = 1000
+MAX_RUNS = 1000
 """As `core.ranges` has it, which is not loaded in a project without suites."""
 
 
@@ -212,10 +212,10 @@ class Options:
     )
     max_runs: int = _set_by(
         "N",
-        f"most performance runs of a case, from 2 to {MOST_RUNS} (default 5); unchanged code is "
+        f"most performance runs of a case, from 2 to {MAX_RUNS} (default 5); unchanged code is "
         "red at most 1%% of the time, a drop of the limit is passed at most 5%%",
         5,
-        convert=checked(int, lambda runs: 2 <= runs <= MOST_RUNS),
+        convert=checked(int, lambda runs: 2 <= runs <= MAX_RUNS),
     )
     power: str = _set_by(
         "auto|require|off",

@@ -25,11 +25,8 @@ from pytest_mlperf.stores.atomic import Keeping
 from pytest_mlperf.stores.journal import Begun, Journal
 from pytest_mlperf.stores.results import digest_of
 
-UNDONE = {Outcome.ERROR, Outcome.INVALID}
-"""What broke or was disturbed was not measured, and is tried again."""
-
-NAMED = 3
-"""Differences that are named; the rest is counted."""
+UNDONE_OUTCOMES = {Outcome.ERROR, Outcome.INVALID}
+MAX_LISTED = 3
 
 
 class SessionProgress:
@@ -147,16 +144,21 @@ class SessionProgress:
                     if subject.identity[name] != here[name]
                 ]
         if differing := list(dict.fromkeys(differing)):
-            more = f", and {len(differing) - NAMED} more differ" if differing[NAMED:] else ""
+            more = (
+                f", and {len(differing) - MAX_LISTED} more differ" if differing[MAX_LISTED:] else ""
+            )
             raise MlperfError(
-                f"session {begun.run} cannot go on here: {'; '.join(differing[:NAMED])}{more}; "
+                f"session {begun.run} cannot go on here: "
+                f"{'; '.join(differing[:MAX_LISTED])}{more}; "
                 "start it as it was, or anew without --mlperf-resume"
             )
 
 
 def _is_done(result: CaseResult) -> bool:
     verdict = result.verdict
-    return verdict.outcome not in UNDONE and not any(m.interrupted for m in verdict.metrics)
+    return verdict.outcome not in UNDONE_OUTCOMES and not any(
+        m.interrupted for m in verdict.metrics
+    )
 
 
 @cache

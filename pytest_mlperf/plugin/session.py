@@ -24,16 +24,16 @@ from pytest_mlperf.bench.bench import (
     unjudged_told,
 )
 from pytest_mlperf.bench.creep import with_creep
-from pytest_mlperf.bench.policy import ALONE, Phase, rule_for
+from pytest_mlperf.bench.policy import LONE_PHASE, Phase, rule_for
 from pytest_mlperf.core.case import AUDITS, Kind
 from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.errors import UnavailableError
 from pytest_mlperf.core.results import CaseResult, Results, Suspect, by_case
-from pytest_mlperf.core.rulings.multiplicity import FALLS
+from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import Machine, detect, split
-from pytest_mlperf.plugin.deferred import HELD, Holding
+from pytest_mlperf.plugin.deferred import HELD_FOLDER, Holding
 from pytest_mlperf.plugin.measuring import (
     Live,
     bench_for,
@@ -68,19 +68,18 @@ def suspects_first(items: list[pytest.Item], before: Iterable[Suspect]) -> None:
     items.sort(key=lambda item: keys[item] not in first)
 
 
-KINDS: dict[str, Kind] = {
+TEST_KINDS: dict[str, Kind] = {
     "test_accuracy": "accuracy",
     "test_performance": "performance",
     "test_efficiency": "efficiency",
     "test_pair": "pair",
     **{f"test_{name.lower()}": name for name in AUDITS},
 }
-"""What each function of `pytest_mlperf.plugin.checks` asks for."""
 
 
 def kind_of(item: pytest.Item) -> Kind:
     """Return what a test of a case asks for; what no suite has is a benchmark."""
-    return KINDS.get(getattr(item, "originalname", ""), "performance")
+    return TEST_KINDS.get(getattr(item, "originalname", ""), "performance")
 
 
 EXIT_ENVIRONMENT = 3
@@ -108,7 +107,7 @@ class MlperfSession:
         self.skipped: dict[str, str] = {}
         self.results: list[CaseResult] = []
         self.live = Live(config)
-        self.phase = ALONE
+        self.phase = LONE_PHASE
         self._keeping = Keeping()
         self._kinds: dict[tuple[Path, str], set[Kind]] = {}
         self._plan: list[Testable] = []
@@ -268,11 +267,11 @@ class MlperfSession:
     @property
     def holds(self) -> bool:
         """Whether tests may wait: of many pairs, or held by workers of xdist."""
-        return self.phase.many or (self.folder / HELD).exists()
+        return self.phase.many or (self.folder / HELD_FOLDER).exists()
 
     def phase_of(self, planned: Testable) -> Phase:
         """Return how a case is judged; what no suite has is not known before, and judged alone."""
-        return self.phase if (planned.path, planned.case.id) in self._kinds else ALONE
+        return self.phase if (planned.path, planned.case.id) in self._kinds else LONE_PHASE
 
     def waits(self, planned: Testable, verdict: Verdict) -> bool:
         """Whether a verdict is not final before the end of the session."""
@@ -357,7 +356,7 @@ class MlperfSession:
             options=self.options,
             arguments=self._arguments(planned),
             rate=rate,
-            pairs=self.phase_of(planned).together if verdict.kind in FALLS else 0,
+            pairs=self.phase_of(planned).together if verdict.kind in DROP_OUTCOMES else 0,
             failed=failed,
         )
         return self.suspicion.marked(result)

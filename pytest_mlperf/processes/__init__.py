@@ -23,7 +23,7 @@ from pytest_mlperf.core.untrusted_text import broken
 
 LOG_TAIL_LINES = 16
 
-CHUNK = 1 << 16
+PIPE_READ_BYTES = 1 << 16
 
 
 def end_on_next_interrupt() -> Callable[[], object]:
@@ -106,7 +106,7 @@ class ChildProcess(subprocess.Popen[bytes]):
         while b"\n" not in self._buffer and len(self._buffer) <= longest:
             if not out.poll(max(0.0, deadline_s - time.monotonic()) * 1000):
                 return None
-            chunk = os.read(self.stdout.fileno(), CHUNK)
+            chunk = os.read(self.stdout.fileno(), PIPE_READ_BYTES)
             if not chunk:
                 raise EOFError
             self._buffer += chunk

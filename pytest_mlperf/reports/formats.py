@@ -33,8 +33,7 @@ print(json.dumps(machine_info()))
 """
 """pytest-benchmark's own words on this machine; in a child, because they need pytest."""
 
-WIDE = 120
-"""Columns of messages in files."""
+MESSAGE_COLUMNS = 120
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +63,8 @@ def formats() -> Mapping[str, Format | None]:
     """Return all formats by name; None: it is this package's own."""
     of_addons = declared("formats", Format, lambda _, module: Format(module=module))
     return {
-        **dict.fromkeys(OWN),
-        **{name: of_addons[name] for name in of_addons if name not in OWN},
+        **dict.fromkeys(WRITERS),
+        **{name: of_addons[name] for name in of_addons if name not in WRITERS},
     }
 
 
@@ -96,7 +95,7 @@ def parse_report(words: str) -> tuple[str, Path]:
 def require(form: str) -> None:
     """Refuse a format whose libraries are not here, without importing them."""
     added = formats()[form]
-    libraries = added.libraries if added else LIBRARIES.get(form, {})
+    libraries = added.libraries if added else FORMAT_LIBRARIES.get(form, {})
     if missing := [name for name in libraries if find_spec(name) is None]:
         packages = " ".join(dict.fromkeys(libraries[name] for name in missing))
         raise EnvironmentFault(f"a report of format {form} needs: pip install {packages}")
@@ -105,7 +104,7 @@ def require(form: str) -> None:
 def make_report(form: str, session: ReportedSession) -> str:
     """Return a report; results that hold what no run can measure are an MlperfError."""
     require(form)
-    make = OWN[form] if form in OWN else module_of(form).report
+    make = WRITERS[form] if form in WRITERS else module_of(form).report
     try:
         text: str = make(session)
         return text
@@ -168,11 +167,11 @@ def _benchmark(results: Results) -> str:
     return json.dumps(content, indent=4) + "\n"
 
 
-OWN: Mapping[str, Callable[[ReportedSession], str]] = {
+WRITERS: Mapping[str, Callable[[ReportedSession], str]] = {
     "text": _text,
     "json": _of_results(as_text),
     "junit": lambda session: junit(
-        session.results, session.absent, failure_message(session.results, WIDE)
+        session.results, session.absent, failure_message(session.results, MESSAGE_COLUMNS)
     ),
     "pytest-benchmark": _of_results(_benchmark),
     "markdown": lambda session: github.summary(session.results, session.absent),
@@ -185,9 +184,7 @@ OWN: Mapping[str, Callable[[ReportedSession], str]] = {
     "customBiggerIsBetter": lambda session: exports.better(session.results, Direction.HIGHER),
     "customSmallerIsBetter": lambda session: exports.better(session.results, Direction.LOWER),
 }
-"""What makes each format of this package, by its name."""
 
-LIBRARIES: Mapping[str, Mapping[str, str]] = {
+FORMAT_LIBRARIES: Mapping[str, Mapping[str, str]] = {
     "pytest-benchmark": {"pytest_benchmark": "pytest-benchmark"},
 }
-"""Modules that a format of this package needs, each with the package that has it."""

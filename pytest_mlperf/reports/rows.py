@@ -323,8 +323,7 @@ def _paired_rows(verdict: Verdict) -> Iterator[dict[str, str]]:
 MACHINE = "machine."
 """How what is of the machine begins, in "what changed"."""
 
-MOST = 4
-"""Changes that a line names."""
+MAX_LISTED_CHANGES = 4
 
 
 def declared(result: CaseResult) -> dict[str, str]:
@@ -412,7 +411,7 @@ def changed(verdict: Verdict, *, apart: bool = False) -> str | None:
     lines = [text for text in verdict.changed if text.split(" ", 1)[0] != OTHER_FILES]
     texts = sorted(map(shortened, lines), key=lambda text: not text.startswith(MACHINE))
     whose = f"{verdict.kind} baseline" if apart else "baseline"
-    return f"{some(texts, MOST)} since the {whose}" if texts else None
+    return f"{some(texts, MAX_LISTED_CHANGES)} since the {whose}" if texts else None
 
 
 def searched(verdict: Verdict) -> list[str]:

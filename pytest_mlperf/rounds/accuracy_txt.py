@@ -26,7 +26,7 @@ TABLED: Mapping[str, str] = {
 }
 """Scores that are printed together as one table in Python's notation, by the checker's key."""
 
-ALONE: Mapping[str, tuple[str, str]] = {
+SCORE_LINES: Mapping[str, tuple[str, str]] = {
     "acc": ("accuracy=", "%"),
     "AUC": ("AUC=", "%"),
     "mAP": ("mAP=", "%"),
@@ -39,7 +39,7 @@ ALONE: Mapping[str, tuple[str, str]] = {
 }
 """Scores with a line of their own: what stands before and behind the number."""
 
-BESIDE: Mapping[str, str] = {
+SCORE_PREFIX_LINES: Mapping[str, str] = {
     "F1": '{{"exact_match": {}, "f1": {}}}',
     "ACCURACY": "Word Error Rate: {}%, accuracy={}%",
 }
@@ -60,11 +60,11 @@ def accuracy_lines(scores: Mapping[str, float], metrics: Mapping[str, RoundMetri
         number = _number(scores[name])
         if metric.checker in TABLED:
             table[TABLED[metric.checker]] = number
-        elif metric.checker in BESIDE:
+        elif metric.checker in SCORE_PREFIX_LINES:
             first = scores.get("exact_match", 0.0) if metric.checker == "F1" else 100 - scores[name]
-            lines.append(BESIDE[metric.checker].format(_number(first), number))
+            lines.append(SCORE_PREFIX_LINES[metric.checker].format(_number(first), number))
         else:
-            before, behind = ALONE[metric.checker]
+            before, behind = SCORE_LINES[metric.checker]
             lines.append(f"{before}{number}{behind}")
     if table:
         lines.append("{" + ", ".join(f"'{name}': {value}" for name, value in table.items()) + "}")

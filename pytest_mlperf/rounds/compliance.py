@@ -31,7 +31,7 @@ class AuditTest:
     verified: tuple[str, ...] = ("verify_accuracy.txt",)
 
 
-BOTH = ("verify_accuracy.txt", "verify_performance.txt")
+VERIFIED_FILES = ("verify_accuracy.txt", "verify_performance.txt")
 SPEED = ("verify_performance.txt",)
 
 TESTS: Mapping[str, AuditTest] = {
@@ -39,7 +39,7 @@ TESTS: Mapping[str, AuditTest] = {
         shows="answers of a timed run are those of the accuracy run",
         answers=True,
         needs=("run", "answers"),
-        verified=BOTH,
+        verified=VERIFIED_FILES,
     ),
     "TEST04": AuditTest(
         shows="one sample asked again and again is not answered faster",

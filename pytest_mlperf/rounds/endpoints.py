@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-STEPS = 6
+CURVE_STEPS = 6
 """Equal steps of a logarithmic scale from the least point to the maximum: two in each region."""
 
 
@@ -23,7 +23,7 @@ def _rules() -> Mapping[str, Any]:
 ULTRA_LOW: int = _rules()["curve"]["ultra_low"]
 """Concurrencies up to this one are ultra-low; a declared maximum is larger."""
 
-FEWEST_POINTS: int = _rules()["curve"]["fewest"]
+MIN_POINTS: int = _rules()["curve"]["fewest"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def points_up_to(highest: int) -> tuple[int, ...]:
     Args:
         highest: The declared maximum, more than 32; the last point.
     """
-    steps = (1 + 2 ** (math.log2(highest - 1) * k / STEPS) for k in range(1, STEPS))
+    steps = (1 + 2 ** (math.log2(highest - 1) * k / CURVE_STEPS) for k in range(1, CURVE_STEPS))
     return (1, *(round(step) for step in steps), highest)
 
 
@@ -101,6 +101,6 @@ def uncovered(points: Sequence[int], highest: int) -> list[str]:
         for name in ("low_concurrency", "med_concurrency", "high_concurrency")
         if name not in present
     ]
-    few = [f"it has {len(points)} points of {FEWEST_POINTS}"] if len(points) < FEWEST_POINTS else []
+    few = [f"it has {len(points)} points of {MIN_POINTS}"] if len(points) < MIN_POINTS else []
     beyond = [f"{p:,} is above the maximum" for p in points if not region_of(p, points, highest)]
     return [*few, *lacks, *beyond]

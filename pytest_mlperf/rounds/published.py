@@ -27,20 +27,19 @@ from pytest_mlperf.stores.foreign import Shape, as_document, read_foreign
 ROUND = "v4.1"
 """The round whose results `limits` sets beside what is possible."""
 
-FILE = "official-results.csv.gz"
+RESULTS_FILE = "official-results.csv.gz"
 
-SCHEMA: Literal[1] = 1
-KIND: Literal["pytest-mlperf published"] = "pytest-mlperf published"
-TITLE = "table of published results"
+SCHEMA_VERSION: Literal[1] = 1
+TABLE_KIND: Literal["pytest-mlperf published"] = "pytest-mlperf published"
+TABLE_TITLE = "table of published results"
 WRITE = "pytest-mlperf import mlperf FOLDER --rows FILE writes one"
 """Of files with results: what each holds, what messages call it, and how one is made."""
 
-COLUMNS = (
+RESULT_COLUMNS = (
     *("round", "division", "category", "availability", "submitter", "system"),
     *("accelerator", "count", "nodes", "model", "used_model", "scenario", "value", "unit"),
     *("statistic", "inferred", "harness", "precision", "samples_per_s", "power", "power_unit"),
 )
-"""Columns of the file, of which `OfficialResult` has the fields."""
 
 _TECHNIQUES = {
     "_Sparse": ("2:4-sparsity", "retraining"),
@@ -135,7 +134,7 @@ def official_results(name: str | None = None) -> tuple[OfficialResult, ...]:
         if not results:
             raise KeyError(name)
         return results
-    content = gzip.decompress(files(__package__).joinpath(FILE).read_bytes()).decode()
+    content = gzip.decompress(files(__package__).joinpath(RESULTS_FILE).read_bytes()).decode()
     return tuple(_result(row) for row in csv.DictReader(io.StringIO(content)))
 
 
@@ -143,17 +142,19 @@ def official_results(name: str | None = None) -> tuple[OfficialResult, ...]:
 class PublishedTable:
     """Results in a file, as `published --format json` and `import mlperf --rows` write it."""
 
-    schema: AtLeastOne = SCHEMA
-    kind: Literal["pytest-mlperf published"] = KIND
+    schema: AtLeastOne = SCHEMA_VERSION
+    kind: Literal["pytest-mlperf published"] = TABLE_KIND
     results: tuple[OfficialResult, ...]
 
 
 @cache
 def results_in(path: Path) -> tuple[OfficialResult, ...]:
     """Read the results of a file; one that is no such file is an MlperfError."""
-    raw = read_foreign(path, TITLE)
+    raw = read_foreign(path, TABLE_TITLE)
     rows = ("results", Shape(OfficialResult))
-    return as_document(path, raw, TITLE, Shape(PublishedTable), SCHEMA, WRITE, items=rows).results
+    return as_document(
+        path, raw, TABLE_TITLE, Shape(PublishedTable), SCHEMA_VERSION, WRITE, items=rows
+    ).results
 
 
 def rounds_with_results() -> tuple[str, ...]:

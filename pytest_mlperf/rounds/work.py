@@ -13,7 +13,7 @@ from typing import Any
 from pytest_mlperf.core.roofline.work import AnyWork, Decode, Diffusion, Encoder, Fixed, Parts
 from pytest_mlperf.rounds import ROUNDS, load_round
 
-KINDS: Mapping[str, type[AnyWork]] = {
+WORK_KINDS: Mapping[str, type[AnyWork]] = {
     "decode": Decode,
     "diffusion": Diffusion,
     "encoder": Encoder,
@@ -52,13 +52,13 @@ def find_work(name: str) -> WorkloadWork | None:
 def parse_work(figures: Mapping[str, Any]) -> AnyWork:
     """Build the work of a model from the figures that a suite gives for its own.
 
-    They are `kind`, a name of `KINDS`, and what the formulas of that kind need; a ValueError says
-    so.
+    They are `kind`, a name of `WORK_KINDS`, and what the formulas of that kind need; a ValueError
+    says so.
     """
     kind = figures.get("kind")
-    work = KINDS.get(kind) if isinstance(kind, str) else None
+    work = WORK_KINDS.get(kind) if isinstance(kind, str) else None
     if work is None:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
+        raise ValueError(f"kind must be one of {', '.join(WORK_KINDS)}, not {kind!r}")
     needed = {field.name: field for field in fields(work) if field.name != "share"}
     counts = {name: value for name, value in figures.items() if name != "kind"}
     if unknown := sorted(set(counts) - set(needed)):
@@ -82,7 +82,7 @@ def _workload(name: str, raw: Mapping[str, Any]) -> WorkloadWork:
     figures = {key: value for key, value in raw.items() if key not in about}
     return WorkloadWork(
         name=name,
-        work=KINDS[raw["kind"]](**figures),
+        work=WORK_KINDS[raw["kind"]](**figures),
         parameters=raw["parameters"],
         typical=raw.get("typical", {}),
         source=raw["source"],

@@ -31,9 +31,9 @@ from pytest_mlperf.run.child.events import (
 )
 from pytest_mlperf.run.child.process import Child, Designed, Patience, WorkerProcess
 from pytest_mlperf.run.logs import DETAIL, parse_detail
-from pytest_mlperf.run.score import ACCURACY
+from pytest_mlperf.run.score import ACCURACY_LOG
 
-SCORES = record(
+SCORES_SHAPE = record(
     aggregate=by_name(is_number),
     chance=by_name(is_number),
     groups=optional(each(is_count)),
@@ -44,7 +44,6 @@ SCORES = record(
     whole=each(is_text),
     per_sample=by_name(each(optional(is_number))),
 )
-"""What `score.score` returns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +118,7 @@ class AccuracyPass:
             self._answer_counts += Counter(finished["result"]["answer_counts"])
             done = Path(finished["folder"])
             parse_detail(done / DETAIL).require_no_errors()
-            self._blocks.append({"log": str(done / ACCURACY), "indices": indices})
+            self._blocks.append({"log": str(done / ACCURACY_LOG), "indices": indices})
             self._worker.wait_for("ready")
             if end < total:
                 scores = self._score_blocks()
@@ -209,7 +208,7 @@ def _scores_in(path: Path) -> Any:
         value = read_json(path.read_bytes())
     except (OSError, NoEventError) as error:
         raise RunError("scorer", f"cannot read {path}: {error}", str(path)) from None
-    if not SCORES(value):
+    if not SCORES_SHAPE(value):
         raise RunError("scorer", f"{path} does not hold what the scoring process wrote", str(path))
     return value
 

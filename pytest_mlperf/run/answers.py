@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_mlperf.core.compliance import LoggedAnswer
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.untrusted import parse_json
-from pytest_mlperf.run.worker.clocks import TOKENS
+from pytest_mlperf.run.worker.clocks import TOKENS_FILE
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.foreign import UnfitError, lines_of
 
@@ -35,7 +35,7 @@ def logged_answers(log: Path) -> Iterator[LoggedAnswer]:
 
 def token_counts(folder: Path) -> dict[int, list[int]]:
     """Return the tokens of each answer of a run by data set index; empty if nobody counted."""
-    path = folder / TOKENS
+    path = folder / TOKENS_FILE
     try:
         counts = parse_json(path.read_bytes(), max_values=MAX_COUNTS) if path.exists() else {}
         return {int(index): [int(tokens) for tokens in each] for index, each in counts.items()}

@@ -10,7 +10,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS, OF_BENCHMARKS
-from pytest_mlperf.core.numbers import LEAST, MOST
+from pytest_mlperf.core.numbers import MAX_RATE, MIN_RATE
 from pytest_mlperf.run.child.events import (
     CONTENTION,
     by_name,
@@ -27,9 +27,9 @@ from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.figures import Figures, Findings, clock_findings, load_findings, together
 from pytest_mlperf.run.reading import Evidence, Spell, energy_findings
 
-SCRIPT, TASK = "plugin/benchmark_process", "benchmark"
+CHILD_SCRIPT, TASK = "plugin/benchmark_process", "benchmark"
 
-ANSWER = {
+ANSWER_SHAPE = {
     "times": record(**dict.fromkeys(OF_BENCHMARKS, is_duration)),
     "within_se": by_name(is_duration),
     "rounds": is_count,
@@ -41,7 +41,6 @@ ANSWER = {
     "clock_moved_s": is_number,
     "facts": by_name(is_text),
 }
-"""What such a pytest sends when its test has passed."""
 
 
 def benchmarked(
@@ -66,9 +65,9 @@ def benchmarked(
     child = Child(
         title=TASK,
         folder=folder,
-        script=SCRIPT,
+        script=CHILD_SCRIPT,
         spec=spec,
-        answer=ANSWER,
+        answer=ANSWER_SHAPE,
         patience=conditions.patience,
         show=show,
         environment=conditions.machine.environment(job.accelerator),
@@ -103,7 +102,7 @@ def read_benchmark(evidence: Evidence, job: Job, conditions: Conditions) -> Run 
     if finished is None:
         return None
     for name, value in finished["times"].items():
-        if not LEAST <= value <= MOST:
+        if not MIN_RATE <= value <= MAX_RATE:
             raise RunError(TASK, f"{METRICS[name].title} is {value!r} s by the test's own timer")
     window = finished["window_s"]
     # From its call to its return: its set-up is no part of it.

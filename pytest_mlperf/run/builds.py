@@ -111,8 +111,7 @@ def run_pip(
         raise RunError("worker", f"{python[0]} cannot be started: {error.strerror}") from None
 
 
-LABEL = "baseline-build"
-"""What folders of another build carry in their names."""
+FOLDER_LABEL = "baseline-build"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,14 +18,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeVar
 
-from pytest_mlperf.core.contention import TOLERATED, Contention, in_words
+from pytest_mlperf.core.contention import TOLERATED_SHARE, Contention, in_words
 from pytest_mlperf.core.control import COPY, MATMUL, Control
 from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.job import Job, LoadGenSettings
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware.contention import Watch, session_of
 from pytest_mlperf.hardware.leases import file_name, opened_lease_folder
-from pytest_mlperf.hardware.machine import Machine, split
+from pytest_mlperf.hardware.machine import KILL_WAIT_SECONDS, Machine, split
 from pytest_mlperf.processes import answer_of, last_line
 from pytest_mlperf.run.child.process import Patience, Waiting
 from pytest_mlperf.run.power.exporter import Exporter
@@ -35,13 +35,13 @@ from pytest_mlperf.stores.atomic import open_regular, write_text
 
 Value = TypeVar("Value")
 
-POLL_S = 0.1
+POLL_SECONDS = 0.1
 
 WAIT_IDLE_S = 15.0
 """A session waits so long for an idle machine, unless it is told otherwise."""
 
 
-TURN = "turn"
+TURN_LEASE = "turn"
 """The lease of who is next: taken before all others, and given back once these are held."""
 
 PROCESSORS = "cpu"
@@ -91,7 +91,7 @@ def hold(
     with contextlib.ExitStack() as stack:
         # Who waits is not overtaken: a case of eight GPUs would never find all of them free.
         with contextlib.ExitStack() as turn:
-            patiently(lambda: turn.enter_context(_leased(TURN)))
+            patiently(lambda: turn.enter_context(_leased(TURN_LEASE)))
             held = patiently(lambda: _take(stack, gpus, count, fits, alone=alone))
         yield held
 
@@ -117,7 +117,7 @@ def _patiently(
                 "end that process",
             )
         waiting(Waiting(f"waiting for {about}"))
-        time.sleep(POLL_S)
+        time.sleep(POLL_SECONDS)
 
 
 def _take(
@@ -213,9 +213,6 @@ def _open(path: Path, folder: int) -> int:
         ) from None
 
 
-KILLED_S = 5.0
-"""How long a killed child may take to be gone; one that hangs in a driver may never be."""
-
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -238,7 +235,9 @@ def control(
     if gpus:
         command += ["--cuda", str(gpus)]
     try:
-        answer = answer_of(command, limit_s=limit_s, killed_s=KILLED_S, environment=variables)
+        answer = answer_of(
+            command, limit_s=limit_s, killed_s=KILL_WAIT_SECONDS, environment=variables
+        )
     except OSError as error:
         return {}, f"the control cannot start: {error.strerror}"
     if answer is None:
@@ -247,7 +246,7 @@ def control(
 
 
 def _is_idle(seen: Contention) -> bool:
-    return (seen.foreign_s or 0.0) <= TOLERATED * seen.cores * seen.window_s
+    return (seen.foreign_s or 0.0) <= TOLERATED_SHARE * seen.cores * seen.window_s
 
 
 def _read(returncode: int, out: bytes, err: bytes) -> tuple[Control, str | None]:
@@ -293,7 +292,7 @@ class ControlRun:
         return (f"the machine's own speed is not known: {self.unavailable}",)
 
 
-LOOK_S = 0.2
+WATCH_SECONDS = 0.2
 """How long others are watched at a time: a share of 5 % of two cores is two ticks of the kernel."""
 
 
@@ -301,7 +300,7 @@ def others_now() -> Contention:
     """Look for a moment at who uses the processor beside this session."""
     watch = Watch(os.getpid(), session=session_of(os.getpid()))
     start = watch.read()
-    time.sleep(LOOK_S)
+    time.sleep(WATCH_SECONDS)
     return Contention(**watch.between(start, watch.read()))
 
 
@@ -434,8 +433,7 @@ def placed(
             )
 
 
-LOST = ".lost"
-"""Folder, within that of a session, in which it is noted which GPUs it lost."""
+LOST_FOLDER = ".lost"
 
 
 @dataclass(frozen=True)
@@ -470,17 +468,12 @@ class LostGpus:
 
 Mode = Literal["auto", "always", "never"]
 
-LONGEST_S = 60.0
-"""Longest timed part of a warm-up; shorter where the case's own run is."""
-
+MAX_WARMUP_SECONDS = 60.0
 WARM_UP = "warm-up"
 """What the folder of a warm-up carries in its name."""
 
-NOTED = ".warm"
-"""Folder, within that of a session, in which it is noted what has worked."""
-
-IDLE = frozenset({"null"})
-"""Engines that do no work: nothing gets warm."""
+WARM_FOLDER = ".warm"
+IDLE_ENGINES = frozenset({"null"})
 
 
 @dataclass(frozen=True)
@@ -533,15 +526,15 @@ def is_due(accelerator: str, engine: str, mode: str) -> bool:
     """
     if mode != "auto":
         return mode == "always"
-    return split(accelerator)[1] != "cpu" and engine not in IDLE
+    return split(accelerator)[1] != "cpu" and engine not in IDLE_ENGINES
 
 
 def shortened(settings: LoadGenSettings) -> LoadGenSettings:
-    """Return what LoadGen is told for a warm-up: as the case, of `LONGEST_S` at most."""
+    """Return what LoadGen is told for a warm-up: as the case, of `MAX_WARMUP_SECONDS` at most."""
     work_s = settings.fixed_work_s
     return replace(
         settings,
-        fixed_work_s=work_s if work_s is None else min(work_s, LONGEST_S),
-        min_duration_ms=min(settings.min_duration_ms, round(LONGEST_S * 1000)),
+        fixed_work_s=work_s if work_s is None else min(work_s, MAX_WARMUP_SECONDS),
+        min_duration_ms=min(settings.min_duration_ms, round(MAX_WARMUP_SECONDS * 1000)),
         min_query_count=1,
     )

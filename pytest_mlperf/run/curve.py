@@ -11,46 +11,46 @@ from types import MappingProxyType
 
 from pytest_mlperf.core.contention import Contention, client_note, core_users
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.metrics import COUNTS, METRICS, RATES, TIMES, at_point
+from pytest_mlperf.core.metrics import ARRIVAL_METRICS, COUNTS, METRICS, RATES, at_point
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.judge.formulas import t_sf
 from pytest_mlperf.run.figures import Figures, Findings, per_gpu, together
 from pytest_mlperf.run.worker.closed_loop import (
-    LEAST_REQUESTS,
-    LEAST_TURNS,
-    MOST_TURNS,
-    SCHEMA,
+    MAX_TURNS,
+    MIN_REQUESTS,
+    MIN_SLOT_REQUESTS,
+    SCHEMA_VERSION,
     OpenWindow,
     PointWindow,
 )
 from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, read_regular
 
-HELD = 0.02
+LOAD_SLACK_SHARE = 0.02
 """By Little's law requests/s times mean latency are the requests under way. By so much less than
 asked for, as a share, the client did not hold them, and something else was measured."""
 
-DRIFT, RARE = 0.05, 0.01
+DRIFT_SHARE, DRIFT_RISK = 0.05, 0.01
 """A window is not steady where its throughput moved by this share from end to end, and a straight
 line through its parts would be so steep in this share of steady windows at most."""
 
 STALL = 0.5
 """Share of the median part below which a part is told as a stall."""
 
-GROWTH, SPREAD = 0.05, 3.0
+GROWTH_SHARE, GROWTH_DEVIATIONS = 0.05, 3.0
 """A queue grows where more than this share of what arrived in a window is added to it, and so many
 standard deviations of what is under way at two moments."""
 
 MIXED = 0.01
 """Above this share of answers that are cut, and below as much that are not, it is told."""
 
-NEEDED = 0.5
+MAX_CLIENT_SHARE = 0.5
 """Share of what the client reaches against a server that computes nothing which a run may need."""
 
 UNANSWERED = 0.5
 """Share of a window's arrivals that may be unanswered at its end, for whatever reason."""
 
-SLOWED = 0.25
+SLOWED_LATENCY_SHARE = 0.25
 """The same of the latency of what arrives, which varies more by chance."""
 
 
@@ -83,8 +83,8 @@ def read_curve(path: Path) -> CurveLog:
     """Read the log of a loop of our own, which the worker wrote whole or not at all."""
     try:
         content = parse_json(read_regular(path, MAX_FILE_BYTES))
-        if content["schema"] != SCHEMA:
-            raise ValueError(f"schema {content['schema']!r}, not {SCHEMA}")
+        if content["schema"] != SCHEMA_VERSION:
+            raise ValueError(f"schema {content['schema']!r}, not {SCHEMA_VERSION}")
         points = tuple(
             PointWindow(**{**one, "open": OpenWindow(**one["open"]) if one.get("open") else None})
             for one in content["points"]
@@ -123,7 +123,7 @@ def curve_figures(log: CurveLog, accelerator: str) -> Figures:
         for point in log.points
         for name, value in point.metrics.items()
     }
-    for name in (*RATES, *sorted(COUNTS), *(sorted(TIMES) if log.arrivals else ())):
+    for name in (*RATES, *sorted(COUNTS), *(sorted(ARRIVAL_METRICS) if log.arrivals else ())):
         values = [point.metrics[name] for point in log.points if name in point.metrics]
         if len(values) == len(log.points):
             metrics[name] = geometric_mean(values)
@@ -157,13 +157,13 @@ def curve_finishes(log: CurveLog) -> dict[str, int]:
     }
 
 
-NOBODY: Mapping[str, float] = MappingProxyType({})
+NO_CLIENTS: Mapping[str, float] = MappingProxyType({})
 
 
 def curve_validity(
     log: CurveLog,
     gated: Iterable[str] = (),
-    client: Mapping[str, float] = NOBODY,
+    client: Mapping[str, float] = NO_CLIENTS,
     at_a_time: int | None = None,
     may_fail: float = 0.0,
     load: Contention | None = None,
@@ -193,7 +193,7 @@ def curve_validity(
 def _client_at_limit(point: PointWindow) -> Iterator[Reason]:
     """Yield that the client had no room left, where what it reaches was measured."""
     rate, reach = point.metrics.get("throughput", 0.0), point.client_reach
-    if reach is not None and rate > NEEDED * reach:
+    if reach is not None and rate > MAX_CLIENT_SHARE * reach:
         length = f" of {point.tokens / point.requests:,.0f} tokens" if point.tokens else ""
         text = (
             f"at {point.point:,}: the client, not the server, was measured: {rate:,.0f} requests/s"
@@ -264,12 +264,12 @@ def curve_lateness(log: CurveLog, client: Mapping[str, float]) -> dict[str, floa
 def _open_reasons(point: PointWindow, window: OpenWindow, log: CurveLog) -> Iterator[Reason]:
     """Yield why an open loop's point may not be judged; a trace has no steady state to be in."""
     at = f"at {point.point:,}"
-    if few := [*_too_few(point, LEAST_REQUESTS)]:
+    if few := [*_too_few(point, MIN_REQUESTS)]:
         yield from few
         return
     grown, shape = window.after - window.before, min(1.0, log.burstiness or 1.0)
-    by_chance = SPREAD * math.sqrt((window.after + window.before) / shape)
-    grows = log.arrivals != "trace" and grown > max(GROWTH * point.requests, by_chance)
+    by_chance = GROWTH_DEVIATIONS * math.sqrt((window.after + window.before) / shape)
+    grows = log.arrivals != "trace" and grown > max(GROWTH_SHARE * point.requests, by_chance)
     if grows or window.unanswered > UNANSWERED * point.requests:
         text = (
             f"{at}: overloaded, the queue grew through the window: {window.before:,} requests were "
@@ -281,7 +281,7 @@ def _open_reasons(point: PointWindow, window: OpenWindow, log: CurveLog) -> Iter
         return
     latencies = [took_s for requests, _, took_s in point.parts if requests]
     moved, p_value = drift(latencies if len(latencies) == len(point.parts) else [])
-    if log.arrivals != "trace" and abs(moved) > SLOWED and p_value < RARE:
+    if log.arrivals != "trace" and abs(moved) > SLOWED_LATENCY_SHARE and p_value < DRIFT_RISK:
         way = "up" if moved > 0 else "down"
         text = (
             f"{at}: not steady, latency drifted {way} by {abs(moved):.0%} inside the window: set "
@@ -292,10 +292,10 @@ def _open_reasons(point: PointWindow, window: OpenWindow, log: CurveLog) -> Iter
 
 def _reasons(point: PointWindow, users: str) -> Iterator[Reason]:
     at = f"at {point.point:,}"
-    if few := [*_too_few(point, max(LEAST_REQUESTS, LEAST_TURNS * point.point))]:
+    if few := [*_too_few(point, max(MIN_REQUESTS, MIN_SLOT_REQUESTS * point.point))]:
         yield from few
         return
-    if point.under_way + point.paused < (1 - HELD) * point.point:
+    if point.under_way + point.paused < (1 - LOAD_SLACK_SHARE) * point.point:
         of = f"{point.point:,} requests were under way in the mean"
         if point.turns:
             of = f"{point.point:,} conversations had a request under way in the mean"
@@ -309,7 +309,7 @@ def unsteady(point: PointWindow) -> Iterator[Reason]:
     """Yield that the throughput of a closed loop's point drifted, where it did."""
     at = f"at {point.point:,}"
     moved, p_value = drift([_work(point)(part) for part in point.parts])
-    if abs(moved) > DRIFT and p_value < RARE:
+    if abs(moved) > DRIFT_SHARE and p_value < DRIFT_RISK:
         way = "up" if moved > 0 else "down"
         text = (
             f"{at}: not steady, throughput drifted {way} by {abs(moved):.0%} inside the window: "
@@ -349,7 +349,7 @@ def _of_turns(point: PointWindow) -> Iterator[Sign]:
         return
     name = "TTFT" if all(row[3] for row in point.turns) else "latency"
     low, high = (f"{value * 1e3:.3g}" for value in (min(later_s), max(later_s)))
-    last = f"{max(medians)}{' and later' * (max(medians) == MOST_TURNS)}"
+    last = f"{max(medians)}{' and later' * (max(medians) == MAX_TURNS)}"
     waited = f"; {point.paused:.3g} conversations waited in the mean" if point.paused else ""
     text = (
         f"median {name} {first_s * 1e3:.3g} ms of first turns, {low} to {high} ms of turns 2 to "

@@ -13,21 +13,20 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job, LoadGenSettings
 from pytest_mlperf.core.measurement import ReplicaRun
 from pytest_mlperf.core.metrics import METRICS, SLOWEST_REPLICA
-from pytest_mlperf.core.numbers import LEAST, MOST, change, duration, percent
+from pytest_mlperf.core.numbers import MAX_RATE, MIN_RATE, change, duration, percent
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.core.rulings.sample import ZERO
 from pytest_mlperf.core.rulings.stragglers import slowest
-from pytest_mlperf.hardware.clock import LEAST_S
+from pytest_mlperf.hardware.clock import MIN_MOVE_SECONDS
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.run.logs import Detail
 from pytest_mlperf.run.worker.clocks import GOODPUT
 
-LATE_SHARE, LATE_S = 0.25, 1e-3
+LATE_SHARE, LATE_SECONDS = 0.25, 1e-3
 """LoadGen times a request from its schedule, our stamps from when the engine was given it: so much
 longer may its p99 be, as a share and seconds on top, before requests count as held up between."""
 
-MOST_NAMED = 3
-"""Other processes that a run keeps the names of."""
+MAX_LISTED_PROCESSES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +121,7 @@ def figures(
         theirs = {name: value for name, value in theirs.items() if not name.startswith(hidden)}
     goodput = ours.pop(GOODPUT, None)
     for name, value in ours.items():
-        if not LEAST <= value <= MOST:
+        if not MIN_RATE <= value <= MAX_RATE:
             raise _not_positive(name, value, detail.path)
     zero = (GOODPUT,) if goodput == 0 else ()
     if goodput:
@@ -197,7 +196,7 @@ def clock_findings(job: Job, moved_s: float, window_s: float) -> Findings:
         window_s: The shortest window that it may have been in.
     """
     smallest = min(job.limits.values(), default=min(each.limit for each in METRICS.values()))
-    if abs(moved_s) <= max(LEAST_S, CLOCK_SHARE * smallest * window_s):
+    if abs(moved_s) <= max(MIN_MOVE_SECONDS, CLOCK_SHARE * smallest * window_s):
         return Findings()
     text = f"the wall clock was set by {moved_s:+,.4g} s meanwhile, and LoadGen measures by it"
     return Findings(invalid=(Reason(key=Key.CLOCK_SET, text=text),))
@@ -210,7 +209,7 @@ QUEUED = 2.0
 """Queries of Server that arrive close together in the first tenth may take so many times as long:
 the arrivals are the same in every run."""
 
-RATES = ("throughput", "tokens_per_second", "tokens_per_second_per_gpu")
+SAMPLE_TIME_METRICS = ("throughput", "tokens_per_second", "tokens_per_second_per_gpu")
 """Metrics that the mean time per sample decides, but in Server, where the schedule does."""
 
 
@@ -223,12 +222,12 @@ def start_findings(job: Job, seen: Mapping[str, float]) -> Findings:
     names = {name: name for name in job.limits if name in seen}
     paced = job.settings.scenario == "Server"
     if not paced:
-        names |= {name: "latency_mean" for name in RATES if name in job.limits}
+        names |= {name: "latency_mean" for name in SAMPLE_TIME_METRICS if name in job.limits}
     shares = {name: seen.get(key, 0.0) / job.limits[name] for name, key in names.items()}
     name = max(shares, key=lambda one: abs(shares[one]), default="")
     if not name or abs(shares[name]) < START_TOLD:
         return Findings()
-    added = seen[names[name]] * (-1 if name in RATES else 1)
+    added = seen[names[name]] * (-1 if name in SAMPLE_TIME_METRICS else 1)
     slowed = math.exp(seen[names[name].partition("_")[0]])
     text = (
         f"the first tenth of the run took {slowed:.3g} times as long a query as its second half, "
@@ -240,7 +239,7 @@ def start_findings(job: Job, seen: Mapping[str, float]) -> Findings:
     return Findings.signed([Sign(key=SignKey.SLOW_START, text=text)])
 
 
-SHORTEST, LONGEST = 0.5, 4.0
+MIN_DURATION_SHARE, MAX_DURATION_SHARE = 0.5, 4.0
 """Shares of its planned time: a shorter run whose rate was probed is INVALID, as the probe was
 wrong; a longer one is told. Neighbours on the machine slow a run down about 4 times."""
 
@@ -254,13 +253,13 @@ def length_findings(settings: LoadGenSettings, duration_s: float, *, probed: boo
         probed: Its rate was probed just before: no earlier run fixes its work.
     """
     planned_s = settings.planned_s
-    if probed and settings.fixed_work_s and duration_s < SHORTEST * planned_s:
+    if probed and settings.fixed_work_s and duration_s < MIN_DURATION_SHARE * planned_s:
         text = (
             f"it lasted {duration_s:.2g} s of the {planned_s:g} s that were planned: the engine "
             "was slower while its rate was probed"
         )
         return Findings(invalid=(Reason(key=Key.TOO_SHORT, text=text),))
-    if settings.points or duration_s <= LONGEST * planned_s:
+    if settings.points or duration_s <= MAX_DURATION_SHARE * planned_s:
         return Findings()
     text = f"the run lasted {duration(duration_s)}; {duration(planned_s)} were planned by its rate"
     return Findings.signed([Sign(key=SignKey.TOO_LONG, text=text)])
@@ -274,7 +273,9 @@ def load_findings(job: Job, seen: Mapping[str, Any] | None) -> Load:
     """
     if seen is None:
         return Load()
-    contention = Contention(**{**seen, "others": dict(list(seen["others"].items())[:MOST_NAMED])})
+    contention = Contention(
+        **{**seen, "others": dict(list(seen["others"].items())[:MAX_LISTED_PROCESSES])}
+    )
     if contention.serves is False:  # its work cannot be told from that of others
         return Load(contention=contention)
     elsewhere = bool(job.engine.options.get("url")) and contention.serves is None
@@ -300,7 +301,7 @@ def _not_positive(name: str, value: float, log: str) -> RunError:
 def _unknown(ours: Mapping[str, float], theirs: Mapping[str, float]) -> str:
     """Return why our stamps do not tell which requests met their limits; "" where they do."""
     name = next((n for n in ("ttft_p99", "latency_p99") if n in ours and n in theirs), None)
-    if name is None or theirs[name] <= ours[name] * (1 + LATE_SHARE) + LATE_S:
+    if name is None or theirs[name] <= ours[name] * (1 + LATE_SHARE) + LATE_SECONDS:
         return ""
     late_s = theirs[name] - ours[name]
     return f"requests waited up to {late_s:.2g} s before the engine was given them"

@@ -12,19 +12,19 @@ from pytest_mlperf.hardware.leases import file_name
 from pytest_mlperf.hardware.memory import MemoryTaken, taken
 from pytest_mlperf.stores import atomic
 
-FREED_S = 60.0
+MEMORY_FREE_SECONDS = 60.0
 """So long may a process that was ended still have its memory; most give it back within seconds."""
 
 GIB = 1 << 30
 
-SHOWN = 3
+MAX_LISTED_HOLDERS = 3
 
 
 def require_free(
     gpus: Sequence[str],
     folder: Path,
     *,
-    limit_s: float = FREED_S,
+    limit_s: float = MEMORY_FREE_SECONDS,
     waiting: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Wait until GPUs have back what the last process on them took, and keep what is free now.
@@ -72,7 +72,7 @@ def _note(place: Path, used: int) -> None:
 
 def _sentence(uuid: str, used: int, least: int, now: MemoryTaken, limit_s: float) -> str:
     holders = list(_holders(now))
-    who = f" by {some(holders, SHOWN)}" if holders else ""
+    who = f" by {some(holders, MAX_LISTED_HOLDERS)}" if holders else ""
     return (
         f"{uuid} has {used / GIB:.1f} GiB of its memory taken{who}, {limit_s:g} s after the last "
         f"process on it was ended, and had {least / GIB:.1f} GiB before: the next model would not "

@@ -11,16 +11,12 @@ from pathlib import Path
 
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.job import EarlierBuild, Elsewhere
+from pytest_mlperf.core.results import COMMIT_DIGITS
 from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.run.builds import run_pip
 from pytest_mlperf.run.project import run_git
 
-SHORT = 12
-"""Digits of a commit that are shown."""
-
-ASK_S = 120.0
-"""Longest time in which pip must say which versions there are."""
-
+PIP_TIMEOUT_SECONDS = 120.0
 _FIELDS = ("%H", "%P", "%an", "%ad", "%s")
 
 
@@ -46,7 +42,7 @@ class BuildAt:
     @property
     def title(self) -> str:
         """What it is called in tables, and in the names of folders."""
-        return self.name if self.wheel else self.name[:SHORT]
+        return self.name if self.wheel else self.name[:COMMIT_DIGITS]
 
     def earlier(self, suite: Path, elsewhere: Elsewhere | None) -> EarlierBuild:
         """Return how the engine of a suite is run as it was then."""
@@ -77,7 +73,9 @@ def commits(folder: Path, good: str, bad: str) -> list[BuildAt]:
         )
     first, last = (_commit(folder, name, ref) for name, ref in (("GOOD", good), ("BAD", bad)))
     if first == last:
-        raise MlperfError(f"GOOD and BAD are one commit, {first[:SHORT]}: nothing lies between")
+        raise MlperfError(
+            f"GOOD and BAD are one commit, {first[:COMMIT_DIGITS]}: nothing lies between"
+        )
     if _git(folder, "merge-base", "--is-ancestor", first, last).returncode:
         swapped = not _git(folder, "merge-base", "--is-ancestor", last, first).returncode
         more = "they are the other way round" if swapped else "no line of commits joins them"
@@ -171,9 +169,11 @@ def _available(library: str, python: Sequence[str], *, early: bool) -> list[str]
     options = ["--disable-pip-version-check", "--no-input", "--retries=1", *["--pre"] * early]
     asked = ("-m", "pip", "index", "versions", *options, library)
     try:
-        done = run_pip(python, *asked, limit_s=ASK_S)
+        done = run_pip(python, *asked, limit_s=PIP_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
-        raise EnvironmentFault(f"pip names no versions of {library} within {ASK_S:g} s") from None
+        raise EnvironmentFault(
+            f"pip names no versions of {library} within {PIP_TIMEOUT_SECONDS:g} s"
+        ) from None
     listed = re.search(r"^Available versions: (.+)$", done.stdout, re.MULTILINE)
     if done.returncode or not listed:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

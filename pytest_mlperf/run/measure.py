@@ -19,12 +19,12 @@ from pytest_mlperf.hardware.rapl import HostSampling
 from pytest_mlperf.registry import clients_of, harness, is_client
 from pytest_mlperf.run.accuracy import AccuracyPass, Ask, Scoring
 from pytest_mlperf.run.benchmark import benchmarked, read_benchmark
-from pytest_mlperf.run.builds import LABEL, Build, build_for
+from pytest_mlperf.run.builds import FOLDER_LABEL, Build, build_for
 from pytest_mlperf.run.checkpoints.build import Checkpoint, checkpoint_for
 from pytest_mlperf.run.child.process import WorkerProcess
 from pytest_mlperf.run.child.protocol import Event, ReplicaSpec, WorkerSpec, import_path
 from pytest_mlperf.run.conditions import (
-    IDLE,
+    IDLE_ENGINES,
     WARM_UP,
     Conditions,
     ControlRun,
@@ -129,7 +129,7 @@ class ProcessTask:
     @property
     def folder(self) -> str:
         """What its folder's name ends with."""
-        label = self.label or (LABEL if self.build else "")
+        label = self.label or (FOLDER_LABEL if self.build else "")
         return f"{label}.{self.number}" if label else str(self.number)
 
 
@@ -317,7 +317,7 @@ def _finished(
 def _wait_for_memory(job: Job, conditions: Conditions, show: Callable[[str], None]) -> None:
     """Wait until a case's GPUs have their memory back; a server of somebody else keeps its."""
     theirs = is_client(job.engine_use) and not job.engine.options.get("serve")
-    if job.engine_use not in IDLE and not theirs:
+    if job.engine_use not in IDLE_ENGINES and not theirs:
         require_free(conditions.machine.uuids(job.accelerator), conditions.folder, waiting=show)
 
 

@@ -19,17 +19,10 @@ from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware import power_limit
 from pytest_mlperf.hardware.leases import lease_folder
+from pytest_mlperf.hardware.machine import KILL_WAIT_SECONDS, NVML_TIMEOUT_SECONDS
 from pytest_mlperf.processes import ChildProcess, answer_of, ended, last_line
 
-LIMIT_S = 60.0
-"""NVML starts and sets a limit within a second or two; a driver that needs longer hangs."""
-
-KILLED_S = 5.0
-"""A process that hangs in a driver may outlive its end; nobody waits for it longer."""
-
-LONGEST = 1 << 16
-"""Bytes of an answer."""
-
+MAX_ANSWER_BYTES = 1 << 16
 _COMMAND = (sys.executable, "-m", power_limit.__name__)
 
 
@@ -56,7 +49,7 @@ def limited(gpus: Sequence[str], watts: int, leases: Sequence[int]) -> Iterator[
         _require_set(guard)
         yield
     finally:
-        guard.end(alone_s=LIMIT_S, killed_s=KILLED_S)
+        guard.end(alone_s=NVML_TIMEOUT_SECONDS, killed_s=KILL_WAIT_SECONDS)
         guard.close()
         if guard.returncode != 0:
             restored(gpus)
@@ -64,15 +57,17 @@ def limited(gpus: Sequence[str], watts: int, leases: Sequence[int]) -> Iterator[
 
 def _require_set(guard: ChildProcess) -> None:
     try:
-        line = guard.line(time.monotonic() + LIMIT_S, LONGEST)
+        line = guard.line(time.monotonic() + NVML_TIMEOUT_SECONDS, MAX_ANSWER_BYTES)
     except EOFError:
-        guard.ends_within(KILLED_S)
+        guard.ends_within(KILL_WAIT_SECONDS)
         code = guard.poll()
         how = "ended" if code is None else ended(code)
         last = broken(last_line(guard.stderr.read()))[:200] if guard.stderr else ""
         raise RunError("gpu", f"the process that sets the power limit {how}: {last}") from None
     if line is None:
-        raise RunError("gpu", f"the driver did not set the power limit within {LIMIT_S:g} s")
+        raise RunError(
+            "gpu", f"the driver did not set the power limit within {NVML_TIMEOUT_SECONDS:g} s"
+        )
     answer: dict[str, Any] = json.loads(line)
     match answer:
         case {"layer": "suite", "refused": text}:
@@ -101,7 +96,7 @@ def restored(gpus: Sequence[str]) -> tuple[str, ...]:
         return ()
     command = [*_COMMAND, "restore", str(folder), *left]
     try:
-        answer = answer_of(command, limit_s=LIMIT_S, killed_s=KILLED_S)
+        answer = answer_of(command, limit_s=NVML_TIMEOUT_SECONDS, killed_s=KILL_WAIT_SECONDS)
         report = json.loads(answer[1]) if answer else {"troubles": ["the driver does not answer"]}
     except (OSError, ValueError):
         report = {"troubles": [f"{', '.join(left)}: NVML could not be asked"]}

@@ -44,29 +44,25 @@ def new_folder(parent: Path, name: str) -> Path:
     raise RunError("worker", f"{parent} holds 999 folders called {name}")
 
 
-HERE = Path()
+CURRENT_FOLDER = Path()
 
-CHANGED = "+"
-"""Ends the name of a commit from which tracked files differ."""
-
-LOOK_S = 60.0
-"""Longest time of a call that only looks."""
-
+CHANGED_MARK = "+"
+READ_TIMEOUT_SECONDS = 60.0
 CHECKOUT_S = 600.0
 """Longest time of a call that checks files out: they may be large."""
 
-_NAME = re.compile(r"[0-9a-f]{7,64}")
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
 
 def run_git(
-    folder: Path, *arguments: str, limit_s: float = LOOK_S
+    folder: Path, *arguments: str, limit_s: float = READ_TIMEOUT_SECONDS
 ) -> subprocess.CompletedProcess[bytes]:
     """Run git in a folder without the repository's hooks; an OSError if git cannot be started."""
     command = ["git", "-C", str(folder), "-c", f"core.hooksPath={os.devnull}", *arguments]
     return subprocess.run(command, capture_output=True, timeout=limit_s, check=False)
 
 
-def git(*arguments: str, folder: Path = HERE) -> bytes | None:
+def git(*arguments: str, folder: Path = CURRENT_FOLDER) -> bytes | None:
     """Return what git prints; None where it fails, hangs or is not installed."""
     done = _done(folder, *arguments)
     return done.stdout if done is not None and done.returncode == 0 else None
@@ -102,7 +98,7 @@ def commit_of(folder: Path, recorded: Sequence[Path] = ()) -> str | None:
         return None
     code = _code(folder, recorded)
     changed = git("status", "--porcelain", "--untracked-files=no", *code, folder=folder)
-    return commit.decode().strip() + (CHANGED if changed and changed.strip() else "")
+    return commit.decode().strip() + (CHANGED_MARK if changed and changed.strip() else "")
 
 
 def changes_digest(folder: Path, recorded: Sequence[Path] = ()) -> str:
@@ -123,12 +119,12 @@ def code_differs(
         return None
     if then is None or now is None:
         return f"commit {then or 'unknown'} → {now or 'unknown'}"
-    if unclear := next((one for one in (then, now) if one.endswith(CHANGED)), None):
+    if unclear := next((one for one in (then, now) if one.endswith(CHANGED_MARK)), None):
         return f"files were changed and not committed ({unclear})"
     if then == now:
         return None
     diff = None
-    if _NAME.fullmatch(then):  # from a file: nothing that git would take for an option
+    if _COMMIT.fullmatch(then):  # from a file: nothing that git would take for an option
         diff = _done(folder, "diff", "--quiet", then, now, *_code(folder, recorded))
     if diff is None or diff.returncode > 1:
         return f"commit {then} is not in this clone"
@@ -150,7 +146,7 @@ def files_since(
         None in place of both if this clone does not have the commit, or there is no clone.
     """
     top, diff = git("rev-parse", "--show-toplevel", folder=folder), None
-    if top is not None and _NAME.fullmatch(commit):
+    if top is not None and _COMMIT.fullmatch(commit):
         words = ("diff", "--name-only", "--no-renames", "-z", commit)
         diff = git(*words, *_code(folder, recorded), folder=folder)
     if top is None or diff is None:

@@ -26,8 +26,8 @@ from pytest_mlperf.core.metrics import (
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
-from pytest_mlperf.core.server.changes import HIDDEN
-from pytest_mlperf.hardware.clock import LEAST_S
+from pytest_mlperf.core.server.changes import HIDDEN_SHARE
+from pytest_mlperf.hardware.clock import MIN_MOVE_SECONDS
 from pytest_mlperf.hardware.machine import Machine, split
 from pytest_mlperf.hardware.rapl import CLOCK_STEP_S
 from pytest_mlperf.run.builds import Build
@@ -61,7 +61,7 @@ from pytest_mlperf.run.power.sampling import PowerLog
 from pytest_mlperf.run.recorded import read_recorded
 from pytest_mlperf.run.roofline_share import Nearness, light_findings
 from pytest_mlperf.run.server import Answers, ServerLog, answer_findings, served
-from pytest_mlperf.run.worker.closed_loop import LOG
+from pytest_mlperf.run.worker.closed_loop import CURVE_LOG
 from pytest_mlperf.stores.endpoints import version_of
 
 
@@ -117,14 +117,14 @@ def _beside(build: Build, python: Event) -> dict[str, str]:
     return {**facts, "python.system": str(python["system"])} if python["system"] else facts
 
 
-LOOPED = ("points", "ramp_ms", "arrivals", "burstiness", "audit", "max_failed")
+LOOP_SETTINGS = ("points", "ramp_ms", "arrivals", "burstiness", "audit", "max_failed")
 
 
 def _requests(job: Job) -> str:
     """Return what LoadGen is told but for the rate: its length in words, and a hash of all."""
     settings = job.settings
     # What only our own loops are told has no part in the hashes of all other baselines.
-    hashed = {k: v for k, v in dataclasses.asdict(settings).items() if k not in LOOPED or v}
+    hashed = {k: v for k, v in dataclasses.asdict(settings).items() if k not in LOOP_SETTINGS or v}
     digest = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:8]
     count = f"{settings.min_query_count:,} queries"
     if settings.points:
@@ -250,13 +250,13 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
 
 def hidden_shares(timed: TimedLog, result: Mapping[str, Any]) -> dict[str, float]:
     """Return the share of tokens that nobody saw, of a curve at each point; {}: not told."""
-    shares = {HIDDEN: result["hidden_share"]}
+    shares = {HIDDEN_SHARE: result["hidden_share"]}
     if isinstance(timed, CurveLog):
-        shares = {at_point(HIDDEN, one.point): one.hidden_share for one in timed.points}
+        shares = {at_point(HIDDEN_SHARE, one.point): one.hidden_share for one in timed.points}
     return {name: share for name, share in shares.items() if share is not None}
 
 
-UNTIMED_SHARE, UNTIMED_S = 0.1, 1e-5
+UNTIMED_SHARE, MIN_UNTIMED_SECONDS = 0.1, 1e-5
 """What `input()` takes is told from this share of what a sample takes on, and from so much time."""
 
 
@@ -266,7 +266,7 @@ def untimed_input(input_s: float | None, settings: LoadGenSettings, figures: Fig
     sample_s = min(latencies_s, default=figures.duration_s / max(1, figures.samples))
     if settings.scenario == "MultiStream":
         sample_s /= settings.samples_per_query
-    if input_s is None or input_s <= max(UNTIMED_SHARE * sample_s, UNTIMED_S):
+    if input_s is None or input_s <= max(UNTIMED_SHARE * sample_s, MIN_UNTIMED_SECONDS):
         return Findings()
     took, engine = (quantity("latency_p50", s) for s in (input_s, sample_s))
     text = (
@@ -292,7 +292,7 @@ def _resources(evidence: Evidence, result: Event, timed: TimedLog) -> Findings:
 def _read_curve(
     finished: Event, described: Mapping[str, str], job: Job
 ) -> tuple[CurveLog, Findings]:
-    path = Path(finished["folder"]) / LOG
+    path = Path(finished["folder"]) / CURVE_LOG
     if "harness" in described:
         return read_recorded(path, version_of(described))
     log = read_curve(path)
@@ -334,7 +334,7 @@ def energy_findings(
     begin_s, end_s = timed.window_s
     clock_set = abs(moved_s) > max(CLOCK_STEP_S, SLEWED * (end_s - begin_s))
     if clock_set:
-        end_s = begin_s + max(figures.duration_s, LEAST_S)
+        end_s = begin_s + max(figures.duration_s, MIN_MOVE_SECONDS)
         timed = Spell((begin_s, end_s))
     if evidence.power:
         used = conditions.machine.used(job.accelerator, job.replicas)

@@ -9,9 +9,9 @@ from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.run.curve import CurveLog, unsteady
 from pytest_mlperf.run.figures import Findings
-from pytest_mlperf.run.worker.closed_loop import PARTS, SCHEMA, PointWindow
+from pytest_mlperf.run.worker.closed_loop import SCHEMA_VERSION, WINDOW_PARTS, PointWindow
 from pytest_mlperf.stores.endpoints import (
-    ACCURACY,
+    ACCURACY_FILE,
     RecordedPoint,
     file_of,
     read_events,
@@ -33,8 +33,8 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
     """
     try:
         content = parse_json(read_regular(path, MAX_FILE_BYTES))
-        if content["schema"] != SCHEMA:
-            raise ValueError(f"schema {content['schema']!r}, not {SCHEMA}")
+        if content["schema"] != SCHEMA_VERSION:
+            raise ValueError(f"schema {content['schema']!r}, not {SCHEMA_VERSION}")
         clocks = {str(name): float(clock_s) for name, clock_s in content["recorded"].items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError("worker", f"{path} is no log of a curve: {error}", str(path)) from error
@@ -54,7 +54,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
         path=str(path),
         samples=sum(point.requests for point, _ in points),
         points=windows,
-        scored=any(file_of(point.folder, ACCURACY) for point, _ in points),
+        scored=any(file_of(point.folder, ACCURACY_FILE) for point, _ in points),
     )
     reasons = [reason for point, _ in points for reason in point.invalid]
     return log, Findings(
@@ -71,10 +71,10 @@ def _tracked(point: RecordedPoint, clock_s: float) -> PointWindow:
     """
     events = read_events(point.folder)
     begin_s, end_s = events.begin_ns / 1e9, events.end_ns / 1e9
-    parts = [0] * PARTS
+    parts = [0] * WINDOW_PARTS
     for ended_ns in events.completed_ns:
-        part = int((ended_ns / 1e9 - begin_s) / (end_s - begin_s) * PARTS)
-        parts[min(PARTS - 1, part)] += 1
+        part = int((ended_ns / 1e9 - begin_s) / (end_s - begin_s) * WINDOW_PARTS)
+        parts[min(WINDOW_PARTS - 1, part)] += 1
     window = recorded_window(point, begin_s + clock_s, end_s + clock_s)
     return replace(window, parts=tuple((count, 0, 0.0) for count in parts))
 

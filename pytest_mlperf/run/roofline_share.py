@@ -22,7 +22,7 @@ from pytest_mlperf.run.figures import Figures, Findings
 SIZES = ("input_tokens", "tokens", "tokens_squared", "parts", "cached_tokens")
 """Means over the samples of a run that a data set may tell."""
 
-DONE = {
+WORK_KEYS = {
     "steps": ("generation.steps", "work.steps"),
     **{
         name: (f"work.{name}",)
@@ -34,7 +34,7 @@ DONE = {
 DRAFTS, DRAFTED = "work.drafts", "speculative-decoding"
 """The key by which it tells that it drafts, and the technique that this is."""
 
-BATCH = "work.batch"
+BATCH_KEY = "work.batch"
 """The key by which it tells how many sequences it works on together, at most."""
 
 
@@ -117,8 +117,8 @@ def most_together(samples: int, job: Job, engine: Mapping[str, str]) -> float | 
         most.append(1.0)
     if job.case.scenario == "MultiStream":
         most.append(float(job.settings.samples_per_query))
-    if BATCH in engine:
-        most.append(_number(BATCH, engine))
+    if BATCH_KEY in engine:
+        most.append(_number(BATCH_KEY, engine))
     return min(most, default=None)
 
 
@@ -137,7 +137,9 @@ def work_of(job: Job) -> AnyWork | None:
 
 def _done(engine: Mapping[str, str]) -> dict[str, int | float]:
     """Return what the engine said of its work, as numbers."""
-    numbers = {n: _number(key, engine) for n, keys in DONE.items() for key in keys if key in engine}
+    numbers = {
+        n: _number(key, engine) for n, keys in WORK_KEYS.items() for key in keys if key in engine
+    }
     whole = {"calls", "replica_gpus"}
     return {name: int(value) if name in whole else value for name, value in numbers.items()}
 

@@ -29,10 +29,8 @@ from pytest_mlperf.run.worker.samples import as_dataset, groups_of, require_same
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.artefacts import ARTEFACTS, ArtefactArchive
 
-PROGRESS_S = 0.5
-"""Shortest time between two events of progress."""
-
-ACCURACY = "mlperf_log_accuracy.json"
+PROGRESS_SECONDS = 0.5
+ACCURACY_LOG = "mlperf_log_accuracy.json"
 
 _ANSWER = re.compile(
     rb'\{ "seq_id" : \d+, "qsl_idx" : (\d{1,18}), "data" : "([0-9A-Fa-f]*)"[^{}]*\},?\n?'
@@ -109,7 +107,7 @@ class Progress:
     def tell(self) -> None:
         """Tell how far it is, unless that was told a moment ago."""
         if (now_s := time.monotonic()) >= self._due_s:
-            self._due_s = now_s + PROGRESS_S
+            self._due_s = now_s + PROGRESS_SECONDS
             unit = "outputs and references read"
             self._reporter.event("progress", done=self._read, total=self._total, what=unit)
 

@@ -13,19 +13,14 @@ from urllib.parse import urlsplit
 
 from pytest_mlperf.hardware.rapl import CLOCK_STEP_S, ahead_s
 
-PERIOD_S = 1.0
-"""Time between two looks."""
-
-TIMEOUT_S = 2.0
-"""Time that a page may take; later it says nothing about now."""
-
-LARGEST = 4 * 2**20
+POLL_SECONDS = 1.0
+PAGE_TIMEOUT_SECONDS = 2.0
+MAX_PAGE_BYTES = 4 * 2**20
 """Bytes of a page at most: servers' have some 100 kB."""
 
-CHUNK = 1 << 16
+READ_BYTES = 1 << 16
 
-ENDS_S = 3.0
-"""Time that the thread has to end."""
+THREAD_EXIT_SECONDS = 3.0
 
 
 class PageError(Exception):
@@ -35,7 +30,7 @@ class PageError(Exception):
 class MetricsPage:
     """One page, read again and again over one connection."""
 
-    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, url: str, *, timeout_s: float = PAGE_TIMEOUT_SECONDS) -> None:
         """Connect to nothing yet; `url` is that of an http or https server."""
         parts = urlsplit(url)
         kind = (
@@ -82,10 +77,10 @@ class MetricsPage:
         if answer.status != http.client.OK:
             raise PageError(f"{self.url} answers {answer.status}")
         page = b""
-        while chunk := answer.read1(CHUNK):
+        while chunk := answer.read1(READ_BYTES):
             page += chunk
-            if len(page) > LARGEST:
-                raise PageError(f"{self.url} is larger than {LARGEST // 2**20} MiB")
+            if len(page) > MAX_PAGE_BYTES:
+                raise PageError(f"{self.url} is larger than {MAX_PAGE_BYTES // 2**20} MiB")
         if answer.length:
             raise PageError(f"{self.url} ends {answer.length:,} bytes too early")
         answer.close()  # else the connection takes no other request
@@ -116,7 +111,7 @@ class Scraper:
         urls: Sequence[str],
         take: Callable[[float, Sequence[bytes]], None],
         *,
-        period_s: float = PERIOD_S,
+        period_s: float = POLL_SECONDS,
     ) -> None:
         """Start nothing yet.
 
@@ -147,7 +142,7 @@ class Scraper:
             self._thread.join(self._period_s / 10)
             for page in self._pages:
                 page.interrupt()
-            self._thread.join(ENDS_S)
+            self._thread.join(THREAD_EXIT_SECONDS)
 
     def _look_on(self) -> None:
         due_s = time.monotonic()

@@ -17,7 +17,7 @@ from pytest_mlperf.core.metrics import (
     at_point,
     point_of,
 )
-from pytest_mlperf.core.reason import LASTED, Sign, SignKey
+from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, Sign, SignKey
 from pytest_mlperf.core.server import (
     COUNTERS,
     RATIOS,
@@ -30,14 +30,12 @@ from pytest_mlperf.core.server import (
 from pytest_mlperf.run.curve import CurveLog
 from pytest_mlperf.run.figures import Findings
 from pytest_mlperf.run.logs import TimedLog
-from pytest_mlperf.run.scraping import PERIOD_S, Scraper
+from pytest_mlperf.run.scraping import POLL_SECONDS, Scraper
 from pytest_mlperf.run.worker.closed_loop import PointWindow
 from pytest_mlperf.stores import atomic
 
-FILE = "server.json"
-"""Each look at a server in a run, in its folder."""
-
-SCHEMA = 1
+SERVER_FILE = "server.json"
+SCHEMA_VERSION = 1
 
 ABSENT = "the server shows no metrics at /metrics: its queue and its caches are not known"
 IF_USAGE_TELLS = ("queue and its caches are", "queue is")
@@ -57,14 +55,14 @@ UNSIZED = 0.05
 
 BUILD = "build "
 
-APART = 0.1
+MIN_HIT_DIFFERENCE = 0.1
 """A cache's hits are told where they are so far from what the prompts share, as a share of all."""
 
 FOREIGN = 1.2
 """A server that shows so many times the requests of a run, and one more, has others': looks are
 about a second apart, and requests that ended may be shown for a moment."""
 
-ENOUGH, FEWEST = 0.5, 4
+MIN_READ_SHARE, MIN_WINDOW_READINGS = 0.5, 4
 """Less than this share of the looks of a window is told, of a window of so many at least."""
 
 
@@ -106,13 +104,13 @@ def watched_server(pages: Sequence[str], folder: Path) -> Iterator[ServerLog]:
         log.lack = STEPPED
     if pages:
         content = {
-            "schema": SCHEMA,
+            "schema": SCHEMA_VERSION,
             "cpu_s": scraper.cpu_s,
             "failures": len(log.failures),
             "readings": [[round(one.time_s, 3), one.values] for one in log.readings],
         }
         with contextlib.suppress(OSError):  # the run matters more
-            atomic.write_text(folder / FILE, json.dumps(content) + "\n")
+            atomic.write_text(folder / SERVER_FILE, json.dumps(content) + "\n")
 
 
 def served(
@@ -238,7 +236,7 @@ def _beside_prompts(seen: Mapping[str, float], shared: float) -> Iterator[Sign]:
         is_share = name == (
             PREFIX_HIT_SHARE if point is None else at_point(PREFIX_HIT_SHARE, point)
         )
-        if not is_share or abs(share - shared) <= APART:
+        if not is_share or abs(share - shared) <= MIN_HIT_DIFFERENCE:
             continue
         cause = (
             "it is off, too small, or not the one that was asked before"
@@ -246,20 +244,21 @@ def _beside_prompts(seen: Mapping[str, float], shared: float) -> Iterator[Sign]:
             else "prompts came again, which more samples would not, or share more than is known"
         )
         text = (
-            f"the server's cache of prefixes had {LASTED} of the prompts' tokens, and the "
+            f"the server's cache of prefixes had {DURATION_PLACEHOLDER} of the prompts' "
+            "tokens, and the "
             f"data set's prompts share {shared:.0%} with earlier ones: {cause}"
         )
         yield Sign(key=SignKey.PREFIX_SHARE, text=text, share=min(1.0, share), point=point)
 
 
 def _missed(log: ServerLog, windows: Windows) -> Iterator[Sign]:
-    due = sum(end_s - begin_s for begin_s, end_s in windows.values()) / PERIOD_S
+    due = sum(end_s - begin_s for begin_s, end_s in windows.values()) / POLL_SECONDS
     looks = sum(
         begin_s <= one.time_s <= end_s
         for one in log.readings
         for begin_s, end_s in windows.values()
     )
-    if log.failures and due >= FEWEST and looks < ENOUGH * due:
+    if log.failures and due >= MIN_WINDOW_READINGS and looks < MIN_READ_SHARE * due:
         reason = f": {log.failures[-1]}"
-        text = f"the server's metrics were read {looks} times in {due * PERIOD_S:.0f} s{reason}"
+        text = f"the server's metrics were read {looks} times in {due * POLL_SECONDS:.0f} s{reason}"
         yield Sign(key=SignKey.SERVER_UNREAD, text=text)

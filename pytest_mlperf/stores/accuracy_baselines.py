@@ -22,15 +22,13 @@ from pytest_mlperf.stores.foreign import BROKEN_ARCHIVES, NumpyArchive, UnfitErr
 
 Scores = Mapping[str, Sequence[float | None]]
 
-NONE = {"<u2": 2**16 - 1, "<i4": -(2**31)}
+MISSING_VALUES = {"<u2": 2**16 - 1, "<i4": -(2**31)}
 """What stands for a sample that a metric does not apply to, by the type of the array."""
 
-LARGEST = 256 * 2**20
+MAX_SCORES_BYTES = 256 * 2**20
 """Bytes of a file with scores, and of one metric unpacked: 67 million samples."""
 
-WIDEST = 4
-"""Bytes of one sample's score at most."""
-
+MAX_SCORE_BYTES = 4
 HEADER = 1024
 """Bytes of an array's header, with room to spare."""
 
@@ -46,11 +44,11 @@ def pack(scores: Scores, steps: Mapping[str, int], outputs: Sequence[int] | None
     for name in sorted(scores):
         there = [value for value in scores[name] if value is not None]
         whole = np.array([round(value * steps[name]) for value in there], dtype=np.int64)
-        small = bool(np.all((whole >= 0) & (whole < NONE["<u2"])))
+        small = bool(np.all((whole >= 0) & (whole < MISSING_VALUES["<u2"])))
         dtype = "<u2" if small else "<i4"
         if not small and bool(np.any(np.abs(whole) > np.iinfo("<i4").max)):
             raise BaselineError(f"a score of {name} is too large to be kept: {max(there, key=abs)}")
-        arrays[name] = np.full(len(scores[name]), NONE[dtype], dtype=dtype)
+        arrays[name] = np.full(len(scores[name]), MISSING_VALUES[dtype], dtype=dtype)
         arrays[name][[value is not None for value in scores[name]]] = whole.astype(dtype)
     if outputs is not None:
         arrays[OUTPUTS] = np.array(outputs, dtype="<u2")
@@ -69,7 +67,7 @@ def unpack(content: bytes, baseline: AccuracyBaseline) -> dict[str, list[float |
     if missing := set(baseline.steps) - set(read := arrays(content, baseline, *baseline.steps)):
         raise ValueError(f"lacks the scores of {min(missing)}")
     for name, array in read.items():
-        none, steps = NONE[array.dtype.str], baseline.steps[name]
+        none, steps = MISSING_VALUES[array.dtype.str], baseline.steps[name]
         if len(array) != baseline.samples:
             raise ValueError(f"has {len(array)} scores of {name} for {baseline.samples} samples")
         scores[name] = [None if value == none else value / steps for value in array.tolist()]
@@ -78,7 +76,7 @@ def unpack(content: bytes, baseline: AccuracyBaseline) -> dict[str, list[float |
 
 def arrays(content: bytes, baseline: AccuracyBaseline, *names: str) -> dict[str, Any]:
     """Return the arrays of an archive; unknown ones and too large ones are a ValueError."""
-    most = min(baseline.samples * WIDEST + HEADER, LARGEST)
+    most = min(baseline.samples * MAX_SCORE_BYTES + HEADER, MAX_SCORES_BYTES)
     archive = NumpyArchive(content, max_bytes=most)
     if unknown := archive.names - {*baseline.steps, OUTPUTS}:
         raise ValueError(f"holds {min(unknown)!r}, which is no metric of {baseline.workload}")
@@ -88,13 +86,11 @@ def arrays(content: bytes, baseline: AccuracyBaseline, *names: str) -> dict[str,
     return read
 
 
-FILE = Document(AccuracyBaseline, schema=ACCURACY_SCHEMA, title="accuracy baseline")
+ACCURACY_DOCUMENT = Document(AccuracyBaseline, schema=ACCURACY_SCHEMA, title="accuracy baseline")
 
-ENDING = ".scores.npz"
+SCORES_SUFFIX = ".scores.npz"
 
-NAMED = 12
-"""Hex digits of their digest that name a file of scores."""
-
+NAME_HEX_DIGITS = 12
 Found = TypeVar("Found")
 
 
@@ -115,8 +111,8 @@ def scores_path(path: Path) -> Path:
     Their digest is in the name: no write changes a file that a baseline vouches for, and a review
     sees which one it is. Older releases, and no baseline, have no digest there.
     """
-    baseline = FILE.load(path)
-    return path.with_suffix(ENDING) if baseline is None else _scores_file(path, baseline)
+    baseline = ACCURACY_DOCUMENT.load(path)
+    return path.with_suffix(SCORES_SUFFIX) if baseline is None else _scores_file(path, baseline)
 
 
 def load(path: Path) -> tuple[AccuracyBaseline, dict[str, list[float | None]]] | None:
@@ -162,9 +158,9 @@ def replace_scores(
         scores: By metric, one per sample of the data set, in its order.
         outputs: A digest of each output, in the same order.
     """
-    with FILE.alone(path) as place:
+    with ACCURACY_DOCUMENT.alone(path) as place:
         steps = {name: steps_per_point(values) for name, values in scores.items()}
-        baseline = make(FILE.load(path))
+        baseline = make(ACCURACY_DOCUMENT.load(path))
         content = pack(scores, steps, outputs)
         whole = replace(baseline, steps=steps, scores_sha256=hashlib.sha256(content).hexdigest())
         _put_both(path, whole, content, place)
@@ -176,7 +172,7 @@ def copy(source: Path, path: Path) -> None:
     if (both := _load(source)) is None:
         raise BaselineError(f"{source}: is gone")
     baseline, _, content = both
-    with FILE.alone(path) as place:
+    with ACCURACY_DOCUMENT.alone(path) as place:
         _put_both(path, baseline, content, place)
 
 
@@ -195,7 +191,7 @@ def _put_both(
     except OSError as error:
         raise BaselineError(f"{file}: cannot be written: {error.strerror}") from None
     try:
-        FILE.put(path, baseline, place)
+        ACCURACY_DOCUMENT.put(path, baseline, place)
     except BaseException:
         if new:  # nothing vouches for it
             with contextlib.suppress(OSError):
@@ -209,7 +205,9 @@ def _put_both(
 
 def _scores_among(names: Iterable[str], *, path: Path) -> list[str]:
     """Return every file of scores of one baseline: also those of killed writers, and older ones."""
-    name = re.compile(rf"{re.escape(path.stem)}(\.[0-9a-f]{{{NAMED}}})?{re.escape(ENDING)}")
+    name = re.compile(
+        rf"{re.escape(path.stem)}(\.[0-9a-f]{{{NAME_HEX_DIGITS}}})?{re.escape(SCORES_SUFFIX)}"
+    )
     return sorted(filter(name.fullmatch, names))
 
 
@@ -222,12 +220,12 @@ def _load(path: Path) -> tuple[AccuracyBaseline, Path, bytes] | None:
     A writer beside us removes the older scores once the new file vouches for the newer: then that
     is read. A file that still says the same has lost its scores.
     """
-    baseline = FILE.load(path)
+    baseline = ACCURACY_DOCUMENT.load(path)
     while baseline is not None:
         try:
             return baseline, *_scores_of(path, baseline)
         except BaselineError:
-            newer = FILE.load(path)
+            newer = ACCURACY_DOCUMENT.load(path)
             if newer == baseline:
                 raise
             baseline = newer
@@ -237,7 +235,7 @@ def _load(path: Path) -> tuple[AccuracyBaseline, Path, bytes] | None:
 def _scores_of(path: Path, baseline: AccuracyBaseline) -> tuple[Path, bytes]:
     file = _scores_file(path, baseline)
     try:
-        content = read_regular(file, LARGEST)
+        content = read_regular(file, MAX_SCORES_BYTES)
     except UnfitError as error:
         defect = f"is {error}, and no file of scores"
     except OSError as error:
@@ -257,7 +255,7 @@ def _named(path: Path, baseline: AccuracyBaseline) -> Path:
             f"-- {shlex.quote(str(path))}), or delete it and record anew with "
             "--mlperf-update=missing"
         )
-    return path.with_suffix(f".{digest[:NAMED]}{ENDING}")
+    return path.with_suffix(f".{digest[:NAME_HEX_DIGITS]}{SCORES_SUFFIX}")
 
 
 def _scores_file(path: Path, baseline: AccuracyBaseline) -> Path:

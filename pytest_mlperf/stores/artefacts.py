@@ -12,17 +12,12 @@ from pytest_mlperf.core.errors import RunError
 
 ARTEFACTS = "artefacts.zip"
 
-NAME = re.compile("[a-z0-9][a-z0-9_.-]{0,63}")
+NAME_PATTERN = re.compile("[a-z0-9][a-z0-9_.-]{0,63}")
 """Names of artefacts: of lower case, so that no file system takes two for one, and no path."""
 
-MOST_NAMES = 16
-"""Artefacts of one sample."""
-
-MOST_BYTES = 1 << 28
-"""Bytes of one artefact: a video of MLPerf's has a tenth."""
-
-MOST_IN_ALL = 1 << 35
-"""Bytes of all artefacts of a run."""
+MAX_SAMPLE_ARTEFACTS = 16
+MAX_ARTEFACT_BYTES = 1 << 28
+MAX_TOTAL_BYTES = 1 << 35
 
 
 def artefact_fault(ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> str:
@@ -38,18 +33,21 @@ def artefact_fault(ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]])
 def _fault_of(artefacts: object) -> str:
     if not isinstance(artefacts, Mapping):
         return f"a {type(artefacts).__name__}; it takes a table of bytes by name"
-    if len(artefacts) > MOST_NAMES:
-        return f"{len(artefacts):,} artefacts; {MOST_NAMES} at most are kept: join some in one"
+    if len(artefacts) > MAX_SAMPLE_ARTEFACTS:
+        return (
+            f"{len(artefacts):,} artefacts; {MAX_SAMPLE_ARTEFACTS} at most are kept: "
+            "join some in one"
+        )
     for name, content in artefacts.items():
-        if not isinstance(name, str) or not NAME.fullmatch(name):
+        if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
             return (
                 f"an artefact named {name!r:.80}; a name is lower-case letters, digits, '_', '-' "
                 "and '.', 64 at most, and begins with a letter or digit"
             )
         if type(content) is not bytes:
             return f"{name!r} of type {type(content).__name__!r}; it must be bytes"
-        if len(content) > MOST_BYTES:
-            return f"{name!r} of {len(content):,} bytes; {MOST_BYTES:,} at most are kept"
+        if len(content) > MAX_ARTEFACT_BYTES:
+            return f"{name!r} of {len(content):,} bytes; {MAX_ARTEFACT_BYTES:,} at most are kept"
     return ""
 
 
@@ -75,10 +73,10 @@ class ArtefactWriter:
                 return
             self._written.add(index)
             self._size += sum(map(len, artefacts.values()))
-            if self._size > MOST_IN_ALL:
+            if self._size > MAX_TOTAL_BYTES:
                 raise RunError(
                     "engine",
-                    f"artefacts of this run have more than {MOST_IN_ALL:,} bytes at sample "
+                    f"artefacts of this run have more than {MAX_TOTAL_BYTES:,} bytes at sample "
                     f"{index:,}: attach what the scorer reads, and compress it",
                 )
             try:

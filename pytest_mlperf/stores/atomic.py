@@ -259,7 +259,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 PLACE = ".writing"
 """The folder, beside what is written."""
 
-POLL_S = 0.02
+POLL_SECONDS = 0.02
 
 NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
 """What `flock` says where a file system has no locks, or none that can be had now."""
@@ -381,7 +381,7 @@ def _lock(descriptor: int, deadline: float) -> None:
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 raise BusyError from None
-            time.sleep(POLL_S)
+            time.sleep(POLL_SECONDS)
         except OSError as error:
             if error.errno in NO_LOCKS:
                 raise NoLocksError(error.strerror) from error

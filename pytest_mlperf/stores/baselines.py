@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
-from pytest_mlperf.core.baseline import SCHEMA, Baseline
+from pytest_mlperf.core.baseline import SCHEMA_VERSION, Baseline
 from pytest_mlperf.core.case import Profile, path_part
 from pytest_mlperf.stores.documents import Document
 
-FILE = Document(Baseline, schema=SCHEMA, title="baseline")
+BASELINE_DOCUMENT = Document(Baseline, schema=SCHEMA_VERSION, title="baseline")
 
-load, save, update = FILE.load, FILE.save, FILE.update
+load, save, update = BASELINE_DOCUMENT.load, BASELINE_DOCUMENT.save, BASELINE_DOCUMENT.update
 
 
 def path_for(

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from pytest_mlperf.core.case import path_part
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.core.noise.calibration import SCHEMA, Calibration
+from pytest_mlperf.core.noise.calibration import SCHEMA_VERSION, Calibration
 from pytest_mlperf.stores.documents import Document
 
-FILE = Document(
+CALIBRATION_DOCUMENT = Document(
     Calibration,
-    schema=SCHEMA,
+    schema=SCHEMA_VERSION,
     title="calibration",
     anew="calibrate anew: pytest-mlperf calibrate",
 )
 
-save = FILE.save
+save = CALIBRATION_DOCUMENT.save
 
 
 def path_for(root: Path, accelerator: str) -> Path:
@@ -32,7 +32,7 @@ def file_in(folder: Path, accelerator: str) -> Path:
 
 def load(path: Path, accelerator: str) -> Calibration | None:
     """Read a calibration; one of another accelerator is a BaselineError, as one that is damaged."""
-    document = FILE.load(path)
+    document = CALIBRATION_DOCUMENT.load(path)
     if document and document.accelerator != accelerator:
         raise BaselineError(
             f"{path}: this is the calibration of {document.accelerator}, not of {accelerator}; "
@@ -47,4 +47,4 @@ def update(
     """Read, change and write a calibration, empty where there is none, all others kept out."""
     load(path, accelerator)  # the sentence of a damaged file must name this command
     empty = Calibration(accelerator=accelerator, machines=())
-    return FILE.update(path, lambda stored: function(stored or empty))
+    return CALIBRATION_DOCUMENT.update(path, lambda stored: function(stored or empty))

@@ -17,7 +17,7 @@ WORTH_BYTES = 1 << 30
 """What takes a second or more to read is worth remembering."""
 
 
-SETTLED_S = 2.0
+SETTLED_SECONDS = 2.0
 """Files that changed within this time may change again without another time of change."""
 
 
@@ -25,8 +25,7 @@ HASHED: set[Path] = set()
 """Files that `sha256` read in this process: engines say their digests by themselves."""
 
 
-TOLD_S = 10.0
-"""Time between two lines in the log while large files are hashed."""
+LOG_PERIOD_SECONDS = 10.0
 
 
 def sha256(files: Sequence[Path]) -> str:
@@ -51,7 +50,7 @@ def sha256(files: Sequence[Path]) -> str:
             return stored
     began_s = time.time()
     digest = _hashed(files)
-    settled = began_s - max(look[-1] for look in looks) / 1e9 > SETTLED_S
+    settled = began_s - max(look[-1] for look in looks) / 1e9 > SETTLED_SECONDS
     if settled and _looks(files) == looks:
         with contextlib.suppress(OSError):
             atomic.write_text(place, f"{digest}\n")
@@ -65,7 +64,9 @@ def _hashed(files: Sequence[Path]) -> str:
             while block := file.read(1 << 22):
                 digest.update(block)
                 done += len(block)
-                if time.monotonic() - told_s > TOLD_S:  # a log that grows is no process that hangs
+                if (
+                    time.monotonic() - told_s > LOG_PERIOD_SECONDS
+                ):  # a log that grows is no process that hangs
                     told_s = time.monotonic()
                     print(f"weights: {done / 1e9:,.0f} GB hashed", file=sys.stderr, flush=True)
     return digest.hexdigest()

@@ -29,7 +29,7 @@ from pytest_mlperf.stores.foreign import (
     read_regular,
 )
 
-LOCK_TIMEOUT_S = 60.0
+LOCK_WAIT_SECONDS = 60.0
 
 T = TypeVar("T")
 
@@ -111,11 +111,11 @@ class Document(Generic[T]):
         held = contextlib.ExitStack()
         try:
             folder = written_to(path).parent
-            place = held.enter_context(alone_in(folder, timeout_s=LOCK_TIMEOUT_S))
+            place = held.enter_context(alone_in(folder, timeout_s=LOCK_WAIT_SECONDS))
         except BusyError:
             raise BaselineError(
                 f"{path}: cannot be locked for writing: another process has written in {folder} "
-                f"for {LOCK_TIMEOUT_S:.0f} s; wait for it, or end it"
+                f"for {LOCK_WAIT_SECONDS:.0f} s; wait for it, or end it"
             ) from None
         except NoLocksError as error:
             raise BaselineError(

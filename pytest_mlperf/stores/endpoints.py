@@ -19,42 +19,38 @@ from typing import Any
 
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.job import MLC_ENDPOINTS
-from pytest_mlperf.core.numbers import COUNTED, LEAST, MOST, plural, quantity
+from pytest_mlperf.core.numbers import MAX_COUNT, MAX_RATE, MIN_RATE, plural, quantity
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import encodable, shown
 from pytest_mlperf.stores.foreign import content_of, lines_of, read_foreign
 
 CONFIG = "config.yaml"
-EVENTS, SAMPLES = "events.jsonl", "sample_idx_map.json"
-SUMMARY, ACCURACY = "result_summary.json", "accuracy_results.json"
-PLACES = {SUMMARY: ("performance", ""), ACCURACY: ("accuracy", "")}
+EVENTS_FILE, SAMPLES_FILE = "events.jsonl", "sample_idx_map.json"
+SUMMARY_FILE, ACCURACY_FILE = "result_summary.json", "accuracy_results.json"
+PLACES = {SUMMARY_FILE: ("performance", ""), ACCURACY_FILE: ("accuracy", "")}
 """Folders of a run that hold a file; submissions of MLPerf Inference v6.1 are flat."""
 
-TITLE = "result of MLCommons' endpoints client"
+RESULT_TITLE = "result of MLCommons' endpoints client"
 
-LARGEST_CONFIG = 2**16
-"""Bytes of a configuration; theirs has some 2,000."""
-
+MAX_CONFIG_BYTES = 2**16
 BROKEN_YAML = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 """What PyYAML raises beside its own errors, e.g. for `!!timestamp x` and `!!int ""`."""
 
-BEGUN, ENDED = "session.start_performance_tracking", "session.stop_performance_tracking"
+START_EVENT, END_EVENT = "session.start_performance_tracking", "session.stop_performance_tracking"
 
-LONGEST_EVENT = 2**26
-"""Bytes of a line of events; one with a long answer has some 100,000."""
-
-LONGEST = 200
+MAX_EVENT_LINE_BYTES = 2**26
+MAX_VALUE_CHARACTERS = 200
 """Characters of a value that a fingerprint shows; a longer one is shown by its hash."""
 
-AGREE = 1e-3
+RATE_SLACK_SHARE = 1e-3
 """By so much, as a share, a rate may differ from what its own counts and time give."""
 
-HELD = 0.02
+CONCURRENCY_SLACK_SHARE = 0.02
 """By Little's law requests/s times mean latency are the requests under way; so far may they be off,
 as a share, where a number of them was kept under way."""
 
-LEAST_TURNS, LEAST_REQUESTS = 2, 10
+MIN_SLOT_REQUESTS, MIN_REQUESTS = 2, 10
 """Requests that a point needs for each that is kept under way, and in all."""
 
 EPOCH_NS = range(10**18, 4 * 10**18)
@@ -81,7 +77,7 @@ BY_POINT = {
 }
 """What points of one curve differ in."""
 
-TIMES, PERCENTILES = ("ttft", "tpot", "latency"), (50.0, 90.0, 99.0)
+LATENCIES, PERCENTILES = ("ttft", "tpot", "latency"), (50.0, 90.0, 99.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +114,7 @@ class RecordedPoint:
 
 def has_result(folder: Path) -> bool:
     """Whether a folder is that of a run which left its result."""
-    return file_of(folder, SUMMARY) is not None
+    return file_of(folder, SUMMARY_FILE) is not None
 
 
 def is_run_folder(folder: Path) -> bool:
@@ -127,25 +123,26 @@ def is_run_folder(folder: Path) -> bool:
 
 
 def file_of(folder: Path, name: str) -> Path | None:
-    """Return where a run folder has SUMMARY or ACCURACY; None: it has not."""
+    """Return where a run folder has SUMMARY_FILE or ACCURACY_FILE; None: it has not."""
     places = (folder / place / name for place in PLACES[name])
     return next((place for place in places if place.exists()), None)
 
 
 def read_point(folder: Path) -> RecordedPoint:
     """Read a run folder; what is cut, contradicts itself or is no such run is an MlperfError."""
-    path = file_of(folder, SUMMARY)
+    path = file_of(folder, SUMMARY_FILE)
     if path is None:
         raise MlperfError(
-            f"{folder}: cut: it has {CONFIG} and no {SUMMARY}; the run did not end, leave it out"
+            f"{folder}: cut: it has {CONFIG} and no {SUMMARY_FILE}; the run did not end, "
+            "leave it out"
         )
-    raw = read_foreign(path, TITLE)
+    raw = read_foreign(path, RESULT_TITLE)
     summary = _Block(path, raw, "")
     config = read_configuration(folder)
     concurrency = _concurrency(folder, config, summary)
     requests, duration_s = summary.count("n_samples_completed"), summary.seconds("duration_ns")
     metrics, notes = _metrics(summary, requests, duration_s) if duration_s else ({}, ())
-    scores = file_of(folder, ACCURACY)
+    scores = file_of(folder, ACCURACY_FILE)
     unscored, accuracy = _accuracy(scores, _unpaired(folder)) if scores else ((), ())
     invalid = (
         *_failures(summary, config, concurrency),
@@ -197,7 +194,7 @@ def read_configuration(folder: Path) -> dict[str, str]:
     """Return every value of a run's configuration by its keys: {"model_params.name": "llama"}."""
     path = folder / CONFIG
     yaml = _yaml(str(path))
-    text = content_of(path, "configuration of endpoints", LARGEST_CONFIG)
+    text = content_of(path, "configuration of endpoints", MAX_CONFIG_BYTES)
     try:
         if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
             raise ValueError("aliases, which the client never writes, and which have no end")
@@ -208,7 +205,9 @@ def read_configuration(folder: Path) -> dict[str, str]:
         return encodable(dict(sorted(_flat({**content, "dataset": dataset}, ""))))
     except (yaml.YAMLError, *BROKEN_YAML) as error:
         line = " ".join(str(error).split())
-        raise MlperfError(f"{path}: no configuration of endpoints: {line[:LONGEST]}") from None
+        raise MlperfError(
+            f"{path}: no configuration of endpoints: {line[:MAX_VALUE_CHARACTERS]}"
+        ) from None
 
 
 def yaml_text(content: Mapping[str, Any]) -> bytes:
@@ -251,7 +250,7 @@ def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
 
 def _short(text: str) -> str:
     digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
-    return text if len(text) <= LONGEST else f"sha256 {digest[:16]}"
+    return text if len(text) <= MAX_VALUE_CHARACTERS else f"sha256 {digest[:16]}"
 
 
 def _concurrency(folder: Path, config: Mapping[str, str], summary: _Block) -> int:
@@ -269,7 +268,7 @@ def _concurrency(folder: Path, config: Mapping[str, str], summary: _Block) -> in
     stated = summary.block("run_config").block("load_pattern").number("target_concurrency")
     if stated is not None and stated != number:
         raise MlperfError(
-            f"{folder}: {CONFIG} says concurrency {number}, {SUMMARY} {stated:g}: "
+            f"{folder}: {CONFIG} says concurrency {number}, {SUMMARY_FILE} {stated:g}: "
             "they are of two runs"
         )
     return number
@@ -305,7 +304,7 @@ class _Block:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.wrong(key, f"must be a number, not {shown(value)}")
-        if not abs(value) <= MOST:
+        if not abs(value) <= MAX_RATE:
             raise self.wrong(key, f"is {value!r}, which nothing measured is")
         return float(value)
 
@@ -313,8 +312,10 @@ class _Block:
         """Return how often something happened."""
         value = self.number(key)
         if value is None:
-            raise self.wrong(key, f"is missing: no {TITLE}, or of a release that is not known here")
-        if not 0 <= value <= COUNTED or value != int(value):
+            raise self.wrong(
+                key, f"is missing: no {RESULT_TITLE}, or of a release that is not known here"
+            )
+        if not 0 <= value <= MAX_COUNT or value != int(value):
             raise self.wrong(key, f"is {value!r}, which is no count")
         return int(value)
 
@@ -362,14 +363,14 @@ def _metrics(
     if tokens and requests:
         values["tokens_per_second"] = tokens / duration_s
         values["tokens_per_sample"] = tokens / requests
-    for base in TIMES:
+    for base in LATENCIES:
         block = _distribution(summary, base, "ns")
         for percent in PERCENTILES:
             value = block.percentile(percent)
             if value is not None:
                 values[f"{base}_p{percent:.0f}"] = value / 1e9
     for name, value in values.items():
-        if LEAST <= value <= MOST:
+        if MIN_RATE <= value <= MAX_RATE:
             metrics[name] = value
         elif requests:
             notes.append(f"{name} is left out: {quantity(name, value)} by the client's stamps")
@@ -390,7 +391,7 @@ def _require_agreement(summary: _Block, key: str, amount: float | None, duration
     stated = summary.number(key)
     if stated is None or amount is None:
         return
-    if not math.isclose(stated, amount / duration_s, rel_tol=AGREE):
+    if not math.isclose(stated, amount / duration_s, rel_tol=RATE_SLACK_SHARE):
         raise summary.wrong(
             key,
             f"is {stated:.6g}, and {amount:,.0f} in {duration_s:.6g} s are "
@@ -433,14 +434,14 @@ def _failures(summary: _Block, config: Mapping[str, str], concurrency: int) -> I
 def _doubts(
     summary: _Block, concurrency: int, requests: int, duration_s: float
 ) -> Iterator[Reason]:
-    least = max(LEAST_REQUESTS, LEAST_TURNS * concurrency)
+    least = max(MIN_REQUESTS, MIN_SLOT_REQUESTS * concurrency)
     latency = _distribution(summary, "latency", "ns").number("avg")
     if requests < least or not duration_s or not latency:
         text = f"{plural(requests, 'request')}, {least:,} are needed: measure for longer"
         yield Reason(key=Key.TOO_FEW_REQUESTS, text=text)
         return
     under_way = requests * latency / 1e9 / duration_s
-    if abs(under_way / concurrency - 1) > HELD:
+    if abs(under_way / concurrency - 1) > CONCURRENCY_SLACK_SHARE:
         text = (
             f"{under_way:.3g} of {concurrency:,} requests were under way in the mean by their rate "
             "and mean latency: the run is too short for its beginning and end, or client or "
@@ -473,14 +474,16 @@ def read_events(folder: Path) -> RecordedEvents:
     for event in events_of(folder, b'"session.', b'"sample.complete"'):
         kind, at_ns = event.get("event_type"), event.get("timestamp_ns")
         if not isinstance(at_ns, int) or not isinstance(kind, str):
-            raise MlperfError(f"{folder / EVENTS}: an event has no time: {shown(event)}")
+            raise MlperfError(f"{folder / EVENTS_FILE}: an event has no time: {shown(event)}")
         if kind.startswith("session."):
             edges[kind] = at_ns
         else:
             completed.append(at_ns)
-    begin_ns, end_ns = edges.get(BEGUN, 0), edges.get(ENDED, 0)
+    begin_ns, end_ns = edges.get(START_EVENT, 0), edges.get(END_EVENT, 0)
     if not 0 < begin_ns < end_ns:
-        raise MlperfError(f"{folder / EVENTS}: cut: it has not both {BEGUN} and {ENDED}")
+        raise MlperfError(
+            f"{folder / EVENTS_FILE}: cut: it has not both {START_EVENT} and {END_EVENT}"
+        )
     inside = tuple(at_ns for at_ns in completed if begin_ns <= at_ns <= end_ns)
     return RecordedEvents(
         begin_ns=begin_ns,
@@ -492,9 +495,9 @@ def read_events(folder: Path) -> RecordedEvents:
 
 def events_of(folder: Path, *kinds: bytes) -> Iterator[dict[str, Any]]:
     """Yield the events of a run folder in whose lines one of these words stands."""
-    path = folder / EVENTS
+    path = folder / EVENTS_FILE
     try:
-        for line in lines_of(path, LONGEST_EVENT):
+        for line in lines_of(path, MAX_EVENT_LINE_BYTES):
             if not any(kind in line for kind in kinds):
                 continue
             event = parse_json(line)
@@ -512,7 +515,9 @@ def events_of(folder: Path, *kinds: bytes) -> Iterator[dict[str, Any]]:
 
 def _unpaired(folder: Path) -> str:
     """Return why scores of the client are not judged, or where they can be."""
-    missing = " and ".join(name for name in (EVENTS, SAMPLES) if not (folder / name).exists())
+    missing = " and ".join(
+        name for name in (EVENTS_FILE, SAMPLES_FILE) if not (folder / name).exists()
+    )
     if missing:
         return f"not judged: without {missing} no answer belongs to a sample"
     return "not judged here: engine recorded scores its answers sample by sample"
@@ -520,7 +525,7 @@ def _unpaired(folder: Path) -> str:
 
 def _accuracy(path: Path, unpaired: str) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
     """Return why the answers of a run may not be trusted, and their scores in words."""
-    entries = _Block(path, read_foreign(path, TITLE), "").raw.get("accuracy_scores")
+    entries = _Block(path, read_foreign(path, RESULT_TITLE), "").raw.get("accuracy_scores")
     if not isinstance(entries, list):
         raise MlperfError(f"{path}: accuracy_scores must be a list, not {shown(entries)}")
     invalid, notes = [], []

@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.untrusted_text import shown
-from pytest_mlperf.stores.endpoints import EVENTS, SAMPLES, TITLE, events_of
+from pytest_mlperf.stores.endpoints import EVENTS_FILE, RESULT_TITLE, SAMPLES_FILE, events_of
 from pytest_mlperf.stores.foreign import read_foreign
 
 PHASES = ("performance", "warmup")
@@ -21,7 +21,7 @@ PHASES = ("performance", "warmup")
 
 ISSUED, COMPLETE = "sample.issued", "sample.complete"
 
-PROMPT, ANSWER = "PromptData", "TextModelOutput"
+PROMPT_DATA, ANSWER_DATA = "PromptData", "TextModelOutput"
 """How the data of the two events begin."""
 
 
@@ -68,7 +68,7 @@ def read_answers(folder: Path, dataset: str | None) -> RecordedAnswers:
     Raises:
         MlperfError: A file is missing, cut or contradicts itself, or answers are missing or empty.
     """
-    for name in (SAMPLES, EVENTS):
+    for name in (SAMPLES_FILE, EVENTS_FILE):
         if not (folder / name).exists():
             raise MlperfError(
                 f"{folder}: has no {name}, so that nobody knows which answer belongs to which "
@@ -103,8 +103,8 @@ def read_answers(folder: Path, dataset: str | None) -> RecordedAnswers:
 
 def _samples(folder: Path, dataset: str | None) -> tuple[str, dict[str, int]]:
     """Return a data set of the map, and the sample of each of its requests."""
-    path = folder / SAMPLES
-    content = read_foreign(path, TITLE)
+    path = folder / SAMPLES_FILE
+    content = read_foreign(path, RESULT_TITLE)
     if not isinstance(content, dict):
         raise MlperfError(f"{path}: must be an object, not {shown(content)}")
     names = [name for name in content if name not in PHASES]
@@ -130,7 +130,7 @@ def _requests(folder: Path) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
 
 
 def _prompt(data: Any) -> str | list[int] | None:
-    if not isinstance(data, list) or data[:1] != [PROMPT]:
+    if not isinstance(data, list) or data[:1] != [PROMPT_DATA]:
         return None
     text, tokens = [*data[1:3], None, None][:2]
     if isinstance(text, str):
@@ -141,7 +141,7 @@ def _prompt(data: Any) -> str | list[int] | None:
 
 def _texts(data: Any) -> tuple[str, str] | None:
     """Return the text of an answer and its reasoning; None where there is nothing of any kind."""
-    if not isinstance(data, list) or data[:1] != [ANSWER] or not any(data[1:]):
+    if not isinstance(data, list) or data[:1] != [ANSWER_DATA] or not any(data[1:]):
         return None
     output, reasoning = [*data[1:3], "", ""][:2]
     return _joined(output), _joined(reasoning)

@@ -86,7 +86,7 @@ MAX_PART_VALUES = 150_000
 MAX_PART_BYTES = 8 * 2**20
 """Bytes of one as JSON: some defects hold a copy of it."""
 
-PIECE = 2**20  # bytes read at a time: a limit shall not take the memory that it allows
+READ_BYTES = 2**20  # bytes read at a time: a limit shall not take the memory that it allows
 
 
 class UnfitError(ValueError):
@@ -110,7 +110,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
     with _opened(path) as file:
         before = os.fstat(file.fileno())
         content = bytearray()
-        while piece := file.read(min(PIECE, max_bytes + 1 - len(content))):
+        while piece := file.read(min(READ_BYTES, max_bytes + 1 - len(content))):
             content += piece
             if len(content) > max_bytes:
                 raise UnfitError(f"larger than {size_in_words(max_bytes)}")
@@ -131,7 +131,7 @@ def _opened(path: Path) -> io.FileIO:
 
 def size_in_words(count: int) -> str:
     """Return a limit of bytes as messages show it."""
-    return f"{count >> 20} MiB" if count >= PIECE else f"{count >> 10} KiB"
+    return f"{count >> 20} MiB" if count >= READ_BYTES else f"{count >> 10} KiB"
 
 
 def lines_of(path: Path, max_line_bytes: int) -> Iterator[bytes]:

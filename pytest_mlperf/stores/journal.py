@@ -24,9 +24,9 @@ from pytest_mlperf.core.untrusted_text import encodable
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, Shape, read_regular
 
-SCHEMA = 1
-KIND = "pytest-mlperf journal"
-NAME = "journal.jsonl"
+SCHEMA_VERSION = 1
+JOURNAL_KIND = "pytest-mlperf journal"
+JOURNAL_FILE = "journal.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +39,8 @@ class Begun:
         settings: What must be equal in a session that goes on, in words by what it is called.
     """
 
-    schema: int = SCHEMA
-    kind: str = KIND
+    schema: int = SCHEMA_VERSION
+    kind: str = JOURNAL_KIND
     run: str
     resumes: str = ""
     settings: Mapping[str, str]
@@ -55,7 +55,7 @@ class Journal:
 
     def __init__(self, folder: Path, begun: Begun, results: Iterable[CaseResult] = ()) -> None:
         """Begin one in the folder of a session, at once with results that are taken over."""
-        self.path = folder / NAME
+        self.path = folder / JOURNAL_FILE
         atomic.write_text(self.path, _line(begun) + "".join(map(_line, results)))
         self._file: IO[bytes] = self.path.open("ab")
         _locked(self._file)
@@ -76,7 +76,7 @@ class Journal:
 
 def newest(runs: Path, besides: str) -> str | None:
     """Return the id of the newest session that left a journal, but for one; None: there is none."""
-    ids = sorted(path.parent.name for path in runs.glob(f"*/{NAME}"))
+    ids = sorted(path.parent.name for path in runs.glob(f"*/{JOURNAL_FILE}"))
     return next((one for one in reversed(ids) if one != besides), None)
 
 
@@ -88,16 +88,16 @@ def read(folder: Path) -> tuple[Begun, dict[str, CaseResult]]:
     Raises:
         MlperfError: There is none, it is damaged, or of another release.
     """
-    path = folder / NAME
+    path = folder / JOURNAL_FILE
     try:
         first, *lines = read_regular(path, MAX_FILE_BYTES).split(b"\n")
         begun = _BEGUN.check(parse_json(first))
-        if (begun.schema, begun.kind) != (SCHEMA, KIND):
+        if (begun.schema, begun.kind) != (SCHEMA_VERSION, JOURNAL_KIND):
             raise MlperfError(f"{path}: written by another pytest-mlperf (schema {begun.schema})")
         results = [_RESULT.check(parse_json(line)) for line in lines[:-1]]
     except FileNotFoundError:
         raise MlperfError(
-            f"{folder} has no {NAME}: no session of that name was interrupted"
+            f"{folder} has no {JOURNAL_FILE}: no session of that name was interrupted"
         ) from None
     except OSError as error:
         raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
@@ -109,7 +109,7 @@ def read(folder: Path) -> tuple[Begun, dict[str, CaseResult]]:
 @contextlib.contextmanager
 def left(folder: Path) -> Iterator[Path]:
     """Keep others from a journal that its session left; an MlperfError where that still runs."""
-    path = folder / NAME
+    path = folder / JOURNAL_FILE
     try:
         file = path.open("ab")
     except OSError as error:

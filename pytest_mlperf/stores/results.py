@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import Count
-from pytest_mlperf.core.results import SCHEMA, CaseResult, Results
+from pytest_mlperf.core.results import SCHEMA_VERSION, CaseResult, Results
 from pytest_mlperf.core.untrusted_text import encodable, json_text
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.stores import atomic
@@ -137,7 +137,7 @@ def require_readable(verdict: Verdict) -> None:
 def _checked(place: Path | str, raw: Any) -> Results:
     cure = "take the results.json that pytest wrote, or measure again: pytest suites"
     return _completed(
-        as_document(place, raw, TITLE, _SHAPE, SCHEMA, cure, MIGRATIONS, ("cases", _CASE))
+        as_document(place, raw, TITLE, _SHAPE, SCHEMA_VERSION, cure, MIGRATIONS, ("cases", _CASE))
     )
 
 

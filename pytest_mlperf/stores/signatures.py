@@ -18,15 +18,14 @@ from pytest_mlperf.stores.foreign import content_of
 NAMESPACE = "pytest-mlperf"
 """What such a signature is good for, and nothing else is: ssh-keygen keeps uses apart by it."""
 
-ENDING = ".sig"
+SIGNATURE_SUFFIX = ".sig"
 
-LIMIT_S = 60.0
-"""Longest time of a call; a key on a token may want to be touched."""
+SIGNING_TIMEOUT_SECONDS = 60.0
 
 
 def signature_of(path: Path) -> Path:
     """Return where the signature of a file lies."""
-    return path.with_name(path.name + ENDING)
+    return path.with_name(path.name + SIGNATURE_SUFFIX)
 
 
 def sign(path: Path, key: Path) -> Path:
@@ -53,7 +52,7 @@ def verified(path: Path, content: bytes, allowed: Path) -> str:
     if not signature.exists():
         raise MlperfError(f"{path}: not signed: {signature.name} is not beside it")
     # A copy: what is looked at twice may not change between.
-    with tempfile.NamedTemporaryFile(suffix=ENDING) as copy:
+    with tempfile.NamedTemporaryFile(suffix=SIGNATURE_SUFFIX) as copy:
         copy.write(content_of(signature, "signature"))
         copy.flush()
         by = ("-s", copy.name, "-f", str(allowed))
@@ -79,7 +78,7 @@ def _keygen(arguments: list[str], content: bytes) -> subprocess.CompletedProcess
             input=content,
             capture_output=True,
             env=environment,
-            timeout=LIMIT_S,
+            timeout=SIGNING_TIMEOUT_SECONDS,
             start_new_session=True,  # without a terminal
             check=False,
         )
@@ -88,7 +87,9 @@ def _keygen(arguments: list[str], content: bytes) -> subprocess.CompletedProcess
             "ssh-keygen is not here, which signs and checks results: install OpenSSH's client"
         ) from None
     except subprocess.TimeoutExpired:
-        raise MlperfError(f"ssh-keygen did not answer within {LIMIT_S:.0f} s") from None
+        raise MlperfError(
+            f"ssh-keygen did not answer within {SIGNING_TIMEOUT_SECONDS:.0f} s"
+        ) from None
 
 
 def _complaint(done: subprocess.CompletedProcess[bytes]) -> str:

@@ -15,11 +15,10 @@ from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.stores.database import Store, StoreError, opened, shown_url
 from pytest_mlperf.stores.results import read_results
 
-FOLDER = "unsent"
+UNSENT_FOLDER = "unsent"
 """Below the folder of results and logs; in it one folder for each store."""
 
-REFUSED = ".refused"
-"""What a file is renamed to that can never be sent."""
+REFUSED_SUFFIX = ".refused"
 
 
 @dataclass
@@ -80,7 +79,7 @@ def deliver(url: str, runs_dir: Path, results: Results, file: Path) -> Delivery:
 
 def folder_of(runs_dir: Path, url: str) -> Path:
     """Return where results wait for a store: a password may change meanwhile."""
-    return runs_dir / FOLDER / hashlib.sha256(shown_url(url).encode()).hexdigest()[:8]
+    return runs_dir / UNSENT_FOLDER / hashlib.sha256(shown_url(url).encode()).hexdigest()[:8]
 
 
 def _wait(file: Path, place: Path) -> Path | None:
@@ -107,7 +106,7 @@ def _send_waiting(store: Store, folder: Path, delivery: Delivery) -> None:
         except MlperfError as error:
             if not path.exists():
                 continue  # another session has sent it
-            path.replace(path.with_name(f"{path.name}{REFUSED}"))
+            path.replace(path.with_name(f"{path.name}{REFUSED_SUFFIX}"))
             delivery.notes.append(f"can never be sent: {error}")
         else:
             path.unlink(missing_ok=True)

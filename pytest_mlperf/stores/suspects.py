@@ -15,10 +15,9 @@ from pytest_mlperf.stores.atomic import BusyError, LockedFolder, NoLocksError, a
 from pytest_mlperf.stores.foreign import content_of, json_of
 from pytest_mlperf.stores.results import TITLE, from_bytes
 
-SCHEMA = 2
-KIND = "mlperf-suspects"
-WAIT_S = 30.0
-"""Longest wait for another session that ends at the same moment."""
+SCHEMA_VERSION = 2
+SUSPECTS_KIND = "mlperf-suspects"
+LOCK_TIMEOUT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +75,13 @@ def update(path: Path, change: Callable[[tuple[Suspect, ...]], Iterable[Suspect]
     """
     try:
         try:
-            with alone_in(path.parent, timeout_s=WAIT_S) as place:
+            with alone_in(path.parent, timeout_s=LOCK_TIMEOUT_SECONDS) as place:
                 _write(path, change, place)
         except NoLocksError:
             _write(path, change, None)
     except BusyError:
         raise MlperfError(
-            f"{path}: another session keeps the suspects for {WAIT_S:g} s; "
+            f"{path}: another session keeps the suspects for {LOCK_TIMEOUT_SECONDS:g} s; "
             f"end it, or remove {path.parent / '.writing'}"
         ) from None
     except OSError as error:
@@ -97,7 +96,7 @@ def _write(
     before = load(path)
     after = tuple(change(before.suspects))
     if after != before.suspects or not before.is_any:
-        document = _Document(schema=SCHEMA, kind=KIND, suspects=after)
+        document = _Document(schema=SCHEMA_VERSION, kind=SUSPECTS_KIND, suspects=after)
         text = json.dumps(_DOCUMENT.dump_python(document, mode="json"), indent=1) + "\n"
         write_bytes(path, text.encode("utf-8"), place)
 
@@ -116,16 +115,16 @@ def _listed(file: Path) -> Remembered:
         tests = frozenset(result.test for result in results.cases)
         tests |= {one.test for one in left}
         return Remembered(suspects=left, is_any=True, tests=tests)
-    if kind != KIND:
+    if kind != SUSPECTS_KIND:
         return Remembered()  # a plan, say, that lies beside results
     try:
         document = _DOCUMENT.validate_python(raw)
     except ValidationError:
         document = None
-    if document is None or document.schema != SCHEMA:
+    if document is None or document.schema != SCHEMA_VERSION:
         raise MlperfError(
             f"{file}: damaged, or of another release (schema {raw.get('schema')!r}, this one reads "
-            f"{SCHEMA}); name the results.json of that session instead"
+            f"{SCHEMA_VERSION}); name the results.json of that session instead"
         )
     tests = frozenset(one.test for one in document.suspects)
     return Remembered(suspects=document.suspects, is_any=True, tests=tests)

@@ -6,12 +6,12 @@ import hashlib
 import re
 from pathlib import Path, PurePosixPath
 
-from pytest_mlperf.core.case import NAME, Case
+from pytest_mlperf.core.case import NAME_PATTERN, Case
 from pytest_mlperf.core.job import BenchmarkTest, Expected, Factory, Job, LoadGenSettings, Seeds
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.plan import Planned
 
-USE = "pytest-benchmark"
+BENCHMARK_USE = "pytest-benchmark"
 
 PRECISION = "any"
 """A benchmark has no precision that anybody knows of, unless its marker says one."""
@@ -19,7 +19,7 @@ PRECISION = "any"
 NO_ROUND = "none"
 """A benchmark is of no round of MLPerf."""
 
-LONGEST_NAME = 80
+MAX_NAME_CHARACTERS = 80
 """Characters of a name: folders and files of a run carry two of them, and something on top."""
 
 
@@ -36,7 +36,7 @@ def plan_benchmark(
     workload = _name(str(PurePosixPath(place)).replace("/", "."))
     engine = _name(name.replace("::", ".").replace("[", "-", 1).removesuffix("]"))
     entry = {
-        "use": USE,
+        "use": BENCHMARK_USE,
         "name": engine,
         "precision": precision,
         "accelerators": [accelerator],
@@ -73,10 +73,10 @@ def plan_benchmark(
 
 def _name(text: str) -> str:
     """Return a text as a name that files may have; what it loses, a digest of it replaces."""
-    if NAME.fullmatch(text) and len(text) <= LONGEST_NAME:
+    if NAME_PATTERN.fullmatch(text) and len(text) <= MAX_NAME_CHARACTERS:
         return text
     words = "-".join(re.findall(r"[A-Za-z0-9._+]+", text))
-    words = words.lstrip("-._+")[:LONGEST_NAME].rstrip("-")
+    words = words.lstrip("-._+")[:MAX_NAME_CHARACTERS].rstrip("-")
     digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:8]
     return f"{words}-{digest}" if words else digest
 
@@ -84,7 +84,7 @@ def _name(text: str) -> str:
 def benchmark_job(planned: Planned) -> Job:
     """Return what the runs of a benchmark need: the test, and nothing that LoadGen would ask."""
     assert planned.benchmark is not None
-    nothing = Factory(target=USE)
+    nothing = Factory(target=BENCHMARK_USE)
     settings = LoadGenSettings(
         scenario="SingleStream",
         seeds=Seeds(qsl=0, sample_index=0, schedule=0),
@@ -96,7 +96,7 @@ def benchmark_job(planned: Planned) -> Job:
         case=planned.case,
         engine=nothing,
         dataset=nothing,
-        engine_use=USE,
+        engine_use=BENCHMARK_USE,
         model=None,
         accuracy=None,
         scorer=None,
@@ -115,6 +115,6 @@ def benchmark_job(planned: Planned) -> Job:
         work=None,
         price=None,
         replicas=1,
-        facts={"engine": USE},
+        facts={"engine": BENCHMARK_USE},
         benchmark=planned.benchmark,
     )

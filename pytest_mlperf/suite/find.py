@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, WithJsonSchema
 
+from pytest_mlperf.core.case import LOADED_SCENARIOS
 from pytest_mlperf.core.metrics import METRICS, OF_BENCHMARKS, Dimension
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.search import Condition
@@ -21,12 +22,7 @@ LATENCIES = tuple(
 )
 """Metrics that a condition can name."""
 
-LOADED = ("Server", "Interactive")
-"""Scenarios with an offered rate."""
-
-COARSEST = 0.2
-"""The coarsest precision: more than that is no search."""
-
+MAX_PRECISION_SHARE = 0.2
 USUAL_RUNS = 4
 """Runs of a search that starts at a rate that still holds, or nearly: measured by simulation."""
 
@@ -52,12 +48,14 @@ def _conditions(value: object) -> tuple[Condition, ...]:
     return (_condition(value),)
 
 
-_TEXT = {"type": "string", "pattern": _PATTERN}
+_TEXT_SCHEMA = {"type": "string", "pattern": _PATTERN}
 
 Conditions = Annotated[
     tuple[Condition, ...],
     BeforeValidator(_conditions),
-    WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]}),
+    WithJsonSchema(
+        {"anyOf": [_TEXT_SCHEMA, {"type": "array", "items": _TEXT_SCHEMA, "minItems": 1}]}
+    ),
 ]
 
 
@@ -101,13 +99,16 @@ def find_defects(
         limits: What LoadGen itself limits, by metric, seconds.
         rated: The scenario has a `target_qps` as well.
     """
-    if scenario not in LOADED:
-        yield ("find",), f"{scenario} has no offered rate to search; {' and '.join(LOADED)} have"
+    if scenario not in LOADED_SCENARIOS:
+        yield (
+            ("find",),
+            f"{scenario} has no offered rate to search; {' and '.join(LOADED_SCENARIOS)} have",
+        )
         return
     if rated:
         yield ("find",), "write find or target_qps, not both: a search finds the rate itself"
-    if find.precision > COARSEST:
-        yield ("find", "precision"), f"a precision above {COARSEST:.0%} finds no rate"
+    if find.precision > MAX_PRECISION_SHARE:
+        yield ("find", "precision"), f"a precision above {MAX_PRECISION_SHARE:.0%} finds no rate"
     where = ("find", "subject_to")
     names = [one.metric for one in find.subject_to]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):

@@ -16,13 +16,13 @@ from pytest_mlperf import registry
 from pytest_mlperf.core.errors import EnvironmentFault
 from pytest_mlperf.core.imports import distribution, normal
 
-OURS = "pytest-mlperf"
+DISTRIBUTION = "pytest-mlperf"
 
 NOT_OFFERED = frozenset({"all", "dev", "docs", "onnx-gpu", "test", "train"})
 """Extras for work on this project, the one that only adds up others, and the one that must not
 stand beside those that bring onnxruntime for the CPU."""
 
-HEAVY = frozenset({"torch"})
+LARGE_DISTRIBUTIONS = frozenset({"torch"})
 """Distributions of gigabytes, which no hint brings to what does not use them."""
 
 NOUNS: dict[registry.Group, str] = {
@@ -69,7 +69,11 @@ def cure(group: registry.Group, use: str, absent: Sequence[str]) -> str:
     missing = {distribution(library) for library in absent}
     all_of_it = {distribution(library) for library in declared(group, use)} | missing
     extra = _smallest_extra(all_of_it) or _smallest_extra(missing)
-    return f"pip install '{OURS}[{extra}]'" if extra else f"pip install {' '.join(sorted(missing))}"
+    return (
+        f"pip install '{DISTRIBUTION}[{extra}]'"
+        if extra
+        else f"pip install {' '.join(sorted(missing))}"
+    )
 
 
 def _smallest_extra(needed: Set[str]) -> str | None:
@@ -77,7 +81,7 @@ def _smallest_extra(needed: Set[str]) -> str | None:
     fitting = [
         name
         for name, brings in extras().items()
-        if needed <= set(brings) and not (HEAVY & set(brings)) - needed
+        if needed <= set(brings) and not (LARGE_DISTRIBUTIONS & set(brings)) - needed
     ]
     return min(fitting, key=lambda name: len(extras()[name]), default=None)
 
@@ -88,13 +92,13 @@ def _smallest_extra(needed: Set[str]) -> str | None:
 @cache
 def extras() -> dict[str, list[str]]:
     """Return the distributions that each extra of this package asks for."""
-    about = metadata(OURS)
+    about = metadata(DISTRIBUTION)
     brings: dict[str, list[str]] = {
         name: [] for name in about.get_all("Provides-Extra") or [] if name not in NOT_OFFERED
     }
     for requirement in about.get_all("Requires-Dist") or []:
         name = re.match(r"[A-Za-z0-9._-]+", requirement)
         extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)['\"]", requirement)
-        if name and extra and extra[1] in brings and normal(name[0]) != OURS:
+        if name and extra and extra[1] in brings and normal(name[0]) != DISTRIBUTION:
             brings[extra[1]].append(normal(name[0]))
     return {name: needed for name, needed in brings.items() if needed}

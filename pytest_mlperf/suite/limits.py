@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_mlperf.core.metrics import (
+    ARRIVAL_METRICS,
     AT_POINTS,
     COUNTS,
     CURVE,
     EFFICIENCY,
-    FOUND,
     LATENCIES,
     METRICS,
     OF_BENCHMARKS,
@@ -21,10 +21,10 @@ from pytest_mlperf.core.metrics import (
     RATES,
     RESOURCES,
     SAMPLES_PER_JOULE,
+    SEARCH_METRICS,
     SERVED,
     SERVER_METRICS,
     SLOWEST_REPLICA,
-    TIMES,
     TOKENS_PER_JOULE,
     UNGATED,
     at_point,
@@ -53,12 +53,12 @@ def gateable(scenario: ScenarioEntry) -> frozenset[str]:
 
 def _gateable(scenario: ScenarioEntry) -> frozenset[str]:
     if scenario.find:
-        return FOUND
+        return SEARCH_METRICS
     if scenario.name == "Concurrency":
         alone = CURVE | {SLOWEST_REPLICA}
         return alone | {at_point(name, c) for name in AT_POINTS for c in scenario.points or ()}
     if scenario.name == "OpenLoop":  # throughput is what was offered
-        alone, each = TIMES | {SLOWEST_REPLICA}, AT_POINTS.difference(RATES)
+        alone, each = ARRIVAL_METRICS | {SLOWEST_REPLICA}, AT_POINTS.difference(RATES)
         return alone | {at_point(name, c) for name in each for c in scenario.points or ()}
     if scenario.name == "Offline":
         return OFFLINE | {SLOWEST_REPLICA}

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictStr, WithJsonSchema, model_validator
 
 from pytest_mlperf import registry
-from pytest_mlperf.core.case import NAME, Phase, Profile
+from pytest_mlperf.core.case import NAME_PATTERN, Phase, Profile
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.metrics import (
-    FOUND,
     LOOPS,
     METRICS,
+    SEARCH_METRICS,
     SERVER_METRICS,
     at_point,
     gated_metrics,
@@ -43,8 +43,8 @@ from pytest_mlperf.suite.tables import (
     limits_schema,
 )
 from pytest_mlperf.suite.values import (
+    MAX_CONCURRENCY,
     MIG_INSTANCE,
-    MOST_UNDER_WAY,
     Accelerator,
     Defect,
     KeyPath,
@@ -305,7 +305,11 @@ class Suite(Table):
 
         Those of a server are gated where the suite's `[limits]` name them too.
         """
-        usual = tuple(FOUND) if scenario.find else gated_metrics(scenario.name, tokens=self.tokens)
+        usual = (
+            tuple(SEARCH_METRICS)
+            if scenario.find
+            else gated_metrics(scenario.name, tokens=self.tokens)
+        )
         usual += tuple(at_point(name, c) for name in usual for c in scenario.points or ())
         named = (name for name in scenario.limits if name not in SERVER_METRICS)
         served = of_server({**self.limits, **scenario.limits}, scenario)
@@ -422,9 +426,7 @@ OF_LOOPS: Mapping[str, Sequence[str]] = {
 }
 """Keys of our own loops alone; and those that they have no use for."""
 
-MOST_FAILED = 0.1
-"""Share of a point's requests that a suite may let fail."""
-
+MAX_FAILED_SHARE = 0.1
 NOT_OF_LOOPS = (
     "target_qps",
     "find",
@@ -443,7 +445,7 @@ def _loop(scenario: ScenarioEntry, index: int) -> Iterator[Defect]:
     elif not is_open and (parts := [x for x in scenario.points if type(x) is not int]):
         defect = f"{list(scenario.points)} are no points; write numbers of requests: [1, 8, 64]"
         if parts == [x for x in parts if x < 1]:
-            defect = f"a point is a number of requests from 1 to {MOST_UNDER_WAY:,}"
+            defect = f"a point is a number of requests from 1 to {MAX_CONCURRENCY:,}"
         yield (*where, "points"), defect
     if scenario.max_concurrency and scenario.points != points_up_to(scenario.max_concurrency):
         yield (
@@ -456,8 +458,8 @@ def _loop(scenario: ScenarioEntry, index: int) -> Iterator[Defect]:
     for name in NOT_OF_LOOPS:
         if getattr(scenario, name) is not None:
             yield (*where, name), f"{scenario.name} has no rate and no limits; it has points"
-    if (scenario.max_failed or 0.0) > MOST_FAILED:
-        yield (*where, "max_failed"), f"at most {MOST_FAILED:.0%}: more is no service"
+    if (scenario.max_failed or 0.0) > MAX_FAILED_SHARE:
+        yield (*where, "max_failed"), f"at most {MAX_FAILED_SHARE:.0%}: more is no service"
     if (scenario.arrivals == "gamma") != (scenario.burstiness is not None):
         yield (
             (*where, "arrivals" if scenario.arrivals == "gamma" else "burstiness"),
@@ -547,7 +549,7 @@ def _engines(suite: Suite) -> Iterator[Defect]:
     first: dict[str, int] = {}
     for index, entry in enumerate(suite.engines):
         where = ("engines", index)
-        if not NAME.fullmatch(entry.label):
+        if not NAME_PATTERN.fullmatch(entry.label):
             yield (*where, "use"), f'{entry.use!r} needs name = "..." beside it'
         if entry.techniques and suite.division == "closed":
             yield (

@@ -49,9 +49,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1"
 POINTER_BYTES = 1024
 """No pointer is longer."""
 
-WEIGHTS = (".onnx", ".ort", ".safetensors", ".bin", ".pt", ".pth")
-"""How files of weights end."""
-
+WEIGHTS_SUFFIXES = (".onnx", ".ort", ".safetensors", ".bin", ".pt", ".pth")
 FOLDERS = ("*", "*/*")
 """Where the files of a model lie in its folder; those of a pipeline one folder deeper."""
 
@@ -133,7 +131,9 @@ def _first_weights(model: Path) -> Path:
     """
     if not model.is_dir():
         return model
-    files = [f for each in FOLDERS for f in sorted(model.glob(each)) if f.suffix in WEIGHTS]
+    files = [
+        f for each in FOLDERS for f in sorted(model.glob(each)) if f.suffix in WEIGHTS_SUFFIXES
+    ]
     return next((file for file in files if not _defect(file)), files[0] if files else model)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_mlperf import registry
-from pytest_mlperf.core.case import AUDITS, Case, Kind, Phase, Profile
+from pytest_mlperf.core.case import AUDITS, LOADED_SCENARIOS, Case, Kind, Phase, Profile
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.job import LOADED_QUERIES, BenchmarkTest, Expected, Factory
 from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS, SLOWEST_REPLICA
@@ -18,7 +18,7 @@ from pytest_mlperf.core.rulings.gate import GateWindow
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.rounds import RoundMetric, RoundScenario, RoundWorkload
 from pytest_mlperf.suite.claims import claim_defects
-from pytest_mlperf.suite.find import LOADED, USUAL_RUNS, limits_of
+from pytest_mlperf.suite.find import USUAL_RUNS, limits_of
 from pytest_mlperf.suite.limits import efficiency_limits
 from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
 from pytest_mlperf.suite.model import Suite
@@ -314,7 +314,7 @@ class Planned:
     @property
     def latency_limits(self) -> dict[str, float]:
         """What LoadGen limits, seconds by metric; nothing but in a loaded scenario."""
-        if self.case.scenario not in LOADED:
+        if self.case.scenario not in LOADED_SCENARIOS:
             return {}
         return limits_of(self.scenario, self.round_scenario, tokens=self.suite.tokens)
 

@@ -604,7 +604,7 @@ class PairEntry(Table):
 
 # --- where an engine runs when that is not this Python ---------------------------------------
 
-WORDS = 4
+MAX_COMMAND_WORDS = 4
 """A command of more words is shown by its first two and its last."""
 
 
@@ -630,5 +630,5 @@ def title_of(named: Named) -> str:
     if named.python is not None:
         return f"python {named.python}"
     words = named.command or []
-    shown = [*words[:2], "…", words[-1]] if len(words) > WORDS else words
+    shown = [*words[:2], "…", words[-1]] if len(words) > MAX_COMMAND_WORDS else words
     return f"command {' '.join(shown)}" if words else ""

@@ -15,17 +15,17 @@ from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.registry import Group, check_options, registered, resolve
 
-WORDS: Mapping[Any, str] = {
+TYPE_WORDS: Mapping[Any, str] = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
     str: "text",
 }
 
-MANY: Mapping[Any, str] = {int: "whole numbers", float: "numbers", str: "texts"}
+ITEM_WORDS: Mapping[Any, str] = {int: "whole numbers", float: "numbers", str: "texts"}
 
 ARRAYS = (list, tuple, abc.Sequence, abc.Collection, abc.Iterable)
-TABLES = (dict, abc.Mapping, abc.MutableMapping)
+TABLE_TYPES = (dict, abc.Mapping, abc.MutableMapping)
 
 
 def wrong_values(group: Group, use: str, options: Mapping[str, Any]) -> dict[str, str]:
@@ -82,11 +82,11 @@ def needed(annotation: Any) -> str:
     if origin in (Union, types.UnionType):
         parts = [one for one in inside if one is not types.NoneType]
         return " or ".join(dict.fromkeys(map(needed, parts)))
-    many = MANY.get(inside[0]) if len(inside) == 1 else None
+    many = ITEM_WORDS.get(inside[0]) if len(inside) == 1 else None
     words: dict[Any, str] = {
-        **WORDS,
+        **TYPE_WORDS,
         **dict.fromkeys(ARRAYS, f"an array of {many}" if many else "an array"),
-        **dict.fromkeys(TABLES, "a table"),
+        **dict.fromkeys(TABLE_TYPES, "a table"),
         Literal: f"one of {', '.join(map(repr, inside))}",
     }
     return words.get(origin, getattr(annotation, "__name__", str(annotation)))

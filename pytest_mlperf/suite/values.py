@@ -11,8 +11,8 @@ from typing import Annotated, Literal, TypeGuard
 
 from pydantic import AfterValidator, BeforeValidator, StrictStr, WithJsonSchema
 
-from pytest_mlperf.core.case import NAME, TECHNIQUES
-from pytest_mlperf.core.numbers import LEAST, MOST
+from pytest_mlperf.core.case import NAME_PATTERN, TECHNIQUES
+from pytest_mlperf.core.numbers import MAX_RATE, MIN_RATE
 from pytest_mlperf.core.untrusted_text import nearest, shown
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds.endpoints import ULTRA_LOW
@@ -21,10 +21,10 @@ MIG_INSTANCE = re.compile(r"_\d+g\.|_mig$")
 """In the class of an accelerator that is a part of a GPU: "H200_1g.18gb"."""
 
 _ACCELERATOR = r"([1-9][0-9]*x)?[A-Za-z][A-Za-z0-9._]*"
-_NUMBER = r"([0-9]+(\.[0-9]+)?|\.[0-9]+)"
-_DURATION = rf"\s*{_NUMBER}\s*(ms|s|min|m|h)\s*"
-_PERCENTAGE = rf"\s*{_NUMBER}\s*%\s*"
-_TIMES = rf"\s*>=\s*{_NUMBER}\s*x\s*"
+_DECIMAL = r"([0-9]+(\.[0-9]+)?|\.[0-9]+)"
+_DURATION = rf"\s*{_DECIMAL}\s*(ms|s|min|m|h)\s*"
+_PERCENTAGE = rf"\s*{_DECIMAL}\s*%\s*"
+_TIMES = rf"\s*>=\s*{_DECIMAL}\s*x\s*"
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 
@@ -40,14 +40,14 @@ def share(value: object) -> float:
     match = re.fullmatch(_PERCENTAGE, value) if isinstance(value, str) else None
     if not match:
         raise ValueError(f'{shown(value)} is no percentage; write it as a string, e.g. "3%"')
-    if not LEAST <= float(match[1]) / 100 <= MOST:
+    if not MIN_RATE <= float(match[1]) / 100 <= MAX_RATE:
         raise ValueError(f"{shown(value)} must be above 0 %")
     return float(match[1]) / 100
 
 
 def checked_name(value: str) -> str:
     """Return a name that test ids and file names may hold; a ValueError says what else it is."""
-    if not NAME.fullmatch(value):
+    if not NAME_PATTERN.fullmatch(value):
         raise ValueError(
             f"{shown(value)} is no name: letters, digits, '.', '_', '+' and single inner '-' only, "
             "because it becomes part of test ids and file names"
@@ -88,8 +88,8 @@ def seconds(value: object) -> float:
 def _rate(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
         raise ValueError(f"{shown(value)} is no positive number")
-    if not LEAST <= value <= MOST:
-        raise ValueError(f"the number is too {'large' if value > MOST else 'small'}")
+    if not MIN_RATE <= value <= MAX_RATE:
+        raise ValueError(f"the number is too {'large' if value > MAX_RATE else 'small'}")
     return float(value)
 
 
@@ -108,7 +108,7 @@ def _rates(value: object) -> float | dict[str, float]:
 
 def _times(value: object) -> float:
     match = re.fullmatch(_TIMES, value) if isinstance(value, str) else None
-    if not match or not LEAST <= float(match[1]) <= MOST:
+    if not match or not MIN_RATE <= float(match[1]) <= MAX_RATE:
         raise ValueError(f'{shown(value)} is no claim; write how many times better: ">= 1.2x"')
     return float(match[1])
 
@@ -130,47 +130,47 @@ _RATE_SCHEMA = {"type": "number", "exclusiveMinimum": 0}
 SHARE_SCHEMA = {"type": "string", "pattern": f"^{_PERCENTAGE}$"}
 """JSON Schema of a percentage."""
 
-MOST_REPLICAS = 256
+MAX_REPLICAS = 256
 """More than the GPUs of any machine that one LoadGen drives."""
 
 
 def _replicas(value: object) -> int | Literal["all"]:
     if value == "all":
         return "all"
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_REPLICAS:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_REPLICAS:
         return value
     raise ValueError(
-        f"{shown(value)} is no number of replicas; write one from 1 to {MOST_REPLICAS}, or "
+        f"{shown(value)} is no number of replicas; write one from 1 to {MAX_REPLICAS}, or "
         '"all" for one on each GPU'
     )
 
 
-STEP_W, MOST_W = 5, 5000
+STEP_WATTS, MAX_WATTS = 5, 5000
 """Power limits are whole steps, as in a machine's identity; no board takes as much as the most."""
 
 
 def _power_limits(value: object) -> tuple[int, ...]:
     """Return one power limit or several."""
     limits = value if isinstance(value, list | tuple) else [value]
-    wrong = [x for x in limits if type(x) is not int or not 0 < x <= MOST_W or x % STEP_W]
+    wrong = [x for x in limits if type(x) is not int or not 0 < x <= MAX_WATTS or x % STEP_WATTS]
     if wrong or not limits:
         raise ValueError(
             f"{shown(wrong[0] if wrong else value)} is no power limit; write whole watts in steps "
-            f"of {STEP_W}: 500, or several: [400, 550, 700]"
+            f"of {STEP_WATTS}: 500, or several: [400, 550, 700]"
         )
     if twice := [x for x in limits if limits.count(x) > 1]:
         raise ValueError(f"{twice[0]} is listed twice")
     return tuple(limits)
 
 
-MOST_POINTS, MOST_UNDER_WAY = 32, 65_536
+MAX_POINTS, MAX_CONCURRENCY = 32, 65_536
 """Points of a curve (MLPerf Endpoints allows as many) and requests under way, or a second, at
 most."""
 
 
 def is_maximum(value: object) -> TypeGuard[int]:
     """Whether a value can be the highest concurrency that a system is declared to support."""
-    return type(value) is int and ULTRA_LOW < value <= MOST_UNDER_WAY
+    return type(value) is int and ULTRA_LOW < value <= MAX_CONCURRENCY
 
 
 def _maximum(value: object) -> int:
@@ -178,14 +178,14 @@ def _maximum(value: object) -> int:
         return value
     raise ValueError(
         f"{shown(value)} is no maximum; write a number of requests above {ULTRA_LOW}, which are "
-        f"ultra-low, and up to {MOST_UNDER_WAY:,}"
+        f"ultra-low, and up to {MAX_CONCURRENCY:,}"
     )
 
 
 Maximum = Annotated[
     int,
     BeforeValidator(_maximum),
-    WithJsonSchema({"type": "integer", "exclusiveMinimum": ULTRA_LOW, "maximum": MOST_UNDER_WAY}),
+    WithJsonSchema({"type": "integer", "exclusiveMinimum": ULTRA_LOW, "maximum": MAX_CONCURRENCY}),
 ]
 
 
@@ -196,10 +196,10 @@ def _points(value: object) -> tuple[int | float, ...]:
     counts = [int(x) if x == int(x) else x for x in numbers]
     if not counts or len(counts) != len(value):  # type: ignore[arg-type]
         raise ValueError(f"{shown(value)} are no points; write numbers of requests: [1, 8, 64]")
-    if len(counts) > MOST_POINTS:
-        raise ValueError(f"{len(counts)} points; a curve has {MOST_POINTS} at most")
-    if not 0 < min(counts) <= max(counts) <= MOST_UNDER_WAY:
-        raise ValueError(f"a point is a number of requests from 1 to {MOST_UNDER_WAY:,}")
+    if len(counts) > MAX_POINTS:
+        raise ValueError(f"{len(counts)} points; a curve has {MAX_POINTS} at most")
+    if not 0 < min(counts) <= max(counts) <= MAX_CONCURRENCY:
+        raise ValueError(f"a point is a number of requests from 1 to {MAX_CONCURRENCY:,}")
     if fine := [x for x in counts if round(x, 3) != x]:
         raise ValueError(f"{fine[0]} has more than three digits behind the point")
     for before, after in pairwise(counts):
@@ -214,9 +214,9 @@ Points = Annotated[
     WithJsonSchema(
         {
             "type": "array",
-            "items": {"type": "number", "exclusiveMinimum": 0, "maximum": MOST_UNDER_WAY},
+            "items": {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_CONCURRENCY},
             "minItems": 1,
-            "maxItems": MOST_POINTS,
+            "maxItems": MAX_POINTS,
             "uniqueItems": True,
         }
     ),
@@ -224,7 +224,7 @@ Points = Annotated[
 Name = Annotated[
     StrictStr,
     AfterValidator(checked_name),
-    WithJsonSchema({"type": "string", "pattern": f"^{NAME.pattern}$"}),
+    WithJsonSchema({"type": "string", "pattern": f"^{NAME_PATTERN.pattern}$"}),
 ]
 Accelerator = Annotated[
     StrictStr,
@@ -235,10 +235,15 @@ Replicas = Annotated[
     int | Literal["all"],
     BeforeValidator(_replicas),
     WithJsonSchema(
-        {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_REPLICAS}, {"const": "all"}]}
+        {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_REPLICAS}, {"const": "all"}]}
     ),
 ]
-_LIMIT_SCHEMA = {"type": "integer", "minimum": STEP_W, "maximum": MOST_W, "multipleOf": STEP_W}
+_LIMIT_SCHEMA = {
+    "type": "integer",
+    "minimum": STEP_WATTS,
+    "maximum": MAX_WATTS,
+    "multipleOf": STEP_WATTS,
+}
 PowerLimits = Annotated[
     tuple[int, ...],
     BeforeValidator(_power_limits),

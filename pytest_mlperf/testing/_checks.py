@@ -22,7 +22,7 @@ from pytest_mlperf.run import score as scoring
 from pytest_mlperf.run.worker import samples as data_sets
 from pytest_mlperf.run.worker.conversations import conversations
 
-HEAVY = frozenset(
+SLOW_IMPORTS = frozenset(
     {
         *("PIL", "cv2", "diffusers", "evaluate", "huggingface_hub", "jax", "mlperf_loadgen"),
         *("nltk", "numpy", "onnx", "onnxruntime", "pandas", "pyarrow", "pycocotools", "rapidfuzz"),
@@ -64,7 +64,7 @@ def check_factory(
     target = target_of(factory)
     if target not in {entry.value for entry in registry.registered(group).values()}:
         return False
-    heavy = sorted(HEAVY | {*getattr(factory, "libraries", ())})
+    heavy = sorted(SLOW_IMPORTS | {*getattr(factory, "libraries", ())})
     code = "import sys, importlib; importlib.import_module(sys.argv[1]); print(*sys.modules)"
     done = python(code, target.partition(":")[0])
     demand(
@@ -314,7 +314,7 @@ def _digest_elsewhere(dataset: Callable[..., Any], options: Mapping[str, Any]) -
     return done.stdout.split()[-1]
 
 
-PRINTED = 0.051
+ROUNDING_SLACK = 0.051
 """MLPerf's scripts print some aggregates with one digit."""
 
 
@@ -401,7 +401,8 @@ def _check_metrics(scores: Scores, title: str, declared: Collection[str] | None)
         total, aggregate = fsum(counted), scores.aggregate[name]
         mean = total / len(counted)
         demand(
-            isclose(mean, aggregate, rel_tol=1e-3, abs_tol=PRINTED) or isclose(total, aggregate),
+            isclose(mean, aggregate, rel_tol=1e-3, abs_tol=ROUNDING_SLACK)
+            or isclose(total, aggregate),
             f"{title}: the mean of {name} by sample is {mean:.6g}, its aggregate {aggregate:.6g}",
             "give scores by sample whose mean, of a count whose sum, is the aggregate, or name the "
             "metric in whole",

@@ -19,12 +19,8 @@ from pytest_mlperf.run.worker import samples as data_sets
 from pytest_mlperf.testing._checks import check_factory, demand, name_of, short
 from pytest_mlperf.testing._sink import RecordingSink
 
-LEAVING_S = 20.0
-"""A worker waits so long for `__exit__`."""
-
-SETTLES_S = 2.0
-"""Threads and processes that were told to end may take so long to be gone."""
-
+EXIT_TIMEOUT_SECONDS = 20.0
+SETTLE_SECONDS = 2.0
 PAGE = re.compile("https?://.")
 """What the address of a page begins with."""
 
@@ -88,7 +84,7 @@ def check_engine(
         built.__exit__(*sys.exc_info())
         raise
     asked.leave()
-    left = _since(before, SETTLES_S)
+    left = _since(before, SETTLE_SECONDS)
     demand(
         not left,
         f"{title}: {left} still run after __exit__",
@@ -179,9 +175,9 @@ class _Asked:
             "return None",
         )
         demand(
-            took_s <= LEAVING_S,
+            took_s <= EXIT_TIMEOUT_SECONDS,
             f"{self.title}: __exit__ took {took_s:.0f} s",
-            f"a worker waits {LEAVING_S:g} s for it and kills it then",
+            f"a worker waits {EXIT_TIMEOUT_SECONDS:g} s for it and kills it then",
         )
         time.sleep(0.05)  # whoever reports after it does so soon
         for sink in self.sinks:

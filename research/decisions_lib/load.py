@@ -15,7 +15,7 @@ import numpy as np
 from decisions_lib import rule
 from decisions_lib.noise import MODELS, Floats, runs
 from decisions_lib.performance import SEED
-from pytest_mlperf.core.contention import TOLERATED, lost_change
+from pytest_mlperf.core.contention import TOLERATED_SHARE, lost_change
 from pytest_mlperf.judge.rule_r import RuleR
 
 TYPICAL = next(model for model in MODELS if model.name == "typical")
@@ -34,7 +34,7 @@ def idle(rng: np.random.Generator, shape: Shape) -> Floats:
 
 def constant(rng: np.random.Generator, shape: Shape) -> Floats:
     """Return the bounds beside neighbours that never stop."""
-    return np.broadcast_to(rng.uniform(TOLERATED, 0.4, (shape[0], 1)), shape)
+    return np.broadcast_to(rng.uniform(TOLERATED_SHARE, 0.4, (shape[0], 1)), shape)
 
 
 def bursts(rng: np.random.Generator, shape: Shape) -> Floats:
@@ -44,7 +44,7 @@ def bursts(rng: np.random.Generator, shape: Shape) -> Floats:
 
 def growing(rng: np.random.Generator, shape: Shape) -> Floats:
     """Return the bounds beside a load that grows from run to run."""
-    return rng.uniform(TOLERATED, 0.4, (shape[0], 1)) * np.linspace(0.0, 1.0, shape[1])
+    return rng.uniform(TOLERATED_SHARE, 0.4, (shape[0], 1)) * np.linspace(0.0, 1.0, shape[1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ def row(load: str, taken: str, cases: int) -> Row:
     """Simulate one kind of load."""
     rng = np.random.default_rng([SEED, list(LOADS).index(load), list(TAKEN).index(taken)])
     (of_before, of_now), (part_before, part_now) = LOADS[load], TAKEN[taken]
-    settings = RuleR(tolerated=TOLERATED)
+    settings = RuleR(tolerated=TOLERATED_SHARE)
     x0, e0, lost0 = _runs(rng, of_before(rng, (cases, len(rule.SESSIONS))), part_before)
     x1, e1, lost1 = _runs(rng, of_now(rng, (cases, settings.max_runs)), part_now)
     base = rule.baselines(x0, e0, rule.SESSIONS, lost0)
@@ -122,6 +122,6 @@ def _runs(rng: np.random.Generator, bounds: Floats, part: float) -> tuple[Floats
     """Return log values of runs that lost a part of their bounds, their errors, and the bounds."""
     logs, errors = runs(TYPICAL, rng, bounds.shape)
     # What is tolerated counts as nothing, and is none.
-    counted = np.where(bounds > TOLERATED, bounds, 0.0)
+    counted = np.where(bounds > TOLERATED_SHARE, bounds, 0.0)
     lost = np.vectorize(lambda share: lost_change("throughput", share), otypes=[float])(counted)
     return logs + np.log1p(-part * counted), errors, lost

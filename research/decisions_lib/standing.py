@@ -154,12 +154,12 @@ class Seen:
             return np.zeros(self.change.shape, bool)
         distance = -self.change - self.lost
         bears = ~self.old | self._bears(distance, self.rule.alpha / 2, shipped.BEARS_AGE)
-        t = t_isf(shipped.LIKELY, self.between_df)
+        t = t_isf(shipped.MIN_DAY_CHANCE, self.between_df)
         return bears & (distance > t * np.sqrt(self.between))
 
     def _final(self, distance: Floats, p: float, needed_df: float) -> Bools:
         lacking = self.old | (self.known_df < needed_df)
-        stands = ~lacking | self._bears(distance, p, shipped.WIDEST)
+        stands = ~lacking | self._bears(distance, p, shipped.MAX_SPREAD_RATIO)
         if self.known_df >= 1:
             stands[stands] = self._proves(distance, p, stands)
         return stands
@@ -176,7 +176,7 @@ class Seen:
         found = np.zeros(parts[0].shape, bool)
         left, most = np.arange(found.size), self.run_df + self.between_df
         least = t_isf(p, most)
-        for added in shipped.ADDED:
+        for added in shipped.ADDED_VARIANCES:
             far, variance, doubt, between = parts
             more = added * variance
             root = np.sqrt(variance + more)

@@ -55,7 +55,7 @@ def in_turns(
 def _reach(squares: Floats, k: int, error: float, rule: RuleR) -> Floats:
     share = ratio.WORST_SHARE
     usual = _far(squares, k, ratio.PRIOR_DF, 1.0, rule)
-    worst = _far(squares, k, rule.prior_df, ratio.WORST, rule)
+    worst = _far(squares, k, rule.prior_df, ratio.MAX_NOISE_RATIO, rule)
     return np.minimum(
         usual((1 - share) * error * ratio._weight(k, rule.max_runs)),
         worst(share * error / (rule.max_runs - 1)),

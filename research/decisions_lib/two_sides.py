@@ -17,7 +17,7 @@ from decisions_lib.noise import Floats
 from decisions_lib.turns import FAIL, PASS, RULE, TURNS, in_turns, turns
 from pytest_mlperf.core.rulings import sides as pooled
 from pytest_mlperf.judge.multiplicity import FALSE_SHARE, benjamini_hochberg
-from pytest_mlperf.judge.robustness import CANDIDATE_DF, WIDEST
+from pytest_mlperf.judge.robustness import CANDIDATE_DF, MAX_SPREAD_RATIO
 from pytest_mlperf.judge.rule_r import RuleR
 
 LIMIT = 0.03
@@ -146,7 +146,7 @@ def judged(before: Floats, now: Floats, design: Design, rule: RuleR = RULE) -> P
         beyond = max(of_runs - of_sessions * runs / sessions, 0.0)
         spread = np.sqrt(mean_square * of_sessions + beyond * v_r), float(spare)
     else:
-        spread = np.sqrt(v_r * (WIDEST**2 * of_sessions + of_runs)), df
+        spread = np.sqrt(v_r * (MAX_SPREAD_RATIO**2 * of_sessions + of_runs)), df
     least = np.sqrt(v_r * of_runs), df
     return Pooled(b.mean - a.mean, [spread, least, _own((a, b), v_r, df, prior, rule)])
 

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_mlperf.bench.runner import (
     INVALID_TRIES,
-    LASTING,
+    LASTING_REASONS,
     Searches,
     SearchState,
     Unjudgeable,
@@ -178,7 +178,7 @@ def test_a_run_that_is_invalid_for_another_reason_ends_the_search(tmp_path: Path
 
     What the next run would be INVALID for as well is not measured again.
     """
-    lasting = [Reason(key=key, text="for good") for key in sorted(LASTING)]
+    lasting = [Reason(key=key, text="for good") for key in sorted(LASTING_REASONS)]
     for reasons, tries in (
         ((TOO_SHORT,), INVALID_TRIES),
         *(((TOO_SHORT, reason), 1) for reason in lasting),

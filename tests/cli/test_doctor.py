@@ -320,7 +320,7 @@ def test_a_library_that_cannot_answer_is_told(monkeypatch: pytest.MonkeyPatch) -
     assert requirements._asked("{}") == ("", failure)
     assert requirements.library_trouble("null") == ""
     with monkeypatch.context() as patch:
-        patch.setattr("pytest_mlperf.cli.doctor.requirements.LIMIT_S", 0.001)
+        patch.setattr("pytest_mlperf.cli.doctor.requirements.IMPORT_TIMEOUT_SECONDS", 0.001)
         slow = "asking the engine's library takes longer than 0 s"
         assert requirements._asked('{"slow": 1}') == ("", slow)
     onnxruntime = pytest.importorskip("onnxruntime")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.cli.plan import JOB_MINUTES, MATRIX_LIMIT, in_words, runner_labels
-from pytest_mlperf.core.guarantees import APPEND, Promise
+from pytest_mlperf.core.guarantees import APPEND_OPTIONS, Promise
 from tests.cli.lab import ACCURACY, CASE, PERFORMANCE, Lab
 from tests.cli.text import Say, differing, flat, page, widest
 
@@ -188,5 +188,5 @@ def test_the_first_day_on_which_a_baseline_ends_is_told_with_what_renews_it() ->
 
     assert shown == (
         "baselines: 3 for 0 cases; 1 too old for a final verdict; final until 2026-12-05 or later: "
-        f"{APPEND} with the same build renews one"
+        f"{APPEND_OPTIONS} with the same build renews one"
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_mlperf.cli.stored_results import KEPT, Sessions, costs, results_files
+from pytest_mlperf.cli.stored_results import MAX_SESSIONS, Sessions, costs, results_files
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import InTurns, Turns
@@ -94,11 +94,11 @@ def test_what_tells_nothing_about_time_is_left_out() -> None:
 def test_sessions_are_read_newest_first_and_old_ones_are_not_read(tmp_path: Path) -> None:
     assert results_files(tmp_path) == []
     assert list(Sessions(tmp_path)) == []
-    for number in range(KEPT + 3):
+    for number in range(MAX_SESSIONS + 3):
         file = tmp_path / "runs" / f"20261120-{number:06}-abcd" / "results.json"
         write_results(file, session(seconds=number))
     sessions = Sessions(tmp_path)
     seconds = [results.seconds for _, results in sessions]
     assert seconds == sorted(seconds, reverse=True)
-    assert (len(seconds), seconds[0]) == (KEPT, KEPT + 2)
-    assert sessions.notes == [f"only the newest {KEPT} of {KEPT + 3} sessions"]
+    assert (len(seconds), seconds[0]) == (MAX_SESSIONS, MAX_SESSIONS + 2)
+    assert sessions.notes == [f"only the newest {MAX_SESSIONS} of {MAX_SESSIONS + 3} sessions"]

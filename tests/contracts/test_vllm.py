@@ -23,8 +23,8 @@ from pytest_mlperf.adapters.engines.vllm import (
 )
 from pytest_mlperf.adapters.engines.vllm._library import (
     IMPORTED,
-    OLDEST,
-    SETTINGS,
+    MIN_VLLM,
+    SETTING_PATHS,
     sampling_arguments,
 )
 from tests.contracts import wheels
@@ -55,7 +55,7 @@ READ: Mapping[str, tuple[str, ...]] = {
 """Attributes that are read of its objects, by class."""
 
 TABLE = load()
-SUPPORTED = [each for each in TABLE["read"] if order(each) >= OLDEST]
+SUPPORTED = [each for each in TABLE["read"] if order(each) >= MIN_VLLM]
 
 EVERYTHING = VllmOptions(
     api="async",
@@ -96,7 +96,7 @@ def used() -> Iterator[tuple[str, str]]:
     for thing, attributes in READ.items():
         yield from ((thing, attribute) for attribute in attributes)
     yield "EngineCoreClient", "shutdown"
-    for path in SETTINGS.values():
+    for path in SETTING_PATHS.values():
         thing, _, attribute = path.partition(".")
         yield thing, attribute
 
@@ -132,7 +132,7 @@ def test_every_name_in_use_is_in_the_supported_versions_and_in_no_older_one() ->
         for at in TABLE["read"]
     }
 
-    assert order(SUPPORTED[0])[:2] == OLDEST
+    assert order(SUPPORTED[0])[:2] == MIN_VLLM
     assert [sentence for at in SUPPORTED for sentence in absent[at]] == []
     assert [at for at, sentences in absent.items() if not sentences] == SUPPORTED
     # Refusing what vLLM does not know either would hide its name's change.

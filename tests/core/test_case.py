@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_mlperf.core.case import NAME, Case, one_file
+from pytest_mlperf.core.case import NAME_PATTERN, Case, one_file
 
 
 def test_the_id_names_everything_that_tells_cases_apart() -> None:
@@ -21,7 +21,7 @@ def test_a_name_is_safe_in_ids_on_the_command_line_and_in_paths() -> None:
     names = ["resnet50", "llama3.1-8b", "a_b+c.d", "0", "A-B-C"]
     unsafe = ["", "-a", "a-", "a--b", ".a", "..", "a b", "a/b", "a\n", "a]", "ä"]
 
-    assert [name for name in [*names, *unsafe] if NAME.fullmatch(name)] == names
+    assert [name for name in [*names, *unsafe] if NAME_PATTERN.fullmatch(name)] == names
 
 
 def test_paths_that_are_one_file_on_some_systems_are_equal() -> None:

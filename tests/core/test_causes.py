@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.causes import Cause, Strength, causes, moved
 from pytest_mlperf.core.measurement import Run, Subject
-from pytest_mlperf.core.reason import LASTED, Sign, SignKey
+from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, Sign, SignKey
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
 from tests.core.made import make_baseline_run
 from tests.core.made import make_record as record
@@ -154,11 +154,11 @@ def sign(key: SignKey, text: str, **fields: Any) -> Sign:
 
 
 def cap(seconds: float, share: float) -> Sign:
-    text = f"clocks are held back to stay within the power limit: {LASTED}"
+    text = f"clocks are held back to stay within the power limit: {DURATION_PLACEHOLDER}"
     return sign(SignKey.SW_POWER_CAP, text, seconds=seconds, share=share)
 
 
-SLOWDOWN = f"heat (hardware slowdown) halted the clocks for {LASTED}"
+SLOWDOWN = f"heat (hardware slowdown) halted the clocks for {DURATION_PLACEHOLDER}"
 HEAT = sign(SignKey.HW_THERMAL_SLOWDOWN, SLOWDOWN, seconds=0.3, share=0.005)
 LINK = sign(SignKey.PCIE_GENERATION, "the PCIe link ran at generation 3, not generation 5")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from array import array
 
 from pytest_mlperf.core.compliance import (
-    FAILED,
-    PASSED,
+    FAIL_LINE,
+    PASS_LINE,
     LoggedAnswer,
     SpeedScore,
     as_accurate,
@@ -57,7 +57,7 @@ def test_test01_is_as_fast_within_a_tenth_and_compares_answers_sample_by_sample(
         (score(100, "Server", limit_ns=1), score(100, "Server", limit_ns=2), False),
     ):
         finding = same_speed(reference, test)
-        assert (finding.passed, PASSED in finding.text) == (passed, passed)
+        assert (finding.passed, PASS_LINE in finding.text) == (passed, passed)
 
     for timed, passed, noted in (
         (answers(b"ab", b"cd"), True, False),
@@ -70,7 +70,7 @@ def test_test01_is_as_fast_within_a_tenth_and_compares_answers_sample_by_sample(
     ):
         finding = same_answers(answers(b"ab", b"cd"), timed)
         assert (finding.passed, bool(finding.notes)) == (passed, noted)
-        assert finding.text.rstrip().endswith(PASSED if passed else FAILED)
+        assert finding.text.rstrip().endswith(PASS_LINE if passed else FAIL_LINE)
 
 
 def test_test04_is_not_faster_with_one_sample_and_test05_not_slower_with_other_seeds() -> None:

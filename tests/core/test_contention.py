@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.contention import (
-    LEAST_S,
-    LEAST_WINDOW_S,
+    MIN_LOST_SECONDS,
+    MIN_WINDOW_SECONDS,
     NOTED_SHARE,
     Contention,
     busiest,
@@ -113,7 +113,7 @@ def test_a_share_is_a_share_and_grows_with_the_load(known: Contention, on_cpu: b
 
     assert in_words(replace(known, window_s=max(known.window_s, 1e-3)))
     if share is None:
-        assert known.window_s < LEAST_WINDOW_S or (
+        assert known.window_s < MIN_WINDOW_SECONDS or (
             known.waited_s is None and known.foreign_s is None
         )
         return
@@ -234,5 +234,5 @@ def test_a_busy_client_is_not_passed_off_as_a_slow_server() -> None:
 def test_it_is_judged_by_the_share_alone(latency_s: float, issue_s: float, loop_s: float) -> None:
     late = {"issue_p99": issue_s, "loop_p99": loop_s}
     note = client_note({"latency_p99": latency_s}, ["latency_p99"], late)
-    matters = issue_s + loop_s >= LEAST_S and (issue_s + loop_s) / latency_s > NOTED_SHARE
+    matters = issue_s + loop_s >= MIN_LOST_SECONDS and (issue_s + loop_s) / latency_s > NOTED_SHARE
     assert (note is not None) is matters

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.energy import GATED_S, Energy, measure, together
+from pytest_mlperf.core.energy import MIN_GATED_SECONDS, Energy, measure, together
 from pytest_mlperf.core.energy.host import Counted, host_energy
 from pytest_mlperf.core.energy.readings import Reading, delay_s, evenly, lag_of, refresh_s
 from tests.core.made import present
@@ -82,7 +82,7 @@ def test_a_steady_load_is_counted_to_the_digit(watts: float, window_s: float) ->
     assert found.joules == pytest.approx(watts * window_s, rel=0.004)
     assert found.mean_w == pytest.approx(watts, rel=0.004)
     assert found.method == "counter"
-    assert found.gated == (window_s >= GATED_S)
+    assert found.gated == (window_s >= MIN_GATED_SECONDS)
     assert found.invalid == ()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.guarantees import APPEND, Promise, promise
+from pytest_mlperf.core.guarantees import APPEND_OPTIONS, Promise, promise
 from pytest_mlperf.core.numbers import percent
 from pytest_mlperf.core.recording import lacking as lacks_sessions
 from pytest_mlperf.core.recording import same_day
@@ -64,7 +64,7 @@ def test_four_days_promise_what_rule_r_does_and_few_provisionally() -> None:
     assert (found.lacks, found.runs, found.sessions, found.days) == (None, 8, 4, 4)
     assert (found.age_days, found.final_until) == (6.0, "2026-12-07")
     assert found.brief == "8 runs on 4 days, final until 2026-12-07"
-    assert found.ends == f", final until 2026-12-07 (then renew it: {APPEND})"
+    assert found.ends == f", final until 2026-12-07 (then renew it: {APPEND_OPTIONS})"
     assert found.in_words == BETWEEN + found.ends
     for days, runs, brief, cure in (
         (MONDAYS[-1:], 8, "8 runs on 1 day", "sessions on 3 more days"),
@@ -120,7 +120,7 @@ def test_a_baseline_is_old_by_what_its_sessions_span() -> None:
         (["2025-08-03"], "few sessions"),
     ):
         found = of(record(*days))
-        said = (found.brief.endswith(", old"), APPEND in found.in_words)
+        said = (found.brief.endswith(", old"), APPEND_OPTIONS in found.in_words)
         assert (found.lacks, said) == (lacks, (lacks == "old", lacks != "few sessions"))
 
     mondays = record(*MONDAYS)

@@ -30,7 +30,7 @@ from pytest_mlperf.core.results import (
 from pytest_mlperf.core.rulings.multiplicity import Before, is_open, settle
 from pytest_mlperf.core.rulings.ruling import ruling_of
 from pytest_mlperf.core.verdict import Outcome, Verdict
-from pytest_mlperf.judge.multiplicity import FALSE_SHARE, FEW
+from pytest_mlperf.judge.multiplicity import FALSE_SHARE, MAX_LONE_PAIRS
 from pytest_mlperf.judge.rule_r import RuleR
 from tests.reports import verdicts
 from tests.reports.verdicts import CASE, metric, session
@@ -42,7 +42,7 @@ ALONE = RuleR().alpha
 
 def judged(p: float, number: int, pairs: int) -> Verdict:
     """Return what rule R says of a case whose p value is `p`, among `pairs`: no last word yet."""
-    certain = p < (FALSE_SHARE / pairs if pairs > FEW else ALONE)
+    certain = p < (FALSE_SHARE / pairs if pairs > MAX_LONE_PAIRS else ALONE)
     passed = p == 1.0
     word = Outcome.OK if passed else Outcome.PERF_DROP if certain else Outcome.INCONCLUSIVE
     found = metric(outcome=word, p=p)
@@ -64,11 +64,11 @@ def result(verdict: Verdict, **fields: Any) -> CaseResult:
 def part(p_values: Mapping[int, float], pairs: int) -> Results:
     """Return a finished session of some cases, which were judged among `pairs`."""
     found = [judged(p, number, pairs) for number, p in p_values.items()]
-    if pairs > FEW:
+    if pairs > MAX_LONE_PAIRS:
         waiting = [v for v in found if is_open(v)]
         last = iter(settle(waiting, [v for v in found if not is_open(v)], pairs, RuleR()))
         found = [next(last) if is_open(v) else v for v in found]
-    return session(*(result(v, pairs=pairs if pairs > FEW else 0) for v in found))
+    return session(*(result(v, pairs=pairs if pairs > MAX_LONE_PAIRS else 0) for v in found))
 
 
 def joined(parts: Sequence[Results], pairs: int = 0, **options: Any) -> Results:

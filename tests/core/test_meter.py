@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core import energy
-from pytest_mlperf.core.energy.meter import LABEL, MeterReading, parse_meter, wall_energy
+from pytest_mlperf.core.energy.meter import METER_LABEL, MeterReading, parse_meter, wall_energy
 from pytest_mlperf.core.errors import SuiteError
 from tests.core.made import present
 
@@ -227,7 +227,7 @@ def test_a_short_window_or_a_large_uncertainty_is_reported_and_not_gated(
         assert found.joules == pytest.approx(400.0 * window_s)
         assert (found.gated, found.notes) == (gated, () if gated else told)
 
-    monkeypatch.setattr(energy, "GATED_S", 45.0)
+    monkeypatch.setattr(energy, "MIN_GATED_SECONDS", 45.0)
     assert not wall_energy(STEADY, 0.0, 40.0).gated
     assert wall_energy(STEADY, 0.0, 50.0).gated
 
@@ -240,6 +240,6 @@ def test_a_short_window_or_a_large_uncertainty_is_reported_and_not_gated(
     assert slow.notes == (
         "the wall energy is uncertain by 8%: the meter reads every 4 s; let the run last longer",
     )
-    assert LABEL == "wall energy by the given meter, not MLPerf Power"
+    assert METER_LABEL == "wall energy by the given meter, not MLPerf Power"
     with pytest.raises(ValueError, match="ends 1 s before it begins"):
         wall_energy(STEADY, 2.0, 1.0)

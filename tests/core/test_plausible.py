@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.energy import measure
 from pytest_mlperf.core.energy.exporter import (
-    ENERGY,
-    POWER,
+    ENERGY_METRIC,
+    POWER_METRIC,
     ExporterLook,
     exported_energy,
     read_exporter,
 )
 from pytest_mlperf.core.energy.host import Counted, host_energy
 from pytest_mlperf.core.energy.meter import parse_meter, wall_energy
-from pytest_mlperf.core.energy.readings import RISE_W, Reading, without_misreads
+from pytest_mlperf.core.energy.readings import MAX_RISE_WATTS, Reading, without_misreads
 from pytest_mlperf.core.plausible import BOUNDS, possible
 
 BLANKS = [
@@ -74,7 +74,7 @@ def test_a_counter_that_comes_back_to_its_line_was_misread(at: set[int], value: 
     """Its energy is that of the line, and no driver is blamed."""
     read = with_misreads(line(), sorted(at), value)
 
-    kept, misread = without_misreads(read, 10.0, 50.0, RISE_W)
+    kept, misread = without_misreads(read, 10.0, 50.0, MAX_RISE_WATTS)
     energy = measure(read, TRACE, 10.0, 50.0)
 
     assert misread == len(at)
@@ -128,7 +128,9 @@ def numbers(given: Any) -> list[float]:
 
 def page(joules: float, watts: float) -> bytes:
     labels = '{gpu="0",UUID="GPU-a",modelName="NVIDIA Z",Hostname="box"}'
-    return f"{ENERGY}{labels} {joules * 1000:.0f}\n{POWER}{labels} {watts:.3f}\n".encode()
+    return (
+        f"{ENERGY_METRIC}{labels} {joules * 1000:.0f}\n{POWER_METRIC}{labels} {watts:.3f}\n"
+    ).encode()
 
 
 @settings(max_examples=20, deadline=None)
@@ -187,7 +189,7 @@ TEXTS = [
     (dict.fromkeys("a", 0.0), "shows no DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION, or 0 or a blank"),
     (
         {"a": 1.0, "b": 0.0},
-        f"b: the DCGM exporter shows no {ENERGY}, or 0",
+        f"b: the DCGM exporter shows no {ENERGY_METRIC}, or 0",
     ),
     ({"a": 1.0, "b": -1.0}, "b: the energy counter stands still while those of other GPUs change"),
 ]

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.search import (
+    BASELINE_STEP_BOUNDS,
     CLAMP,
-    LONGEST_STEP,
-    NARROW,
-    WIDE,
+    FIRST_LOG_STEP,
+    MAX_LOG_STEP,
     Condition,
     NoRate,
     SearchOutcome,
@@ -95,7 +95,7 @@ def test_it_steps_outwards_in_doubled_steps_that_at_most_double_the_rate() -> No
         ([held(100), held(125), held(100 * 1.25**3)], 1.25**3 * 2),
         ([held(100), held(1000)], 20),
     ]
-    rates = [next_rate(tries, SearchPlan(start=100.0, step=WIDE)) for tries, _ in cases]
+    rates = [next_rate(tries, SearchPlan(start=100.0, step=FIRST_LOG_STEP)) for tries, _ in cases]
 
     assert rates == pytest.approx([100 * factor for _, factor in cases])
 
@@ -162,7 +162,7 @@ def test_a_plan_that_cannot_be_meant_is_refused() -> None:
         with pytest.raises(ValueError, match=f"^{message}$"):
             SearchPlan(**{"start": 1.0, **change})
     steps = [math.expm1(narrow_step(limit)) for limit in (0.03, 0.001, 0.4)]
-    assert steps == pytest.approx([0.06, *NARROW])
+    assert steps == pytest.approx([0.06, *BASELINE_STEP_BOUNDS])
 
 
 def test_what_was_found_is_told_with_its_bracket() -> None:
@@ -240,7 +240,7 @@ SHAPES = st.sampled_from([queue, step])
     shape=SHAPES,
     precision=st.floats(min_value=0.005, max_value=0.2),
     max_runs=st.integers(min_value=2, max_value=16),
-    first=st.floats(min_value=0.02, max_value=LONGEST_STEP),
+    first=st.floats(min_value=0.02, max_value=MAX_LOG_STEP),
 )
 def test_without_noise_the_true_rate_lies_in_the_bracket(
     capacity: float, off: float, shape: Any, precision: float, max_runs: int, first: float

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.untrusted_text import (
-    BROKEN,
+    BROKEN_COLONS,
     broken,
     closest,
     encodable,
@@ -43,7 +43,7 @@ values = st.recursive(
 def test_nothing_that_a_terminal_obeys_is_left_and_every_value_becomes_text(
     text: str, value: Any
 ) -> None:
-    shown, written = visible(text.replace(BROKEN, "")), json_text(value)
+    shown, written = visible(text.replace(BROKEN_COLONS, "")), json_text(value)
 
     assert shown.isprintable()
     assert visible(shown) == shown
@@ -65,8 +65,8 @@ def test_a_control_character_is_shown_and_broken_colons_begin_no_command() -> No
 
     assert {text: visible(text) for text in texts} == texts
     assert visible("a\nb\x1b", keep="\n") == "a\nb\\x1b"
-    assert broken("::error::\x07") == f"{BROKEN}error{BROKEN}\\x07"
-    assert visible(broken("a::b\x07")) == f"a{BROKEN}b\\x07"
+    assert broken("::error::\x07") == f"{BROKEN_COLONS}error{BROKEN_COLONS}\\x07"
+    assert visible(broken("a::b\x07")) == f"a{BROKEN_COLONS}b\\x07"
 
 
 def test_what_utf8_cannot_hold_is_an_escape_wherever_it_stands() -> None:

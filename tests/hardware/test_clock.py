@@ -28,7 +28,7 @@ def test_the_farthest_that_the_clock_was_from_its_start_is_told(
     wall: Set, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that was set back meanwhile, or slewed in small steps, as well."""
-    monkeypatch.setattr(clock, "PERIOD_S", 0.002)
+    monkeypatch.setattr(clock, "CLOCK_PERIOD_SECONDS", 0.002)
     for steps, moved in (
         ((0.0,), 0.0),
         ((3600.0,), 3600.0),

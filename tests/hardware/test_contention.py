@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.hardware.contention import (
+    CLOCK_TICK_SECONDS,
     SCHEDULING_S,
-    TICK_S,
     ProcessUsage,
     Watch,
     family,
@@ -44,8 +44,8 @@ class Tree:
 
     def cores(self, busy_s: float, stolen_s: float = 0.0, count: int = 2) -> None:
         rows = [
-            f"cpu{n} {round(busy_s / TICK_S) if n == 0 else 0} 0 0 9999 5 0 0 "
-            f"{round(stolen_s / TICK_S) if n == 0 else 0} 0 0"
+            f"cpu{n} {round(busy_s / CLOCK_TICK_SECONDS) if n == 0 else 0} 0 0 9999 5 0 0 "
+            f"{round(stolen_s / CLOCK_TICK_SECONDS) if n == 0 else 0} 0 0"
             for n in range(count)
         ]
         self.write("proc/stat", "cpu  1 2 3 4 5 6 7 8 9 10\n" + "\n".join(rows) + "\nintr 0\n")
@@ -62,7 +62,7 @@ class Tree:
         faults: int = 0,
         began: int = 7,
     ) -> None:
-        ticks = f"{round(used_s / TICK_S)} 0 {round(reaped_s / TICK_S)} 0"
+        ticks = f"{round(used_s / CLOCK_TICK_SECONDS)} 0 {round(reaped_s / CLOCK_TICK_SECONDS)} 0"
         own = group or pid
         self.write(
             f"proc/{pid}/stat",

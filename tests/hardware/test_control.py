@@ -51,7 +51,7 @@ def test_a_figure_is_the_median_of_five_repeats_or_more_after_a_warm_up(
         return 1.0
 
     control.median_s(repeat, sizes)
-    assert len(repeats) == 10 + control.FEWEST + 19, "by a clock of a second a look"
+    assert len(repeats) == 10 + control.MIN_REPEATS + 19, "by a clock of a second a look"
     assert control.by_clock(lambda: None, 4)() == 0.25
 
 

@@ -21,7 +21,14 @@ from pytest_mlperf.hardware._nvml import (
     find,
 )
 from pytest_mlperf.hardware.machine import UsedGpu
-from pytest_mlperf.hardware.nvml_quantities import IDENTITY, SLOW, STATE, WAYS, identity, probes
+from pytest_mlperf.hardware.nvml_quantities import (
+    IDENTITY_READERS,
+    QUANTITY_READERS,
+    SLOW_QUANTITIES,
+    STATE,
+    identity,
+    probes,
+)
 from pytest_mlperf.run.power.doubts import Doubts, doubts
 from pytest_mlperf.run.power.sampling import PowerLog, PowerSampling
 from tests.hardware.test_nvml import REFUSED, together_with
@@ -100,7 +107,7 @@ def test_a_quantity_that_is_refused_costs_that_quantity_and_nothing_else(fake: F
         assert gpu.forbidden == (missing if code == 4 else set())
         assert all(f"({code})" in why for why in gpu.missing.values())
         assert {n for n, values in series.items() if not values} == missing & set(series), name
-        assert {*STATE, *SLOW} - read == missing - set(series), name
+        assert {*STATE, *SLOW_QUANTITIES} - read == missing - set(series), name
         assert faults(doubts(gpu, begin_s, end_s, warm_s=begin_s)) == (), name
         if name == "energy_j":
             assert (found.method, found.peak_w) == (None if code == 4 else "trace", 250.0)
@@ -132,7 +139,7 @@ def test_energy_that_is_forbidden_in_mid_run_is_not_known(fake: Fake) -> None:
 def test_a_property_that_is_not_told_is_none_and_the_others_stand(
     fake: Fake, opened: NvmlLibrary
 ) -> None:
-    assert set(PROPERTIES) == set(IDENTITY)
+    assert set(PROPERTIES) == set(IDENTITY_READERS)
     device = find(opened, "GPU-0")
     whole = identity(device)
     assert None not in whole.values()
@@ -197,7 +204,9 @@ def test_a_function_that_is_lacking_leads_to_the_next_way_or_none(
         name="nvmlDeviceGetFanSpeed",
         read=lambda nvml, handle: nvml.nvmlDeviceGetFanSpeed(handle),
     )
-    probe = Probe(device=find(opened, "GPU-0"), name="energy_j", ways=[lacking, *WAYS["energy_j"]])
+    probe = Probe(
+        device=find(opened, "GPU-0"), name="energy_j", ways=[lacking, *QUANTITY_READERS["energy_j"]]
+    )
     with pytest.raises(opened.nvml.NVMLError_FunctionNotFound):
         lacking.read(opened.nvml, probe.device.handle)
     assert probe.read() is not None

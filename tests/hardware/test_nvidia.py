@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_mlperf.core.case import NAME
+from pytest_mlperf.core.case import NAME_PATTERN
 from pytest_mlperf.hardware import nvidia
 from pytest_mlperf.hardware.host import Property
 from pytest_mlperf.hardware.nvidia import GpuState, NvmlReport, hashed
@@ -295,7 +295,7 @@ def test_products_and_instances_have_class_names_that_suites_may_use() -> None:
     found = {known: nvidia.instance_class(*known) for known in INSTANCES}
 
     assert found == INSTANCES
-    assert all(re.fullmatch(_ACCELERATOR, n) and NAME.fullmatch(n) for n in found.values())
+    assert all(re.fullmatch(_ACCELERATOR, n) and NAME_PATTERN.fullmatch(n) for n in found.values())
     classes = {name: {nvidia.accelerator_class(one) for one in PRODUCTS[name]} for name in PRODUCTS}
     assert classes == {name: {name} for name in PRODUCTS}
 

@@ -56,7 +56,7 @@ def test_packages_and_their_memory_count_and_nothing_twice(tmp_path: Path) -> No
 
 def test_counters_are_read_until_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the wall clock, as LoadGen's window is; one that was set leaves the energy unknown."""
-    monkeypatch.setattr(rapl, "PERIOD_S", 0.01)
+    monkeypatch.setattr(rapl, "READING_PERIOD_SECONDS", 0.01)
     folder = zones(tmp_path, intel_rapl_0="package-0")
     began_s = time.time()
     with HostSampling(folder) as sampling:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.hardware.nvml_quantities import SLOW, STATE
+from pytest_mlperf.hardware.nvml_quantities import SLOW_QUANTITIES, STATE
 from tests.nvml import library
 from tests.nvml.library import LIMIT_S, Child, Fake, scenario
 
@@ -62,8 +62,8 @@ def test_records_are_ticks_with_a_counter_at_some_and_states_now_and_then(fake: 
     assert len(ticks) == end["ticks"] + 1
     assert [t[0] for t in ticks] == sorted(t[0] for t in ticks)
     assert 0 < len([t for t in ticks if len(t) == 6]) < len(ticks)
-    assert {tuple(s)[2:] for s in states} >= {STATE, SLOW}
-    assert {tuple(s)[2:] for s in states} <= {STATE, SLOW, STATE + SLOW}
+    assert {tuple(s)[2:] for s in states} >= {STATE, SLOW_QUANTITIES}
+    assert {tuple(s)[2:] for s in states} <= {STATE, SLOW_QUANTITIES, STATE + SLOW_QUANTITIES}
     assert called.count(COUNTER) > 20
     assert (called[0], called[-1]) == ("nvmlInitWithFlags", "nvmlShutdown")
     assert set(called) & set(library.setters()) == set()

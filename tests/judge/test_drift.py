@@ -8,7 +8,13 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.judge.drift import FEWEST, MEMORY, SMALLEST, _p_of, level_changes
+from pytest_mlperf.judge.drift import (
+    MEMORY,
+    MIN_CHANGE_SHARE,
+    MIN_SIDE_SESSIONS,
+    _p_of,
+    level_changes,
+)
 
 
 def noise(count: int, seed: int = 0, sd: float = 0.009) -> list[float]:
@@ -50,10 +56,10 @@ def test_single_sessions_few_ones_ties_and_tiny_steps_prove_nothing() -> None:
     for outliers in ((20,), (20, 21), (5, 20, 35), (59,)):
         values = [v * (0.5 if n in outliers else 1) for n, v in enumerate(noise(60, 7))]
         assert level_changes(values) == []
-    for count in range(2 * FEWEST):
+    for count in range(2 * MIN_SIDE_SESSIONS):
         assert level_changes([100.0 / (1 + n) for n in range(count)]) == []
     assert level_changes([100.0 + n * 1e-4 + 0.1 * (n >= 30) for n in range(60)]) == []
-    assert SMALLEST > 0.001
+    assert MIN_CHANGE_SHARE > 0.001
     assert level_changes([7.0] * 100) == level_changes([7.0, 8.0] * 50) == []
     assert level_changes(stepped(20, MEMORY, -0.2)) == []
 

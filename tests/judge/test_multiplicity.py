@@ -14,7 +14,7 @@ from pytest_mlperf.judge.formulas import t_sf
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.multiplicity import (
     FALSE_SHARE,
-    FEW,
+    MAX_LONE_PAIRS,
     Among,
     Compared,
     Null,
@@ -28,7 +28,7 @@ from pytest_mlperf.judge.rule_r import RuleR, judge
 from tests.judge.test_rule_r import WAVY, quiet, values
 
 RULE = RuleR()
-MANY = FEW + 1
+MANY = MAX_LONE_PAIRS + 1
 
 p_lists = st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.001, 0.009, 1.0]), max_size=60)
 
@@ -80,7 +80,7 @@ def test_few_pairs_are_each_judged_alone_and_among_many_a_drop_must_stand_out() 
 
     Drops support each other, and a pass has p = 1, which stands for nothing.
     """
-    for count in (1, FEW):
+    for count in (1, MAX_LONE_PAIRS):
         p_values = named([0.0099] + [0.01] * (count - 1))
         assert among(p_values, RULE) == {i: Among.CLEAR if i else Among.FAIL for i in range(count)}
     found = among({"drop": 0.001, "doubt": 0.009} | named([1.0] * (MANY - 2)), RULE)
@@ -99,7 +99,7 @@ def test_many_pairs_are_measured_until_they_stand_out() -> None:
 
     Two runs at -3.5 % are a drop of a pair alone; among 600 its p value asks for more.
     """
-    for pairs, alpha in ((1, 0.01), (FEW, 0.01), (MANY, 0.005 / 21), (600, 0.005 / 600)):
+    for pairs, alpha in ((1, 0.01), (MAX_LONE_PAIRS, 0.01), (MANY, 0.005 / 21), (600, 0.005 / 600)):
         found = rule_among(RULE, pairs)
         assert found.alpha == pytest.approx(alpha)
         assert (found.beta, found.max_runs) == (RULE.beta, RULE.max_runs)
@@ -169,7 +169,7 @@ ALONE = (RULE.max_runs - 1) * t_sf(0.03 / (SE / 2), DF + 1)
 def test_pairs_as_expected_are_judged_as_alone_and_few_show_nothing() -> None:
     """Runs that scatter more than expected widen it; one session allows much."""
     null = estimate(normal(random.Random(2)), baselines(), RULE)
-    few = estimate(normal(random.Random(2), 5 * SE)[:FEW], baselines(), RULE)
+    few = estimate(normal(random.Random(2), 5 * SE)[:MAX_LONE_PAIRS], baselines(), RULE)
 
     assert null.scale == pytest.approx(1, abs=0.06)
     assert null.excess == pytest.approx(0, abs=0.06)

@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.judge.inputs import Direction, SessionNoise
-from pytest_mlperf.judge.robustness import WIDEST, Decision, Sample, Standing, final_until, standing
+from pytest_mlperf.judge.robustness import (
+    MAX_SPREAD_RATIO,
+    Decision,
+    Sample,
+    Standing,
+    final_until,
+    standing,
+)
 from pytest_mlperf.judge.rule_r import Judged, RuleR, Value, judge
 
 RULE = RuleR()
@@ -119,7 +126,7 @@ def test_what_holds_to_some_difference_of_sessions_is_what_is_said(
         # One session says nothing of the others: only the widest may decide.
         run = np.var([0.001, -0.001], ddof=1)
         scatter = 4 * 0.75 * 0.007**2 + run + np.var(now, ddof=1) * (len(now) - 1)
-        widest = WIDEST * math.sqrt(scatter / (4 + 1 + len(now) - 1))
+        widest = MAX_SPREAD_RATIO * math.sqrt(scatter / (4 + 1 + len(now) - 1))
         assert found.failing.stands == (found.failing.holds_to >= widest)
         assert found.passing.stands == (found.passing.holds_to >= widest)
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_mlperf.judge.mean_change import FEW_FLIPS, mcnemar_mid_p, newcombe
+from pytest_mlperf.judge.mean_change import MIN_NORMAL_FLIPS, mcnemar_mid_p, newcombe
 from pytest_mlperf.judge.robustness import Decision
-from pytest_mlperf.judge.rule_a import LOOKS, Paired, ScorePairs, holm, judge_pairs, looks
+from pytest_mlperf.judge.rule_a import LOOK_SAMPLES, Paired, ScorePairs, holm, judge_pairs, looks
 
 SCORES = st.lists(st.integers(0, 10_000).map(lambda step: step / 100), min_size=2, max_size=60)
 
@@ -45,7 +45,7 @@ def test_looks_grow_and_end_with_the_whole_data_set() -> None:
     whole = (1024, 3072, 8192, 16_384, 24_576)
     assert found == [(500,), (1024,), (1024, 1025), whole]
     assert looks(24_576, sequential=False) == (24_576,)
-    assert tuple(sorted(LOOKS)) == LOOKS
+    assert tuple(sorted(LOOK_SAMPLES)) == LOOK_SAMPLES
 
     for margin in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ValueError, match="margin"):
@@ -178,9 +178,9 @@ def test_right_and_wrong_answers_are_judged_by_their_flips() -> None:
         assert (found.down, found.up) == counts[1:3]
         assert found.decision is expected
 
-    before, now = binary(900, FEW_FLIPS // 2, 0, 50)
+    before, now = binary(900, MIN_NORMAL_FLIPS // 2, 0, 50)
     found = judged(before, now, 1.0)
-    share = (FEW_FLIPS // 2) / len(now)
+    share = (MIN_NORMAL_FLIPS // 2) / len(now)
     normal = 100 * (-share - 1.645 * math.sqrt(share * (1 - share) / len(now)))
 
     assert found.low < found.change < found.high < 0

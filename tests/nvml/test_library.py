@@ -250,10 +250,10 @@ def test_structs_and_numbers_are_those_that_the_library_was_written_for(pynvml: 
     assert offsets == MEMBERS
     assert {name: getattr(pynvml, name) for name in CONSTANTS} == CONSTANTS
 
-    from pytest_mlperf.hardware.nvml_quantities import KINDS
+    from pytest_mlperf.hardware.nvml_quantities import UNION_MEMBERS
 
-    assert tuple(name for name, _ in pynvml.c_nvmlValue_t._fields_) == KINDS
-    assert len(KINDS) == pynvml.NVML_VALUE_TYPE_COUNT
+    assert tuple(name for name, _ in pynvml.c_nvmlValue_t._fields_) == UNION_MEMBERS
+    assert len(UNION_MEMBERS) == pynvml.NVML_VALUE_TYPE_COUNT
 
     asserted = {
         int(size) for size in re.findall(r"sizeof\(\w+_t\) == (\d+)", library.SOURCE.read_text())

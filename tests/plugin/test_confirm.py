@@ -16,13 +16,13 @@ import pytest
 from pytest_mlperf.bench.bench import Bench
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.confirm import (
-    ALSO,
     AS_SLOW,
     MORE_SESSIONS,
     NO_BUILD,
     NO_METRIC,
     NOT_MADE,
-    SMALL,
+    OTHER_CHANGES_NOTE,
+    SMALL_DROP_NOTE,
     UNCHANGED,
     confirm,
     in_words,
@@ -274,7 +274,7 @@ def test_runs_in_turns_decide(lab: Lab, simulation: Simulation) -> None:
     rows = [
         ("proven", slow, (RATE, 1.01 * RATE), "40%", "decided by A/B: "),
         ("excluded", slow, slow, "40%", AS_SLOW),
-        ("smaller", (0.75 * RATE, 0.755 * RATE), (RATE, 1.005 * RATE), "40%", SMALL),
+        ("smaller", (0.75 * RATE, 0.755 * RATE), (RATE, 1.005 * RATE), "40%", SMALL_DROP_NOTE),
         ("open", uneven, uneven, "1%", "not confirmed by A/B, not refuted either: 5 pairs"),
     ]
     outcomes, failures = {}, []
@@ -631,7 +631,10 @@ def test_options_that_explain_no_drop_excuse_none_unless_git_shows_no_other_chan
         (Outcome.OK, Turns.EXCLUDED),
         (Outcome.PROVISIONAL, Turns.UNDECIDED),
     ]
-    assert f'; {ALSO}write baseline_engine = {{ git = "{commit}" }} into' in answer.notes[0]
+    assert (
+        f'; {OTHER_CHANGES_NOTE}write baseline_engine = {{ git = "{commit}" }} into'
+        in answer.notes[0]
+    )
 
 
 def test_what_cannot_be_made_again_says_what_decides_it(lab: Lab, simulation: Simulation) -> None:

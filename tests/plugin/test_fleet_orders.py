@@ -66,7 +66,7 @@ def test_a_project_without_git_travels_whole_but_for_what_never_does(
 def test_a_project_is_unpacked_once_and_old_ones_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(node.FOLDER, str(tmp_path / "nodes"))
+    monkeypatch.setenv(node.FOLDER_VARIABLE, str(tmp_path / "nodes"))
     write(tmp_path / "project", "suites/a.mlperf.toml")
     content, digest = shipping.pack(tmp_path / "project")
 
@@ -77,7 +77,7 @@ def test_a_project_is_unpacked_once_and_old_ones_go(
     assert first == second
     assert (first / ".mlperf/runs/kept").is_file()
     assert (first / "suites/a.mlperf.toml").read_text("utf-8") == "suites/a.mlperf.toml"
-    monkeypatch.setattr(node, "OLD_S", -1.0)
+    monkeypatch.setattr(node, "MAX_PROJECT_SECONDS", -1.0)
     assert node.unpacked(content, "f" * 64, "project").is_dir()
     assert not first.exists()
 

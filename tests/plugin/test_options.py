@@ -380,4 +380,4 @@ def test_the_profile_option_overrules_every_suite(project: Project) -> None:
 
 
 def test_as_many_runs_may_be_asked_for_as_a_results_file_holds() -> None:
-    assert option_values.MOST_RUNS == ranges.MOST_RUNS
+    assert option_values.MAX_RUNS == ranges.MAX_RUNS

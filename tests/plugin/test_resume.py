@@ -10,7 +10,7 @@ import pytest
 
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.stores.journal import NAME
+from pytest_mlperf.stores.journal import JOURNAL_FILE
 from pytest_mlperf.stores.results import read_results
 from tests.plugin.project import OPTIONS, SUITE, Project
 
@@ -55,7 +55,7 @@ def test_what_was_decided_is_reported_and_not_measured_again(
     Whatever imports it does so in one session and not in the other. Another suite or another option
     is another session.
     """
-    (first,) = interrupted.path.glob(f".mlperf/runs/*/{NAME}")
+    (first,) = interrupted.path.glob(f".mlperf/runs/*/{JOURNAL_FILE}")
 
     refused = interrupted.run("suites", *PLAIN, "--mlperf-resume", "--mlperf-max-runs=3")
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
@@ -88,7 +88,7 @@ def test_what_was_decided_is_reported_and_not_measured_again(
         True,
         False,
     ]
-    assert not list(interrupted.path.glob(f".mlperf/runs/*/{NAME}"))
+    assert not list(interrupted.path.glob(f".mlperf/runs/*/{JOURNAL_FILE}"))
     again = interrupted.run("suites", *PLAIN, "--mlperf-resume")
     again.stderr.fnmatch_lines(["*--mlperf-resume: no session in * was interrupted*"])
 

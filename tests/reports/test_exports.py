@@ -11,8 +11,8 @@ from dataclasses import replace
 from pytest_mlperf.core.results import Absent
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.reports.export.exports import HEAD, better, csv_table, prometheus
-from pytest_mlperf.reports.export.github import MOST, commands
+from pytest_mlperf.reports.export.exports import CSV_HEADER, better, csv_table, prometheus
+from pytest_mlperf.reports.export.github import MAX_ANNOTATIONS, commands
 from tests.reports.verdicts import CASE, DROP, OK, result, session, verdict
 
 SAMPLE = re.compile(r'[a-z_]+\{(?:[a-z_]+="(?:[^"\\\n]|\\.)*",?)+\} \S+')
@@ -23,7 +23,7 @@ def test_csv_has_a_line_per_metric_with_all_that_is_known() -> None:
     (first, second, third) = csv.DictReader(
         io.StringIO(csv_table(session(result(DROP), result(OK))))
     )
-    assert tuple(first) == HEAD
+    assert tuple(first) == CSV_HEADER
     words = [first[column] for column in ("metric", "verdict", "failed")]
     assert words == ["throughput", "PERF DROP", "true"]
     assert (first["now"], first["baseline"], first["change"]) == ("22598.0", "24118.0", "-0.063")
@@ -93,7 +93,7 @@ def test_more_than_github_shows_are_counted() -> None:
 
     errors = [line for line in lines if line.startswith("::error")]
     warnings = [line for line in lines if line.startswith("::warning")]
-    assert (len(errors), len(warnings)) == (MOST, MOST)
+    assert (len(errors), len(warnings)) == (MAX_ANNOTATIONS, MAX_ANNOTATIONS)
     assert errors[0] == "::error::1 planned test without a result; the first: t: lost"
     assert errors[-1] == "::error::22 more; see the summary"
     assert warnings[-1] == "::warning::3 more; see the summary"

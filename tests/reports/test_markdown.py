@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.results import LABEL, Absent, CaseResult
+from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent, CaseResult
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.export.github import MARKER, Links, code, comment, escape, summary
 from tests.reports import verdicts
@@ -50,7 +50,7 @@ def test_the_comment_begins_with_the_verdict_and_folds_what_is_ok() -> None:
     assert text.index("<details>") < text.index(rows[1]) < text.index("</details>")
     assert "PERF DROP" in rows[0]
     assert '`pytest suites/rn.mlperf.toml --mlperf-update=replace --mlperf-reason "why"`' in text
-    assert text.endswith(f"\n{LABEL}\n")
+    assert text.endswith(f"\n{UNVERIFIED_LABEL}\n")
 
 
 def test_a_comment_names_the_strongest_cause_once_for_the_tests_that_share_it() -> None:
@@ -142,7 +142,7 @@ def test_a_comment_and_a_summary_never_exceed_their_limits() -> None:
     for count in (1, 400, 2000):
         text = comment(session(*many(result(DROP), count), *many(result(OK), count)))
         assert len(text.encode()) <= 65_536
-        assert text.endswith(f"\n{LABEL}\n")
+        assert text.endswith(f"\n{UNVERIFIED_LABEL}\n")
         assert text.count("<details>") == text.count("</details>")
         assert ("more do not fit GitHub's limit: see the artifact." in text) is (count > 1)
     of_many = session(*many(result(DROP), 100))

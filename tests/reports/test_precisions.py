@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.measurement import Accuracy, Subject
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.results import LABEL, CaseResult
+from pytest_mlperf.core.results import UNVERIFIED_LABEL, CaseResult
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, worst
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.export.github import comment, summary
@@ -364,7 +364,7 @@ def test_markdown_has_every_column_and_shows_signs_as_they_stand() -> None:
 
     assert f"\n{texts_of('markdown')['RESULTS']}\n- points: " in shown
     assert shown.index("### Precisions") < shown.index("### Every test")
-    assert shown.endswith(f"{LABEL}\n")
+    assert shown.endswith(f"{UNVERIFIED_LABEL}\n")
 
 
 def cells(block: Block) -> list[Row]:

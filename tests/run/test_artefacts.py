@@ -23,7 +23,7 @@ from pytest_mlperf.run.worker._delivery import OutputSink
 from pytest_mlperf.stores import artefacts
 from pytest_mlperf.stores.artefacts import (
     ARTEFACTS,
-    NAME,
+    NAME_PATTERN,
     ArtefactArchive,
     ArtefactWriter,
     artefact_fault,
@@ -32,7 +32,7 @@ from tests.run.harness import FEWER
 from tests.run.test_score import written
 from tests.run.test_sink import Received, give_up
 
-NAMES = st.text("az09_-", min_size=1, max_size=8).filter(re.compile(NAME).fullmatch)
+NAMES = st.text("az09_-", min_size=1, max_size=8).filter(re.compile(NAME_PATTERN).fullmatch)
 
 
 @FEWER
@@ -60,7 +60,7 @@ def test_what_is_written_is_what_is_read(
 
 
 def test_what_is_no_artefact_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artefacts, "MOST_BYTES", 8)
+    monkeypatch.setattr(artefacts, "MAX_ARTEFACT_BYTES", 8)
     names = ["../engine.log", "/etc/passwd", "Video", "", 7]
     cases: list[tuple[Any, str]] = [
         ([], "was given 1 ids but 0 tables"),
@@ -99,7 +99,7 @@ def test_an_archive_that_cannot_be_written_or_was_cut_or_is_too_large_is_an_erro
     with pytest.raises(RunError, match="is damaged: Bad CRC"):
         ArtefactArchive(path).read(0)
 
-    monkeypatch.setattr(artefacts, "MOST_IN_ALL", 20)
+    monkeypatch.setattr(artefacts, "MAX_TOTAL_BYTES", 20)
     writer = ArtefactWriter(tmp_path / ARTEFACTS)
     writer.add(0, {"text": bytes(20)})
     with pytest.raises(RunError, match="more than 20 bytes at sample 1"):

@@ -318,7 +318,7 @@ def test_a_folder_of_builds_can_be_shared_and_holds_no_secrets(
     for file in lab.model.iterdir():
         os.utime(file, (old, old))
     # A file's change time cannot be set: the margin for it is what waits otherwise.
-    monkeypatch.setattr(checkpoint_source, "SETTLED_S", -1.0)
+    monkeypatch.setattr(checkpoint_source, "SETTLED_SECONDS", -1.0)
 
     built = lab.build()
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from pytest_mlperf.core.extension import Engine
-from pytest_mlperf.run.worker._client_check import BUSY, TOKENS_UNDER_WAY, with_reach
+from pytest_mlperf.run.worker._client_check import MAX_IDLE_CORES, TOKENS_UNDER_WAY, with_reach
 from pytest_mlperf.run.worker._handicap import EngineAround, HandicapEngine
 from pytest_mlperf.run.worker.closed_loop import OpenWindow
 from tests.run.harness import settings
@@ -33,7 +33,7 @@ class Asked(Answers):
 def checked(engine: Engine, **changes: Any) -> float | None:
     """Return what the client reaches at a point, in windows of 50 ms."""
     told = replace(settings("Offline"), scenario="Concurrency", tokens=True)
-    given = asdict(point(**{"client_busy": BUSY, **changes}))
+    given = asdict(point(**{"client_busy": MAX_IDLE_CORES, **changes}))
     (one,) = with_reach([given], engine, LOADED, told, refuse, lasts_ms=50)
     assert {**given, "client_reach": one["client_reach"]} == one
     reach: float | None = one["client_reach"]
@@ -66,7 +66,7 @@ def test_long_answers_are_cut_and_what_had_little_to_do_is_not_measured() -> Non
     assert reach is not None
     assert reach < 4 / cut.null.takes_s / 400
 
-    idle: list[dict[str, Any]] = [{"client_busy": BUSY / 2}, {"requests": 0, "tokens": 0}]
+    idle: list[dict[str, Any]] = [{"client_busy": MAX_IDLE_CORES / 2}, {"requests": 0, "tokens": 0}]
     for changes in idle:
         engine = Asked()
         assert checked(engine, **changes) is None

@@ -18,7 +18,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.run.curve import curve_figures, curve_validity, read_curve
-from pytest_mlperf.run.worker.closed_loop import COLUMNS, LOG, ClosedLoop, SlotSink
+from pytest_mlperf.run.worker.closed_loop import CURVE_LOG, REQUEST_COLUMNS, ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Asked, Conversations, Slots, conversations
 from tests.adapters.engines.recording import Samples
 from tests.run.harness import FEWER
@@ -92,7 +92,7 @@ def test_a_turn_is_asked_when_its_pause_is_over_and_pauses_hold_a_slot(tmp_path:
     ends: dict[tuple[int, int], float] = {}
     assert sink.records
     for record in sink.records:
-        one = dict(zip(COLUMNS, record, strict=True))
+        one = dict(zip(REQUEST_COLUMNS, record, strict=True))
         if (before := ends.get((one["conversation"], one["turn"] - 1))) is not None:
             assert one["issued_s"] >= before + pause_s
         ends[one["conversation"], one["turn"]] = one["last_token_s"]
@@ -102,8 +102,8 @@ def test_a_turn_is_asked_when_its_pause_is_over_and_pauses_hold_a_slot(tmp_path:
     (window,) = log["points"]
     assert window["paused"] > 0
     assert window["under_way"] + window["paused"] <= 3 * 1.001
-    (tmp_path / LOG).write_text(json.dumps(log))
-    assert read_curve(tmp_path / LOG).points[0].paused == window["paused"]
+    (tmp_path / CURVE_LOG).write_text(json.dumps(log))
+    assert read_curve(tmp_path / CURVE_LOG).points[0].paused == window["paused"]
 
 
 def test_turns_are_told_apart_and_late_ones_together(tmp_path: Path) -> None:
@@ -112,14 +112,14 @@ def test_turns_are_told_apart_and_late_ones_together(tmp_path: Path) -> None:
     assert [row[0] for row in window["turns"]] == [1, 2, 3]
     assert sum(row[1] for row in window["turns"]) == window["requests"] == len(sink.records or ())
     took_s = sum(
-        row[COLUMNS.index("last_token_s")] - row[COLUMNS.index("issued_s")]
+        row[REQUEST_COLUMNS.index("last_token_s")] - row[REQUEST_COLUMNS.index("issued_s")]
         for row in sink.records or ()
     )
     expected = window["tokens"] / took_s
     assert window["metrics"]["e2e_tps_per_user"] == pytest.approx(expected, rel=1e-6)
     assert all(0 < ttft_s <= latency_s for _, _, latency_s, ttft_s in window["turns"])
-    (tmp_path / LOG).write_text(json.dumps(log))
-    notes = curve_figures(read_curve(tmp_path / LOG), "cpu").notes
+    (tmp_path / CURVE_LOG).write_text(json.dumps(log))
+    notes = curve_figures(read_curve(tmp_path / CURVE_LOG), "cpu").notes
     assert any(note.startswith("at 2: median TTFT ") for note in notes)
 
     log, _ = run(Answers(takes_s=0.0005), [4], [None, *[0.0] * 39], ms=200)

@@ -28,13 +28,13 @@ from pytest_mlperf.run.curve import (
     read_curve,
 )
 from pytest_mlperf.run.worker.closed_loop import (
-    COLUMNS,
+    CURVE_LOG,
     KEPT_ANSWERS,
-    LEAST_REQUESTS,
-    LOG,
-    MOST_LENGTHS,
-    PARTS,
-    WARM,
+    MAX_WINDOW_LENGTHS,
+    MIN_REQUESTS,
+    REQUEST_COLUMNS,
+    WARMUP_TURNS,
+    WINDOW_PARTS,
     ClosedLoop,
     PointWindow,
     SlotSink,
@@ -114,7 +114,7 @@ def test_every_point_keeps_its_number_under_way_and_no_more() -> None:
     sink = SlotSink(refuse, tokens=False)
     completed: list[int] = []
     closed(Answers(), sink, [4], lambda: completed.append(sink.completed))
-    assert completed[0] >= WARM * 4
+    assert completed[0] >= WARMUP_TURNS * 4
 
 
 def test_tokens_are_those_of_requests_that_ended_in_the_window() -> None:
@@ -128,9 +128,9 @@ def test_tokens_are_those_of_requests_that_ended_in_the_window() -> None:
 
     log = run(Answers(takes_s=0.03), [2])
     (point,) = log["points"]
-    assert point["requests"] >= LEAST_REQUESTS
+    assert point["requests"] >= MIN_REQUESTS
     lengths = point["duration_s"] / 0.06
-    assert 2 <= round(lengths) <= MOST_LENGTHS
+    assert 2 <= round(lengths) <= MAX_WINDOW_LENGTHS
     assert lengths == pytest.approx(round(lengths), abs=0.5)
 
 
@@ -198,8 +198,8 @@ def test_a_client_that_holds_requests_back_is_refused_or_named(tmp_path: Path) -
             self.over.wait(0.001)
             sink.done(list(ids))
 
-    (tmp_path / LOG).write_text(json.dumps(run(Inline(), [2])))
-    reasons = curve_validity(read_curve(tmp_path / LOG)).invalid
+    (tmp_path / CURVE_LOG).write_text(json.dumps(run(Inline(), [2])))
+    reasons = curve_validity(read_curve(tmp_path / CURVE_LOG)).invalid
     texts = {reason.key: reason.text for reason in reasons}  # a busy machine has others
     assert "of 2 requests were under way" in texts[Key.CONCURRENCY_NOT_HELD]
 
@@ -228,11 +228,13 @@ def test_requests_that_may_fail_free_their_slots_and_count_as_failed(tmp_path: P
     sink = SlotSink(refuse, tokens=True, records=True, may_fail=0.1)
     log = closed(Loses(tokens=5), sink, [4])
 
-    (tmp_path / LOG).write_text(json.dumps(log))
-    curve = read_curve(tmp_path / LOG)
+    (tmp_path / CURVE_LOG).write_text(json.dumps(log))
+    curve = read_curve(tmp_path / CURVE_LOG)
     (one,) = curve.points
     assert sink.records is not None
-    assert [r[COLUMNS.index("status")] for r in sink.records].count("failed") >= one.failed > 0
+    assert (
+        [r[REQUEST_COLUMNS.index("status")] for r in sink.records].count("failed") >= one.failed > 0
+    )
     assert one.tokens == 5 * one.requests == 5 * sum(requests for requests, _, _ in one.parts)
     assert sink.outstanding == sink.under_way == 0
     (note,) = [text for text in curve_figures(curve, "cpu").notes if "failed" in text]
@@ -273,7 +275,7 @@ def point(concurrency: int = 4, **changes: Any) -> PointWindow:
         "tokens": 1000,
         "under_way": float(concurrency),
         "metrics": {"throughput": 10.0, "tokens_per_second": 100.0, "tokens_per_sample": 10.0},
-        "parts": [(10, 100, 0.4)] * PARTS,
+        "parts": [(10, 100, 0.4)] * WINDOW_PARTS,
     }
     return PointWindow(**{**usual, **changes})
 
@@ -282,7 +284,7 @@ def log_of(*points: PointWindow) -> CurveLog:
     return CurveLog(path="log", samples=300, points=points)
 
 
-RISING = [(10, 80 + 5 * n, 0.4) for n in range(PARTS)]
+RISING = [(10, 80 + 5 * n, 0.4) for n in range(WINDOW_PARTS)]
 
 
 def test_a_curve_has_the_mean_of_its_points_and_their_reasons() -> None:
@@ -293,7 +295,7 @@ def test_a_curve_has_the_mean_of_its_points_and_their_reasons() -> None:
         ({"requests": 9}, Key.TOO_FEW_REQUESTS, "at 4: 9 requests in 10 s, 10 are needed"),
         ({"parts": RISING}, Key.NOT_STEADY, "drifted up by 44%"),
         ({"parts": RISING[::-1]}, Key.NOT_STEADY, "drifted down by 44%"),
-        ({"parts": [(10, 100 + n % 2, 0.4) for n in range(PARTS)]}, None, ""),
+        ({"parts": [(10, 100 + n % 2, 0.4) for n in range(WINDOW_PARTS)]}, None, ""),
         ({"client_busy": 1.0, "client_reach": 20.0}, None, ""),
         ({"client_reach": 19.9}, Key.CLIENT_LATE, "10 requests/s of 10 tokens, and against a"),
         ({"client_reach": 19.9, "tokens": 0}, Key.CLIENT_LATE, "10 requests/s, and against a"),
@@ -313,7 +315,7 @@ def test_a_curve_has_the_mean_of_its_points_and_their_reasons() -> None:
     assert (figures.samples, figures.queries) == (300, 200)
     assert figures.duration_s == 610
 
-    parts = [(10, 100, 0.4)] * (PARTS - 1) + [(1, 10, 4.0)]
+    parts = [(10, 100, 0.4)] * (WINDOW_PARTS - 1) + [(1, 10, 4.0)]
     notes = curve_figures(log_of(point(parts=parts)), "cpu").notes
     assert notes == ("at 4: less than half of the usual work in 1 of 10 parts of the window",)
 
@@ -341,12 +343,12 @@ def test_a_log_that_is_none_is_named(tmp_path: Path) -> None:
         text = json.dumps({"schema": 2, "samples": 1, "points": [damaged]})
         logs[text] = "throughput at 4 is"
     for content, words in logs.items():
-        (tmp_path / LOG).write_text(content)
+        (tmp_path / CURVE_LOG).write_text(content)
         with pytest.raises(RunError, match=words):
-            read_curve(tmp_path / LOG)
+            read_curve(tmp_path / CURVE_LOG)
 
     told = {key: value for key, value in asdict(point()).items() if "client" not in key}
     rest = {"schema": 2, "samples": 1, "arrivals": "", "burstiness": None}
-    (tmp_path / LOG).write_text(json.dumps({**rest, "points": [told]}))
-    (read,) = read_curve(tmp_path / LOG).points
+    (tmp_path / CURVE_LOG).write_text(json.dumps({**rest, "points": [told]}))
+    (read,) = read_curve(tmp_path / CURVE_LOG).points
     assert read.client_reach is None

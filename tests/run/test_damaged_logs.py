@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
-from pytest_mlperf.run.score import ACCURACY, AccuracyLog, answers
+from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog, answers
 from tests.run.harness import FEWER, entry
 
 T = TypeVar("T")
@@ -228,7 +228,7 @@ def test_a_log_that_a_full_disk_cut_short_is_blamed_on_the_disk(
 
 
 def accuracy(folder: Path, text: bytes) -> Path:
-    path = folder / ACCURACY
+    path = folder / ACCURACY_LOG
     path.write_bytes(text)
     return path
 
@@ -245,7 +245,7 @@ def test_a_log_of_something_else_and_samples_of_no_block_are_named(tmp_path: Pat
         with pytest.raises(RunError, match="is empty: LoadGen logged no answer"):
             AccuracyLog(accuracy(tmp_path, text.encode()))
     for line in (answer(0, "ABC"), answer("9" * 5000, "AB"), answer(-1, "AB")):
-        with pytest.raises(RunError, match=rf"{ACCURACY}:2 is damaged: .* is no answer"):
+        with pytest.raises(RunError, match=rf"{ACCURACY_LOG}:2 is damaged: .* is no answer"):
             AccuracyLog(accuracy(tmp_path, f"[\n{line}\n]\n".encode()))
 
     log = accuracy(tmp_path, ANSWERS)

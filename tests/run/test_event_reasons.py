@@ -420,7 +420,7 @@ def test_a_sampler_that_broke_is_told_and_its_run_has_no_energy(
     fake: Fake, broken: signal.Signals, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its file may end in the middle of a line; the whole lines are kept."""
-    monkeypatch.setattr("pytest_mlperf.run.power.sampling.GRACE_S", 0.5)
+    monkeypatch.setattr("pytest_mlperf.run.power.sampling.FLUSH_GRACE_SECONDS", 0.5)
     with PowerSampling(["GPU-0"], fake.folder, watch_s=0.02) as running:
         fake.restart("device", *OURS, "event 0x40 after=1")
         until(fake.t0 + 2.2)

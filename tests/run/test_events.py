@@ -18,7 +18,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.reason import SignKey
 from pytest_mlperf.run.child import events
 from pytest_mlperf.run.child.events import (
-    FOLLOWS,
+    NEXT_EVENTS,
     OF_WORKER,
     Check,
     ChildEvents,
@@ -203,7 +203,7 @@ def test_events_come_in_order_and_one_out_of_turn_is_refused() -> None:
     """So no phase begins again and again."""
     order = ["python", "started", "loading", "progress", "loaded", "warmed", "progress", "probed"]
     order += ["running", "progress", "finished", "ready", "running", "finished", "ready"]
-    pipe = Pipe(follows=FOLLOWS)
+    pipe = Pipe(follows=NEXT_EVENTS)
     for name in [*order, "leaving", "error"]:
         pipe.write(line_of(name) + b"\n")
         assert pipe.events.next(0) is not None
@@ -214,7 +214,7 @@ def test_events_come_in_order_and_one_out_of_turn_is_refused() -> None:
         (["started", "finished"], "out of turn, after started"),
         (["started", "loading", "loaded", "ready", "ready"], "out of turn, after ready"),
     ):
-        with closing(Pipe(follows=FOLLOWS)) as pipe:
+        with closing(Pipe(follows=NEXT_EVENTS)) as pipe:
             for name in names[:-1]:
                 pipe.write(line_of(name) + b"\n")
                 assert pipe.events.next(0) is not None
@@ -248,7 +248,7 @@ def test_bytes_without_an_end_return_after_every_read_and_are_bounded(
     pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one who waits looks at its own limits in between, and memory does not fill."""
-    monkeypatch.setattr(events, "LONGEST", 20_000)
+    monkeypatch.setattr(events, "MAX_EVENT_BYTES", 20_000)
     for _ in range(3):
         pipe.write(b"\x1bx" * 4_000)
         assert pipe.events.next(0) is None
@@ -258,7 +258,7 @@ def test_bytes_without_an_end_return_after_every_read_and_are_bounded(
     assert "\x1b" not in str(raised.value)
     assert r"b'\x1bx" in str(raised.value)
     with closing(Pipe()) as other:
-        monkeypatch.setattr(events, "LONGEST", 100)
+        monkeypatch.setattr(events, "MAX_EVENT_BYTES", 100)
         other.write(line_of("error", message="x" * 200) + b"\n")
         with pytest.raises(RunError, match="bytes in one line"):
             other.events.next(0)
@@ -270,7 +270,7 @@ def test_what_a_child_sent_before_its_end_is_read_though_the_pipe_is_held_open(
 ) -> None:
     """A process that it left behind may hold the pipe for hours."""
     sent = line_of("error", message="x" * 50) + b"\n" + line_of("ready") + b"\n"
-    monkeypatch.setattr(events, "CHUNK", -(-len(sent) // parts))
+    monkeypatch.setattr(events, "PIPE_READ_BYTES", -(-len(sent) // parts))
     pipe.write(sent)
     pipe.ended = True
     seen: list[Any] = []

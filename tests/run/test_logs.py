@@ -11,7 +11,7 @@ import pytest
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
-from pytest_mlperf.run.score import ACCURACY, AccuracyLog
+from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog
 from tests.run.harness import entry, run_to_end, settings, spec
 
 
@@ -28,14 +28,14 @@ def parsed(folder: Path, values: Mapping[str, Any]) -> Detail:
 
 @pytest.mark.process
 def test_logs_that_were_cut_anywhere_are_refused(real: Path, tmp_path: Path) -> None:
-    outputs = AccuracyLog(real / "accuracy/block-0" / ACCURACY)
+    outputs = AccuracyLog(real / "accuracy/block-0" / ACCURACY_LOG)
     assert sorted(outputs.items()) == [
         (i, n.to_bytes(8, "little")) for i, n in enumerate((4, 2, 7))
     ]
     logs: list[tuple[str, str, int, Callable[[Path], object]]] = [
         ("performance", DETAIL, 970, parse_detail),
         ("accuracy/block-0", DETAIL, 97, parse_detail),
-        ("accuracy/block-0", ACCURACY, 1, AccuracyLog),
+        ("accuracy/block-0", ACCURACY_LOG, 1, AccuracyLog),
     ]
     for phase, name, step, parse in logs:
         text = (real / phase / name).read_text("utf-8").rstrip("\n")

@@ -34,10 +34,10 @@ from pytest_mlperf.run.curve import (
 )
 from pytest_mlperf.run.figures import Findings
 from pytest_mlperf.run.worker.closed_loop import (
-    COLUMNS,
-    LOG,
-    PARTS,
+    CURVE_LOG,
+    REQUEST_COLUMNS,
     REQUESTS,
+    WINDOW_PARTS,
     ClosedLoop,
     Loop,
     OpenWindow,
@@ -177,8 +177,8 @@ def test_a_stall_and_an_overload_show(tmp_path: Path) -> None:
 
 def reasons_of(folder: Path, log: dict[str, Any]) -> tuple[CurveLog, dict[Key, str]]:
     """Return a log as it is read, and why it is invalid."""
-    (folder / LOG).write_text(json.dumps(log))
-    found = read_curve(folder / LOG)
+    (folder / CURVE_LOG).write_text(json.dumps(log))
+    found = read_curve(folder / CURVE_LOG)
     return found, {reason.key: reason.text for reason in curve_validity(found).invalid}
 
 
@@ -242,7 +242,7 @@ def point(rate: float = 4, **changes: Any) -> PointWindow:
         "tokens": 0,
         "under_way": 8.0,
         "metrics": {"latency_p50": 2.0, "latency_p99": 5.0, "throughput": 4.0},
-        "parts": [(24, 0, 2.0 + 0.1 * (n % 3)) for n in range(PARTS)],
+        "parts": [(24, 0, 2.0 + 0.1 * (n % 3)) for n in range(WINDOW_PARTS)],
         "open": OpenWindow(**beside),
     }
     return PointWindow(**{**usual, **changes})
@@ -253,7 +253,7 @@ def log_of(*points: PointWindow, arrivals: str = "poisson") -> CurveLog:
 
 
 LATE = {"issue_p50": 0.6, "issue_p90": 1.0, "issue_p99": 2.0}
-SLOWING = [(24, 0, 2.0 + 0.3 * n) for n in range(PARTS)]
+SLOWING = [(24, 0, 2.0 + 0.3 * n) for n in range(WINDOW_PARTS)]
 
 
 def test_a_window_must_be_served_as_it_arrives() -> None:
@@ -328,7 +328,7 @@ def test_a_record_of_each_request_that_counts(tmp_path: Path, loop: type[Loop]) 
     (point,), lines = log["points"], lines_of(tmp_path)
     assert len(lines) == point["requests"] == sum(point["finishes"].values()) > 5
     for line in lines:
-        assert tuple(line) == COLUMNS
+        assert tuple(line) == REQUEST_COLUMNS
         assert (line["status"], line["prompt_tokens"], line["output_tokens"]) == ("ok", 7, 5)
         assert line["reference_tokens"] is None
         assert line["finish"] in ("stop", "length")

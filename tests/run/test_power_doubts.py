@@ -11,7 +11,7 @@ from pytest_mlperf.core.energy.readings import Reading
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.hardware.nvml_quantities import REASONS
 from pytest_mlperf.run.power._gpu import GpuLog
-from pytest_mlperf.run.power.doubts import HALTED, NOTED, Doubts, doubts
+from pytest_mlperf.run.power.doubts import NOTED_REASONS, THROTTLING_REASONS, Doubts, doubts
 
 BEGIN_S, END_S, WARM_S = 10.0, 110.0, 5.0
 FACTS: dict[str, Any] = {
@@ -84,7 +84,7 @@ def told(**changes: Any) -> GpuLog:
 def test_each_event_reason_has_its_verdict_and_what_only_the_gpu_counted_too() -> None:
     for seconds, (bit, name) in itertools.product((0.9, 1.1, 21.0), REASONS.items()):
         given = found(log(bit, seconds))
-        if name in HALTED:
+        if name in THROTTLING_REASONS:
             assert bool(given.invalid) == (seconds > 1), name
             assert bool(notes(given)) == (seconds < 1), name
         elif name == "gpu_idle":
@@ -92,7 +92,7 @@ def test_each_event_reason_has_its_verdict_and_what_only_the_gpu_counted_too() -
         else:
             (note,) = notes(given)
             assert given.invalid == (), name
-            assert note.startswith(NOTED[name])
+            assert note.startswith(NOTED_REASONS[name])
     both = found(log(0x4 | 0x20, 5.0))
     assert len(both.invalid) == len(notes(both)) == 1
 

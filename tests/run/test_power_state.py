@@ -10,7 +10,7 @@ import pytest
 from pytest_mlperf.bench.bench import energy_notes, of_all_runs
 from pytest_mlperf.core.energy import Energy, Power, together
 from pytest_mlperf.core.measurement import GpuRun, Run
-from pytest_mlperf.core.reason import LASTED, Sign, SignKey
+from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, Sign, SignKey
 from pytest_mlperf.run.power._gpu import GpuLog
 from pytest_mlperf.run.power.sampling import PowerLog
 from tests.reports.verdicts import run as valid_run
@@ -108,7 +108,7 @@ def test_an_unknown_part_makes_the_whole_unknown() -> None:
 
 def cap(seconds: float, **of_gpu: Any) -> Sign:
     """A sign that lasted so long of a window of 20 s."""
-    text = f"clocks are held back: {LASTED}"
+    text = f"clocks are held back: {DURATION_PLACEHOLDER}"
     key, share = SignKey.SW_POWER_CAP, seconds / 20
     return Sign(key=key, text=text, seconds=seconds, share=share, **of_gpu)
 
@@ -170,7 +170,7 @@ def test_what_points_of_several_runs_showed_is_one_note_a_kind() -> None:
     """The figure is a value: notes that differ in it alone are merged."""
 
     def prefixes(point: float | None, share: float) -> Sign:
-        text = f"the cache had {LASTED} of the prompts"
+        text = f"the cache had {DURATION_PLACEHOLDER} of the prompts"
         return Sign(key=SignKey.PREFIX_SHARE, text=text, share=share, point=point)
 
     def notes(*signs_of: tuple[Sign, ...]) -> list[str]:

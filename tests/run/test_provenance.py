@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from pytest_mlperf.run.worker import provenance
-from pytest_mlperf.run.worker.provenance import FIRST, fed, imported_files
+from pytest_mlperf.run.worker.provenance import DIGESTED_SAMPLES, fed, imported_files
 from tests.run.harness import ROOT, RunningWorker, spec
 
 
@@ -86,12 +86,14 @@ def test_a_sample_after_the_first_counts_and_one_behind_the_last_does_not() -> N
     """Of fewer samples than are digested, all count."""
     whole = fed(Given(lambda index: index), range(20))[0]
 
-    for changed, samples in ((1, 20), (FIRST - 1, 20), (2, 3)):
+    for changed, samples in ((1, 20), (DIGESTED_SAMPLES - 1, 20), (2, 3)):
         before = fed(Given(lambda index: index), range(samples))[0]
         now = fed(Given(partial(negated, changed)), range(samples))
         assert now[0]["inputs.first"] == before["inputs.first"]
         assert now[0]["inputs.first_16"] != before["inputs.first_16"]
-    assert fed(Given(lambda index: index if index < FIRST else None), range(20))[0] == whole
+    assert (
+        fed(Given(lambda index: index if index < DIGESTED_SAMPLES else None), range(20))[0] == whole
+    )
 
 
 def test_a_file_is_its_name_wherever_it_lies(tmp_path: Path) -> None:
@@ -125,7 +127,7 @@ def test_what_cannot_be_digested_is_unknown_and_timed_all_the_same(
     assert fed(Given(lambda index: 1 // (index - 3)), range(20)) == ({}, None)
     assert fed(Given(lambda index: index), range(0)) == ({}, None)
 
-    monkeypatch.setattr(provenance, "LONGEST_S", 0.0)
+    monkeypatch.setattr(provenance, "MAX_DIGEST_SECONDS", 0.0)
     assert fed(Given(lambda _: 1), range(20))[0].keys() == {"inputs.first"}
     assert fed(Given(lambda _: 1), range(1))[0].keys() == {"inputs.first", "inputs.first_16"}
 

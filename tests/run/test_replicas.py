@@ -16,9 +16,9 @@ from pytest_mlperf.run.child.protocol import ReplicaSpec
 from pytest_mlperf.run.worker._pipe import (
     DONE,
     FIRST,
+    GATHER_SECONDS,
     LOADED,
-    LONG,
-    MOMENT_S,
+    MIN_REMEMBERED_LENGTH,
     NEXT,
     Lists,
     Message,
@@ -163,21 +163,21 @@ def test_a_list_in_its_order_is_told_by_its_place_and_a_long_one_numbered() -> N
     """Else ids are packed, and what is none is told in words."""
     assert unpacked(packed([1, 2**64 - 1])) == [1, 2**64 - 1]
     assert unpacked(packed([-1, 5, "x"])) == ["-1", 5, "'x'"]  # type: ignore[list-item]
-    ids = list(range(1000, 1000 + LONG))
+    ids = list(range(1000, 1000 + MIN_REMEMBERED_LENGTH))
     theirs, ours = Lists(), Lists()
     theirs.add(7, ids.copy())
     ours.add(7, ids)
     places = [theirs.place(part) for part in (ids[:10], tuple(ids[10:30]), ids[31:33], ids[30:])]
-    assert places == [(7, 0, 10), (7, 10, 20), None, (7, 30, LONG - 30)]
+    assert places == [(7, 0, 10), (7, 10, 20), None, (7, 30, MIN_REMEMBERED_LENGTH - 30)]
     made = [place for place in places if place]
     assert [list(ours.ids(place)) for place in made[::-1]] == [ids[30:], ids[10:30], ids[:10]]
     assert [theirs.place(part) for part in (ids[:10], [])] == [None, None]
 
-    ids = list(range(5000, 5000 + LONG))
+    ids = list(range(5000, 5000 + MIN_REMEMBERED_LENGTH))
     ours = Lists()
     ours.add(3, ids)
-    numbers = numbered(3, LONG)
-    assert len(set(numbers)) == LONG
+    numbers = numbered(3, MIN_REMEMBERED_LENGTH)
+    assert len(set(numbers)) == MIN_REMEMBERED_LENGTH
     assert ours.real(numbers[::-1]) == ids[::-1]
     never = [numbers[-1] + 1, *numbered(4, 1), 77, "'x'"]
     assert ours.real(never) == never
@@ -246,7 +246,7 @@ def test_nothing_is_lost_or_told_in_another_order_or_far_from_its_time(
     each = [(kind, at_s, sample) for kind, at_s, ids in events for sample in ids]
     heard = [(kind, at_s, x) for kind, at_s, ids, *_ in heard_of for x in ids]
     assert [(kind, x) for kind, _, x in heard] == [(kind, x) for kind, _, x in each]
-    assert all(0 <= b[1] - a[1] <= MOMENT_S for a, b in zip(each, heard, strict=True))
+    assert all(0 <= b[1] - a[1] <= GATHER_SECONDS for a, b in zip(each, heard, strict=True))
     counted = [n for kind, *_, tokens in heard_of if kind == DONE for n in tokens]
     assert len(counted) == sum(kind == DONE for kind, *_ in each)
 

@@ -11,7 +11,7 @@ import pytest
 from pytest_mlperf.adapters.scorers.top1 import Top1Scorer
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import digest
-from pytest_mlperf.run.score import ACCURACY, AccuracyLog, Outputs
+from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog, Outputs
 
 OUTPUTS = [number.to_bytes(8, "little") for number in (1, 2, 3, 3)]
 
@@ -52,7 +52,7 @@ def written(folder: Path, *answers: tuple[int, bytes], more: str = "") -> Path:
         f'{{ "seq_id" : {place}, "qsl_idx" : {index}, "data" : "{data.hex().upper()}"{more} }}'
         for place, (index, data) in enumerate(answers)
     ]
-    path = folder / ACCURACY
+    path = folder / ACCURACY_LOG
     path.write_text("[\n" + ",\n".join(lines) + "\n]\n", "utf-8")
     return path
 
@@ -72,12 +72,12 @@ def test_token_fields_change_nothing_the_first_answer_counts_another_line_is_nam
 
     text = written(tmp_path, (0, b"a")).read_text("utf-8")
     for line in ("noise", '{ "seq_id" : 0 },', "]\n[", "\xff"):
-        (tmp_path / ACCURACY).write_text(text.replace("]", line + "\n]"), "utf-8")
-        with pytest.raises(RunError, match=rf"{ACCURACY}:\d is damaged"):
-            AccuracyLog(tmp_path / ACCURACY)
-    (tmp_path / ACCURACY).write_text(text.removesuffix("\n]\n"), "utf-8")
+        (tmp_path / ACCURACY_LOG).write_text(text.replace("]", line + "\n]"), "utf-8")
+        with pytest.raises(RunError, match=rf"{ACCURACY_LOG}:\d is damaged"):
+            AccuracyLog(tmp_path / ACCURACY_LOG)
+    (tmp_path / ACCURACY_LOG).write_text(text.removesuffix("\n]\n"), "utf-8")
     with pytest.raises(RunError, match="is cut: its closing bracket is missing"):
-        AccuracyLog(tmp_path / ACCURACY)
+        AccuracyLog(tmp_path / ACCURACY_LOG)
     with pytest.raises(RunError, match=f"cannot read {tmp_path / 'none'}: No such file"):
         AccuracyLog(tmp_path / "none")
 

@@ -12,7 +12,7 @@ from pytest_mlperf.core.job import Factory
 from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.run.accuracy import Scoring, score_logs
 from pytest_mlperf.run.child.process import Designed, Patience
-from pytest_mlperf.run.score import ACCURACY
+from pytest_mlperf.run.score import ACCURACY_LOG
 from tests.run.harness import ROOT
 from tests.run.scorers_that_fail import LEVERAGE
 
@@ -41,7 +41,7 @@ def scored(
     )
     answers = ",\n".join(lines)
     folder.mkdir(exist_ok=True)
-    log = folder / ACCURACY
+    log = folder / ACCURACY_LOG
     log.write_text(f"[\n{answers}\n]\n", "utf-8")
     scoring = Scoring(
         folder=folder,

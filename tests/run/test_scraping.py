@@ -14,8 +14,8 @@ import pytest
 
 from pytest_mlperf.core.server import ServerReading
 from pytest_mlperf.run.curve import CurveLog
-from pytest_mlperf.run.scraping import LARGEST, MetricsPage, PageError, Scraper
-from pytest_mlperf.run.server import FILE, ServerLog, served, watched_server
+from pytest_mlperf.run.scraping import MAX_PAGE_BYTES, MetricsPage, PageError, Scraper
+from pytest_mlperf.run.server import SERVER_FILE, ServerLog, served, watched_server
 from pytest_mlperf.run.worker.closed_loop import OpenWindow, PointWindow
 from tests.exporters import Show, exporting, page
 
@@ -43,7 +43,7 @@ def test_looks_go_over_one_connection_and_are_kept_in_the_runs_folder(tmp_path: 
 
     assert len(ports) == 2  # a connection each
     assert readings[:2] == [f"{TYPE}vllm:num_requests_waiting {n}\n".encode() for n in (1, 2)]
-    kept = json.loads((tmp_path / FILE).read_text("utf-8"))
+    kept = json.loads((tmp_path / SERVER_FILE).read_text("utf-8"))
     assert kept["readings"][0][1] == log.readings[0].values
     assert log.readings[0].values["waiting"] > 3
     assert abs(log.readings[0].time_s - time.time()) < 60
@@ -111,7 +111,7 @@ def cut(handler: BaseHTTPRequestHandler) -> None:
     ("show", "reason"),
     [
         (page("gone", 404), "answers 404"),
-        (endless, f"is larger than {LARGEST // 2**20} MiB"),
+        (endless, f"is larger than {MAX_PAGE_BYTES // 2**20} MiB"),
         (dripping(OK + b"\r\n"), r"takes longer than 0\.2 s"),
         (dripping(OK + b"X-Head: "), r"takes longer than 0\.2 s"),
         (dripping(OK + b"Transfer-Encoding: chunked\r\n\r\n9;"), r"takes longer than 0\.2 s"),

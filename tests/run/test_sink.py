@@ -26,8 +26,8 @@ from pytest_mlperf.run.worker._delivery import (
 )
 from pytest_mlperf.run.worker._sink import (
     BATCHES,
-    KEPT,
     KEPT_FAULTS,
+    MAX_STAMPS,
     CountingSink,
     GuardedSink,
     batch_means_error,
@@ -253,10 +253,10 @@ def test_fault_texts_are_capped_and_the_rest_counted_and_stamps_stay_bounded() -
     assert "100000" in sink.faults.texts[0]
     assert sink.faults.texts[-1] == f"and {100 - KEPT_FAULTS} more"
 
-    for sample in range(1, 6 * KEPT):
+    for sample in range(1, 6 * MAX_STAMPS):
         sink.expect([sample])
         sink.done([sample])
-    assert BATCHES <= len(sink._stamps._kept) < KEPT
+    assert BATCHES <= len(sink._stamps._kept) < MAX_STAMPS
     assert sink.within_se > 0
 
 

@@ -60,7 +60,7 @@ def test_what_goes_wrong_while_an_engine_leaves_is_noted_and_what_it_gave_stays(
     logged: str,
 ) -> None:
     if engine == "HangsOnExit":
-        monkeypatch.setattr(supervisor, "LEAVING_S", 1.0)
+        monkeypatch.setattr(supervisor, "STOP_SECONDS", 1.0)
     worker = WorkerProcess(spec(tmp_path, engine=FAILING + engine), PATIENT, lambda _: None)
     with worker:
         finished = worker.wait_for("finished")
@@ -188,7 +188,7 @@ def test_an_engine_that_stands_still_is_killed_with_the_phase_it_hung_in(
     logged: str,
 ) -> None:
     """It leaves its stacks; after a fault that is named."""
-    monkeypatch.setattr(supervisor, "STOPPED_S", 1.0)
+    monkeypatch.setattr(supervisor, "MAX_STOPPED_SECONDS", 1.0)
     with pytest.raises(RunError, match=message) as raised:
         supervise(spec(tmp_path, engine=FAILING + engine), IMPATIENT)
 

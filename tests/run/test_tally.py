@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_mlperf.run.worker._tally import MOST_SNAPSHOTS, SLICES, Tally, shares
+from pytest_mlperf.run.worker._tally import MAX_SNAPSHOTS, SLICES, Tally, shares
 
 
 def worked(seconds_per_list: float, *, lists: int, samples: int = 10, work: float = 10.0) -> Tally:
@@ -37,8 +37,8 @@ def test_rate_and_mean_latency_are_those_of_the_time_with_work() -> None:
     tally.reset()
     assert (tally.open, tally.samples, tally.latency_s) == (3, 0, 0.0)
 
-    tally = worked(0.1, lists=4 * MOST_SNAPSHOTS)
-    assert len(tally._kept) <= MOST_SNAPSHOTS + 1
+    tally = worked(0.1, lists=4 * MAX_SNAPSHOTS)
+    assert len(tally._kept) <= MAX_SNAPSHOTS + 1
     assert tally.throughput == pytest.approx(100)
 
 

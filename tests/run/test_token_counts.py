@@ -27,7 +27,7 @@ from pytest_mlperf.run.worker._delivery import (
     ids_in,
 )
 from pytest_mlperf.run.worker._sink import GuardedSink
-from pytest_mlperf.run.worker.clocks import TOKENS
+from pytest_mlperf.run.worker.clocks import TOKENS_FILE
 from pytest_mlperf.stores.artefacts import ArtefactWriter
 from tests.run.engines_that_count import tokens_of
 from tests.run.harness import (
@@ -230,10 +230,10 @@ def test_an_engine_that_counts_beside_no_output_is_counted_by_its_outputs() -> N
 def test_counts_that_a_damaged_file_holds_are_an_error(tmp_path: Path) -> None:
     assert token_counts(tmp_path) == {}
     for content in ("", "[1]", '{"0": 3}', '{"a": [3]}', '{"0": [null]}', '{"0": ["x"]}'):
-        (tmp_path / TOKENS).write_text(content, "utf-8")
-        with pytest.raises(RunError, match=rf"cannot read .*{TOKENS}"):
+        (tmp_path / TOKENS_FILE).write_text(content, "utf-8")
+        with pytest.raises(RunError, match=rf"cannot read .*{TOKENS_FILE}"):
             token_counts(tmp_path)
-    (tmp_path / TOKENS).write_text('{"0": [3, 4], "12": [5]}', "utf-8")
+    (tmp_path / TOKENS_FILE).write_text('{"0": [3, 4], "12": [5]}', "utf-8")
     assert token_counts(tmp_path) == {0: [3, 4], 12: [5]}
 
 

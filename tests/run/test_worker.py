@@ -15,7 +15,7 @@ from pytest_mlperf.core.job import Scenario
 from pytest_mlperf.core.metrics import LOOPS
 from pytest_mlperf.run.child.protocol import Event, RunFinished
 from pytest_mlperf.run.logs import DETAIL, parse_detail
-from pytest_mlperf.run.score import ACCURACY, AccuracyLog
+from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog
 from tests.run.engines_that_fail import answers
 from tests.run.harness import (
     FAILING,
@@ -78,7 +78,7 @@ ANSWERED = [*range(1, 600, 3), 1023, 0, 512]
 
 def outputs(folder: Path) -> dict[int, bytes]:
     assert parse_detail(folder / DETAIL).num_errors == 0
-    return {ANSWERED[i]: output for i, output in AccuracyLog(folder / ACCURACY).items()}
+    return {ANSWERED[i]: output for i, output in AccuracyLog(folder / ACCURACY_LOG).items()}
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_accuracy_keeps_many_outputs_whole_from_several_threads(tmp_path: Path) 
         worker.send(command="accuracy", block=0, indices=indices)
         folder = Path(worker.wait_for("finished")["folder"])
 
-    log = AccuracyLog(folder / ACCURACY)
+    log = AccuracyLog(folder / ACCURACY_LOG)
     assert sorted(log.items()) == [(index, index.to_bytes(8, "little")) for index in indices]
 
 

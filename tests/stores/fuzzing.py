@@ -228,7 +228,7 @@ def fuzz_log(rnd: random.Random, here: Path) -> None:
 def fuzz_journal(rnd: random.Random, here: Path) -> None:
     begun = {"schema": 1, "kind": "pytest-mlperf journal", "run": "a", "settings": {}}
     case = json.dumps(json.loads(RESULTS[0])["cases"][0])
-    put(here / journal.NAME, mutant(rnd, f"{json.dumps(begun)}\n{case}\n{case}\n".encode()))
+    put(here / journal.JOURNAL_FILE, mutant(rnd, f"{json.dumps(begun)}\n{case}\n{case}\n".encode()))
     journal.read(here)
 
 

@@ -23,7 +23,7 @@ from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.judge.inputs import Leverage
 from pytest_mlperf.stores.accuracy import AccuracyPasses
 from pytest_mlperf.stores.accuracy_baselines import (
-    FILE,
+    ACCURACY_DOCUMENT,
     OUTPUTS,
     Scores,
     load,
@@ -155,7 +155,7 @@ def test_a_damaged_file_says_what_is_wrong_and_a_digest_that_is_none_names_no_fi
             load(path)
 
     for digest in ("", "../../../x", "/etc/passwd", "A" * 64, "\x00" * 64):
-        FILE.save(path, replace(written, scores_sha256=digest))
+        ACCURACY_DOCUMENT.save(path, replace(written, scores_sha256=digest))
         for read in (load, load_outputs, scores_path):
             with pytest.raises(BaselineError, match=r"and no SHA-256\. Restore the file"):
                 read(path)

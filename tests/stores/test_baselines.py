@@ -229,7 +229,9 @@ def test_an_older_schema_is_brought_up_step_by_step(
         rest = {key: value for key, value in held.items() if key != "version"}
         return {**rest, "round": held["version"].lower()}
 
-    monkeypatch.setattr(baselines.FILE, "migrations", {-1: from_minus_one, 0: from_zero})
+    monkeypatch.setattr(
+        baselines.BASELINE_DOCUMENT, "migrations", {-1: from_minus_one, 0: from_zero}
+    )
 
     assert load(write(path, json.dumps(old).encode())) == BASELINE
 
@@ -359,7 +361,7 @@ def test_an_update_gets_what_is_there_and_waits_for_another_one_but_not_for_ever
     assert note.call_args_list == [call(None), call(BASELINE)]
     assert list(path.parent.iterdir()) == [path]
 
-    monkeypatch.setattr(documents, "LOCK_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(documents, "LOCK_WAIT_SECONDS", 0.0)
 
     def nested(old: Baseline | None) -> Baseline:
         # The same file by another name.

@@ -220,7 +220,7 @@ def written(tmp_path: Path, session: Results) -> Path:
 def test_what_a_locked_store_missed_it_gets_after_the_next_session(
     tmp_path: Path, session: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_backends, "WAIT_S", 0.05)
+    monkeypatch.setattr(_backends, "LOCK_TIMEOUT_SECONDS", 0.05)
     monkeypatch.chdir(tmp_path)
     one, two = numbered(session, 1), numbered(session, 2)
     add("results.db", session)

@@ -18,7 +18,7 @@ from pytest_mlperf.stores.digests import sha256
 def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that is large and old enough to be remembered."""
     monkeypatch.setattr(digests, "WORTH_BYTES", 4)
-    monkeypatch.setattr(digests, "SETTLED_S", -60.0)
+    monkeypatch.setattr(digests, "SETTLED_SECONDS", -60.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"12345678")
@@ -57,7 +57,7 @@ def test_a_file_that_has_just_changed_or_changes_while_read_is_not_remembered(
 ) -> None:
     """A second change within one tick of the file system's clock would not be seen."""
     with monkeypatch.context() as patch:
-        patch.setattr(digests, "SETTLED_S", time.time())
+        patch.setattr(digests, "SETTLED_SECONDS", time.time())
         sha256([weights])
     assert not kept(tmp_path)
     reading = digests._hashed
@@ -93,6 +93,6 @@ def test_small_files_and_a_cache_that_cannot_be_written_or_read_change_nothing(
     monkeypatch.setattr(digests, "WORTH_BYTES", 1 << 30)
     monkeypatch.setattr(digests, "cache_folder", None)
     assert capfd.readouterr().err == ""
-    monkeypatch.setattr(digests, "TOLD_S", -1.0)
+    monkeypatch.setattr(digests, "LOG_PERIOD_SECONDS", -1.0)
     assert sha256([weights]) == digest(b"12345678")
     assert capfd.readouterr().err == "weights: 0 GB hashed\n"

@@ -185,7 +185,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "prices": read_prices,
     "loadgen log": parse_detail,
     "curve": read_curve,
-    "journal": lambda file: journal.read(folder_of(file, journal.NAME)),
+    "journal": lambda file: journal.read(folder_of(file, journal.JOURNAL_FILE)),
     "endpoints events": lambda file: list(events_of(folder_of(file, "events.jsonl"), b"")),
     "endpoints configuration": lambda file: read_configuration(folder_of(file, "config.yaml")),
 }
@@ -209,7 +209,7 @@ def test_a_file_that_changes_while_it_is_read_is_named(
 ) -> None:
     file = tmp_path / "r.json"
     file.write_bytes(b"{}" * 100)
-    monkeypatch.setattr(foreign, "PIECE", 10)
+    monkeypatch.setattr(foreign, "READ_BYTES", 10)
 
     class ChangingFile(io.FileIO):
         def read(self, size: int | None = -1, /) -> bytes:

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_mlperf.cli.schema import published
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.results import SCHEMA
+from pytest_mlperf.core.results import SCHEMA_VERSION
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores.results import (
     read_results,
@@ -137,7 +137,7 @@ def test_a_damaged_or_newer_file_is_named_with_the_place(file: Path) -> None:
         with pytest.raises(jsonschema.ValidationError):
             validate({**whole, **change})
 
-    file.write_text(json.dumps({"schema": SCHEMA + 1, "anything": "else"}))
+    file.write_text(json.dumps({"schema": SCHEMA_VERSION + 1, "anything": "else"}))
     with pytest.raises(MlperfError, match=r"written by a newer pytest-mlperf .*: upgrade"):
         read_results(file)
     cannot = r"the results cannot be written: (File exists|Not a directory)"

@@ -97,8 +97,8 @@ def test_damaged_results_that_are_named_tell_nothing_and_say_why(tmp_path: Path)
         ("", "not a results file"),
         ("null", "must be an object, not None"),
         ("[" * 100_000, "not a results file"),
-        (json.dumps({"schema": 99, "kind": suspects.KIND, "suspects": []}), "schema 99"),
-        (json.dumps({"schema": 2, "kind": suspects.KIND, "suspects": [{}]}), "damaged"),
+        (json.dumps({"schema": 99, "kind": suspects.SUSPECTS_KIND, "suspects": []}), "schema 99"),
+        (json.dumps({"schema": 2, "kind": suspects.SUSPECTS_KIND, "suspects": [{}]}), "damaged"),
     ):
         (tmp_path / "results.json").write_text(text, "utf-8")
         for named in (tmp_path / "results.json", tmp_path):

@@ -46,11 +46,11 @@ def renamed(suffix: str, *keys: str) -> dict[int, Callable[[dict[str, Any]], dic
 
 
 def test_results_come_up_step_by_step_or_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "SCHEMA", 2)
+    monkeypatch.setattr(results, "SCHEMA_VERSION", 2)
     with pytest.raises(MlperfError, match="schema 1 is unknown; this release reads up to 2"):
         read_results(RESULTS)
 
-    monkeypatch.setattr(results, "SCHEMA", 3)
+    monkeypatch.setattr(results, "SCHEMA_VERSION", 3)
     monkeypatch.setattr(results, "MIGRATIONS", renamed("_2", "run"))
     read = read_results(RESULTS)
     assert read.schema == 3
@@ -59,7 +59,7 @@ def test_results_come_up_step_by_step_or_are_refused(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("path", [BASELINE, ACCURACY])
 def test_baselines_come_up_step_by_step(path: Path, tmp_path: Path) -> None:
-    of = baselines.FILE if path == BASELINE else accuracy_baselines.FILE
+    of = baselines.BASELINE_DOCUMENT if path == BASELINE else accuracy_baselines.ACCURACY_DOCUMENT
     file: Document[Any] = Document(of.kind, schema=3, title="baseline")
     old = of.load(path)
     file.migrations = renamed("_2", "round", "workload")

@@ -9,13 +9,15 @@ from pytest_mlperf.cli.options import Extension, read, toml
 from pytest_mlperf.core.declaration import Option
 from pytest_mlperf.core.imports import normal
 from pytest_mlperf.registry import Group, registered
-from pytest_mlperf.suite.libraries import NOUNS, OURS
+from pytest_mlperf.suite.libraries import DISTRIBUTION, NOUNS
 
 
 def own(group: Group) -> list[Extension]:
     """Return what this package registers in a group, in the order of pyproject.toml."""
     entries = registered(group).values()
-    names = [entry.name for entry in entries if entry.dist and normal(entry.dist.name) == OURS]
+    names = [
+        entry.name for entry in entries if entry.dist and normal(entry.dist.name) == DISTRIBUTION
+    ]
     return [read(group, name) for name in names]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from pytest_mlperf import RunError
 from pytest_mlperf.extension import Progress, Prompts, require_options
 
-SEED = 20_240_828
+BUILD_SEED = 20_240_828
 """Of whatever a library draws at random: the same build gives the same weights."""
 
 SMOOTHING = 0.8
@@ -58,7 +58,7 @@ def load(source: Path, config: Any, device: str, **more: Any) -> Any:
     import transformers
 
     require_gpu(device)
-    torch.manual_seed(SEED)
+    torch.manual_seed(BUILD_SEED)
     with torch.device(device):
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
             source,

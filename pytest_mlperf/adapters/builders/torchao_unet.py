@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf import Builder, RunError
-from pytest_mlperf.adapters.builders import SEED, SMOOTHING, choose, require_gpu
+from pytest_mlperf.adapters.builders import BUILD_SEED, SMOOTHING, choose, require_gpu
 from pytest_mlperf.adapters.conventions import MATRIX_CONVOLUTIONS, NEGATIVE_PROMPT
 from pytest_mlperf.extension import PrecisionName, Progress, Prompts, require_options
 
@@ -50,13 +50,13 @@ CONVOLUTIONS = re.compile(r"\.conv[12]?$")
 """Of residual blocks, and those that halve or double the size. Left out, as there: the first and
 the last one, and shortcuts."""
 
-SIDES = 16
+SIDE_MULTIPLE = 16
 """Kernels of GPUs take matrices whose sides are multiples of it; other convolutions are left."""
 
-LEAST = 1e-5
+MIN_RANGE = 1e-5
 """Of a range: an input that is always 0 has a scale, too."""
 
-INT8_MOST, FP8_MOST = 127, 448
+INT8_MAX, FP8_MAX = 127, 448
 
 
 class TorchAoUnetBuilder(Builder):
@@ -151,7 +151,7 @@ class TorchAoUnetBuilder(Builder):
                 pipe(
                     prompt,
                     num_inference_steps=self._steps,
-                    generator=torch.Generator().manual_seed(SEED + done),
+                    generator=torch.Generator().manual_seed(BUILD_SEED + done),
                     output_type="latent",
                     callback_on_step_end=stop,
                     **self._generation,
@@ -181,7 +181,7 @@ class TorchAoUnetBuilder(Builder):
                 act_quant_kwargs=QuantizeTensorToInt8Kwargs(granularity=PerTensor()),
                 # Of three dimensions, as the inputs of linear layers are.
                 act_quant_scale=(
-                    (most if factors is None else most / factors).amax() / INT8_MOST
+                    (most if factors is None else most / factors).amax() / INT8_MAX
                 ).reshape(1, 1, 1),
                 act_pre_scale=None if factors is None else 1 / factors,
             )
@@ -198,7 +198,7 @@ class TorchAoUnetBuilder(Builder):
         layer.weight = torch.nn.Parameter(small, requires_grad=False)
 
     def _factors(self, weight: Any, most: Any) -> Any:
-        weights = weight.abs().amax(dim=0).float().clamp(min=LEAST)
+        weights = weight.abs().amax(dim=0).float().clamp(min=MIN_RANGE)
         return most**self._smoothing / weights ** (1 - self._smoothing)
 
     def _save(self, pipe: Any, layers: Mapping[str, Any], target: Path) -> None:
@@ -289,7 +289,11 @@ def _fits(layer: Any) -> bool:
     outputs, inputs, *kernel = layer.weight.shape
     plain = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
     columns = inputs * prod(kernel)
-    return plain and layer.padding != "same" and not (outputs % SIDES or columns % SIDES)
+    return (
+        plain
+        and layer.padding != "same"
+        and not (outputs % SIDE_MULTIPLE or columns % SIDE_MULTIPLE)
+    )
 
 
 def as_matrix(layer: Any) -> Any:
@@ -317,7 +321,7 @@ def ranges_of(layers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     def watch(name: str) -> Any:
         def keep(layer: Any, arguments: tuple[Any, ...]) -> None:
             others = (0, 2, 3) if _kind(layer) == CONVOLUTION else (*range(arguments[0].ndim - 1),)
-            most = arguments[0].abs().amax(dim=others).float().clamp(min=LEAST)
+            most = arguments[0].abs().amax(dim=others).float().clamp(min=MIN_RANGE)
             ranges[name] = torch.maximum(ranges.get(name, most), most)
 
         return keep

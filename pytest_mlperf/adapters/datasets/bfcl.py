@@ -17,7 +17,7 @@ from pytest_mlperf.adapters.datasets.prompts import encode, hash_of
 DATA = "bfcl_eval/data"
 WHEEL = "bfcl_eval-2026.3.23-py3-none-any.whl"
 
-SHARES = {
+SUBSET_PERCENTAGES = {
     **dict.fromkeys(
         ("simple_python", "simple_java", "simple_javascript", "multiple", "parallel"), 62
     ),
@@ -28,7 +28,7 @@ SHARES = {
 }
 """Per cent of each subset's rows, the first ones, that MLPerf asks."""
 
-LARGEST = 2**26
+MAX_FILE_BYTES = 2**26
 """Bytes of one file when unpacked; the largest has 4 MB."""
 
 WHOLE = 25
@@ -86,7 +86,8 @@ class BfclDataset(FileDataset[_Question]):
 
     An input is a chat as OpenAI's API takes it: "messages", "tools", "tool_choice". Subsets are in
     the order of their names, as in
-    src/inference_endpoint/dataset_manager/predefined/bfcl_v4 of https://github.com/mlcommons/endpoints.
+    src/inference_endpoint/dataset_manager/predefined/bfcl_v4 of
+    https://github.com/mlcommons/endpoints.
     """
 
     options = BfclOptions
@@ -95,7 +96,9 @@ class BfclDataset(FileDataset[_Question]):
     def _read(self, asked: BfclOptions, place: Path) -> None:
         if place.suffix == ".whl":
             check_file(place, asked.checksum)
-        questions = [question for name in sorted(SHARES) for question in _subset(place, name)]
+        questions = [
+            question for name in sorted(SUBSET_PERCENTAGES) for question in _subset(place, name)
+        ]
         self._keep(questions, asked.count, place, f"MLPerf asks {len(questions)} questions of it")
 
     def input(self, index: int) -> dict[str, Any]:
@@ -127,7 +130,7 @@ def _subset(place: Path, subset: str) -> Iterator[_Question]:
         listed = _rows(place, subset, ("id", "ground_truth"), "possible_answer")
         answers = {row["id"]: row["ground_truth"] for row in listed}
     total = len(rows)
-    chosen = total if total <= WHOLE else max(1, total * SHARES[subset] // 100)
+    chosen = total if total <= WHOLE else max(1, total * SUBSET_PERCENTAGES[subset] // 100)
     for row in rows[:chosen]:
         functions = row["function"]
         messages = [
@@ -151,9 +154,9 @@ def _rows(place: Path, subset: str, keys: Sequence[str], folder: str = "") -> li
     try:
         file = _file(place, subset, folder)
         with file.open("rb") as opened:
-            content = opened.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise ValueError(f"it has more than {LARGEST >> 20} MiB")
+            content = opened.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise ValueError(f"it has more than {MAX_FILE_BYTES >> 20} MiB")
         rows = [json.loads(line) for line in content.decode("utf-8").splitlines() if line.strip()]
     except (OSError, KeyError, ValueError, RecursionError, zipfile.BadZipFile) as error:
         raise wrong(file, f"it cannot be read ({error!r:.100})", advice) from error

@@ -22,7 +22,7 @@ from pytest_mlperf.adapters.datasets.prompts import (
     hash_of,
 )
 
-OFFICIAL = ("cnn_eval.json", "sample_cnn_eval_5000.json")
+OFFICIAL_FILES = ("cnn_eval.json", "sample_cnn_eval_5000.json")
 """Of GPT-J and Llama 3.1 8B with 13,368 samples, and of Llama 3.1 8B on the edge with 5,000."""
 
 ALPACA = (
@@ -32,7 +32,7 @@ ALPACA = (
 )
 """The prompt of MLPerf's GPT-J, which Stanford Alpaca made known."""
 
-TOKENS, SUMMARY = "tok_input", "output"
+TOKENS_COLUMN, SUMMARY_COLUMN = "tok_input", "output"
 TEMPLATE_FIELDS = ("instruction", "input")
 
 FORMS = ("text", "tokens")
@@ -86,12 +86,13 @@ class CnnDailyMailOptions(FileOptions):
     def find(self) -> Path:
         return find_file(
             Path(self.path),
-            official=OFFICIAL,
+            official=OFFICIAL_FILES,
             endings=(".json",),
-            lacks=f"neither {' nor '.join(OFFICIAL)}",
+            lacks=f"neither {' nor '.join(OFFICIAL_FILES)}",
             whole="file",
             advice=(
-                f"get {OFFICIAL[0]} as the README.md in language/gpt-j or language/llama3.1-8b of "
+                f"get {OFFICIAL_FILES[0]} as the README.md in language/gpt-j or "
+                "language/llama3.1-8b of "
                 "MLPerf's inference repository says, and set the data set's path to the file"
             ),
         )
@@ -114,15 +115,15 @@ class CnnDailyMailDataset(PromptDataset):
         template = asked.filled
         check_file(file, asked.checksum)
         source = SampleFile(file=file, row="record", column="key", whole="file")
-        keys = (TOKENS,) if template is None else sorted(template.fields)
-        columns = _columns(source, (*keys, SUMMARY), asked.count)
-        source.check_size(len(columns[SUMMARY]), asked.count)
+        keys = (TOKENS_COLUMN,) if template is None else sorted(template.fields)
+        columns = _columns(source, (*keys, SUMMARY_COLUMN), asked.count)
+        source.check_size(len(columns[SUMMARY_COLUMN]), asked.count)
         self._prompts = (
-            TokenLists(source, TOKENS, columns[TOKENS])
+            TokenLists(source, TOKENS_COLUMN, columns[TOKENS_COLUMN])
             if template is None
             else TextPrompts(template, columns)
         )
-        self._samples = columns[SUMMARY]
+        self._samples = columns[SUMMARY_COLUMN]
 
     @cached_property
     def digest(self) -> str:
@@ -154,10 +155,10 @@ def _columns(source: SampleFile, keys: Sequence[str], count: int | None) -> dict
 
 
 def _value(source: SampleFile, row: int, key: str, value: Any) -> Any:
-    if key == TOKENS:
+    if key == TOKENS_COLUMN:
         return _packed(value)
     text = source.text(row, key, value)
-    return text if key == SUMMARY else encode(text)
+    return text if key == SUMMARY_COLUMN else encode(text)
 
 
 def _packed(value: Any) -> Any:

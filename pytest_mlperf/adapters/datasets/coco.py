@@ -24,7 +24,7 @@ GREY = 114
 STRIDE = 32
 """Of YOLO's coarsest level: what sides of a rectangle are multiples of."""
 
-ONE = 2048
+FIXED_POINT_ONE = 2048
 """What OpenCV's 8-bit resize takes for 1, as it mixes in whole numbers."""
 
 
@@ -136,8 +136,8 @@ def resize(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uin
     left, right, along = neighbours(pixels.shape[1], width, single=True)
     top, bottom, down = neighbours(pixels.shape[0], height, single=True)
     whole = pixels.astype(np.int32)
-    share = np.rint(along * ONE).astype(np.int32)[None, :, None]
-    narrow = (whole[:, left] * (ONE - share) + whole[:, right] * share) >> 4
-    share = np.rint(down * ONE).astype(np.int32)[:, None, None]
-    mixed = (narrow[top] * (ONE - share) >> 16) + (narrow[bottom] * share >> 16)
+    share = np.rint(along * FIXED_POINT_ONE).astype(np.int32)[None, :, None]
+    narrow = (whole[:, left] * (FIXED_POINT_ONE - share) + whole[:, right] * share) >> 4
+    share = np.rint(down * FIXED_POINT_ONE).astype(np.int32)[:, None, None]
+    mixed = (narrow[top] * (FIXED_POINT_ONE - share) >> 16) + (narrow[bottom] * share >> 16)
     return ((mixed + 2) >> 2).astype(np.uint8)

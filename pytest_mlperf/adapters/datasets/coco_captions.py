@@ -20,7 +20,7 @@ from pytest_mlperf.adapters.datasets.files import (
 from pytest_mlperf.adapters.datasets.files.latents import read_latents, require_reader
 from pytest_mlperf.adapters.datasets.prompts import encode, hash_of
 
-OFFICIAL = (
+CAPTION_FILES = (
     "captions/captions.tsv",
     "captions/captions_source.tsv",
     "captions.tsv",
@@ -31,7 +31,7 @@ OFFICIAL = (
 LATENTS = ("latents.pt", "latents.npy")
 """In the folder "latents" beside the captions; they hold the same numbers."""
 
-NEEDED = ("id", "caption")
+NEEDED_COLUMNS = ("id", "caption")
 """Columns that are needed; the official file also has image_id, height, width and names."""
 
 IMAGE = "image_id"
@@ -105,15 +105,15 @@ class CocoCaptionsOptions(FileOptions):
     def find(self) -> tuple[Path, Path | None]:
         """Return the table and the file of latents; None where the engine draws its own."""
         path, option, latents = Path(self.path), self.latents, None
-        table = path if path.is_file() else first_file(path / name for name in OFFICIAL)
+        table = path if path.is_file() else first_file(path / name for name in CAPTION_FILES)
         lacks = (
-            f"has neither {' nor '.join(OFFICIAL[:2])}"
+            f"has neither {' nor '.join(CAPTION_FILES[:2])}"
             if path.is_dir()
             else "this folder or table of captions is not here"
         )
         needed = [(table is not None, f"{path}: {lacks}; {ADVICE}")]
         if option is None:
-            folder = (table or path / OFFICIAL[-1]).absolute().parent
+            folder = (table or path / CAPTION_FILES[-1]).absolute().parent
             folder = (folder.parent if folder.name == "captions" else folder) / "latents"
             latents = first_file(folder / name for name in LATENTS)
             lacks = f"{folder}: has neither {' nor '.join(LATENTS)}"
@@ -203,7 +203,7 @@ def _read_table(file: Path) -> list[Row]:
 
 
 def _check_header(file: Path, header: Sequence[str]) -> None:
-    for name in NEEDED:
+    for name in NEEDED_COLUMNS:
         if header.count(name) != 1:
             shown = ", ".join(header)[:80] or "nothing"
             problem = "lacks" if name not in header else "repeats"

@@ -28,10 +28,10 @@ NEXT = {
 }
 """Whose turn may follow whose, as MLCommons' client has it; "" is the beginning."""
 
-LONGEST_DELAY_S = 600.0
+MAX_DELAY_SECONDS = 600.0
 """A run in which nothing is seen to happen for longer may be taken for one that hangs."""
 
-MOST_TOKENS = 2**22
+MAX_TOKENS = 2**22
 
 METADATA = "dataset_metadata"
 """`_type` of a line that is no turn."""
@@ -258,8 +258,8 @@ def _asked(
     if tools is not None and not _are_objects(tools):
         raise source.wrong(number, "tools", "it is no list of objects")
     delay_s = record.get("delay_seconds") or 0.0
-    if type(delay_s) not in (int, float) or not 0 <= delay_s <= LONGEST_DELAY_S:
-        defect = f"{repr(delay_s)[:40]} is no time from 0 to {LONGEST_DELAY_S:g} s"
+    if type(delay_s) not in (int, float) or not 0 <= delay_s <= MAX_DELAY_SECONDS:
+        defect = f"{repr(delay_s)[:40]} is no time from 0 to {MAX_DELAY_SECONDS:g} s"
         raise source.wrong(number, "delay_seconds", defect)
     return Turn(
         conversation=conversation,
@@ -277,8 +277,8 @@ def _length(source: SampleFile, line: Line, first: Mapping[str, Any]) -> int | N
             length = record.get(column)
             if length is None:
                 continue
-            if type(length) is not int or not 1 <= length <= MOST_TOKENS:
-                defect = f"{repr(length)[:40]} is no number of tokens from 1 to {MOST_TOKENS}"
+            if type(length) is not int or not 1 <= length <= MAX_TOKENS:
+                defect = f"{repr(length)[:40]} is no number of tokens from 1 to {MAX_TOKENS}"
                 raise source.wrong(line[0], column, defect)
             return length
     return None

@@ -32,19 +32,19 @@ HOTNESS = (
 )
 """Lookups of each sparse feature, 214 in all, as MLPerf's multi-hot data are made."""
 
-QUANTILES = (100,) * 2 + (200,) * 12 + (300,) * 2 + (400, 500, 600, 700)
+TWENTIETH_PAIRS = (100,) * 2 + (200,) * 12 + (300,) * 2 + (400, 500, 600, 700)
 """Pairs of a sample, by twentieths of probability.
 
 Source: recommendation/dlrm_v2/pytorch/tools/dist_quantile.txt of
 https://github.com/mlcommons/inference.
 """
 
-SEED = 123
+NUMPY_SEED = 123
 """Of NumPy's first generator, which main.py there seeds and multihot_criteo.py draws from."""
 
 PREPROCESSED = "use MLPerf's preprocessed files"
 
-_LINE = re.compile(r"(\d{1,12}), (\d{1,12}), (\d{1,12})")
+_SIZES_LINE = re.compile(r"(\d{1,12}), (\d{1,12}), (\d{1,12})")
 
 VARIANTS = {"multihot-criteo": "", "multihot-criteo-sample": "_sample", "debug": "_debug"}
 """Endings of the files' names, by the reference's names of its data sets."""
@@ -276,8 +276,10 @@ def drawn_ends(rows: int) -> NDArray[np.int64]:
     import numpy as np
 
     # NumPy keeps the numbers of this generator as they are for good (NEP 19).
-    draws = np.random.RandomState(SEED).randint(0, len(QUANTILES), -(-rows // QUANTILES[0]))
-    ends = np.cumsum(np.array(QUANTILES, np.int64)[draws])
+    draws = np.random.RandomState(NUMPY_SEED).randint(
+        0, len(TWENTIETH_PAIRS), -(-rows // TWENTIETH_PAIRS[0])
+    )
+    ends = np.cumsum(np.array(TWENTIETH_PAIRS, np.int64)[draws])
     return ends[: int(np.searchsorted(ends, rows)) + 1].clip(max=rows)
 
 
@@ -295,7 +297,7 @@ def read_ends(path: Path, rows: int) -> NDArray[np.int64]:
     ends, last = [], 0
     with path.open(encoding="ascii", errors="replace") as file:
         for number, line in enumerate(file, start=1):
-            parsed = _LINE.fullmatch(line.rstrip("\r\n"))
+            parsed = _SIZES_LINE.fullmatch(line.rstrip("\r\n"))
             start, end, pairs = map(int, parsed.groups()) if parsed else (-1, -1, -1)
             if start != last or end - start != pairs or pairs < 1:
                 raise wrong(

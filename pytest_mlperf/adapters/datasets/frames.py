@@ -22,8 +22,8 @@ from pytest_mlperf.adapters.datasets.files.columns import places
 from pytest_mlperf.adapters.datasets.files.json_lines import broken_line, lines_of
 from pytest_mlperf.adapters.datasets.prompts import encode, framed, hash_of
 
-OFFICIAL = "frames_dataset.tsv"
-QUESTION, ANSWER, LINK = "Prompt", "Answer", "wikipedia_link_"
+OFFICIAL_FILE = "frames_dataset.tsv"
+QUESTION_COLUMN, ANSWER_COLUMN, LINK_PREFIX = "Prompt", "Answer", "wikipedia_link_"
 PAGES = "*.html"
 ADVICE = "get it as README.md in e2e-rag of MLPerf's inference repository says"
 
@@ -49,9 +49,9 @@ class FramesOptions(FileOptions):
     def find(self) -> Path:
         return find_file(
             Path(self.path),
-            official=(OFFICIAL,),
+            official=(OFFICIAL_FILE,),
             endings=(".tsv",),
-            lacks=f"no {OFFICIAL}",
+            lacks=f"no {OFFICIAL_FILE}",
             whole="table",
             advice=f"{ADVICE}, and set the data set's path to it",
         )
@@ -98,8 +98,8 @@ def _questions(table: Path) -> Iterator[dict[str, Any]]:
     reader = csv.reader(lines_of(table), delimiter="\t", strict=True)
     try:
         header = next(reader, [])
-        at = places(table, header, (QUESTION, ANSWER))
-        linked = [place for place, name in enumerate(header) if name.startswith(LINK)]
+        at = places(table, header, (QUESTION_COLUMN, ANSWER_COLUMN))
+        linked = [place for place, name in enumerate(header) if name.startswith(LINK_PREFIX)]
         for row in reader:
             if len(row) != len(header):
                 defect = f"it has {len(row)} cells, and the header {len(header)}"

@@ -12,7 +12,7 @@ from pytest_mlperf.adapters.datasets import prompts
 from pytest_mlperf.adapters.datasets.files import FileOptions, check_file
 from pytest_mlperf.adapters.datasets.files.frames import find_table, read_frame
 
-OFFICIAL = (
+OFFICIAL_TABLES = (
     "mlperf_llama3.1_405b_dataset_8313_processed_fp16_eval.pkl",
     "mlperf_deepseek_r1_dataset_4388_fp8_eval.pkl",
     "deepseek_r1_eval.parquet",
@@ -20,8 +20,8 @@ OFFICIAL = (
     "perf_eval_ref.parquet",
 )
 
-TEXT = "text_input"
-TOKENS = ("tok_input", "input_tokens")
+TEXT_COLUMN = "text_input"
+TOKENS_COLUMNS = ("tok_input", "input_tokens")
 METRIC = ("metric", "dataset")
 TARGET = ("gt_output", "ground_truth")
 """Names of columns; of several the first that a table has is read."""
@@ -55,13 +55,13 @@ class GradedOptions(FileOptions):
     def filled(self) -> prompts.Template | None:
         if self.template is None:
             return None
-        return prompts.Template("graded", self.template, valid=(TEXT,), required=TEXT)
+        return prompts.Template("graded", self.template, valid=(TEXT_COLUMN,), required=TEXT_COLUMN)
 
     def find(self) -> Path:
         return find_table(
             Path(self.path),
-            official=OFFICIAL,
-            lacks=f"none of {', '.join(OFFICIAL)}",
+            official=OFFICIAL_TABLES,
+            lacks=f"none of {', '.join(OFFICIAL_TABLES)}",
             advice=(
                 "get it as the README.md of the workload in language/ of MLPerf's inference "
                 "repository says, and set the data set's path to the file"
@@ -82,7 +82,7 @@ class GradedDataset(prompts.PromptDataset):
     def _read(self, asked: GradedOptions, table: Path) -> None:
         template = asked.filled
         check_file(table, asked.checksum)
-        asked_for = TOKENS if template is None else (TEXT,)
+        asked_for = TOKENS_COLUMNS if template is None else (TEXT_COLUMN,)
         columns = read_frame(table, columns=(asked_for, METRIC, TARGET))
         source = prompts.SampleFile(file=table)
         source.check_size(len(columns[TARGET[0]]), asked.count)
@@ -90,10 +90,10 @@ class GradedDataset(prompts.PromptDataset):
             columns[names[0]][: asked.count] for names in (asked_for, METRIC, TARGET)
         )
         self._prompts = (
-            prompts.TokenLists(source, TOKENS[0], cells)
+            prompts.TokenLists(source, TOKENS_COLUMNS[0], cells)
             if template is None
             else prompts.TextPrompts(
-                template, {TEXT: list(map(prompts.encode, source.texts(TEXT, cells)))}
+                template, {TEXT_COLUMN: list(map(prompts.encode, source.texts(TEXT_COLUMN, cells)))}
             )
         )
         names = source.texts(METRIC[0], metrics)

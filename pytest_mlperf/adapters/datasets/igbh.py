@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 ADVICE = "get the data as README.md of MLPerf's R-GAT reference says"
 
-KINDS = ("paper", "author", "institute", "fos", "journal", "conference")
-"""Of nodes; each has a folder with node_feat.npy."""
-
+NODE_KINDS = ("paper", "author", "institute", "fos", "journal", "conference")
 RELATIONS = (
     ("paper", "cites", "paper"),
     ("paper", "written_by", "author"),
@@ -35,8 +33,7 @@ LABELS = {2983: "node_label_2K.npy", 19: "node_label_19.npy"}
 
 MAGIC = b"\x93NUMPY"
 
-LOOKS = 1000
-"""Rows of each file that are read and go into the digest, spread evenly."""
+LOOK_ROWS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +61,7 @@ class IgbhOptions(FileOptions):
         folder = Path(self.path)
         if not (folder / "paper").is_dir() and (folder / "full" / "processed").is_dir():
             folder = folder / "full" / "processed"
-        needed = [f"{kind}/node_feat.npy" for kind in KINDS]
+        needed = [f"{kind}/node_feat.npy" for kind in NODE_KINDS]
         needed += [f"{'__'.join(each)}/edge_index.npy" for each in RELATIONS]
         needed += [f"paper/{LABELS.get(self.classes, LABELS[2983])}", "val_idx.pt"]
         missing = [name for name in needed if not (folder / name).is_file()]
@@ -99,7 +96,7 @@ class IgbhDataset(FileDataset[int]):
         import numpy as np
 
         self.features = {
-            kind: _mapped(files / kind / "node_feat.npy", asked.features) for kind in KINDS
+            kind: _mapped(files / kind / "node_feat.npy", asked.features) for kind in NODE_KINDS
         }
         counts = {kind: len(rows) for kind, rows in self.features.items()}
         self.edges = {}
@@ -151,7 +148,7 @@ class IgbhDataset(FileDataset[int]):
 
 
 def _spread(count: int) -> list[int]:
-    return sorted({number * count // LOOKS for number in range(LOOKS)}) if count else []
+    return sorted({number * count // LOOK_ROWS for number in range(LOOK_ROWS)}) if count else []
 
 
 def _mapped(file: Path, width: int, *, whole: bool = False) -> NDArray[Any]:

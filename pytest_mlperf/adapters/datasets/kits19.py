@@ -84,7 +84,7 @@ LIST = "preprocessed_files.pkl"
 ENDINGS = (".pkl", ".npz", ".image.npy")
 """Of a case's file, in the order they are looked for; beside .image.npy lies .label.npy."""
 
-_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_CASE_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +254,7 @@ def _list_cases(folder: Path) -> tuple[Sequence[str], Mapping[str, tuple[int, ..
             path, f"it is no list of cases: 'file_list' and 'cases' with shapes ({error})"
         ) from error
     for name in names:
-        if not isinstance(name, str) or not _NAME.fullmatch(name) or names.count(name) > 1:
+        if not isinstance(name, str) or not _CASE_NAME.fullmatch(name) or names.count(name) > 1:
             raise damaged(path, f"{name!r} is no name of a case, or is there twice")
     if not names:
         raise damaged(path, "it lists no case")

@@ -23,10 +23,10 @@ from pytest_mlperf.adapters.datasets.files import (
 from pytest_mlperf.adapters.datasets.files.json_records import read_records
 from pytest_mlperf.adapters.datasets.prompts import encode, hash_of
 
-OFFICIAL = ("dev-all-repack.json",)
+OFFICIAL_LISTS = ("dev-all-repack.json",)
 
 RATE = 16_000
-LONGEST_S = 30.0
+MAX_CLIP_SECONDS = 30.0
 """Whisper hears so much at a time; the reference leaves longer clips out."""
 
 _CHAPTER = re.compile(r"(\d+-\d+)_\d+\.wav")
@@ -55,13 +55,13 @@ class LibriSpeechOptions(FileOptions):
     def find(self) -> Path:
         return find_file(
             Path(self.path),
-            official=OFFICIAL,
+            official=OFFICIAL_LISTS,
             endings=(".json",),
-            lacks=f"no {OFFICIAL[0]}",
+            lacks=f"no {OFFICIAL_LISTS[0]}",
             whole="list of clips",
             advice=(
                 "get or make it as the README.md in speech2text of MLPerf's inference repository "
-                f"says, and set the data set's path to {OFFICIAL[0]}"
+                f"says, and set the data set's path to {OFFICIAL_LISTS[0]}"
             ),
         )
 
@@ -137,7 +137,7 @@ def _clips(file: Path) -> Iterator[_Clip]:
         if not isinstance(record.get("transcript"), str):
             continue
         name, samples = _sound(file, row, record)
-        if samples <= LONGEST_S * RATE:
+        if samples <= MAX_CLIP_SECONDS * RATE:
             yield _Clip(record["transcript"], _place(file, row, name), samples)
 
 

@@ -20,14 +20,14 @@ from pytest_mlperf.adapters.datasets.prompts import (
     hash_of,
 )
 
-OFFICIAL = ("09292024_mixtral_15k_mintoken2_v1.pkl", "2024.06.06_mixtral_15k_v4.pkl")
+OFFICIAL_TABLES = ("09292024_mixtral_15k_mintoken2_v1.pkl", "2024.06.06_mixtral_15k_v4.pkl")
 """The tables since v5.0 and of v4.1; 5,000 rows of each part."""
 
-PARTS = ("OpenOrca", "GSM8K", "MBXP")
+PART_NAMES = ("OpenOrca", "GSM8K", "MBXP")
 
-PART, IDENTITY, TEXT, TARGET = "dataset", "id", "input", "gt_output"
-TOKENS, STOP = "tok_input", "tok_stop_sequence"
-COLUMNS = (PART, IDENTITY, TEXT, TARGET, TOKENS, STOP)
+PART_COLUMN, ID_COLUMN, TEXT_COLUMN, TARGET_COLUMN = "dataset", "id", "input", "gt_output"
+TOKENS_COLUMN, STOP_COLUMN = "tok_input", "tok_stop_sequence"
+TABLE_COLUMNS = (PART_COLUMN, ID_COLUMN, TEXT_COLUMN, TARGET_COLUMN, TOKENS_COLUMN, STOP_COLUMN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +53,11 @@ class MixtralDataOptions(FileOptions):
     def find(self) -> Path:
         return find_table(
             Path(self.path),
-            official=OFFICIAL,
-            lacks=f"neither {' nor '.join(OFFICIAL)}",
+            official=OFFICIAL_TABLES,
+            lacks=f"neither {' nor '.join(OFFICIAL_TABLES)}",
             advice=(
-                f"get {OFFICIAL[0]} as language/mixtral-8x7b/README.md of MLPerf's inference "
+                f"get {OFFICIAL_TABLES[0]} as language/mixtral-8x7b/README.md of MLPerf's "
+                "inference "
                 "repository says, and set the data set's path to the file"
             ),
         )
@@ -75,14 +76,17 @@ class MixtralDataset(PromptDataset):
 
     def _read(self, asked: MixtralDataOptions, table: Path) -> None:
         check_file(table, asked.checksum)
-        columns = read_frame(table, columns=COLUMNS, max_bytes=TABLE_LIMIT)
+        columns = read_frame(table, columns=TABLE_COLUMNS, max_bytes=TABLE_LIMIT)
         source = SampleFile(file=table)
-        source.check_size(len(columns[TARGET]), asked.count)
+        source.check_size(len(columns[TARGET_COLUMN]), asked.count)
         cells = {name: column[: asked.count] for name, column in columns.items()}
-        rows = zip(*(cells[name] for name in (PART, IDENTITY, TEXT, TARGET)), strict=True)
+        rows = zip(
+            *(cells[name] for name in (PART_COLUMN, ID_COLUMN, TEXT_COLUMN, TARGET_COLUMN)),
+            strict=True,
+        )
         self._samples = [_reference(source, row, *values) for row, values in enumerate(rows)]
-        self._prompts = TokenLists(source, TOKENS, cells[TOKENS])
-        self._stops = TokenLists(source, STOP, cells[STOP], kind="stop sequence")
+        self._prompts = TokenLists(source, TOKENS_COLUMN, cells[TOKENS_COLUMN])
+        self._stops = TokenLists(source, STOP_COLUMN, cells[STOP_COLUMN], kind="stop sequence")
 
     @property
     def parts(self) -> Mapping[str, int]:
@@ -105,9 +109,9 @@ class MixtralDataset(PromptDataset):
     def reference(self, index: int) -> dict[str, str]:
         """Return what one answer is compared with, as text.
 
-        "dataset" is the part that the sample is of, see PARTS; "target" the answer (OpenOrca), the
-        number (GSM8K) or the program that tests the answer (MBXP), which also has "id", "language",
-        "entry_point" and "prompt".
+        "dataset" is the part that the sample is of, see PART_NAMES; "target" the answer (OpenOrca),
+        the number (GSM8K) or the program that tests the answer (MBXP), which also has "id",
+        "language", "entry_point" and "prompt".
         """
         return dict(self._sample(index))
 
@@ -138,20 +142,22 @@ class MixtralDataset(PromptDataset):
 def _reference(
     source: SampleFile, row: int, part: Any, identity: Any, text: Any, target: Any
 ) -> dict[str, str]:
-    if part not in PARTS:
+    if part not in PART_NAMES:
         raise source.wrong(
-            row, PART, f"{part!r:.60} is no part of this data set; they are {', '.join(PARTS)}"
+            row,
+            PART_COLUMN,
+            f"{part!r:.60} is no part of this data set; they are {', '.join(PART_NAMES)}",
         )
     if part == "GSM8K" and isinstance(target, int | float) and not isinstance(target, bool):
         target = str(target)
-    target = source.text(row, TARGET, target)
+    target = source.text(row, TARGET_COLUMN, target)
     if part != "MBXP":
         return {"dataset": part, "target": target}
-    text = source.text(row, TEXT, text)
+    text = source.text(row, TEXT_COLUMN, text)
     language, line, entry_point = str(identity).partition("_")
     if not (language and line and entry_point):
         raise source.wrong(
-            row, IDENTITY, f'{identity!r:.60} must be "LANGUAGE_NAME", as MBXP names problems'
+            row, ID_COLUMN, f'{identity!r:.60} must be "LANGUAGE_NAME", as MBXP names problems'
         )
     return {
         "dataset": part,

@@ -20,10 +20,10 @@ from pytest_mlperf.adapters.datasets.prompts import (
     hash_of,
 )
 
-OFFICIAL = "open_orca_gpt4_tokenized_llama.sampled_24576.pkl"
+OFFICIAL_TABLE = "open_orca_gpt4_tokenized_llama.sampled_24576.pkl"
 """The table of MLPerf's Llama 2 70B benchmark; it is downloaded with gzip."""
 
-TOKENS, ANSWER, IDENTITY = "tok_input", "output", "id"
+PROMPT_COLUMN, ANSWER_COLUMN, ROW_ID_COLUMN = "tok_input", "output", "id"
 TEMPLATE_FIELDS = ("system_prompt", "question")
 
 
@@ -57,8 +57,8 @@ class OpenOrcaOptions(FileOptions):
     def find(self) -> Path:
         return find_table(
             Path(self.path),
-            official=(OFFICIAL, f"{OFFICIAL}.gz"),
-            lacks=f"neither {OFFICIAL} nor that name with .gz",
+            official=(OFFICIAL_TABLE, f"{OFFICIAL_TABLE}.gz"),
+            lacks=f"neither {OFFICIAL_TABLE} nor that name with .gz",
             advice="set the data set's path to the file",
         )
 
@@ -75,19 +75,21 @@ class OpenOrcaDataset(PromptDataset):
 
     def _read(self, asked: OpenOrcaOptions, table: Path) -> None:
         template = asked.filled
-        fields = (TOKENS,) if template is None else TEMPLATE_FIELDS
-        columns = read_frame(table, columns=(IDENTITY, *fields, ANSWER), max_bytes=TABLE_LIMIT)
+        fields = (PROMPT_COLUMN,) if template is None else TEMPLATE_FIELDS
+        columns = read_frame(
+            table, columns=(ROW_ID_COLUMN, *fields, ANSWER_COLUMN), max_bytes=TABLE_LIMIT
+        )
         source = SampleFile(file=table)
-        source.check_size(len(columns[ANSWER]), asked.count)
+        source.check_size(len(columns[ANSWER_COLUMN]), asked.count)
         columns = {name: cells[: asked.count] for name, cells in columns.items()}
-        self._identities = [str(identity) for identity in columns[IDENTITY]]
+        self._identities = [str(identity) for identity in columns[ROW_ID_COLUMN]]
         self._kind = b"_TokenPrompts" if template is None else b"_TextPrompts"
         self._prompts = (
-            TokenLists(source, TOKENS, columns[TOKENS])
+            TokenLists(source, PROMPT_COLUMN, columns[PROMPT_COLUMN])
             if template is None
             else TextPrompts(template, _texts(source, columns))
         )
-        self._samples = source.texts(ANSWER, columns[ANSWER])
+        self._samples = source.texts(ANSWER_COLUMN, columns[ANSWER_COLUMN])
         self._check_repeats(source)
 
     @cached_property
@@ -112,7 +114,9 @@ class OpenOrcaDataset(PromptDataset):
         for row, identity in enumerate(self._identities):
             first = seen.setdefault(identity, row)
             if first != row:
-                raise source.wrong(row, IDENTITY, f"{identity!r} is also the id of row {first}")
+                raise source.wrong(
+                    row, ROW_ID_COLUMN, f"{identity!r} is also the id of row {first}"
+                )
 
 
 def _texts(source: SampleFile, columns: Mapping[str, Sequence[Any]]) -> dict[str, list[bytes]]:

@@ -17,9 +17,13 @@ from pytest_mlperf.adapters.datasets.files.frames import find_table, read_frame
 from pytest_mlperf.adapters.datasets.files.images import check_encoded, encode_again
 from pytest_mlperf.adapters.datasets.prompts import SampleFile, encode, hash_of
 
-TITLE, DESCRIPTION, IMAGE = "product_title", "product_description", "product_image"
-CHOICES, CATEGORY = "potential_product_categories", "ground_truth_category"
-COLUMNS = (TITLE, DESCRIPTION, IMAGE, CHOICES, CATEGORY)
+TITLE_COLUMN, DESCRIPTION_COLUMN, IMAGE_COLUMN = (
+    "product_title",
+    "product_description",
+    "product_image",
+)
+CHOICES_COLUMN, CATEGORY_COLUMN = "potential_product_categories", "ground_truth_category"
+TABLE_COLUMNS = (TITLE_COLUMN, DESCRIPTION_COLUMN, IMAGE_COLUMN, CHOICES_COLUMN, CATEGORY_COLUMN)
 
 SPLITS = ("train", "test")
 """MLPerf's samples are those of the first, then those of the second."""
@@ -36,7 +40,7 @@ DOCUMENTED = {
 }
 """What the schema of v6.0 says of each field."""
 
-KINDS = {"category": "string", "brand": "string", "is_secondhand": "boolean"}
+FIELD_TYPES = {"category": "string", "brand": "string", "is_secondhand": "boolean"}
 
 ABOUT = {
     "v6.0": "Json format for the expected responses from the VLM.",
@@ -47,7 +51,7 @@ ABOUT = {
     ),
 }
 
-SYSTEM = """\
+SYSTEM_PROMPT = """\
 Please analyze the product from the user prompt
 and provide the following fields in a valid JSON object:
 - category
@@ -104,13 +108,13 @@ def schema_of(version: str) -> dict[str, Any]:
             "title": name.replace("_", " ").title(),
             "type": kind,
         }
-        for name, kind in KINDS.items()
+        for name, kind in FIELD_TYPES.items()
     }
     return {
         "additionalProperties": False,
         "description": ABOUT[version],
         "properties": properties,
-        "required": list(KINDS),
+        "required": list(FIELD_TYPES),
         "title": "ProductMetadata",
         "type": "object",
     }
@@ -118,7 +122,7 @@ def schema_of(version: str) -> dict[str, Any]:
 
 def system_text(version: str) -> str:
     """Return what the system's message says in a round."""
-    return SYSTEM.format(**SPELLED[version], schema=json.dumps(schema_of(version), indent=2))
+    return SYSTEM_PROMPT.format(**SPELLED[version], schema=json.dumps(schema_of(version), indent=2))
 
 
 def user_text(version: str, title: Any, description: Any, choices: list[str]) -> str:
@@ -194,18 +198,18 @@ class ShopifyDataset(FileDataset[str]):
         check_files(files, asked.checksum)
         self._asked = asked
         self._sources: list[tuple[SampleFile, int]] = []
-        self._columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+        self._columns: dict[str, list[Any]] = {name: [] for name in TABLE_COLUMNS}
         for file in files:
-            table = read_frame(file, columns=COLUMNS)
+            table = read_frame(file, columns=TABLE_COLUMNS)
             source = SampleFile(file=file)
-            source.check_size(len(table[CATEGORY]), None)
-            for row, cells in enumerate(zip(*(table[name] for name in COLUMNS), strict=True)):
-                for name, cell in zip(COLUMNS, _cells_of(source, row, cells), strict=True):
+            source.check_size(len(table[CATEGORY_COLUMN]), None)
+            for row, cells in enumerate(zip(*(table[name] for name in TABLE_COLUMNS), strict=True)):
+                for name, cell in zip(TABLE_COLUMNS, _cells_of(source, row, cells), strict=True):
                     self._columns[name].append(cell)
                 self._sources.append((source, row))
         place = files[0] if len(files) == 1 else files[0].parent
         holds = f"its tables have {len(self._sources)} rows"
-        self._keep(self._columns[CATEGORY], asked.count, place, holds)
+        self._keep(self._columns[CATEGORY_COLUMN], asked.count, place, holds)
 
     def input(self, index: int) -> dict[str, Any]:
         """Return the messages of one chat, and with `guided` its "response_format"."""
@@ -235,23 +239,24 @@ class ShopifyDataset(FileDataset[str]):
         return hash_of(
             kind,
             (
-                (encode(self._text(place)), self._columns[IMAGE][place], encode(category))
+                (encode(self._text(place)), self._columns[IMAGE_COLUMN][place], encode(category))
                 for place, category in enumerate(self._samples)
             ),
         ).hexdigest()
 
     def _text(self, place: int) -> str:
         title, description, choices = (
-            self._columns[name][place] for name in (TITLE, DESCRIPTION, CHOICES)
+            self._columns[name][place]
+            for name in (TITLE_COLUMN, DESCRIPTION_COLUMN, CHOICES_COLUMN)
         )
         return user_text(self._asked.prompts, title, description, choices)
 
     def _url(self, place: int) -> str:
         source, row = self._sources[place]
         try:
-            name, content = encode_again(self._columns[IMAGE][place])
+            name, content = encode_again(self._columns[IMAGE_COLUMN][place])
         except ValueError as error:
-            raise source.wrong(row, IMAGE, str(error)) from error
+            raise source.wrong(row, IMAGE_COLUMN, str(error)) from error
         return f"data:image/{name};base64,{base64.b64encode(content).decode('ascii')}"
 
 
@@ -280,16 +285,16 @@ def _shards(folder: Path) -> list[Path]:
 
 def _cells_of(source: SampleFile, row: int, cells: tuple[Any, ...]) -> tuple[Any, ...]:
     title, description, image, choices, category = cells
-    for name, cell in ((TITLE, title), (DESCRIPTION, description)):
+    for name, cell in ((TITLE_COLUMN, title), (DESCRIPTION_COLUMN, description)):
         if cell is not None:
             source.text(row, name, cell)
     content = image.get("bytes") if isinstance(image, Mapping) else image
     if not isinstance(content, bytes):
-        raise source.wrong(row, IMAGE, "it has no bytes of a picture")
+        raise source.wrong(row, IMAGE_COLUMN, "it has no bytes of a picture")
     if defect := check_encoded(content):
-        raise source.wrong(row, IMAGE, defect)
+        raise source.wrong(row, IMAGE_COLUMN, defect)
     if not isinstance(choices, list) or not all(isinstance(one, str) for one in choices):
-        raise source.wrong(row, CHOICES, "it is no list of texts")
-    if not source.text(row, CATEGORY, category):
-        raise source.wrong(row, CATEGORY, "it is empty")
+        raise source.wrong(row, CHOICES_COLUMN, "it is no list of texts")
+    if not source.text(row, CATEGORY_COLUMN, category):
+        raise source.wrong(row, CATEGORY_COLUMN, "it is empty")
     return title, description, content, choices, category

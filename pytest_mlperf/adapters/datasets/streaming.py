@@ -22,21 +22,19 @@ if TYPE_CHECKING:
 
 ADVICE = "get the data as README.md of MLPerf's dlrm_v3 reference says"
 
-LIKED = 3.5
+MIN_LIKED_RATING = 3.5
 """A candidate with this rating at least has label 1."""
 
-FIELDS = 4
+STEP_FIELDS = 4
 """Of a user's time step: candidates, their ratings, history, its ratings."""
 
-BESIDE = 2
+EXTRA_TIME_STEPS = 2
 """Time steps of a row beside those of the stream: what came before all, and one for evaluation."""
 
-MOST_LINE = 1 << 26
+MAX_ROW_BYTES = 1 << 26
 """Bytes of one user's row; MLPerf's have about 0.4 MB."""
 
-LOOKS = 1000
-"""Requests whose rows are read and go into the digest, spread evenly."""
-
+LOOK_REQUESTS = 1000
 FILES = (
     "offset.csv",
     "requests_per_ts.csv",
@@ -132,7 +130,7 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         line = self._line(user)
         names = ("candidates", "candidate_ratings", "history", "ratings")
         fields = dict(zip(names, self._parsed(line, step, user), strict=True))
-        labels = fields.pop("candidate_ratings") >= LIKED
+        labels = fields.pop("candidate_ratings") >= MIN_LIKED_RATING
         return {
             "step": step - self._asked.first_step,
             "query": query,
@@ -148,7 +146,7 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
         """Return the mean number of candidates of the first of these requests, "parts"."""
-        looked = list(indices)[:LOOKS]
+        looked = list(indices)[:LOOK_REQUESTS]
         return {"parts": fmean(len(self.input(index)["candidates"]) for index in looked)}
 
     @property
@@ -205,14 +203,18 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
 
         fields, asked = _fields(line), self._asked
         place = f"{self._folder}: user {user}"
-        if len(fields) != FIELDS * (asked.steps + BESIDE):
+        if len(fields) != STEP_FIELDS * (asked.steps + EXTRA_TIME_STEPS):
             raise wrong(
                 place,
-                f"the row has {len(fields)} fields, not {FIELDS * (asked.steps + BESIDE)} for "
+                f"the row has {len(fields)} fields, not "
+                f"{STEP_FIELDS * (asked.steps + EXTRA_TIME_STEPS)} for "
                 f"steps = {asked.steps}",
                 "set steps to that of the data",
             )
-        rows = [fields[FIELDS * n : FIELDS * (n + 1)] for n in range(asked.steps + BESIDE)]
+        rows = [
+            fields[STEP_FIELDS * n : STEP_FIELDS * (n + 1)]
+            for n in range(asked.steps + EXTRA_TIME_STEPS)
+        ]
         # Of the step for evaluation, behind the one before the first that is asked, nothing is.
         before = [*rows[: asked.first_step + 1], *rows[asked.first_step + 2 : step + 2]]
         past = [row for row in before if row[0]]
@@ -242,7 +244,7 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         settings = (asked.steps, asked.first_step, asked.max_history, asked.max_candidates)
         total = hashlib.sha256(f"streaming {settings}".encode())
         total.update(repr(self._samples).encode())
-        for index in sorted({n * len(self) // LOOKS for n in range(LOOKS)}):
+        for index in sorted({n * len(self) // LOOK_REQUESTS for n in range(LOOK_REQUESTS)}):
             step, _, user = self._samples[index]
             line = self._line(user)
             self._parsed(line, step, user)
@@ -264,8 +266,10 @@ class Lines:
         """Return the line that begins here, without its end."""
         line, piece = b"", 1 << 14
         while b"\n" not in line[-piece:]:
-            if len(line) > MOST_LINE:
-                raise wrong(self.file, f"the row at byte {start} is beyond {MOST_LINE:,}", ADVICE)
+            if len(line) > MAX_ROW_BYTES:
+                raise wrong(
+                    self.file, f"the row at byte {start} is beyond {MAX_ROW_BYTES:,}", ADVICE
+                )
             read = os.pread(self._open, piece, start + len(line))
             line, piece = line + read, 2 * piece
             if not read:
@@ -277,7 +281,7 @@ class Lines:
 
 
 def _fields(line: bytes) -> list[str]:
-    csv.field_size_limit(sys.maxsize)  # its own is 128 KiB; a line's is MOST_LINE
+    csv.field_size_limit(sys.maxsize)  # its own is 128 KiB; a line's is MAX_ROW_BYTES
     return next(csv.reader([line.decode("ascii", "replace")]), [])
 
 

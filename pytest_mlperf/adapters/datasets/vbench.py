@@ -20,14 +20,14 @@ from pytest_mlperf.adapters.datasets.files.json_lines import lines_of
 from pytest_mlperf.adapters.datasets.files.latents import read_latents, require_reader
 from pytest_mlperf.adapters.datasets.prompts import encode, hash_of
 
-PROMPTS = "vbench_prompts.txt"
+PROMPTS_FILE = "vbench_prompts.txt"
 LATENTS = ("fixed_latent.pt", "fixed_latent.npy")
 """Beside the prompts; they hold the same numbers."""
 
 SHAPE = (1, 16, 21, 90, 160)
 """Of MLPerf's latents: 81 frames of 720 x 1280 pixels."""
 
-SOURCE = "text_to_video/wan-2.2-t2v-a14b/data in MLPerf's repository inference"
+PROMPTS_SOURCE = "text_to_video/wan-2.2-t2v-a14b/data in MLPerf's repository inference"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +63,10 @@ class VBenchOptions(FileOptions):
     def find(self) -> tuple[Path, Path | None]:
         """Return the prompts and the file of latents; None where the engine draws its own."""
         path, latents = Path(self.path), None
-        file = path / PROMPTS if path.is_dir() else path
-        needed = [(file.is_file(), f"{file}: these prompts are not here; get them from {SOURCE}")]
+        file = path / PROMPTS_FILE if path.is_dir() else path
+        needed = [
+            (file.is_file(), f"{file}: these prompts are not here; get them from {PROMPTS_SOURCE}")
+        ]
         if self.latents is None:
             latents = first_file(file.parent / name for name in LATENTS)
             lacks = f"{file.parent}: has neither {' nor '.join(LATENTS)}"
@@ -73,7 +75,9 @@ class VBenchOptions(FileOptions):
             lacks = f"{self.latents}: these latents are not here"
         if self.latents not in (False, "none"):
             advice = "or set the data set's latents to their path, or to false"
-            needed.append((latents is not None, f"{lacks}; get them from {SOURCE}, {advice}"))
+            needed.append(
+                (latents is not None, f"{lacks}; get them from {PROMPTS_SOURCE}, {advice}")
+            )
         self.require(*needed)
         if latents:
             require_reader(latents)
@@ -95,7 +99,7 @@ class VBenchDataset(FileDataset[str]):
         check_file(file, asked.checksum)
         prompts = [line.strip() for line in lines_of(file) if line.strip()]
         if not prompts:
-            raise wrong(file, "has no prompts", f"get it from {SOURCE}")
+            raise wrong(file, "has no prompts", f"get it from {PROMPTS_SOURCE}")
         self._keep(prompts, asked.count, file, f"the file has {len(prompts)} prompts")
         shape, of = tuple(asked.shape), "the option shape"
         self._latents = None if latents is None else read_latents(latents, shape, of)

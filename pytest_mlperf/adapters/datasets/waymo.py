@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FRAMES = "waymo_infos_val.pkl"
 CAMERAS = range(5)
-COLUMNS, USED = 6, 5
+STORED_POINT_VALUES, MODEL_POINT_VALUES = 6, 5
 """Numbers of a point in its file, and those that the model takes."""
 
 RANGE = (-74.88, -74.88, -2.0), (74.88, 74.88, 4.0)
@@ -183,9 +183,9 @@ def _points(file: Path) -> NDArray[np.float32]:
         raw = np.fromfile(file, "<f4")
     except OSError as error:
         raise wrong(file, f"cannot be read ({error.strerror})", ADVICE) from error
-    if len(raw) % COLUMNS or file.stat().st_size != raw.nbytes:
-        raise wrong(file, f"has no whole points of {COLUMNS} float32", ADVICE)
-    points = raw.reshape(-1, COLUMNS)[:, :USED]
+    if len(raw) % STORED_POINT_VALUES or file.stat().st_size != raw.nbytes:
+        raise wrong(file, f"has no whole points of {STORED_POINT_VALUES} float32", ADVICE)
+    points = raw.reshape(-1, STORED_POINT_VALUES)[:, :MODEL_POINT_VALUES]
     low, high = (np.array(side, np.float32) for side in RANGE)
     inside = ((points[:, :3] > low) & (points[:, :3] < high)).all(axis=1)
     return np.ascontiguousarray(points[inside])

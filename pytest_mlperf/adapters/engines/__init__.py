@@ -10,8 +10,7 @@ from pathlib import Path, PurePosixPath
 from pytest_mlperf import EnvironmentFault, RunError
 from pytest_mlperf.extension import Rule, require_options, text_of
 
-LARGEST_INDEX = 64 * 2**20
-"""Bytes of an index of weights; 100,000 tensors take about 10 MB."""
+MAX_INDEX_BYTES = 64 * 2**20
 
 
 def weight_files(folder: Path, *, option: str = "weights") -> list[Path]:
@@ -46,8 +45,8 @@ def weight_files(folder: Path, *, option: str = "weights") -> list[Path]:
 
 def _named(index: Path) -> list[str]:
     """Return the files that an index names, all of them in its own folder."""
-    if index.stat().st_size > LARGEST_INDEX:
-        raise broken(index, f"is larger than {LARGEST_INDEX >> 20} MiB, which no index is")
+    if index.stat().st_size > MAX_INDEX_BYTES:
+        raise broken(index, f"is larger than {MAX_INDEX_BYTES >> 20} MiB, which no index is")
     try:
         named = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:

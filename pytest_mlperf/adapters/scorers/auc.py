@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-PIECE = 2**22
+PIECE_PAIRS = 2**22
 """Pairs ranked at a time: what is made of them takes about 200 MB."""
 
 
@@ -160,8 +160,8 @@ class UserItemPairs:
         """Refuse predictions that have no rank."""
         import numpy as np
 
-        for start in range(0, len(self.predictions), PIECE):
-            wrong = np.flatnonzero(~np.isfinite(self.predictions[start : start + PIECE]))
+        for start in range(0, len(self.predictions), PIECE_PAIRS):
+            wrong = np.flatnonzero(~np.isfinite(self.predictions[start : start + PIECE_PAIRS]))
             if len(wrong):
                 pair = start + int(wrong[0])
                 sample = int(np.searchsorted(self.ends, pair, side="right"))
@@ -173,12 +173,12 @@ class UserItemPairs:
                 )
 
     def pieces(self) -> Iterator[tuple[slice, slice]]:
-        """Yield samples and their pairs, about PIECE pairs at a time."""
+        """Yield samples and their pairs, about PIECE_PAIRS pairs at a time."""
         import numpy as np
 
         first, start = 0, 0
         while first < len(self.ends):
-            last = int(np.searchsorted(self.ends, start + PIECE, side="right"))
+            last = int(np.searchsorted(self.ends, start + PIECE_PAIRS, side="right"))
             last = max(last, first + 1)
             end = int(self.ends[last - 1])
             yield slice(first, last), slice(start, end)

@@ -14,19 +14,17 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-COLUMNS = 14
+DETECTION_COLUMNS = 14
 """Width, height and length; x, y, z; rotation; four of a box in the image; label; score; image."""
 
 CLASSES = {"Pedestrian": (0.5, "Person_sitting"), "Cyclist": (0.5, ""), "Car": (0.7, "Van")}
 """By label: the overlap beyond which a detection is right, and the name that counts neither way."""
 
-SHORTEST = -1
+MIN_HEIGHT_PIXELS = -1
 """A detection that is less high in the image, in pixels, counts neither as right nor as wrong."""
 
-STEPS = 40
-"""Of recall, at most one threshold each."""
-
-READ = slice(None, None, 4)
+RECALL_STEPS = 40
+READ_THRESHOLDS = slice(None, None, 4)
 """Thresholds at which KITTI reads the precision; their mean is over 11, however many there are."""
 
 
@@ -131,7 +129,7 @@ def thresholds_of(scores: Sequence[float], boxes: int) -> list[float]:
     ranked = sorted(scores, reverse=True)
     for rank, score in enumerate(ranked, start=1):
         halfway = (rank / boxes + (rank + 1) / boxes) / 2
-        if rank == len(ranked) or halfway >= len(chosen) / STEPS:
+        if rank == len(ranked) or halfway >= len(chosen) / RECALL_STEPS:
             chosen.append(score)
     return chosen
 
@@ -225,7 +223,7 @@ def average_precision(frames: Sequence[ClassFrame]) -> float:
         wrong_ones = len(valid) - int(np.searchsorted(valid, threshold)) - taken
         precision.append(right / (right + wrong_ones) if right + wrong_ones else float("nan"))
     best = np.maximum.accumulate(np.array(precision, np.float64)[::-1])[::-1]
-    return float(sum(best[READ].tolist()) / 11)
+    return float(sum(best[READ_THRESHOLDS].tolist()) / 11)
 
 
 def wrong(sample: int, defect: str) -> RunError:
@@ -257,7 +255,7 @@ def read_frame(sample: int, output: bytes, reference: Mapping[str, Any]) -> Fram
         names=names,
         easy=easy,
         labels=rows[:, 11].astype(np.int64),
-        neutral=rows[:, 10].astype(np.float64) - rows[:, 8] < SHORTEST,
+        neutral=rows[:, 10].astype(np.float64) - rows[:, 8] < MIN_HEIGHT_PIXELS,
         scores=rows[:, 12].astype(np.float64),
         overlaps=overlaps_of(truths, rows[:, [3, 4, 5, 0, 1, 2, 6]]),
     )
@@ -266,13 +264,14 @@ def read_frame(sample: int, output: bytes, reference: Mapping[str, Any]) -> Fram
 def _read_rows(sample: int, output: bytes, image: int) -> NDArray[np.float32]:
     import numpy as np
 
-    if not output or len(output) % (4 * COLUMNS):
+    if not output or len(output) % (4 * DETECTION_COLUMNS):
         raise wrong(
             sample,
-            f"has an output of {len(output)} bytes, not one or more rows of {4 * COLUMNS}; without "
+            f"has an output of {len(output)} bytes, not one or more rows of "
+            f"{4 * DETECTION_COLUMNS}; without "
             "a detection give one row whose first number is 0 and whose last is the image",
         )
-    rows = np.frombuffer(output, "<f4").reshape(-1, COLUMNS)
+    rows = np.frombuffer(output, "<f4").reshape(-1, DETECTION_COLUMNS)
     if len(bad := np.flatnonzero(~np.isfinite(rows).all(axis=1))):
         raise wrong(sample, f"has a detection that is not finite: row {bad[0]}")
     if len(bad := np.flatnonzero(rows[:, 13].astype(np.int64) != image)):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.scorers import require_choice, require_outputs, require_texts
 from pytest_mlperf.adapters.scorers.leverage import ratio_scores
-from pytest_mlperf.adapters.scorers.text import DTYPES, Decoder, DecoderOptions
+from pytest_mlperf.adapters.scorers.text import TOKEN_DTYPES, Decoder, DecoderOptions
 
 SEPARATOR = " > "
 """Between the levels of a category, from the root on."""
@@ -18,8 +18,7 @@ EXTRA_KEYS = {"v6.0": "ignore", "v6.1": "forbid"}
 """What each round does about keys of an answer that were not asked for."""
 
 
-TEXT = "text"
-"""In place of a type of token ids: outputs are text."""
+TEXT_TYPE = "text"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +36,7 @@ class CategoryF1Options(DecoderOptions):
 
     def __post_init__(self) -> None:
         require_choice("category_f1", "schema", self.schema, EXTRA_KEYS)
-        require_choice("category_f1", "dtype", self.dtype, (*DTYPES, TEXT))
+        require_choice("category_f1", "dtype", self.dtype, (*TOKEN_DTYPES, TEXT_TYPE))
 
 
 class CategoryF1Scorer:
@@ -67,7 +66,9 @@ class CategoryF1Scorer:
             options: Those of `CategoryF1Options`.
         """
         self._asked = asked = CategoryF1Options(**options)
-        self._decoder = None if asked.dtype == TEXT else Decoder.of("category_f1", model, asked)
+        self._decoder = (
+            None if asked.dtype == TEXT_TYPE else Decoder.of("category_f1", model, asked)
+        )
 
     def require(self) -> None:
         """Look for what decodes; nothing is imported."""

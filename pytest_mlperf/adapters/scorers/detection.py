@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-COLUMNS = 7
-"""Index, ymin, xmin, ymax, xmax, score, label."""
-
-LARGEST = 1e9
+DETECTION_COLUMNS = 7
+MAX_VALUE = 1e9
 """No index, score or label is as large, and a box that is can be no part of an image."""
 
 
@@ -67,7 +65,8 @@ def gather(outputs: Sequence[bytes], references: Sequence[Any]) -> tuple[Detecti
     """Go once through outputs and references, one sample at a time.
 
     Args:
-        outputs: Rows of `COLUMNS` float32, little-endian, boxes from 0 to 1; any number of rows.
+        outputs: Rows of `DETECTION_COLUMNS` float32, little-endian, boxes from 0 to 1; any number
+        of rows.
         references: Objects with `image_id`, `height`, `width`, `annotations` and, optionally,
             `index`, which must then be the first number of each row.
     """
@@ -86,7 +85,7 @@ def gather(outputs: Sequence[bytes], references: Sequence[Any]) -> tuple[Detecti
         detected_here[:, 1:5] *= np.array([*size, *size], np.float32)
         rows += detected_here.tobytes()
         counts.append(len(detected_here))
-    detected = np.frombuffer(rows, np.float32).reshape(-1, COLUMNS)
+    detected = np.frombuffer(rows, np.float32).reshape(-1, DETECTION_COLUMNS)
     _, ymin, xmin, ymax, xmax, scores, labels = detected.T
     detections = Detections(
         samples=np.repeat(np.arange(len(counts), dtype=np.int32), counts),
@@ -109,21 +108,22 @@ def gather(outputs: Sequence[bytes], references: Sequence[Any]) -> tuple[Detecti
 
 
 def _read_output(sample: int, output: bytes, index: int | None) -> NDArray[np.float32]:
-    """Return rows, shape (detections, COLUMNS), writable."""
+    """Return rows, shape (detections, DETECTION_COLUMNS), writable."""
     import numpy as np
 
-    if len(output) % (4 * COLUMNS):
+    if len(output) % (4 * DETECTION_COLUMNS):
         raise wrong(
             sample,
             f"has an output of {len(output)} bytes, which is no whole number of detections of "
-            f"{4 * COLUMNS}; give rows of index, ymin, xmin, ymax, xmax, score, label as float32",
+            f"{4 * DETECTION_COLUMNS}; give rows of index, ymin, xmin, ymax, xmax, score, "
+            "label as float32",
         )
-    rows = np.frombuffer(output, "<f4").reshape(-1, COLUMNS).copy()
-    bad = np.flatnonzero(~(np.abs(rows) < LARGEST).all(axis=1))
+    rows = np.frombuffer(output, "<f4").reshape(-1, DETECTION_COLUMNS).copy()
+    bad = np.flatnonzero(~(np.abs(rows) < MAX_VALUE).all(axis=1))
     if len(bad):
         raise wrong(
             sample,
-            f"has a detection that is not finite, or beyond {LARGEST:g}: row {bad[0]} is "
+            f"has a detection that is not finite, or beyond {MAX_VALUE:g}: row {bad[0]} is "
             f"{rows[bad[0]].tolist()}",
         )
     if index is not None and (others := np.flatnonzero(rows[:, 0].astype(np.int64) != index)).size:
@@ -167,10 +167,10 @@ def wrong(sample: int, defect: str) -> RunError:
 THRESHOLDS = 10
 """Overlaps 0.5, 0.55 ... 0.95 from which on a detection is right."""
 
-MOST = 100
+MAX_DETECTIONS = 100
 """Detections of a class that count in one image: those with the best scores."""
 
-LARGEST_AREA = 1e10
+MAX_AREA_PIXELS = 1e10
 """Square pixels up to which boxes and detections count in COCO's range of all areas."""
 
 
@@ -200,7 +200,7 @@ def match_classes(detections: Detections, truths: Truths) -> Iterator[Matched]:
     """
     import numpy as np
 
-    counts = ~truths.crowds & (truths.areas >= 0) & (truths.areas <= LARGEST_AREA)
+    counts = ~truths.crowds & (truths.areas >= 0) & (truths.areas <= MAX_AREA_PIXELS)
     images = np.argsort(np.argsort(truths.images))
     order = np.lexsort((-detections.scores, images[detections.samples], detections.labels))
     labels = detections.labels[order]
@@ -219,13 +219,13 @@ def match_classes(detections: Detections, truths: Truths) -> Iterator[Matched]:
 
 
 def _best(chosen: NDArray[np.int64], samples: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Keep the first `MOST` detections of each image."""
+    """Keep the first `MAX_DETECTIONS` detections of each image."""
     import numpy as np
 
     images = samples[chosen]
     starts = np.flatnonzero(np.diff(images, prepend=-1))
     place = np.arange(len(images)) - np.repeat(starts, np.diff(starts, append=len(images)))
-    return chosen[place < MOST]
+    return chosen[place < MAX_DETECTIONS]
 
 
 def _evaluate(
@@ -239,7 +239,7 @@ def _evaluate(
 
     boxes = detections.boxes[chosen].astype(np.float64)
     areas = boxes[:, 2] * boxes[:, 3]
-    outside = (areas < 0) | (areas > LARGEST_AREA)
+    outside = (areas < 0) | (areas > MAX_AREA_PIXELS)
     matched = np.zeros((THRESHOLDS, len(chosen)), np.bool_)
     ignored = np.repeat(outside[None], THRESHOLDS, axis=0)
     samples = detections.samples[chosen]
@@ -307,9 +307,9 @@ def _run(
             side.createIndex()
             sides.append(side)
         evaluation = COCOeval(*sides, iouType="bbox")
-        evaluation.params.areaRng = [[0, LARGEST_AREA]]
+        evaluation.params.areaRng = [[0, MAX_AREA_PIXELS]]
         evaluation.params.areaRngLbl = ["all"]
-        evaluation.params.maxDets = [MOST]
+        evaluation.params.maxDets = [MAX_DETECTIONS]
         evaluation.evaluate()
     return [one for one in evaluation.evalImgs if one is not None]
 

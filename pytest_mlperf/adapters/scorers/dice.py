@@ -14,16 +14,14 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-DTYPES = {"uint8": "|u1", "int8": "|i1", "int16": "<i2", "int32": "<i4", "int64": "<i8"}
-"""Types of a voxel's class in outputs, as numpy names them: little-endian."""
-
+CLASS_DTYPES = {"uint8": "|u1", "int8": "|i1", "int16": "<i2", "int32": "<i4", "int64": "<i8"}
 CLASSES = 3
 """Background, kidney, tumor."""
 
 SMOOTH = 1e-6
 """Added to numerator and denominator: a class that neither volume has scores 1."""
 
-PIECE = 2**18
+PIECE_VOXELS = 2**18
 """Voxels compared at a time, so that what is made of them stays in the processor's cache."""
 
 
@@ -39,7 +37,7 @@ class DiceOptions:
     dtype: str = "uint8"
 
     def __post_init__(self) -> None:
-        require_choice("dice", "dtype", self.dtype, DTYPES)
+        require_choice("dice", "dtype", self.dtype, CLASS_DTYPES)
 
 
 class DiceScorer(ModelFreeScorer[DiceOptions]):
@@ -91,7 +89,7 @@ class DiceScorer(ModelFreeScorer[DiceOptions]):
 
         label = np.asarray(reference["label"])
         where = f"sample {sample} ({reference['case']})"
-        kind = np.dtype(DTYPES[self._asked.dtype])
+        kind = np.dtype(CLASS_DTYPES[self._asked.dtype])
         if len(output) != label.size * kind.itemsize:
             raise RunError(
                 "scorer",
@@ -123,8 +121,8 @@ def dice(predicted: NDArray[np.integer[Any]], label: NDArray[np.integer[Any]]) -
     import numpy as np
 
     common, both = [0] * CLASSES, [0] * CLASSES
-    for start in range(0, len(label), PIECE):
-        ours, theirs = predicted[start : start + PIECE], label[start : start + PIECE]
+    for start in range(0, len(label), PIECE_VOXELS):
+        ours, theirs = predicted[start : start + PIECE_VOXELS], label[start : start + PIECE_VOXELS]
         for organ in range(1, CLASSES):
             segmented, labelled = ours == organ, theirs == organ
             both[organ] += int(np.count_nonzero(segmented)) + int(np.count_nonzero(labelled))

@@ -16,13 +16,13 @@ from pytest_mlperf.adapters.scorers import require_choice, require_outputs
 from pytest_mlperf.adapters.scorers.text import Decoder, DecoderOptions
 
 PREFIX = "evaluate:"
-NAME = re.compile(r"([\w.-]+/)?[\w-]+(@.*)?")
+METRIC_PATTERN = re.compile(r"([\w.-]+/)?[\w-]+(@.*)?")
 PINNED = re.compile(r"([\w.-]+/[\w.-]+)@([0-9a-f]{40})")
 
 OUTPUTS = ("text", "number")
 BYTES = {"int32": 4, "int64": 8}
 
-SEED = 0
+METRIC_SEED = 0
 """Of metrics that draw random numbers, so that one result is always scored the same."""
 
 
@@ -148,7 +148,7 @@ class EvaluateScorer:
             raise _missing(error) from error
         try:
             metric = evaluate.load(
-                str(script), experiment_id=uuid.uuid4().hex, keep_in_memory=True, seed=SEED
+                str(script), experiment_id=uuid.uuid4().hex, keep_in_memory=True, seed=METRIC_SEED
             )
             result: Mapping[str, Any] = metric.compute(
                 predictions=list(predictions),
@@ -218,7 +218,7 @@ def _parse(metric: str) -> Path | tuple[str, str]:
         return _in_folder(path, path.absolute().name)
     if path.is_file():
         return path.absolute()
-    if NAME.fullmatch(named):
+    if METRIC_PATTERN.fullmatch(named):
         raise SuiteError(
             f"scorer evaluate: metric {named!r} is no file or folder here, and a metric of the "
             f'Hugging Face Hub is only loaded at one commit: "{PREFIX}ORG/NAME@REVISION" with all '

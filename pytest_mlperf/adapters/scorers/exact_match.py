@@ -11,7 +11,7 @@ from pytest_mlperf.adapters.scorers import require_choice, require_outputs, requ
 from pytest_mlperf.adapters.scorers.text import DecoderOptions, TextScorer, token_ids
 from pytest_mlperf.extension import require_options
 
-ANSWERS = ("tokens", "ids", "text")
+ANSWER_TYPES = ("tokens", "ids", "text")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class ExactMatchOptions(DecoderOptions):
     casefold: bool = False
 
     def __post_init__(self) -> None:
-        require_choice("exact_match", "answers", self.answers, ANSWERS)
+        require_choice("exact_match", "answers", self.answers, ANSWER_TYPES)
         flags = {"strip": self.strip, "casefold": self.casefold}
         rules = ((k, v, type(v) is bool, "true or false") for k, v in flags.items())
         require_options("scorer exact_match", rules)

@@ -18,9 +18,9 @@ from pytest_mlperf.extension import text_of
 PLACES = ("question", "ground_truth", "llm_answer")
 
 ATTACHED = "text"
-ANSWERS = ("attached", "text", "tokens")
+ANSWER_TYPES = ("attached", "text", "tokens")
 
-PROMPT = """\
+GRADING_PROMPT = """\
 Grade an answer to a question. It is correct only if it states everything that the right answer
 states, with the same names, numbers and dates, in whatever words; an answer that is empty or
 undecided is wrong.
@@ -32,10 +32,9 @@ Answer to grade: {llm_answer}
 Reply with JSON alone: {{"correct": true}} or {{"correct": false}}
 """
 
-FENCE = "```"
+CODE_FENCE = "```"
 
-LARGEST_REPLY = 1 << 20
-"""Bytes of a reply: it has 1,024 tokens at most."""
+MAX_REPLY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +71,7 @@ class JudgedOptions:
             )
         if self.at_a_time < 1 or not self.timeout > 0:
             raise SuiteError("scorer judged: timeout must be above 0 and at_a_time at least 1")
-        require_choice("judged", "answers", self.answers, ANSWERS)
+        require_choice("judged", "answers", self.answers, ANSWER_TYPES)
 
 
 class JudgedScorer:
@@ -113,7 +112,7 @@ class JudgedScorer:
         if asked.answers == "tokens":
             decoded = language.DecoderOptions(tokenizer=asked.tokenizer, dtype=asked.dtype)
             self._decoder = language.Decoder.of("judged", model, decoded)
-        self._prompt = PROMPT
+        self._prompt = GRADING_PROMPT
         if self._asked.template is not None:
             try:
                 self._prompt = Path(self._asked.template).read_text("utf-8")
@@ -243,8 +242,8 @@ class _Reply(Exchange):
 
     def data(self, data: bytes) -> None:
         self.content += data
-        if len(self.content) > LARGEST_REPLY:
-            raise ValueError(f"a reply of more than {LARGEST_REPLY >> 20} MiB")
+        if len(self.content) > MAX_REPLY_BYTES:
+            raise ValueError(f"a reply of more than {MAX_REPLY_BYTES >> 20} MiB")
 
     def end(self) -> None:
         """The reply is whole."""
@@ -252,8 +251,8 @@ class _Reply(Exchange):
 
 def verdict(reply: str) -> bool:
     """Return what a judge's reply says of "correct", of its fenced part if it has one."""
-    _, fence, rest = reply.partition(FENCE)
-    fenced, closed, _ = rest.partition(FENCE)
+    _, fence, rest = reply.partition(CODE_FENCE)
+    fenced, closed, _ = rest.partition(CODE_FENCE)
     text = fenced if fence and closed else reply
     try:
         return bool(json.loads(text[text.index("{") : text.rindex("}") + 1]).get("correct", False))

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-ALONE = 1e-9
+MIN_VARIANCE_SHARE = 1e-9
 """A part whose samples show less of its variance lies in one sample."""
 
 
@@ -44,7 +44,7 @@ class Shares:
         total = float(squares.sum())
         shown = squares * (1 - 2 * shares + total)
         self._parts += 1
-        self._alone |= bool(shown.sum() < ALONE)
+        self._alone |= bool(shown.sum() < MIN_VARIANCE_SHARE)
         self._variance += total
         self._of_samples += shown
 

@@ -13,7 +13,7 @@ from pytest_mlperf import RunError, Scores
 from pytest_mlperf.adapters.scorers import require_outputs
 from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.adapters.scorers.rouge.punkt import Punkt
-from pytest_mlperf.adapters.scorers.rouge.text import METRICS, f_measures
+from pytest_mlperf.adapters.scorers.rouge.text import ROUGE_METRICS, f_measures
 
 UUID = re.compile(r"\w{8}-\w{4}-\w{4}-\w{4}-\w{12}")
 DELIMITER = "Answer: "
@@ -52,7 +52,7 @@ def _closed(text: str) -> str:
 
 MATCHES: Mapping[str, Callable[[str, str], float]] = {"niah_em": niah_em, "qa_em": qa_em}
 ROUGE = "rouge"
-FIELDS = ("metric", "target")
+GRADED_FIELDS = ("metric", "target")
 GRADED_BY = (ROUGE, *MATCHES)
 
 
@@ -120,13 +120,14 @@ class LongContextScorer:
 
         Args:
             outputs: The token ids of each sample, of type `dtype`.
-            references: As data set graded gives them, see FIELDS; the metric is one of GRADED_BY.
+            references: As data set graded gives them, see GRADED_FIELDS; the metric is one of
+            GRADED_BY.
 
         Returns:
             The metrics of the class.
         """
         require_outputs("long_context", outputs, references)
-        checked = language.require_tables("long_context", references, FIELDS, "graded")
+        checked = language.require_tables("long_context", references, GRADED_FIELDS, "graded")
         for sample, one in enumerate(checked):
             if one["metric"] not in GRADED_BY:
                 raise RunError(
@@ -160,7 +161,7 @@ class LongContextScorer:
         kinds = [one["metric"] for one in references]
         pairs = list(zip(texts, targets, strict=True))
         summaries = [pair for pair, kind in zip(pairs, kinds, strict=True) if kind == ROUGE]
-        row = METRICS.index("rougeL")
+        row = ROUGE_METRICS.index("rougeL")
         measured = iter(100 * f_measures(*_sides(summaries), processes=self._processes)[row])
         rows = {
             "rougeL": [float(next(measured)) if kind == ROUGE else None for kind in kinds],

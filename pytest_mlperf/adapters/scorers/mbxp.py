@@ -9,7 +9,7 @@ from typing import ClassVar
 from pytest_mlperf import Scores, SuiteError
 from pytest_mlperf.adapters.scorers import require_outputs
 from pytest_mlperf.adapters.scorers.code import (
-    FIELDS,
+    REFERENCE_FIELDS,
     Reference,
     check_running,
     counted_programs,
@@ -78,7 +78,8 @@ class MbxpScorer(TextScorer[MbxpOptions]):
 
         Args:
             outputs: The token ids of each sample, of type `dtype`.
-            references: As data set mixtral gives them for MBXP, see FIELDS; "target" is the test.
+            references: As data set mixtral gives them for MBXP, see REFERENCE_FIELDS; "target" is
+            the test.
 
         Returns:
             The metrics of the class; without "mbxp" where no program counts.
@@ -87,7 +88,7 @@ class MbxpScorer(TextScorer[MbxpOptions]):
         checked = require_tables(
             "mbxp",
             references,
-            FIELDS,
+            REFERENCE_FIELDS,
             "mixtral with only the rows of MBXP, or let reference(index) return what it does for "
             "them",
         )

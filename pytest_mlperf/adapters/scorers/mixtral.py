@@ -11,7 +11,7 @@ from pytest_mlperf import RunError, Scores
 from pytest_mlperf.adapters.scorers import code as programs
 from pytest_mlperf.adapters.scorers import require_outputs
 from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
-from pytest_mlperf.adapters.scorers.rouge.text import METRICS, f_measures
+from pytest_mlperf.adapters.scorers.rouge.text import ROUGE_METRICS, f_measures
 from pytest_mlperf.adapters.scorers.text import (
     DecoderOptions,
     TextScorer,
@@ -21,12 +21,11 @@ from pytest_mlperf.adapters.scorers.text import (
     tokens_per_sample,
 )
 
-FIELDS = {
+PART_FIELDS = {
     "OpenOrca": ("target",),
     "GSM8K": ("target",),
-    "MBXP": programs.FIELDS,
+    "MBXP": programs.REFERENCE_FIELDS,
 }
-"""For each part what a reference must have besides "dataset", as text."""
 
 Row = list[float | None]
 Part = tuple[dict[str, Row], dict[str, float]]
@@ -69,7 +68,7 @@ class MixtralScorer(TextScorer[MixtralOptions]):
     Source: language/mixtral-8x7b/evaluate-accuracy.py of https://github.com/mlcommons/inference.
     """
 
-    metrics = (*METRICS, "gsm8k", "mbxp", "tokens_per_sample")
+    metrics = (*ROUGE_METRICS, "gsm8k", "mbxp", "tokens_per_sample")
     libraries = ("rapidfuzz", "rouge_score")
 
     name: ClassVar[str] = "mixtral"
@@ -92,7 +91,7 @@ class MixtralScorer(TextScorer[MixtralOptions]):
 
         Args:
             outputs: The token ids of each sample, of type `dtype`.
-            references: As data set mixtral gives them, see FIELDS.
+            references: As data set mixtral gives them, see PART_FIELDS.
 
         Returns:
             The metrics of the class.
@@ -125,10 +124,10 @@ class MixtralScorer(TextScorer[MixtralOptions]):
             [references[sample]["target"] for sample in samples],
             processes=self._asked.processes or len(os.sched_getaffinity(0)),
         )
-        rows = dict(zip(METRICS, (100 * measured).tolist(), strict=True))
+        rows = dict(zip(ROUGE_METRICS, (100 * measured).tolist(), strict=True))
         means = {
             name: float(round(np.mean(values) * 100, 4))
-            for name, values in zip(METRICS, measured, strict=True)
+            for name, values in zip(ROUGE_METRICS, measured, strict=True)
         }
         return {name: _spread(samples, row, len(texts)) for name, row in rows.items()}, means
 
@@ -185,6 +184,6 @@ def _defect(reference: object) -> str | None:
     if not isinstance(reference, Mapping):
         return text_defect(reference, ())
     part = reference.get("dataset")
-    if not isinstance(part, str) or part not in FIELDS:
-        return f"has the dataset {part!r:.60}, which is none of {', '.join(FIELDS)}"
-    return text_defect(reference, FIELDS[part])
+    if not isinstance(part, str) or part not in PART_FIELDS:
+        return f"has the dataset {part!r:.60}, which is none of {', '.join(PART_FIELDS)}"
+    return text_defect(reference, PART_FIELDS[part])

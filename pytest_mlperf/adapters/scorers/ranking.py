@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-LEAST = 1e-12
+MIN_DISTANCE = 1e-12
 """Predictions and the mean label are kept so far from 0 and 1."""
 
 SMOOTH = 1e-9
@@ -87,7 +87,7 @@ class RankingScorer(ModelFreeScorer[NoOptions]):
                 f"scorer ranking: the candidates of all {len(ranked)} samples have weight 0, so "
                 "nothing is scored; correct the weights",
             )
-        mean = min(max(float(positive.sum()) / weight, LEAST), 1 - LEAST)
+        mean = min(max(float(positive.sum()) / weight, MIN_DISTANCE), 1 - MIN_DISTANCE)
         alone = -positive * np.log2(mean) - negative * np.log2(1 - mean)
         areas = [one.auc for one in ranked]
         counted = [area for area in areas if area is not None]
@@ -129,7 +129,7 @@ def _ranked(sample: int, output: bytes, reference: Any) -> Ranked:
     if (weights < 0).any():
         raise _wrong(sample, "has a weight below 0")
     _compare(sample, row, labels, reference)
-    clipped = predictions.astype(np.float64).clip(LEAST, 1 - LEAST)
+    clipped = predictions.astype(np.float64).clip(MIN_DISTANCE, 1 - MIN_DISTANCE)
     entropy = -weights * labels * np.log2(clipped) - weights * (1 - labels) * np.log2(1 - clipped)
     return Ranked(
         entropy=float(entropy.sum()),

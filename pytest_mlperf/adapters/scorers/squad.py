@@ -92,7 +92,7 @@ def _f1(predicted: list[str], right: list[str]) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-DTYPES = {
+LOGIT_DTYPES = {
     "float32": "<f4",
     "float16": "<f2",
     "float64": "<f8",
@@ -101,7 +101,6 @@ DTYPES = {
     "int32": "<i4",
     "int64": "<i8",
 }
-"""Types of the logits that the reference script knows, as NumPy's, little-endian."""
 
 NO_LOGIT = -10000.0
 """What the reference fills up with where an output is shorter than `max_seq_length`."""
@@ -109,7 +108,7 @@ NO_LOGIT = -10000.0
 NO_ANSWER = "empty"
 """The reference's answer where no span may be one."""
 
-KEYS = frozenset(
+REFERENCE_KEYS = frozenset(
     [
         "id",
         "answers",
@@ -165,7 +164,7 @@ class SquadScorerOptions:
     max_seq_length: int = 384
 
     def __post_init__(self) -> None:
-        require_choice("squad", "dtype", self.dtype, DTYPES)
+        require_choice("squad", "dtype", self.dtype, LOGIT_DTYPES)
         switch = type(self.transposed) is bool
         rules: list[Rule] = [("transposed", self.transposed, switch, "true or false")]
         for name in ("n_best", "max_answer_length", "max_seq_length"):
@@ -222,7 +221,7 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
         """Return shape (2, max_seq_length): start logits and end logits."""
         import numpy as np
 
-        dtype = np.dtype(DTYPES[self._asked.dtype])
+        dtype = np.dtype(LOGIT_DTYPES[self._asked.dtype])
         shortest = reference["first"] + reference["length"] + 1
         longest = self._asked.max_seq_length
         positions, rest = divmod(len(output), 2 * dtype.itemsize)
@@ -313,7 +312,7 @@ def _inside(pieces: NDArray[np.intp], runs: Sequence[Sequence[int]]) -> NDArray[
 
 
 def _check_reference(reference: Any, sample: int) -> None:
-    if isinstance(reference, Mapping) and reference.keys() >= KEYS:
+    if isinstance(reference, Mapping) and reference.keys() >= REFERENCE_KEYS:
         return
     raise RunError(
         "scorer",

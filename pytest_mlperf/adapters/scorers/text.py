@@ -54,10 +54,8 @@ def is_right(text: str, target: str) -> bool:
         return False
 
 
-DTYPES = {"int32": "<i4", "int64": "<i8"}
-"""Types of token ids in outputs, as numpy names them: little-endian."""
-
-BATCH = 1024
+TOKEN_DTYPES = {"int32": "<i4", "int64": "<i8"}
+BATCH_SAMPLES = 1024
 """Samples that are decoded together: while they are, their ids are Python numbers."""
 
 
@@ -141,7 +139,7 @@ def token_ids(scorer: str, dtype: str, outputs: Sequence[bytes]) -> list[NDArray
     """Return the token ids in each output."""
     import numpy as np
 
-    kind = np.dtype(DTYPES[dtype])
+    kind = np.dtype(TOKEN_DTYPES[dtype])
     for sample, output in enumerate(outputs):
         if len(output) % kind.itemsize:
             raise RunError(
@@ -175,7 +173,7 @@ class Decoder:
     ) -> Self:
         """Check the options, and that the tokenizer is here: in their folder, else the model's."""
         dtype, clean_up = options.dtype, options.clean_up
-        require_choice(scorer, "dtype", dtype, DTYPES)
+        require_choice(scorer, "dtype", dtype, TOKEN_DTYPES)
         if clean_up not in {None, False, True}:
             raise SuiteError(
                 f"scorer {scorer}: clean_up = {clean_up!r} is neither true nor false",
@@ -189,11 +187,11 @@ class Decoder:
                 option="tokenizer",
             )
         folder = Path(named)
-        if not any((folder / file).is_file() for file in FILES):
+        if not any((folder / file).is_file() for file in TOKENIZER_FILES):
             defect = "holds no tokenizer" if folder.is_dir() else "is not here"
             raise UnavailableError(
                 f"scorer {scorer}: the folder {folder} {defect} (looked for "
-                f"{', '.join(FILES)}); set the scorer's tokenizer to the folder with "
+                f"{', '.join(TOKENIZER_FILES)}); set the scorer's tokenizer to the folder with "
                 "the model's Hugging Face files",
                 path=folder,
             )
@@ -211,8 +209,8 @@ class Decoder:
         tokenizer = self._load()
         self._require_known(ids, tokenizer)
         texts: list[str] = []
-        for start in range(0, len(ids), BATCH):
-            texts += tokenizer.decode([one.tolist() for one in ids[start : start + BATCH]])
+        for start in range(0, len(ids), BATCH_SAMPLES):
+            texts += tokenizer.decode([one.tolist() for one in ids[start : start + BATCH_SAMPLES]])
         return Decoded(texts=texts, tokens=[len(one) for one in ids])
 
     def _load(self) -> Tokenizer:
@@ -230,7 +228,7 @@ class Decoder:
     def _lacks(self, library: str | None) -> EnvironmentFault:
         return EnvironmentFault(
             f"scorer {self.scorer} needs {library} to decode with the tokenizer in {self.folder}, "
-            f"which is not installed; try: pip install {CURES.get(library or '', library)}"
+            f"which is not installed; try: pip install {INSTALL_NAMES.get(library or '', library)}"
         )
 
     def _require_known(self, ids: Sequence[NDArray[np.int64]], tokenizer: Tokenizer) -> None:
@@ -276,15 +274,13 @@ class TextScorer(Generic[D]):
         self._decoder.require()
 
 
-FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
-"""A folder with one of these has a tokenizer."""
-
-CONFIG, TOKENS = "tokenizer_config.json", "tokenizer.json"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
+CONFIG_FILE, TOKENIZER_FILE = "tokenizer_config.json", "tokenizer.json"
 
 LIGHT, FULL = "tokenizers", "transformers"
 """The libraries that read them."""
 
-CURES = {LIGHT: "'pytest-mlperf[scoring]'"}
+INSTALL_NAMES = {LIGHT: "'pytest-mlperf[scoring]'"}
 """What brings a library, where that is not its own name."""
 
 CLEAN_UP = (
@@ -349,7 +345,7 @@ def load_tokenizer(folder: Path, clean_up: bool | None, *, special: bool = False
         Exception: Whatever the library raises on files it cannot read.
     """
     if library_for(folder) == LIGHT:
-        settings, content = map(_read, (folder / CONFIG, folder / TOKENS))
+        settings, content = map(_read, (folder / CONFIG_FILE, folder / TOKENIZER_FILE))
         cleans = _cleans(settings, content) if clean_up is None else clean_up
         return _load_light(folder, cleans, not special)
     return _load_full(folder, clean_up, not special)
@@ -363,7 +359,7 @@ def library_for(folder: Path) -> str:
     if (folder / "tekken.json").exists():
         return FULL
     try:
-        settings, content = map(_read, (folder / CONFIG, folder / TOKENS))
+        settings, content = map(_read, (folder / CONFIG_FILE, folder / TOKENIZER_FILE))
         return LIGHT if is_light(settings, content, _named(folder)) else FULL
     except Exception:  # files that cannot be read; whatever reads them next says so
         return LIGHT

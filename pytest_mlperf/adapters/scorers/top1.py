@@ -10,8 +10,7 @@ from typing import ClassVar
 from pytest_mlperf import RunError, Scores
 from pytest_mlperf.adapters.scorers import ModelFreeScorer, require_choice, require_outputs
 
-FORMATS = {"float32": "<f", "int32": "<i", "int64": "<q", "uint8": "<B"}
-"""Types of the predicted class that the reference scripts know, as `struct` formats."""
+CLASS_FORMATS = {"float32": "<f", "int32": "<i", "int64": "<q", "uint8": "<B"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +25,7 @@ class Top1Options:
     dtype: str = "int64"
 
     def __post_init__(self) -> None:
-        require_choice("top1", "dtype", self.dtype, FORMATS)
+        require_choice("top1", "dtype", self.dtype, CLASS_FORMATS)
 
 
 class Top1Scorer(ModelFreeScorer[Top1Options]):
@@ -67,7 +66,7 @@ class Top1Scorer(ModelFreeScorer[Top1Options]):
 
     def _class(self, output: bytes, sample: int) -> int:
         dtype = self._asked.dtype
-        number = struct.Struct(FORMATS[dtype])
+        number = struct.Struct(CLASS_FORMATS[dtype])
         try:
             return int(number.unpack(output)[0])
         except (struct.error, ValueError, OverflowError) as error:

@@ -27,7 +27,7 @@ DIMENSIONS = (
 
 VIDEOS, OUTPUT = "{videos}", "{output}"
 RESULTS = "*_eval_results.json"
-QUALITY, BLOCK = 5.0, 16
+VIDEO_QUALITY, MACRO_BLOCK_PIXELS = 5.0, 16
 """As diffusers' export_to_video, by which the reference writes its videos, has them."""
 
 
@@ -120,8 +120,8 @@ class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
                 file,
                 (width, height),
                 fps=self._asked.fps,
-                quality=QUALITY,
-                macro_block_size=BLOCK,
+                quality=VIDEO_QUALITY,
+                macro_block_size=MACRO_BLOCK_PIXELS,
                 ffmpeg_log_level="error",
             )
             next(writer)

@@ -15,13 +15,11 @@ from pytest_mlperf.adapters.scorers import (
 )
 from pytest_mlperf.adapters.scorers.leverage import ratio_scores
 
-LONGEST = 8192
+MAX_ANSWER_CHARACTERS = 8192
 """Characters of an answer; 30 seconds of speech have a tenth. The normaliser's time grows with
 their square."""
 
-JOINED = 3
-"""Words that may be written as one."""
-
+MAX_JOINED_WORDS = 3
 NEWER = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
 """Spoken forms that whisper-normalizer spells out, and openai-whisper, MLPerf's, does not."""
 
@@ -99,9 +97,11 @@ def normaliser() -> Callable[[str], str]:
 def _answer(sample: int, output: bytes) -> str:
     import numpy as np
 
-    if len(output) % 8 or len(output) > 8 * LONGEST:
+    if len(output) % 8 or len(output) > 8 * MAX_ANSWER_CHARACTERS:
         raise _wrong(
-            sample, f"is {len(output)} bytes, which are not up to {LONGEST:,} numbers of 8 bytes"
+            sample,
+            f"is {len(output)} bytes, which are not up to {MAX_ANSWER_CHARACTERS:,} numbers "
+            "of 8 bytes",
         )
     places = np.frombuffer(output, "<i8")
     if len(bad := places[(places < 0) | (places >= len(SPEECH_LABELS))]):
@@ -157,7 +157,7 @@ def _joined(heard: Sequence[str], spoken: Sequence[str]) -> tuple[list[str], lis
 
 def _run(heard: Sequence[str], spoken: Sequence[str], i: int, j: int) -> tuple[int, int]:
     """Return how many words are one from here on, of those spoken and of those heard."""
-    for many in range(1, JOINED + 1):
+    for many in range(1, MAX_JOINED_WORDS + 1):
         if "".join(spoken[i : i + many]) == heard[j]:
             return many, 1
         if "".join(heard[j : j + many]) == spoken[i]:

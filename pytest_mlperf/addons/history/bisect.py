@@ -25,6 +25,7 @@ from pytest_mlperf.addons.history.bisections import BisectStore, RunPairs
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.confirm import NotComparable, decided, in_turns
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
+from pytest_mlperf.core.case import LOADED_SCENARIOS
 from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS, point_of
@@ -37,7 +38,6 @@ from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.lineage import BuildAt
 from pytest_mlperf.run.project import new_folder
 from pytest_mlperf.suite.environments import elsewhere
-from pytest_mlperf.suite.find import LOADED
 
 MetricOf = tuple[str, str]
 """A test and one of its metrics."""
@@ -45,9 +45,7 @@ MetricOf = tuple[str, str]
 OF_THE_MACHINE = frozenset({"gpu", "lease", "sampler", "pytest-mlperf"})
 """Layers whose errors say nothing about a build."""
 
-LABEL = "bisect"
-"""What folders carry in their names."""
-
+FOLDER_LABEL = "bisect"
 DOUBTFUL = 2
 """After so many builds in a row that broke the good one must show that it still runs."""
 
@@ -231,7 +229,7 @@ class Bisection:
 
     def _shown(self, reason: str, index: int) -> str:
         """Return a reason whose paths begin in the project; that of the checkout is gone by now."""
-        tree = self.folder / f"{LABEL}-{self.builds[index].title}" / "tree"
+        tree = self.folder / f"{FOLDER_LABEL}-{self.builds[index].title}" / "tree"
         return placeless(reason, roots=(str(tree.resolve()), str(Path.cwd())))
 
     # --- runs --------------------------------------------------------------------------------
@@ -249,7 +247,7 @@ class Bisection:
                 ratios = self._measured(key, test, limits, numbers)
         except NotComparable as error:
             raise _Broke(str(error)) from None
-        if case.job.case.scenario in LOADED and case.rate is None:
+        if case.job.case.scenario in LOADED_SCENARIOS and case.rate is None:
             case.rate = self._store.pairs(key).before[0].target_qps  # all are offered the same
         return ratios
 
@@ -258,7 +256,7 @@ class Bisection:
     ) -> dict[str, Ratio]:
         """Make runs in turns until they are decided, and keep each pair."""
         began, kept, case = time.monotonic(), self._store.pairs(key), self._cases[test]
-        loaded = case.job.case.scenario in LOADED
+        loaded = case.job.case.scenario in LOADED_SCENARIOS
 
         def same_rate() -> None:
             if loaded:
@@ -299,7 +297,7 @@ class Bisection:
         """Return one side; its build is kept until the stack is left."""
         case, one = self._cases[test], self.builds[index]
         earlier = one.earlier(case.planned.path, elsewhere(case.planned))
-        folder = new_folder(self._conditions.folder, f"{LABEL}-{one.title}")
+        folder = new_folder(self._conditions.folder, f"{FOLDER_LABEL}-{one.title}")
         try:
             build = stack.enter_context(baseline_build(earlier, folder))
         except RunError as error:
@@ -312,7 +310,7 @@ class Bisection:
             self._show,
             rate=case.rate,
             build=build,
-            label=f"{LABEL}-{one.title}",
+            label=f"{FOLDER_LABEL}-{one.title}",
             job=case.job,
         )
         side.later = later

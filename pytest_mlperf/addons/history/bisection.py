@@ -18,8 +18,7 @@ from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed
 from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import RuleR
 
-SPARE = 4
-"""Comparisons beyond those of a search in which each is decided."""
+SPARE_COMPARISONS = 4
 
 
 class Mark(StrEnum):
@@ -50,7 +49,7 @@ def most_comparisons(last: int) -> int:
     The bad commit, the steps of the search, a few that may stay undecided, and at the end the two
     commits that are left.
     """
-    return 1 + steps(last) + SPARE + 1
+    return 1 + steps(last) + SPARE_COMPARISONS + 1
 
 
 def shared(rule: RuleR, last: int, metrics: int) -> RuleR:
@@ -142,7 +141,7 @@ def smallest_drop(speeds: Mapping[int, RelativeSpeed]) -> tuple[int, int] | None
     return min(proven)[1:] if proven else None
 
 
-_LARGEST = 0.99
+_MAX_SHARE = 0.99
 
 
 def excluded_by_good(limit: float, whole: RelativeSpeed, direction: Direction) -> float:
@@ -153,16 +152,16 @@ def excluded_by_good(limit: float, whole: RelativeSpeed, direction: Direction) -
     it was measured, if that is smaller.
     """
     proven, mean = (
-        min(1 - times, _LARGEST) if direction is Direction.HIGHER else 1 / times - 1
+        min(1 - times, _MAX_SHARE) if direction is Direction.HIGHER else 1 / times - 1
         for times in (whole.high, whole.ratio)
     )
     return max(proven, min(limit, mean))
 
 
-PART = 0.75
+PARTIAL_DROP_SHARE = 0.75
 """A smaller share of the drop, on the scale of logarithms, is said to be a part of it."""
 
 
 def is_part(one: RelativeSpeed, whole: RelativeSpeed) -> bool:
     """Whether a change looks like a part of the whole drop only, by their means."""
-    return math.log(one.ratio) > PART * math.log(whole.ratio)
+    return math.log(one.ratio) > PARTIAL_DROP_SHARE * math.log(whole.ratio)

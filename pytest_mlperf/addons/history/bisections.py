@@ -18,8 +18,8 @@ from pytest_mlperf.core.untrusted_text import json_text
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.foreign import Shape, as_document, read_foreign
 
-SCHEMA = 1
-NAME = "state.json"
+SCHEMA_VERSION = 1
+STATE_FILE = "state.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class BisectState:
         pairs: By the two builds and the test.
     """
 
-    schema: int = SCHEMA
+    schema: int = SCHEMA_VERSION
     settings: Mapping[str, str]
     sessions: tuple[str, ...] = ()
     pairs: Mapping[str, RunPairs] = field(default_factory=dict)
@@ -58,12 +58,14 @@ class BisectStore:
 
     def __init__(self, folder: Path, settings: Mapping[str, str], *, restart: bool) -> None:
         """Read the file unless `restart`; damage and other settings are an MlperfError."""
-        self.path = folder / NAME
+        self.path = folder / STATE_FILE
         there = BisectState(settings=settings)
         try:
             if self.path.exists():
                 raw = read_foreign(self.path, "bisect")
-                there = as_document(self.path, raw, "bisect", _READ, SCHEMA, "nothing is kept")
+                there = as_document(
+                    self.path, raw, "bisect", _READ, SCHEMA_VERSION, "nothing is kept"
+                )
         except MlperfError as error:
             if not restart:
                 raise MlperfError(f"{error}; begin anew with --restart") from None
@@ -108,10 +110,10 @@ class BisectStore:
 
 def folder_name(*question: str) -> str:
     """Return the name of the folder of what is asked: the same question has the same."""
-    return hashlib.sha256(json.dumps(question).encode()).hexdigest()[:SHORT]
+    return hashlib.sha256(json.dumps(question).encode()).hexdigest()[:DIGEST_HEX_DIGITS]
 
 
-SHORT = 12
+DIGEST_HEX_DIGITS = 12
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from pytest_mlperf.core.addons import Format
 
-LIBRARIES = {"jinja2": "'pytest-mlperf[html]'", "vl_convert": "'pytest-mlperf[html]'"}
+PAGE_LIBRARIES = {"jinja2": "'pytest-mlperf[html]'", "vl_convert": "'pytest-mlperf[html]'"}
 
-HTML = Format(module=f"{__name__}.report", libraries=LIBRARIES)
-SITE = Format(module=f"{__name__}.site", libraries=LIBRARIES, of_store=True)
+HTML = Format(module=f"{__name__}.report", libraries=PAGE_LIBRARIES)
+SITE = Format(module=f"{__name__}.site", libraries=PAGE_LIBRARIES, of_store=True)

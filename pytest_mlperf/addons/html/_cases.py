@@ -34,13 +34,11 @@ from pytest_mlperf.reports.rows import (
 )
 from pytest_mlperf.reports.terminal.advice import REPLACE, accept, again, may_be_recorded, record
 
-TOLD = 10
+MAX_TOLD_BASELINES = 10
 """Accepted baselines, the newest, whose reason is told; of those before them only the value."""
 
-LONGEST = 160
-"""Characters of a reason."""
-
-SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+MAX_REASON_CHARACTERS = 160
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 _DAY_S = 86_400
 
@@ -100,8 +98,8 @@ def _history(
         "step": _steps(days),
         "value": [rounded(entry.new[name] * factor) for entry in entries],
         "told": [
-            [e.runs, f"{e.action} at {e.commit or 'no commit'}: {e.reason}"[:LONGEST]]
-            for e in entries[-TOLD:]
+            [e.runs, f"{e.action} at {e.commit or 'no commit'}: {e.reason}"[:MAX_REASON_CHARACTERS]]
+            for e in entries[-MAX_TOLD_BASELINES:]
         ],
         "base": [
             [_days(run.started), rounded(run.metrics[name] * factor)]
@@ -109,7 +107,7 @@ def _history(
             if run.metrics.get(name, 0) > 0
         ],
         "now": [[_days(run.started), rounded(run.metrics[name] * factor)] for run in runs],
-        "marks": [[day, text[:LONGEST]] for day, text in marks],
+        "marks": [[day, text[:MAX_REASON_CHARACTERS]] for day, text in marks],
     }
 
 
@@ -186,7 +184,7 @@ def engine_version(fingerprint: Mapping[str, str]) -> str:
     """Return the engine with its version, as far as a fingerprint says."""
     engine = fingerprint.get("engine.engine") or fingerprint.get("engine", "").rpartition(":")[2]
     version = fingerprint.get("engine.version") or fingerprint.get(f"engine.{engine}", "")
-    return f"{engine} {version}".strip()[:LONGEST]
+    return f"{engine} {version}".strip()[:MAX_REASON_CHARACTERS]
 
 
 # --- curves ----------------------------------------------------------------------------------
@@ -304,16 +302,16 @@ def _latencies(result: CaseResult, record: Record | None, beside: RunFiles) -> I
             rows.append(_row("limit", logs.limit_share, logs.limit_s, "LoadGen's limit"))
         for metric in verdict.metrics:
             name, _, percentile = metric.metric.rpartition("_")
-            if name == timed and metric.limit and metric.baseline and percentile in SHARES:
+            if name == timed and metric.limit and metric.baseline and percentile in QUANTILES:
                 most = metric.baseline * (1 + metric.limit)
                 text = f"{limit(metric.metric, metric.limit)} of the baseline"
-                rows.append(_row("limit", SHARES[percentile], most, text))
+                rows.append(_row("limit", QUANTILES[percentile], most, text))
         yield {"plot": "latency", "title": f"{words}, now and in the baseline", "rows": rows}
 
 
 def _points(timed: str, runs: Sequence[Mapping[str, float]]) -> list[tuple[float, float]]:
     points = []
-    for name, share in SHARES.items():
+    for name, share in QUANTILES.items():
         values = [run[f"{timed}_{name}"] for run in runs if run.get(f"{timed}_{name}", 0) > 0]
         if values:
             points.append((share, geometric_mean(values)))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, geometric_mean, stdev
 
 from pytest_mlperf.addons.html.model import (
-    PARTS,
+    TIME_PARTS,
     TONES,
     Figure,
     Grouped,
@@ -400,7 +400,7 @@ def spent(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
         processes = max(
             (beside.spent.get(each.test, ()) for each in one.results), key=len, default=()
         )
-        sums = {part: math.fsum(each.get(part, 0.0) for each in processes) for part in PARTS}
+        sums = {part: math.fsum(each.get(part, 0.0) for each in processes) for part in TIME_PARTS}
         if not processes:
             runs = max((each.verdict.runs for each in one.results), key=len)
             sums["measured"] = math.fsum(run.duration_s for run in runs)

@@ -30,7 +30,7 @@ from pytest_mlperf.addons.html._precisions import precisions, tables_of
 from pytest_mlperf.addons.html.model import Figure, Grouped, Packed, RunFiles, Tone, grouped, tone
 from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.numbers import duration, plural
-from pytest_mlperf.core.results import LABEL, Absent, Results
+from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent, Results
 from pytest_mlperf.core.untrusted_text import every_text, visible
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
 from pytest_mlperf.reports.terminal.advice import machine_wide, open_words
@@ -145,9 +145,7 @@ def _machine(results: Results) -> Iterator[tuple[Tone, str]]:
         yield "fail", f"The machine itself was off for {plural(off, 'change')}."
 
 
-LARGEST = 5 * 10**6
-"""Bytes of a page."""
-
+MAX_HTML_BYTES = 5 * 10**6
 CUTS = ((200, 10_000), (50, 10_000), (10, 2_000), (10, 1_000), (5, 400), (2, 100))
 """How many accepted baselines of a metric and how many cases are shown: the first that fits."""
 
@@ -157,7 +155,7 @@ TRACES = 1_200_000
 ENVIRONMENTS = 200
 """Environments that are listed; the results file has all."""
 
-NAMED = 50
+MAX_LISTED_FAILURES = 50
 """Failures that the first section names; the cases below have all. Also tests that were skipped."""
 
 
@@ -166,7 +164,7 @@ def render(
     beside: RunFiles,
     absent: Sequence[Absent] = (),
     *,
-    largest: int = LARGEST,
+    largest: int = MAX_HTML_BYTES,
 ) -> str:
     """Return the page, of so many bytes at most.
 
@@ -181,10 +179,10 @@ def render(
         "script": script,
         "library": base64.b64encode(zlib.compress(library.encode(), 9)).decode(),
         "absent": absent,
-        "named": NAMED,
+        "named": MAX_LISTED_FAILURES,
         "skipped": results.skipped,
         "notes": beside.notes,
-        "label": LABEL,
+        "label": UNVERIFIED_LABEL,
         "headline": verdict(results, absent),
         "counts": counts(results),
         "about": about(results),

@@ -20,8 +20,7 @@ from pytest_mlperf.reports.terminal.precisions import (
     remarks,
 )
 
-NAMED = 20
-"""Entries without a point that are named."""
+MAX_LISTED_ENTRIES = 20
 
 
 def tables_of(cases: Sequence[Grouped]) -> dict[str, Any]:
@@ -42,7 +41,7 @@ def precisions(cases: Sequence[Grouped]) -> Figure:
         if len(points) > 1:
             rows += [{"case": places[e.case], "row": "", **point} for e, point in points]
             absent += without
-    more = f" Not drawn: {'; '.join(absent[:NAMED])}." if absent else ""
+    more = f" Not drawn: {'; '.join(absent[:MAX_LISTED_ENTRIES])}." if absent else ""
     return Figure(
         name="precisions",
         title="What each precision costs and gives",

@@ -26,9 +26,7 @@ Tone = Literal["fail", "open", "good", "note"]
 TONES: tuple[Tone, ...] = ("fail", "open", "note", "good")
 """What matters most first."""
 
-PARTS = ("before", "load", "warm-up", "measured", "accuracy pass")
-"""Where the time of a process went, in its order."""
-
+TIME_PARTS = ("before", "load", "warm-up", "measured", "accuracy pass")
 _OPEN = frozenset(SEVERITY[SEVERITY.index(Outcome.SUSPECT) : SEVERITY.index(Outcome.EXPECTED) + 1])
 
 
@@ -82,7 +80,7 @@ class RunFiles:
         moments: Of the last run, for each part of it: seconds after the run began, p50 and p99 in
             seconds of the queries that ended in it, and how many waited or ran at its end.
         power: Of the last run; see `_beside.power_of`.
-        spent: Seconds by `PARTS`, for each run, oldest first.
+        spent: Seconds by `TIME_PARTS`, for each run, oldest first.
         sessions: Of each case id the sessions that a store remembers, this one among them, in
             series that may be compared.
         folder: The runs' folders lie below the results file.

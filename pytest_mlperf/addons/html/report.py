@@ -12,7 +12,7 @@ from statistics import median
 from typing import ParamSpec, TypeGuard, TypeVar
 
 from pytest_mlperf.addons.html._page import render
-from pytest_mlperf.addons.html.model import PARTS, Packed, Percentiles, RunFiles
+from pytest_mlperf.addons.html.model import TIME_PARTS, Packed, Percentiles, RunFiles
 from pytest_mlperf.bench.case import load_checked
 from pytest_mlperf.bench.files import judged_against, points_of
 from pytest_mlperf.core.baseline import Baseline, Record, differences, find
@@ -26,21 +26,21 @@ from pytest_mlperf.core.trend import versions
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.reports.formats import ReportedSession
 from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
-from pytest_mlperf.run.power.doubts import HALTED
-from pytest_mlperf.run.power.sampling import FILE, GpuLog, PowerLog
-from pytest_mlperf.run.worker.clocks import FILE as LATENCIES
+from pytest_mlperf.run.power.doubts import THROTTLING_REASONS
+from pytest_mlperf.run.power.sampling import POWER_FILE, GpuLog, PowerLog
+from pytest_mlperf.run.worker.clocks import LATENCIES_FILE as LATENCIES
 from pytest_mlperf.stores.database import opened
 
-LEAST_S, SHARE = 5.0, 0.15
+MARGIN_SECONDS, MARGIN_SHARE = 5.0, 0.15
 """So many seconds, or as much of the window, are shown before it and after it."""
 
-COLUMNS, BANDS = 150, 60
+MAX_TIME_COLUMNS, MAX_REASON_BANDS = 150, 60
 """A line over time has at most twice so many points; a reason so many spans."""
 
 SILENT = 5.0
 """A line is broken where readings are missing for so many of their usual intervals."""
 
-WORDS = {
+THROTTLING_WORDS = {
     "hw_thermal_slowdown": "heat (hardware)",
     "sw_thermal_slowdown": "heat (software)",
     "hw_power_brake_slowdown": "power brake",
@@ -53,7 +53,6 @@ WORDS = {
     "application_clocks": "clocks set by hand",
     "gpu_idle": "idle",
 }
-"""Clock event reasons in a few words, the worst first."""
 
 CAP = "sw_power_cap"
 
@@ -69,7 +68,7 @@ def power_of(folder: Path) -> Packed | None:
     Args:
         folder: With LoadGen's logs of the performance run; the sampler's file is above it.
     """
-    path = _file(folder.parent, FILE)
+    path = _file(folder.parent, POWER_FILE)
     if path is None or _file(folder, DETAIL) is None:
         return None
     log = PowerLog.read(path)
@@ -111,7 +110,7 @@ def _shown(path: Path, gpus: Sequence[GpuLog], window: Span) -> Span:
     begin_s, end_s = window
     times = [reading.time_s for gpu in gpus for reading in gpu.trace]
     times += [state["time"] for gpu in gpus for state in gpu.states]
-    pad_s = max(LEAST_S, SHARE * (end_s - begin_s))
+    pad_s = max(MARGIN_SECONDS, MARGIN_SHARE * (end_s - begin_s))
     first_s, last_s = max(min(times), begin_s - pad_s), min(max(times), end_s + pad_s)
     if not (end_s > begin_s and first_s < end_s and last_s > begin_s):
         raise RunError("sampler", f"{path} has no readings of LoadGen's window")
@@ -136,7 +135,7 @@ def _trace(gpu: GpuLog, name: str, shown: Span, begin_s: float) -> Packed:
             for reading in readings
             if shown[0] <= reading.time_s <= shown[1]
         ]
-        points = broken(decimate(inside, COLUMNS), inside)
+        points = broken(decimate(inside, MAX_TIME_COLUMNS), inside)
         values = [None if value is None else round(value, 1) for _, value in points]
         return [[round(time_s, 2) for time_s, _ in points], values]
 
@@ -206,10 +205,10 @@ def _held_back(
         for reason, seconds in gpu.held_back_s(begin_s, end_s).items():
             shares.setdefault(reason, {})[place] = seconds / (end_s - begin_s)
     held = []
-    for reason in [*WORDS, *sorted(shares.keys() - WORDS.keys())]:
+    for reason in [*THROTTLING_WORDS, *sorted(shares.keys() - THROTTLING_WORDS.keys())]:
         if reason in shares:
-            joined = merged(spans.get(reason, []), (shown[1] - shown[0]) / BANDS)
-            tone = "fail" if reason in HALTED else "open" if reason == CAP else "note"
+            joined = merged(spans.get(reason, []), (shown[1] - shown[0]) / MAX_REASON_BANDS)
+            tone = "fail" if reason in THROTTLING_REASONS else "open" if reason == CAP else "note"
             ends = [(round(begin_s, 2), round(end_s, 2)) for begin_s, end_s in joined]
             held.append((_label(reason, shares[reason], len(gpus)), tone, ends))
     return held
@@ -219,7 +218,7 @@ def _label(reason: str, shares: Mapping[int, float], count: int) -> str:
     """Return a reason with the largest share of the window, and whose it is if not of all."""
     share = max(shares.values())
     per_cent = "< 1 %" if 0 < share < 0.01 else f"{100 * share:.0f} %"
-    words = f"{WORDS.get(reason, reason)} {per_cent}"
+    words = f"{THROTTLING_WORDS.get(reason, reason)} {per_cent}"
     if len(shares) == count:
         return words
     if len(shares) > 2:
@@ -238,12 +237,8 @@ def merged(spans: Sequence[Span], apart_s: float) -> list[Span]:
     return joined
 
 
-LARGEST = 64 * 2**20
-"""Bytes of a log that is read; a longer one is left out."""
-
-DEEPEST = 6
-"""Folders of a run's path, from its end, that may lie below the results file."""
-
+MAX_LOG_BYTES = 64 * 2**20
+MAX_RUN_FOLDERS = 6
 _PERCENTILES = (0.5, 0.9, 0.95, 0.97, 0.99, 0.999)
 
 _TIMED: tuple[Timed, ...] = ("latency", "ttft", "tpot")
@@ -256,7 +251,7 @@ def folder_below(root: Path, named: str) -> Path | None:
     for, and whatever leads elsewhere is not followed.
     """
     parts = PurePath(named).parts
-    for length in range(min(DEEPEST, len(parts)), 0, -1):
+    for length in range(min(MAX_RUN_FOLDERS, len(parts)), 0, -1):
         tail = parts[-length:]
         if any(part in {"..", "/"} for part in tail):
             continue
@@ -274,7 +269,7 @@ def _file(folder: Path, name: str) -> Path | None:
     path = folder / name
     if not path.is_file() or path.resolve().parent != folder.resolve():
         return None
-    return path if path.stat().st_size <= LARGEST else None
+    return path if path.stat().st_size <= MAX_LOG_BYTES else None
 
 
 def _detail(folder: Path) -> Detail | None:
@@ -354,7 +349,7 @@ def moments_of(folder: Path) -> list[list[float]]:
 
 
 def spent_of(folder: Path, run: Run) -> dict[str, float]:
-    """Return where the time of a run's process went, by `PARTS`; empty without LoadGen's log.
+    """Return where the time of a run's process went, by `TIME_PARTS`; empty without LoadGen's log.
 
     A run began when its process was about to be started; the folder has its LoadGen logs.
     """
@@ -375,7 +370,7 @@ def spent_of(folder: Path, run: Run) -> dict[str, float]:
         max(end_s - begin_s, 0.0),
         math.fsum(end - begin for begin, end in windows),
     )
-    return dict(zip(PARTS, seconds, strict=True))
+    return dict(zip(TIME_PARTS, seconds, strict=True))
 
 
 def sessions_of(results: Results, store: str) -> dict[str, list[CaseHistory]]:
@@ -394,12 +389,8 @@ def sessions_of(results: Results, store: str) -> dict[str, list[CaseHistory]]:
     return remembered
 
 
-ASKED = 40
-"""Cases whose baselines git is asked for."""
-
-TOLD = 10
-"""Notes on what could not be read."""
-
+MAX_GIT_CASES = 40
+MAX_NOTES = 10
 Found = TypeVar("Found")
 Given = ParamSpec("Given")
 
@@ -446,7 +437,7 @@ class _Search:
         speed = [r for r in results.cases if r.verdict.kind == "performance" and r.test in last]
         asked = [result for result in results.cases if result.test in records]
         # Each file takes several commands of git; failed cases come first.
-        first = sorted(asked, key=lambda one: not one.failed)[:ASKED]
+        first = sorted(asked, key=lambda one: not one.failed)[:MAX_GIT_CASES]
         return RunFiles(
             records=records,
             versions={one.test: self._accepted(one, records[one.test]) for one in first},
@@ -488,8 +479,12 @@ class _Search:
 
     def _notes_shown(self) -> list[str]:
         notes = list(self._notes)
-        more = [f"and {len(notes) - TOLD} more that could not be read"] if len(notes) > TOLD else []
-        return [*notes[:TOLD], *more]
+        more = (
+            [f"and {len(notes) - MAX_NOTES} more that could not be read"]
+            if len(notes) > MAX_NOTES
+            else []
+        )
+        return [*notes[:MAX_NOTES], *more]
 
     def _try(
         self, read: Callable[Given, Found], *arguments: Given.args, **named: Given.kwargs

@@ -18,16 +18,14 @@ from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.history import CaseHistory, LatestVerdict
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, interval, quantity
-from pytest_mlperf.core.results import LABEL
+from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
 from pytest_mlperf.judge.drift import LevelChange
 from pytest_mlperf.reports.rows import shown, title
 from pytest_mlperf.reports.terminal.sessions import sparkline
 from pytest_mlperf.stores.database import opened, shown_url
 
-LISTED = 1000
-"""Cases of a page."""
-
+MAX_PAGE_CASES = 1000
 ROWS = 20
 """Sessions that a case's table lists, the newest ones; its plot has all."""
 
@@ -144,13 +142,13 @@ def _pages(cases: Sequence[SiteCase], place: str) -> Iterator[tuple[str, str]]:
     environment = page_environment()
     index = environment.from_string(text_of("site.html.j2"))
     page = environment.from_string(text_of("site_case.html.j2"))
-    common = {"policy": POLICY, "label": LABEL, "place": place}
+    common = {"policy": POLICY, "label": UNVERIFIED_LABEL, "place": place}
     yield MARK, "made by pytest-mlperf report --format site; replaced by the next one\n"
     yield ".nojekyll", ""
     yield "site.css", f"{text_of('page.css')}\n{text_of('site.css')}\n"
     yield "site.js", f"{text_of('site.js')}\n"
     yield "vega.js", bundled()
-    parts = [cases[n : n + LISTED] for n in range(0, len(cases), LISTED)] or [[]]
+    parts = [cases[n : n + MAX_PAGE_CASES] for n in range(0, len(cases), MAX_PAGE_CASES)] or [[]]
     names = ["index.html", *(f"index-{n}.html" for n in range(2, len(parts) + 1))]
     for name, part in zip(names, parts, strict=True):
         first = _first_page(cases) if name == names[0] else {}

@@ -14,9 +14,9 @@ from pytest_mlperf.core.untrusted_text import nearest, shown
 from pytest_mlperf.rounds.endpoints import ULTRA_LOW, asked_for
 from pytest_mlperf.stores.foreign import read_toml
 
-TABLES = ("submission", "point", "system", "power")
+ABOUT_TABLES = ("submission", "point", "system", "power")
 
-FOLDER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
+FOLDER_PATTERN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ def read_about(path: Path) -> About:
         ("submission.implementation", about.implementation),
         ("point.model_name", about.point["model_name"]),
     ):
-        if not isinstance(name, str) or not FOLDER.fullmatch(name):
+        if not isinstance(name, str) or not FOLDER_PATTERN.fullmatch(name):
             raise MlperfError(
                 f"{path}: {key} is {shown(str(name))}, which names no folder: write letters, "
                 "digits, - and _"
@@ -86,8 +86,10 @@ def _tables(path: Path) -> dict[str, Any]:
         raise MlperfError(f"{path} is not there; --skeleton writes one to fill in")
     content = read_toml(path, "description of a system")
     for name, table in content.items():
-        if name not in TABLES:
-            raise MlperfError(f"{path}: there is no table {shown(name)}{nearest(name, TABLES)}")
+        if name not in ABOUT_TABLES:
+            raise MlperfError(
+                f"{path}: there is no table {shown(name)}{nearest(name, ABOUT_TABLES)}"
+            )
         if not isinstance(table, dict):
             raise MlperfError(f"{path}: {name} must be a table, not {shown(str(table))}")
     try:

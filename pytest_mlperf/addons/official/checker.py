@@ -12,10 +12,8 @@ from pathlib import Path
 from pytest_mlperf.core.errors import EnvironmentFault
 from pytest_mlperf.processes import answer_of, ended, last_line
 
-LIMIT_S = 3600.0
-"""Time after which the checker is killed."""
-
-KILLED_S = 10.0
+CHECKER_TIMEOUT_SECONDS = 3600.0
+KILL_SECONDS = 10.0
 
 MAX_LINES = 20
 """Lines of one severity that are shown."""
@@ -68,12 +66,14 @@ def run_checker(tree: Path, round_name: str, checkout: Path) -> tuple[int, list[
     path = os.pathsep.join(filter(None, [str(place), variables.get("PYTHONPATH")]))
     answer = answer_of(
         [*command, "--csv", str(folder / "summary.csv")],
-        limit_s=LIMIT_S,
-        killed_s=KILLED_S,
+        limit_s=CHECKER_TIMEOUT_SECONDS,
+        killed_s=KILL_SECONDS,
         environment={**variables, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
     )
     if answer is None:
-        raise EnvironmentFault(f"MLCommons' checker did not end within {LIMIT_S:g} s: killed")
+        raise EnvironmentFault(
+            f"MLCommons' checker did not end within {CHECKER_TIMEOUT_SECONDS:g} s: killed"
+        )
     code, output = answer[0], answer[1] + answer[2]
     (folder / "output.txt").write_bytes(output)
     text = output.decode("utf-8", "replace").replace(f"{tree}/", "")

@@ -16,18 +16,18 @@ from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.job import MLC_ENDPOINTS
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import at_point
-from pytest_mlperf.core.results import LABEL
+from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import json_text
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.run.curve import read_curve
-from pytest_mlperf.run.worker.closed_loop import LOG, PointWindow
+from pytest_mlperf.run.worker.closed_loop import CURVE_LOG, PointWindow
 from pytest_mlperf.stores.endpoints import (
-    ACCURACY,
+    ACCURACY_FILE,
     CONFIG,
-    EVENTS,
-    SUMMARY,
-    TITLE,
+    EVENTS_FILE,
+    RESULT_TITLE,
+    SUMMARY_FILE,
     file_of,
     has_result,
     read_configuration,
@@ -37,16 +37,12 @@ from pytest_mlperf.stores.endpoints import (
 )
 from pytest_mlperf.stores.foreign import content_of
 
-OURS = f"pytest-mlperf {__version__}"
-"""Which client a file of our own names."""
-
-SAME = 1e-6
+CLIENT_NAME = f"pytest-mlperf {__version__}"
+THROUGHPUT_SLACK_SHARE = 1e-6
 """By so much, as a share, throughput of a folder may differ from that of the results."""
 
-LARGEST = 2**26
-"""Bytes of a file that is copied."""
-
-TIMES = ("ttft", "tpot", "latency")
+MAX_COPIED_BYTES = 2**26
+LATENCIES = ("ttft", "tpot", "latency")
 
 Warmup = Mapping[str, Any] | None
 """Of point.yaml: what came before the window; None: nobody recorded it."""
@@ -105,7 +101,8 @@ def _require_same(points: Sequence[Point], run: Run, folder: Path) -> None:
     if not judged:
         raise MlperfError("MLPerf Endpoints is about tokens, and this curve has none")
     if judged != {at_point(name, point.concurrency) for point in points} or any(
-        abs(run.metrics[at_point(name, p.concurrency)] / p.tokens_per_second - 1) > SAME
+        abs(run.metrics[at_point(name, p.concurrency)] / p.tokens_per_second - 1)
+        > THROUGHPUT_SLACK_SHARE
         for p in points
     ):
         raise MlperfError(f"{folder} was changed: its points are not those of the results")
@@ -131,10 +128,10 @@ def _theirs(folder: Path) -> Point:
         },
         warmup=_their_warmup(folder, config, recorded.concurrency),
         files={
-            CONFIG: content_of(folder / CONFIG, TITLE, LARGEST),
+            CONFIG: content_of(folder / CONFIG, RESULT_TITLE, MAX_COPIED_BYTES),
             **{
-                name: content_of(path, TITLE, LARGEST)
-                for name in (SUMMARY, ACCURACY)
+                name: content_of(path, RESULT_TITLE, MAX_COPIED_BYTES)
+                for name in (SUMMARY_FILE, ACCURACY_FILE)
                 if (path := file_of(folder, name))
             },
         },
@@ -152,7 +149,7 @@ def _their_warmup(folder: Path, config: Mapping[str, str], concurrency: int) -> 
         return _warmup(0, 0.0, concurrency)
     requests = _whole(config.get(f"{where}n_requests", ""))
     waited = config.get(f"{where}drain") == "True"
-    if not requests or not waited or not (folder / EVENTS).exists():
+    if not requests or not waited or not (folder / EVENTS_FILE).exists():
         return None
     return _warmup(requests, read_events(folder).warm_ns / 1e9, concurrency)
 
@@ -163,7 +160,7 @@ def _their_warmup(folder: Path, config: Mapping[str, str], concurrency: int) -> 
 def _ours(folder: Path, fingerprint: Mapping[str, str]) -> list[Point]:
     spec = folder.parent / "spec.json"
     try:
-        asked = parse_json(content_of(spec, "description of a run", LARGEST))
+        asked = parse_json(content_of(spec, "description of a run", MAX_COPIED_BYTES))
         settings, sent = asked["settings"], asked["engine"]["options"].get("extra", {})
         seeds, length_ms = settings["seeds"], settings["min_duration_ms"]
         common = {
@@ -173,7 +170,7 @@ def _ours(folder: Path, fingerprint: Mapping[str, str]) -> list[Point]:
             "runtime": _seeds(seeds["schedule"], seeds["sample_index"], sent.get("seed")),
             "warmup": {"salt": False},
         }
-        windows = read_curve(folder / LOG).points
+        windows = read_curve(folder / CURVE_LOG).points
     except (ValueError, TypeError, KeyError, RunError) as error:
         raise MlperfError(f"{folder} is no folder of a curve: {error}") from None
     if any(window.turns for window in windows):
@@ -188,10 +185,10 @@ def _ours(folder: Path, fingerprint: Mapping[str, str]) -> list[Point]:
             settings=common,
             warmup=_warmup(window.warm_requests, window.warm_s, int(window.point)),
             files={
-                SUMMARY: json_text(_summary(window)).encode(),
+                SUMMARY_FILE: json_text(_summary(window)).encode(),
                 CONFIG: yaml_text(
                     {
-                        "harness": OURS,
+                        "harness": CLIENT_NAME,
                         "concurrency": int(window.point),
                         "settings": settings,
                         "fingerprint": dict(fingerprint),
@@ -213,10 +210,10 @@ def _summary(window: PointWindow) -> dict[str, Any]:
                 if (key := f"{name}_p{percent}") in window.metrics
             }
         }
-        for name in TIMES
+        for name in LATENCIES
     }
     return {
-        "version": OURS,
+        "version": CLIENT_NAME,
         "test_started_at": round(window.begin_s * 1e9),
         "n_samples_issued": window.requests,
         "n_samples_completed": window.requests,
@@ -227,7 +224,7 @@ def _summary(window: PointWindow) -> dict[str, Any]:
         **times,
         "output_sequence_lengths": {"total": window.tokens},
         "finish_reason_counts": dict(window.finishes),
-        "notes": f"by our own loop, not by MLCommons' client; {LABEL}",
+        "notes": f"by our own loop, not by MLCommons' client; {UNVERIFIED_LABEL}",
     }
 
 

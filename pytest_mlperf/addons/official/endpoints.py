@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_mlperf.addons.official.about import About
-from pytest_mlperf.addons.official.curve_points import OURS, Point
+from pytest_mlperf.addons.official.curve_points import CLIENT_NAME, Point
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.results import LABEL
+from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import json_text, visible
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.rounds.endpoints import region_of, seed_sets, uncovered
-from pytest_mlperf.stores.endpoints import ACCURACY, SUMMARY, yaml_text
+from pytest_mlperf.stores.endpoints import ACCURACY_FILE, SUMMARY_FILE, yaml_text
 
 README = "README.md"
 
@@ -30,7 +30,7 @@ def bundle(points: Sequence[Point], about: About, verdict: Verdict) -> dict[str,
     most = max(point.tokens_per_second for point in points)
     scored = _scored(points, about).values()
     files = {
-        f"docs/{README}": f"# {about.description['system_name']}\n\n{LABEL}\n".encode(),
+        f"docs/{README}": f"# {about.description['system_name']}\n\n{UNVERIFIED_LABEL}\n".encode(),
         f"{source}/{README}": _readme(about, verdict).encode(),
     }
     for point in points:
@@ -42,7 +42,7 @@ def bundle(points: Sequence[Point], about: About, verdict: Verdict) -> dict[str,
         files |= {
             f"{place}/{name}": each
             for name, each in point.files.items()
-            if name != ACCURACY or point.concurrency in scored
+            if name != ACCURACY_FILE or point.concurrency in scored
         }
     if about.power:
         power = {"system_desc_id": about.system, **about.power}
@@ -78,8 +78,8 @@ def _readme(about: About, verdict: Verdict) -> str:
     facts = {**subject.identity, **subject.fingerprint} if subject else {}
     rows = "".join(f"| {visible(k)} | `{visible(str(v))}` |\n" for k, v in sorted(facts.items()))
     return (
-        f"# {about.implementation}\n\n{LABEL}\n\nWhat the run recorded of case "
-        f"`{verdict.case.id}`, by {OURS}:\n\n| | |\n|---|---|\n{rows}\n"
+        f"# {about.implementation}\n\n{UNVERIFIED_LABEL}\n\nWhat the run recorded of case "
+        f"`{verdict.case.id}`, by {CLIENT_NAME}:\n\n| | |\n|---|---|\n{rows}\n"
     )
 
 
@@ -89,7 +89,7 @@ def _scored(points: Sequence[Point], about: About) -> dict[str, int]:
     by_region = {
         region_of(point.concurrency, every, about.highest): point.concurrency
         for point in points
-        if ACCURACY in point.files
+        if ACCURACY_FILE in point.files
     }
     return {region: by_region[region] for region in SCORED if region in by_region}
 
@@ -97,7 +97,9 @@ def _scored(points: Sequence[Point], about: About) -> dict[str, int]:
 def unused_scores(points: Sequence[Point], about: About) -> list[int]:
     """Return the points whose scores are left out: the rules take one of each region, not more."""
     scored = _scored(points, about).values()
-    return [p.concurrency for p in points if ACCURACY in p.files and p.concurrency not in scored]
+    return [
+        p.concurrency for p in points if ACCURACY_FILE in p.files and p.concurrency not in scored
+    ]
 
 
 def shortfalls(points: Sequence[Point], about: About) -> list[str]:
@@ -130,6 +132,6 @@ def shortfalls(points: Sequence[Point], about: About) -> list[str]:
 
 
 def _unaccounted(point: Point) -> bool:
-    summary = parse_json(point.files[SUMMARY])
+    summary = parse_json(point.files[SUMMARY_FILE])
     ended = summary["n_samples_completed"] + summary["n_samples_failed"]
     return bool(ended != summary["n_samples_issued"])

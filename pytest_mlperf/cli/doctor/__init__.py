@@ -229,17 +229,15 @@ def _accuracy(planned: Planned, root: Path) -> tuple[str, str]:
         return "-", ""
     file = file_of(planned, root)
     try:
-        return ("yes" if accuracy_baselines.FILE.load(file) else "none"), ""
+        return ("yes" if accuracy_baselines.ACCURACY_DOCUMENT.load(file) else "none"), ""
     except BaselineError as error:
         return "damaged", str(error)
 
 
-FINE, DEFECTIVE, CANNOT = 0, 2, 3
+FINE_EXIT_CODE, DEFECT_EXIT_CODE, UNABLE_EXIT_CODE = 0, 2, 3
 
-SCHEMA = 1
-"""Version of what `--json` prints."""
-
-WORDS = {
+JSON_VERSION = 1
+STATE_WORDS = {
     "absent": "accelerator not here",
     "missing": "model, data or library missing",
     "broken": "broken",
@@ -305,7 +303,7 @@ def run(parsed: argparse.Namespace) -> int:
     code = exit_code(checks, suites)
     if parsed.json:
         content = {
-            "schema": SCHEMA,
+            "schema": JSON_VERSION,
             "checks": [asdict(check) for check in checks],
             "suites": [_suite_document(suite) for suite in suites],
             "exit_code": code,
@@ -332,10 +330,10 @@ def exit_code(checks: Sequence[Check], suites: Sequence[SuiteState]) -> int:
     """Return 2 where a suite or a baseline is defective, 3 where nothing can run, else 0."""
     states = [case.state for suite in suites for case in suite.cases]
     if any(suite.error for suite in suites) or "broken" in states:
-        return DEFECTIVE
+        return DEFECT_EXIT_CODE
     if any(check.state == "broken" for check in checks) or (states and "ready" not in states):
-        return CANNOT
-    return FINE
+        return UNABLE_EXIT_CODE
+    return FINE_EXIT_CODE
 
 
 def _suite_document(suite: SuiteState) -> dict[str, Any]:
@@ -413,7 +411,7 @@ def _verdict(checks: Sequence[Check], suites: Sequence[SuiteState]) -> str:
     if not suites:
         return "this machine can measure; there is no suite here yet"
     counts = Counter(case.state for case in cases)
-    reasons = [f"{words} {counts[state]}" for state, words in WORDS.items() if counts[state]]  # type: ignore[index]
+    reasons = [f"{words} {counts[state]}" for state, words in STATE_WORDS.items() if counts[state]]  # type: ignore[index]
     if defective:
         reasons.append(plural(defective, "suite") + " defective")
     rest = f": {', '.join(reasons)}" if reasons else ""
@@ -428,9 +426,9 @@ def _next(
         return broken.do or "repair what is broken above"
     if not suites:
         return "pytest-mlperf init"
-    if code == DEFECTIVE:
+    if code == DEFECT_EXIT_CODE:
         return "repair the lines named above, then pytest-mlperf doctor again"
-    if code == CANNOT:
+    if code == UNABLE_EXIT_CODE:
         return "set what is missing above, or name other suites"
     places = " ".join(shlex.quote(str(place)) for place in named)
     places = places or str(DEFAULT if DEFAULT.is_dir() else ".")

@@ -28,7 +28,7 @@ from pytest_mlperf.cli.doctor.requirements import (
     lacking,
     library_trouble,
 )
-from pytest_mlperf.core.contention import TOLERATED, Contention, in_words
+from pytest_mlperf.core.contention import TOLERATED_SHARE, Contention, in_words
 from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
 from pytest_mlperf.hardware import host, power_limit, rapl
@@ -44,8 +44,7 @@ from pytest_mlperf.suite.libraries import declared, extras, is_here
 ENOUGH_GIB = 1.0
 """Less free space than this is worth a note."""
 
-LOOK_S = 0.3
-"""How long the machine is watched: enough to see who computes."""
+WATCH_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def look(machine: Machine, runs_dir: Path) -> tuple[list[Check], Failures]:
     """Return every check, and which libraries of engines are installed and cannot be imported."""
     watch = Watch(os.getpid())
     start = watch.read()
-    time.sleep(LOOK_S)  # before anything is asked: what asks is a load itself
+    time.sleep(WATCH_SECONDS)  # before anything is asked: what asks is a load itself
     seen = Contention(**watch.between(start, watch.read()))
     engines = sorted(registry.registered("engines"))
     libraries = dict.fromkeys(one for name in engines for one in declared("engines", name))
@@ -130,7 +129,7 @@ def gpu_sensors(machine: Machine) -> Iterator[Check]:
         f"{quantity} of {'each GPU' if len(gpus) == len(machine.gpus) else ', '.join(gpus)}: {why}"
         for (quantity, why), gpus in whose.items()
     ]
-    blind = any(quantity in ENERGY for quantity, _ in whose)
+    blind = any(quantity in ENERGY_QUANTITIES for quantity, _ in whose)
     text = f"not sampled: {'; '.join(lacks)}" if lacks else "all that is sampled can be read"
     yield Check("machine", "GPU sensors", "note" if blind else "ok", text)
 
@@ -157,8 +156,7 @@ def power_limits(machine: Machine, proc: Path = Path("/proc")) -> Iterator[Check
     yield Check("machine", "power limits", "note" if left else "ok", text, do)
 
 
-ENERGY = {"energy_j", "power_w"}
-"""Quantities without which little or nothing is known of a GPU's energy."""
+ENERGY_QUANTITIES = {"energy_j", "power_w"}
 
 
 def cpu(machine: Machine) -> Check:
@@ -182,7 +180,7 @@ def int8_products(root: Path = host.LINUX) -> Iterator[Check]:
         yield Check("machine", "int8", "note", text, do)
 
 
-def host_energy(folder: Path = rapl.FOLDER) -> Check:
+def host_energy(folder: Path = rapl.POWERCAP_FOLDER) -> Check:
     """Return which counters of the host's energy there are, and whether they may be read."""
     name, counters = "host energy", rapl.domains(folder)
     if not counters:
@@ -211,7 +209,7 @@ def load(seen: Contention) -> Check:
     if seen.foreign_s is None or not seen.window_s:
         return Check("machine", "load", "note", f"unknown{beside}")
     others = f"{in_words(replace(seen, waited_s=None))}{beside}"
-    if seen.foreign_s / (seen.cores * seen.window_s) <= TOLERATED:
+    if seen.foreign_s / (seen.cores * seen.window_s) <= TOLERATED_SHARE:
         return Check("machine", "load", "ok", f"quiet now: {others}")
     do = "measure when it is quiet: a run that others held up is INVALID"
     return Check("machine", "load", "note", f"busy now: {others}", do)

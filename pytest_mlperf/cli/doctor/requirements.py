@@ -42,13 +42,9 @@ from pytest_mlperf.suite.plan import Planned
 from pytest_mlperf.suite.resolve import engine_place
 from pytest_mlperf.suite.values import KeyPath
 
-LIMIT_S = 120.0
-"""A large library may take its time to be imported."""
-
-ELSEWHERE_LIMIT_S = 300.0
-"""There a container may have to start, too."""
-
-KINDS = {kind.__name__: kind for kind in (SuiteError, UnavailableError)}
+IMPORT_TIMEOUT_SECONDS = 120.0
+CONTAINER_TIMEOUT_SECONDS = 300.0
+ERROR_CLASSES = {kind.__name__: kind for kind in (SuiteError, UnavailableError)}
 
 Failures = Mapping[str, str]
 """Libraries that are installed and cannot be imported, each with the reason."""
@@ -76,7 +72,9 @@ def _error(planned: Planned, answer: Sequence[str], where: str = "") -> MlperfEr
     """Return the error of an answer (class, sentence, options at fault), or None."""
     kind, message, *at_fault = answer
     place = engine_place(planned, at_fault)
-    return KINDS.get(kind, EnvironmentFault)(f"{place}: {message}{where}") if message else None
+    return (
+        ERROR_CLASSES.get(kind, EnvironmentFault)(f"{place}: {message}{where}") if message else None
+    )
 
 
 def require_library(planned: Planned, job: Job) -> None:
@@ -109,7 +107,7 @@ def import_errors(planned: Planned, job: Job) -> Iterator[MlperfError]:
             title = f"importing {call[0]} {call[1]}"
             kind, message, *_ = _asked(json.dumps(question, sort_keys=True), title)
             if message:
-                yield KINDS.get(kind, EnvironmentFault)(f"{planned.place(key)}: {message}")
+                yield ERROR_CLASSES.get(kind, EnvironmentFault)(f"{planned.place(key)}: {message}")
 
 
 def _own_call(group: registry.Group, factory: Factory) -> tuple[str, str, Mapping[str, Any]] | None:
@@ -135,9 +133,9 @@ def _asked(question: str, title: str = "asking the engine's library") -> tuple[s
     """Return an error's class, sentence and options; "" and "" where nothing is lacking."""
     command = [sys.executable, "-m", "pytest_mlperf.cli.doctor.requirements"]
     try:
-        done = finished(command, LIMIT_S, input=question)
+        done = finished(command, IMPORT_TIMEOUT_SECONDS, input=question)
     except subprocess.TimeoutExpired:
-        return "", f"{title} takes longer than {LIMIT_S:.0f} s"
+        return "", f"{title} takes longer than {IMPORT_TIMEOUT_SECONDS:.0f} s"
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"it ends with {done.returncode}"])[-1]
         return "", f"{title} failed: {last}"
@@ -184,9 +182,11 @@ def importing(modules: Sequence[str]) -> dict[str, str]:
     left = list(modules)
     while left:
         try:
-            done = finished([sys.executable, "-c", IMPORT, *left], LIMIT_S)
+            done = finished([sys.executable, "-c", IMPORT, *left], IMPORT_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
-            return failures | dict.fromkeys(left, f"not imported within {LIMIT_S:.0f} s")
+            return failures | dict.fromkeys(
+                left, f"not imported within {IMPORT_TIMEOUT_SECONDS:.0f} s"
+            )
         answers = dict(re.findall(r"^imported (\w+)=(.*)$", done.stdout, re.MULTILINE))
         failures |= {name: reason for name, reason in answers.items() if reason}
         left = [name for name in left if name not in answers]
@@ -208,7 +208,7 @@ def lacking(group: registry.Group, use: str, failures: Failures) -> tuple[str, s
     return None
 
 
-ANSWERS: Mapping[str, Fields] = {
+ANSWER_SHAPES: Mapping[str, Fields] = {
     "python": OF_WORKER["python"],
     "importing": {"library": is_text},
     "answer": {
@@ -295,7 +295,7 @@ def _answers(build: Build, folder: Path, question: Mapping[str, Any]) -> list[Ma
     path = {"import_path": build.last, "import_first": build.first, "import_not": build.never}
     file.write_text(json.dumps({"question": question, "environment": {}, **path}), "utf-8")
     environment = {key: value for key, value in os.environ.items() if key not in THIS_PYTHON}
-    limit_s = ELSEWHERE_LIMIT_S
+    limit_s = CONTAINER_TIMEOUT_SECONDS
     try:
         done = finished(build.command(file), limit_s, stdin=subprocess.DEVNULL, env=environment)
     except subprocess.TimeoutExpired:
@@ -303,7 +303,7 @@ def _answers(build: Build, folder: Path, question: Mapping[str, Any]) -> list[Ma
     except OSError as error:
         raise EnvironmentFault(f"{build.title} cannot be started: {error.strerror}") from None
     try:
-        events = [event_of(line, ANSWERS) for line in done.stdout.encode().splitlines()]
+        events = [event_of(line, ANSWER_SHAPES) for line in done.stdout.encode().splitlines()]
     except NoEventError as error:
         printed = broken(repr(done.stdout[:80]))
         raise EnvironmentFault(f"{build.title} is no Python: {printed} ({error})") from None

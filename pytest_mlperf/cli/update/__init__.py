@@ -66,7 +66,7 @@ REPEATED = re.compile(
 PYTEST_ENVIRONMENT, PYTEST_USAGE = 3, 4
 """Exit codes of pytest: the accelerator is not here; a wrong option or test."""
 
-ENDS_WITHIN_S = 30.0
+EXIT_WAIT_SECONDS = 30.0
 """Pytest has so long to end after an interruption that the terminal sent to it as well."""
 
 Outcomes = Iterator[tuple[ToMeasure, Proposal | Kept | str]]
@@ -175,7 +175,7 @@ def _run(command: Sequence[str]) -> int:
     except KeyboardInterrupt:
         # Pytest ends its own processes: a terminal has interrupted it already.
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(ENDS_WITHIN_S)
+            process.wait(EXIT_WAIT_SECONDS)
         process.terminate()
         process.wait()
         raise
@@ -223,15 +223,14 @@ def _scores(one: ToMeasure, made: CaseResult, copy: Path, terms: Terms) -> Accur
     return AccuracyProposal(
         result=made,
         file=file,
-        old=accuracy_baselines.FILE.load(file),
+        old=accuracy_baselines.ACCURACY_DOCUMENT.load(file),
         new=loaded[0],
         scores=loaded[1],
         outputs=accuracy_baselines.load_outputs(there),
     )
 
 
-USUAL = Policy.baseline_runs
-"""Runs of a baseline, unless pytest is set up otherwise."""
+USUAL_BASELINE_RUNS = Policy.baseline_runs
 
 
 @dataclass
@@ -301,7 +300,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--runs",
         type=whole(lambda runs: GATING_RUNS <= runs <= 1000, f"from {GATING_RUNS} to 1000"),
         metavar="N",
-        help=f"runs of a measured baseline, from {GATING_RUNS} (default: pytest's, {USUAL})",
+        help=f"runs of a measured baseline, from {GATING_RUNS} (default: pytest's, "
+        f"{USUAL_BASELINE_RUNS})",
     )
     parser.add_argument(
         "--no-runs",
@@ -341,7 +341,7 @@ def run(parsed: argparse.Namespace) -> int:
                 acceptance.take(one.result, outcome)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("nothing was written") from None
-    missing = _missing(path, results, acceptance.to_measure, parsed.runs or USUAL)
+    missing = _missing(path, results, acceptance.to_measure, parsed.runs or USUAL_BASELINE_RUNS)
     return _finish(acceptance, missing, repeat=again(parsed), write=parsed.write)
 
 

@@ -22,7 +22,7 @@ from pytest_mlperf.core.baseline import (
     with_record,
 )
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.core.noise.calibration import USUAL_RUNS
+from pytest_mlperf.core.noise.calibration import USUAL_BASELINE_RUNS
 from pytest_mlperf.core.numbers import change, points, quantity
 from pytest_mlperf.core.recording import Action, baseline_run, empty_baseline, new_record, why_never
 from pytest_mlperf.core.results import IMPORTED, CaseResult
@@ -41,7 +41,7 @@ COPY = "update-"
 """How the folder begins that runs made here record into: a copy of the baselines, at the path that
 they have below the working folder."""
 
-UNFIT = frozenset({Outcome.INVALID, Outcome.ERROR, Outcome.GATE_FAIL})
+UNFIT_OUTCOMES = frozenset({Outcome.INVALID, Outcome.ERROR, Outcome.GATE_FAIL})
 """Outcomes whose values may never become a baseline."""
 
 
@@ -99,7 +99,7 @@ def require_fit(result: CaseResult) -> None:
     if result.handicap or result.pretended:
         option = "--mlperf-handicap" if result.handicap else "--mlperf-pretend"
         raise BaselineError(f"measured with {option}")
-    if verdict.outcome in UNFIT:
+    if verdict.outcome in UNFIT_OUTCOMES:
         raise BaselineError(f"{verdict.outcome} {verdict.headline}")
     if verdict.subject is None or not measured:
         raise BaselineError("nothing was measured")
@@ -241,7 +241,7 @@ def _scores(result: CaseResult, root: Path, terms: Terms) -> ToMeasure | Kept:
         return Kept(reason=f"held against the scores of a reference, {verdict.baseline_file}")
     if not terms.baselines:
         _same_place(result, file)
-    old = accuracy_baselines.FILE.load(file)
+    old = accuracy_baselines.ACCURACY_DOCUMENT.load(file)
     if verdict.outcome is Outcome.ACC_DROP:
         require_accepted(result, f"{verdict.outcome} {verdict.headline}", terms)
     elif old and not (
@@ -291,7 +291,9 @@ def recording(result: CaseResult) -> str:
 NOISE = 0.1
 """A step of less than this share of the limit is no worsening worth a word."""
 
-CHANGED = "the baseline was changed while this was measured; look at it, and run the command again"
+CHANGED_NOTE = (
+    "the baseline was changed while this was measured; look at it, and run the command again"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,7 +345,7 @@ class PerformanceProposal:
 
     def _put(self, now: Baseline | None) -> Baseline:
         if (find(now, self.new.identity) if now else None) != self.old:
-            raise BaselineError(f"{self.file}: {CHANGED}")
+            raise BaselineError(f"{self.file}: {CHANGED_NOTE}")
         case, result = self.result.verdict.case, self.result
         empty = empty_baseline(case, round_name=result.round, profile=result.profile)
         return with_record(now or empty, self.new)
@@ -389,7 +391,7 @@ class AccuracyProposal:
 
     def _put(self, now: AccuracyBaseline | None) -> AccuracyBaseline:
         if now != self.old:
-            raise BaselineError(f"{self.file}: {CHANGED}")
+            raise BaselineError(f"{self.file}: {CHANGED_NOTE}")
         return self.new
 
 
@@ -408,7 +410,7 @@ def record_of(
     """Return what accepting the runs of a performance test would write."""
     verdict, case = result.verdict, result.verdict.case
     assert verdict.subject is not None
-    rule = rule_beside(file, case.accelerator, verdict.subject.identity, USUAL_RUNS)[0]
+    rule = rule_beside(file, case.accelerator, verdict.subject.identity, USUAL_BASELINE_RUNS)[0]
     extended = old if action == "append" else None
     fresh = screened(verdict.runs, result.limits, rule, extended)
     if extended is None and len(fresh.runs) < GATING_RUNS:

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from pytest_mlperf.core.energy.readings import (
-    MOST_W,
+    MAX_WATTS,
     CounterEnergy,
     Reading,
     Traced,
@@ -35,26 +35,24 @@ from pytest_mlperf.core.reason import of_gpus
 PAD_S = 0.5
 """Before and after a window: power there says how large an error at its ends can be, seconds."""
 
-SHORTEST_S = 5.0
+MIN_WINDOW_SECONDS = 5.0
 """A shorter window is "too short": the counter's lag alone is several per cent of it."""
 
-GATED_S = 19.0
+MIN_GATED_SECONDS = 19.0
 """From here on an error at the ends stays below 1 %, so that the value may be gated. A second less
 than `min_duration` should be, for a run ends with its last query and not with a clock."""
 
 AGREEMENT = 0.03
 """Share by which counter and witness may differ, whatever the uncertainty."""
 
-APART = 0.05
+LOCKED_DOUBT_SHARE = 0.05
 """The same where the witness may see a part of the time and the power never stood still: loads that
 lock to such a sensor put it off by so much, counters of wrong gain by 8 % and more."""
 
-KNOWN = 1.1
+DIFFERENCE_FACTOR = 1.1
 """So many times what counter and witness differ by is stated: the witness is off, too."""
 
-COMMON = 0.3
-"""Share of what a lag may hide that goes the same way in all GPUs of a kind."""
-
+COMMON_LAG_SHARE = 0.3
 UNSURE = 0.10
 """An energy that is less certain than this share is not gated."""
 
@@ -70,8 +68,7 @@ ABOVE_LIMIT = 1.2
 AVERAGED_S = 1.0
 """The driver's mean power is that of so long before it is read, on Ampere (but GA100) and later."""
 
-FEWEST_AVERAGES = 10
-"""Of fewer such means nothing is made."""
+MIN_AVERAGES = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +117,7 @@ class Energy:
         """Whether the value is good enough to fail a test with."""
         if self.joules is None or self.uncertainty_j is None or self.invalid:
             return False
-        return self.window_s >= GATED_S and self.uncertainty_j <= UNSURE * self.joules
+        return self.window_s >= MIN_GATED_SECONDS and self.uncertainty_j <= UNSURE * self.joules
 
 
 def measure(
@@ -172,7 +169,7 @@ def measure(
     else:
         second_j = _by_average(counter, counted, average, energy, (begin_s, end_s))
         energy = _by_counter(energy, counted, second_j, covers=covers)
-    if (energy.mean_w or 0.0) > min(most_w, MOST_W):
+    if (energy.mean_w or 0.0) > min(most_w, MAX_WATTS):
         text = "the energy counter rose by more than this board can draw"
         return replace(energy, joules=None, method=None, uncertainty_j=None, invalid=(text,))
     return _plausible(energy, limit_w)
@@ -200,7 +197,7 @@ def _by_average(
         and steps[0].time_s <= r.time_s + lag_s - AVERAGED_S
         and r.time_s + lag_s <= steps[-1].time_s
     ]
-    if len(inside) < FEWEST_AVERAGES or energy.joules is None:
+    if len(inside) < MIN_AVERAGES or energy.joules is None:
         return None
     then = [r.time_s + lag_s for r in inside]
     counts = fsum(at(steps, t) - at(steps, t - AVERAGED_S) for t in then)
@@ -222,8 +219,11 @@ def _by_counter(
         apart_j = still_j if off_j is None else min(off_j, still_j)
         right = "they agree where the power stood still"
     elif not covers:
-        share = APART
-    uncertainty_j, own_j = ends_j + KNOWN * (apart_j or 0.0), ends_j - COMMON * counted.lag_j
+        share = LOCKED_DOUBT_SHARE
+    uncertainty_j, own_j = (
+        ends_j + DIFFERENCE_FACTOR * (apart_j or 0.0),
+        ends_j - COMMON_LAG_SHARE * counted.lag_j,
+    )
     energy = replace(energy, uncertainty_j=uncertainty_j, own_j=own_j)
     disagree = f"disagree: {joules:,.0f} J and "
     note = f"counter and power trace {disagree}{energy.trace_j or 0:,.0f} J"
@@ -259,9 +259,9 @@ def _plausible(energy: Energy, limit_w: float | None) -> Energy:
             f"a mean power of {energy.mean_w:.0f} W is above {ABOVE_LIMIT:g} times the enforced "
             f"limit of {limit_w:.0f} W"
         )
-    if energy.window_s < SHORTEST_S:
+    if energy.window_s < MIN_WINDOW_SECONDS:
         notes.append(f"a window of {floored(energy.window_s)} s is too short for energy")
-    elif energy.window_s < GATED_S:
+    elif energy.window_s < MIN_GATED_SECONDS:
         notes.append(too_short("energy", energy.window_s))
     elif not invalid and (energy.uncertainty_j or 0.0) > UNSURE * energy.joules:
         share = (energy.uncertainty_j or 0.0) / energy.joules
@@ -270,8 +270,11 @@ def _plausible(energy: Energy, limit_w: float | None) -> Energy:
 
 
 def too_short(noun: str, window_s: float) -> str:
-    """Return why an energy of a window below `GATED_S` is not gated."""
-    return f"{noun} of {floored(window_s)} s is reported, not gated: that needs {GATED_S:g} s"
+    """Return why an energy of a window below `MIN_GATED_SECONDS` is not gated."""
+    return (
+        f"{noun} of {floored(window_s)} s is reported, not gated: that needs "
+        f"{MIN_GATED_SECONDS:g} s"
+    )
 
 
 def floored(seconds: float) -> str:
@@ -290,7 +293,7 @@ def _idle(trace: Sequence[Reading], begin_s: float, end_s: float) -> float | Non
     return min(steady, default=None)
 
 
-LABEL = "GPU board energy by NVML, not MLPerf Power"
+NVML_LABEL = "GPU board energy by NVML, not MLPerf Power"
 """How such figures are labelled: MLCommons' own are by a wall meter and another procedure."""
 
 

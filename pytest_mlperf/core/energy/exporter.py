@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from pytest_mlperf.core import energy
 from pytest_mlperf.core.energy.readings import (
-    MOST_W,
-    RISE_W,
+    MAX_RISE_WATTS,
+    MAX_WATTS,
     Reading,
     at,
     beat_s,
@@ -26,24 +26,18 @@ from pytest_mlperf.core.numbers import Count, NotNegative, Seconds
 from pytest_mlperf.core.plausible import possible
 from pytest_mlperf.core.prometheus import PageSample, page_samples
 
-POWER, ENERGY = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+POWER_METRIC, ENERGY_METRIC = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 """Watts of the moment, and millijoules since the driver was loaded."""
 
-LABEL = "GPU board energy by a DCGM exporter, not MLPerf Power"
-"""How such figures are labelled."""
-
-UPDATES_S = 0.2
-"""A board renews its counter at least this often."""
-
-FEWEST = 10
-"""Values of a counter inside a window below which its energy is not judged."""
-
-TWICE = 2.0
+EXPORTER_LABEL = "GPU board energy by a DCGM exporter, not MLPerf Power"
+COUNTER_UPDATE_SECONDS = 0.2
+MIN_COUNTER_VALUES = 10
+MAX_MEAN_RATIO = 2.0
 """By so many times may the mean of some moments' powers be off from that by a counter."""
 
-NO_COUNTER = f"the DCGM exporter shows no {ENERGY}, or 0 or a blank for it"
+NO_COUNTER = f"the DCGM exporter shows no {ENERGY_METRIC}, or 0 or a blank for it"
 
-SLOW_S = 1.5
+MIN_SLOW_SECONDS = 1.5
 """An exporter that asks at least this rarely was not told to ask once a second."""
 
 GAP = 2.5
@@ -74,7 +68,7 @@ class ExportedGpu:
 def read_exporter(page: bytes, chosen: Collection[str] = ()) -> dict[str, ExportedGpu]:
     """Return the GPUs of an exporter's page by UUID, all or those of `chosen` UUIDs and hosts."""
     gpus: dict[str, ExportedGpu] = {}
-    for sample in page_samples(page, {POWER, ENERGY}):
+    for sample in page_samples(page, {POWER_METRIC, ENERGY_METRIC}):
         uuid, host = sample.labels.get("UUID", ""), sample.labels.get("Hostname", "")
         if not uuid or (chosen and not {uuid, host}.intersection(chosen)):
             continue
@@ -88,7 +82,7 @@ def read_exporter(page: bytes, chosen: Collection[str] = ()) -> dict[str, Export
 def _with(gpu: ExportedGpu, sample: PageSample) -> ExportedGpu:
     if sample.labels.get("GPU_I_ID"):
         gpu = replace(gpu, parts=True)
-    if sample.name == POWER:
+    if sample.name == POWER_METRIC:
         return replace(gpu, watts=possible("power_w", sample.value) or gpu.watts)
     # Of two samples of one GPU the one that fell behind is no longer written.
     joules = max(possible("energy_j", sample.value / 1000) or 0.0, gpu.joules or 0.0)
@@ -166,8 +160,8 @@ def exported_energy(
 
     Between the times at which a counter was seen to change it is taken to grow evenly. Each such
     time may be late by an interval of the exporter, so that the energy of a window may be that of
-    one beside it: off by the interval, a look and `UPDATES_S`, times the highest power between two
-    changes. These bounds of several GPUs add up, as one exporter asks for all of them.
+    one beside it: off by the interval, a look and `COUNTER_UPDATE_SECONDS`, times the highest power
+    between two changes. These bounds of several GPUs add up, as one exporter asks for all of them.
 
     Args:
         looks: In the order of time.
@@ -221,7 +215,7 @@ def _doubts(
             f"the case has {expected} GPUs, the DCGM exporter shows {len(gpus)}: not judged; name "
             "those that serve it in mlperf_dcgm_gpus"
         )
-    if whole.window_s < energy.GATED_S:
+    if whole.window_s < energy.MIN_GATED_SECONDS:
         yield energy.too_short("energy", whole.window_s)
     share = (whole.uncertainty_j or 0.0) / (whole.joules or 1.0)
     if share > energy.UNSURE:
@@ -236,10 +230,11 @@ def _beside_powers(whole: ExportedEnergy, watts: Sequence[float]) -> Iterator[st
     if not watts or not whole.mean_w:
         return
     mean_w = sum(watts) / len(watts)
-    if not 1 / TWICE <= mean_w / whole.mean_w <= TWICE:
+    if not 1 / MAX_MEAN_RATIO <= mean_w / whole.mean_w <= MAX_MEAN_RATIO:
         yield (
-            f"the energy counters say {whole.mean_w:.3g} W in the mean and {POWER} {mean_w:.3g} W: "
-            f"not judged; {ENERGY} must be in mJ, and both of the same GPUs"
+            f"the energy counters say {whole.mean_w:.3g} W in the mean and {POWER_METRIC} "
+            f"{mean_w:.3g} W: "
+            f"not judged; {ENERGY_METRIC} must be in mJ, and both of the same GPUs"
         )
 
 
@@ -252,7 +247,7 @@ def _counted(
         for look in looks
         if (gpu := look.gpus.get(uuid)) and gpu.joules is not None
     ]
-    series, misread = without_misreads(read, begin_s, end_s, RISE_W)
+    series, misread = without_misreads(read, begin_s, end_s, MAX_RISE_WATTS)
     changes = [  # between two looks each; the first shows none
         Reading(time_s=(before.time_s + after.time_s) / 2, value=after.value)
         for before, after in pairwise(series)
@@ -265,15 +260,17 @@ def _counted(
         still = _stands_still(series, end_s - begin_s, moving=moving)
         return _Counted(readings=len(inside), why_not=(still,))
     joules = at(changes, end_s) - at(changes, begin_s)
-    if joules > MOST_W * (end_s - begin_s):
-        text = f"the energy counter rises by more than any board draws: {ENERGY} must be in mJ"
+    if joules > MAX_WATTS * (end_s - begin_s):
+        text = (
+            f"the energy counter rises by more than any board draws: {ENERGY_METRIC} must be in mJ"
+        )
         return _Counted(readings=len(inside), why_not=(text,))
     moments = [begin_s, *(change.time_s for change in inside), end_s]
     longest_s = max(later - earlier for earlier, later in pairwise(moments))
     interval_s = beat_s(inside)
     return _Counted(
         joules=joules,
-        uncertainty_j=(interval_s + beat_s(series) + UPDATES_S) * max(slopes(changes)),
+        uncertainty_j=(interval_s + beat_s(series) + COUNTER_UPDATE_SECONDS) * max(slopes(changes)),
         interval_s=interval_s,
         readings=len(inside),
         doubts=tuple(_sparse(len(inside), interval_s, longest_s)),
@@ -297,15 +294,17 @@ def _stands_still(series: Sequence[object], window_s: float, *, moving: bool) ->
 
 def _advice(interval_s: float) -> str:
     """Return what helps against few values; no faster exporter, where it asks once a second."""
-    faster = "start the DCGM exporter with --collect-interval=1000, or " * (interval_s >= SLOW_S)
+    faster = "start the DCGM exporter with --collect-interval=1000, or " * (
+        interval_s >= MIN_SLOW_SECONDS
+    )
     return f"{faster}let the run last longer"
 
 
 def _sparse(readings: int, interval_s: float, longest_s: float) -> Iterator[str]:
-    if readings < FEWEST:
+    if readings < MIN_COUNTER_VALUES:
         yield (
             f"{readings} values of the energy counter lie in the window, one every "
-            f"{interval_s:.2g} s, and {FEWEST} are needed: {_advice(interval_s)}"
+            f"{interval_s:.2g} s, and {MIN_COUNTER_VALUES} are needed: {_advice(interval_s)}"
         )
     elif longest_s > GAP * interval_s:
         yield (

@@ -14,9 +14,9 @@ from pytest_mlperf.core.energy.readings import Reading, at
 from pytest_mlperf.core.numbers import NotNegative, Seconds
 from pytest_mlperf.core.plausible import possible
 
-LABEL = "the host's processors and memory by RAPL, beside the GPUs and in no metric"
+HOST_LABEL = "the host's processors and memory by RAPL, beside the GPUs and in no metric"
 
-LONGEST_GAP_S = 30.0
+MAX_COUNTER_GAP_SECONDS = 30.0
 """Counters go round once a minute at most: after a longer hole nobody knows how often."""
 
 MEMORY = "dram"
@@ -116,7 +116,10 @@ def _unrolled(one: Counted) -> Sequence[Reading]:
             rounds_j += one.range_j if rolled else 0.0
             rise_j = reading.value - last.value + (one.range_j if rolled else 0.0)
             took_s = reading.time_s - last.time_s
-            if not 0 < took_s <= LONGEST_GAP_S or possible("package_w", rise_j / took_s) is None:
+            if (
+                not 0 < took_s <= MAX_COUNTER_GAP_SECONDS
+                or possible("package_w", rise_j / took_s) is None
+            ):
                 return ()
         unrolled.append(Reading(time_s=reading.time_s, value=reading.value + rounds_j))
         last = reading

@@ -22,11 +22,9 @@ from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.numbers import Count, NotNegative, Seconds
 from pytest_mlperf.core.plausible import possible
 
-TIMES = ("time", "time_s", "timestamp")
-POWERS = ("watts", "power_w")
-"""Names of the columns of a CSV file, in small letters or capitals."""
-
-FIRST_S, LAST_S = 1e8, 1e11
+TIME_COLUMNS = ("time", "time_s", "timestamp")
+POWER_COLUMNS = ("watts", "power_w")
+MIN_EPOCH_SECONDS, MAX_EPOCH_SECONDS = 1e8, 1e11
 """Seconds since 1970 lie between these: less is a time since the start, more is milliseconds."""
 
 _SPL = re.compile(r"(\d\d-\d\d)-(\d{4}) (\d\d:\d\d:\d\d(?:\.\d{1,6})?)")
@@ -50,9 +48,9 @@ def parse_meter(text: str, *, name: str, local_offset_s: float = 0.0) -> tuple[M
     """Return the readings of a meter's file, in its order, the bad ones among them.
 
     Args:
-        text: Of a CSV file with a heading, one column of which is called as in TIMES (seconds since
-            1970, or ISO 8601 with a zone) and one as in POWERS; or of an spl.txt of SPEC's
-            PTDaemon. A file without readings has none.
+        text: Of a CSV file with a heading, one column of which is called as in TIME_COLUMNS
+            (seconds since 1970, or ISO 8601 with a zone) and one as in POWER_COLUMNS; or of an
+            spl.txt of SPEC's PTDaemon. A file without readings has none.
         local_offset_s: How far the meter's clock is ahead of UTC where it writes no zone, as in an
             spl.txt, seconds. MLPerf takes those times as UTC, which LoadGen logs.
     """
@@ -106,7 +104,7 @@ def _csv(lines: Sequence[str], name: str) -> Iterator[MeterReading]:
 def _columns(row: Sequence[str], name: str, number: int) -> tuple[int, int]:
     heading = [field.strip().lower() for field in row]
     columns = []
-    for names in (TIMES, POWERS):
+    for names in (TIME_COLUMNS, POWER_COLUMNS):
         places = [place for place, field in enumerate(heading) if field in names]
         if len(places) != 1:
             raise _wrong(
@@ -122,7 +120,7 @@ def _columns(row: Sequence[str], name: str, number: int) -> tuple[int, int]:
 
 def _time_s(name: str, number: int, text: str) -> float:
     if (time_s := _number(text)) is not None:
-        if FIRST_S < time_s < LAST_S:
+        if MIN_EPOCH_SECONDS < time_s < MAX_EPOCH_SECONDS:
             return time_s
         raise _wrong(name, number, text, "is no time in seconds since 1970")
     try:
@@ -154,16 +152,12 @@ def _wrong(name: str, number: int, text: str, defect: str) -> SuiteError:
     return SuiteError(f"{name}:{number}: {text[:80]!r} {defect}")
 
 
-LABEL = "wall energy by the given meter, not MLPerf Power"
+METER_LABEL = "wall energy by the given meter, not MLPerf Power"
 """How such figures are labelled: a meter alone does not make MLPerf's procedure."""
 
-LONGEST_GAP_S = 5.0
-"""A meter that is silent for longer has not seen the window."""
-
-FEWEST = 10
-"""Readings inside a window below which their mean says nothing."""
-
-CLOCKS_S = 0.8
+MAX_METER_GAP_SECONDS = 5.0
+MIN_READINGS = 10
+CLOCK_OFFSET_SECONDS = 0.8
 """By how much the clocks of meter and machine may differ; MLPerf Power allows as much."""
 
 UNSURE = 0.05
@@ -199,8 +193,9 @@ def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) 
     """Return the energy of a window, whose ends are seconds since the epoch.
 
     The uncertainty is an estimate of ours: both ends of the window may lie one period of the meter
-    and CLOCKS_S beside where the readings have them, and the power steps there by as much as the
-    readings near them differ. It is never less than half a reading's share: no meter sees edges.
+    and CLOCK_OFFSET_SECONDS beside where the readings have them, and the power steps there by as
+    much as the readings near them differ. It is never less than half a reading's share: no meter
+    sees edges.
     """
     window_s = end_s - begin_s
     if not window_s > 0:
@@ -222,14 +217,16 @@ def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) 
         return replace(unknown, notes=(*notes, reason))
     mean_w = fsum(reading.watts for reading in inside) / len(inside)
     period_s = median(later.time_s - earlier.time_s for earlier, later in pairwise(inside))
-    steps_w = sum(_step(good, end, 2 * (period_s + CLOCKS_S)) for end in (begin_s, end_s))
-    uncertainty_j = max((period_s + CLOCKS_S) * steps_w, period_s / 2 * mean_w)
+    steps_w = sum(
+        _step(good, end, 2 * (period_s + CLOCK_OFFSET_SECONDS)) for end in (begin_s, end_s)
+    )
+    uncertainty_j = max((period_s + CLOCK_OFFSET_SECONDS) * steps_w, period_s / 2 * mean_w)
     if uncertainty_j > UNSURE * mean_w * window_s:
         notes.append(
             f"the wall energy is uncertain by {uncertainty_j / (mean_w * window_s):.0%}: the meter "
             f"reads every {period_s:.2g} s; let the run last longer"
         )
-    if window_s < energy.GATED_S:
+    if window_s < energy.MIN_GATED_SECONDS:
         notes.append(energy.too_short("wall energy", window_s))
     return replace(
         unknown,
@@ -237,7 +234,7 @@ def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) 
         mean_w=mean_w,
         uncertainty_j=uncertainty_j,
         notes=tuple(notes),
-        gated=window_s >= energy.GATED_S,
+        gated=window_s >= energy.MIN_GATED_SECONDS,
     )
 
 
@@ -278,12 +275,13 @@ def _why_sparse(good: Sequence[MeterReading], begin_s: float, end_s: float) -> s
         for earlier, later in pairwise(good)
         if later.time_s > begin_s and earlier.time_s < end_s
     )
-    if gap_s > LONGEST_GAP_S:
-        return f"the meter was silent for {gap_s:.1f} s; {LONGEST_GAP_S:g} s are allowed"
+    if gap_s > MAX_METER_GAP_SECONDS:
+        return f"the meter was silent for {gap_s:.1f} s; {MAX_METER_GAP_SECONDS:g} s are allowed"
     count = sum(begin_s < reading.time_s < end_s for reading in good)
-    if count < FEWEST:
+    if count < MIN_READINGS:
         return (
-            f"{count} readings of the meter lie in the window, and {FEWEST} are needed: let the "
+            f"{count} readings of the meter lie in the window, and {MIN_READINGS} are "
+            "needed: let the "
             "run last longer"
         )
     return None

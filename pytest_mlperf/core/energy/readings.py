@@ -26,19 +26,13 @@ from typing import Any
 
 from pytest_mlperf.core.plausible import BOUNDS
 
-LONGEST_GAP_S = 0.5
-"""A trace with a longer hole says nothing about what was in it."""
-
-FEWEST_TICKS = 0.8
-"""Share of the planned samples below which a trace is no witness."""
-
-SLOWEST_S = 0.25
+MAX_TRACE_GAP_SECONDS = 0.5
+MIN_SAMPLES_SHARE = 0.8
+MAX_REFRESH_SECONDS = 0.25
 """No sensor refreshes less often: a longer time between two changes is that of the load."""
 
-FEWEST_CHANGES = 8
-"""Of fewer changes the refresh cannot be told."""
-
-LOW = 0.1
+MIN_CHANGES = 8
+REFRESH_PERCENTILE = 0.1
 """Percentile of the times between changes that shows the refresh: a flat load hides most of them,
 so that their median is the load's."""
 
@@ -66,10 +60,10 @@ class Traced:
     why_not: str = ""
 
 
-MISREAD = 0.5
+MAX_MISREADINGS = 0.5
 """So many readings may be misread for each that is not; of more, beside one, none is believed."""
 
-LONGEST_MISREAD_S = 5.0
+MAX_MISREAD_SECONDS = 5.0
 """A counter that is off its line for longer may have begun anew, and grown up to where it was."""
 
 
@@ -100,7 +94,7 @@ def without_misreads(
     misread = sum(first_s <= reading.time_s <= last_s for reading in readings) - len(line)
     begins = first_s <= max(begin_s, readings[0].time_s)
     reaches = begins and last_s >= min(end_s, readings[-1].time_s)
-    return (line if reaches and misread <= max(1, MISREAD * len(line)) else ()), misread
+    return (line if reaches and misread <= max(1, MAX_MISREADINGS * len(line)) else ()), misread
 
 
 def slopes(readings: Sequence[Reading]) -> list[float]:
@@ -141,10 +135,10 @@ def refresh_s(trace: Sequence[Reading]) -> float | None:
     """Return how often the sensor behind a trace refreshes, seconds; None: it cannot be seen."""
     changes = [b.time_s for a, b in pairwise(trace) if a.value != b.value]
     gaps = sorted(later - earlier for earlier, later in pairwise(changes))
-    if len(gaps) < FEWEST_CHANGES:
+    if len(gaps) < MIN_CHANGES:
         return None
-    shortest = gaps[int(LOW * len(gaps))]
-    return shortest if shortest <= SLOWEST_S else None
+    shortest = gaps[int(REFRESH_PERCENTILE * len(gaps))]
+    return shortest if shortest <= MAX_REFRESH_SECONDS else None
 
 
 def delay_s(trace: Sequence[Reading], *, covers: bool, usual_s: float = 0.0) -> float:
@@ -173,9 +167,9 @@ def traced(
         return Traced(why_not="the power trace does not reach over the window")
     inside = [reading for reading in trace if begin_s < reading.time_s < end_s]
     gap = max(b - a for a, b in pairwise([begin_s, *(r.time_s for r in inside), end_s]))
-    if gap > LONGEST_GAP_S:
+    if gap > MAX_TRACE_GAP_SECONDS:
         return Traced(why_not=f"the power trace has a hole of {gap:.1f} s")
-    if rate_hz and len(inside) < FEWEST_TICKS * rate_hz * (end_s - begin_s):
+    if rate_hz and len(inside) < MIN_SAMPLES_SHARE * rate_hz * (end_s - begin_s):
         share = len(inside) / (rate_hz * (end_s - begin_s))
         return Traced(why_not=f"the power trace has {share:.0%} of its samples")
     total, read_s = cumulated(trace), beat_s(trace)
@@ -192,9 +186,9 @@ def traced(
 LAG_S = 0.1
 """How far a counter may trail the power unseen, seconds."""
 
-MOST_W = BOUNDS["power_w"][1]
+MAX_WATTS = BOUNDS["power_w"][1]
 
-RISE_W = 100 * MOST_W
+MAX_RISE_WATTS = 100 * MAX_WATTS
 """A step of a second may be read 10 ms after the reading before it."""
 
 LAGS_S = (-0.1, 0.7)
@@ -203,32 +197,32 @@ a trace is late too."""
 
 LAG_STEP_S = 0.01
 
-SURE = 1.32
+END_ERROR_FACTOR = 1.32
 """So many times what the ends of a window hide is stated: it covers 99 % of the windows of each
 simulated board, those of seeds and shapes that it was not chosen by included."""
 
-NEAR_S = 0.5
+NEAR_SECONDS = 0.5
 """The power so long before and after a moment shows what it may have been in that moment."""
 
-STEP_S = 0.1
+UNWATCHED_STEP_SECONDS = 0.1
 """A counter that nobody watched steps as often as this at least."""
 
-STILL, FEWEST_STILL = 1.05, 5
+STILL_RATIO, MIN_STILL_STEPS = 1.05, 5
 """The power stands still where its highest is at most so many times its lowest; so many steps."""
 
-SEEN = 0.5
+MAX_LAG_ERROR_SHARE = 0.5
 """A lag is believed where it leaves less than this share of what disagrees at the worst one."""
 
-SLOWEST_STEP_S = 1.0
+MAX_STEP_SECONDS = 1.0
 """A counter that steps less often says nothing about a window of seconds."""
 
-LATE = 3
+HOLE_FACTOR = 3
 """So many times the usual time between two readings, or two steps, are a hole."""
 
 UNEVEN = 0.05
 """Share of a counter's steps that a late reading may put elsewhere than the beat."""
 
-FOLLOW = 0.1
+OFFBEAT_SHARE = 0.1
 """Share of what a step is off its beat by which the next ones are expected."""
 
 
@@ -268,7 +262,7 @@ def count(
     if not counter:
         return CounterEnergy(why_not="no energy counter")
     ends = (begin_s, end_s)
-    read, (counter, misread) = counter, without_misreads(counter, begin_s, end_s, RISE_W)
+    read, (counter, misread) = counter, without_misreads(counter, begin_s, end_s, MAX_RISE_WATTS)
     if _breaks(counter, ends, misread):
         return _broken(read)
     steps = steps_of(counter)
@@ -278,7 +272,9 @@ def count(
         return CounterEnergy(why_not=reason)
     behind_s = lag_of(steps, trace)
     # A board renews its power and its counter together, as far as is known.
-    delay = delay_s(trace, covers=covers, usual_s=min(period_s or beat_s(steps), STEP_S))
+    delay = delay_s(
+        trace, covers=covers, usual_s=min(period_s or beat_s(steps), UNWATCHED_STEP_SECONDS)
+    )
     unsure_s = LAG_STEP_S + delay / (4 if covers else 1)
     unsure_s += beat_s(trace) / 2 if len(trace) > 1 else 0.0
     unsure_s += max(_gap_at(counter, end) for end in ends) - beat_s(counter)
@@ -298,20 +294,20 @@ def count(
     def used_j(off_s: float = 0.0) -> float:
         return shown_j(end_s + off_s) - shown_j(begin_s + off_s)
 
-    period_s = period_s or min(refresh_s(trace) or STEP_S, STEP_S)
-    blur_s = min(beat_s(counter), STEP_S) / 3
+    period_s = period_s or min(refresh_s(trace) or UNWATCHED_STEP_SECONDS, UNWATCHED_STEP_SECONDS)
+    blur_s = min(beat_s(counter), UNWATCHED_STEP_SECONDS) / 3
     if beat_s(steps) < 1.5 * beat_s(counter):  # it may step more often than it is read
         blur_s = max(blur_s, min(beat_s(counter), period_s) / 2)
     then = [Reading(time_s=end + shift_s, value=shown_j(end)) for end in ends]
     hidden = [_hidden_j(steps, trace, each, behind_s or 0.0, blur_s) for each in then]
     late_j = max(abs(used_j(unsure_s * part / 4) - used_j()) for part in range(-4, 5))
     if lag_s is None:  # the counter does not follow the power that is seen
-        near = [r.value for r in trace if min(abs(r.time_s - end) for end in ends) <= NEAR_S]
+        near = [r.value for r in trace if min(abs(r.time_s - end) for end in ends) <= NEAR_SECONDS]
         late_j = max(late_j, LAG_S * (max(near) - min(near)) if near else 0.0)
     return CounterEnergy(
         joules=used_j(),
-        lag_j=SURE * late_j,
-        steps_j=SURE * hypot(*hidden),
+        lag_j=END_ERROR_FACTOR * late_j,
+        steps_j=END_ERROR_FACTOR * hypot(*hidden),
         lag_s=lag_s,
         gain=_gain(steps, trace, lag_s or 0.0),
         notes=(*misreads(misread), *_holes(counter, ends)),
@@ -326,8 +322,8 @@ def misreads(count: int) -> tuple[str, ...]:
 
 def _breaks(line: Sequence[Reading], ends: tuple[float, float], misread: int) -> bool:
     return not line or any(
-        b.value - a.value > MOST_W * (b.time_s - a.time_s + SLOWEST_STEP_S)
-        or (misread and b.time_s - a.time_s > LONGEST_MISREAD_S)
+        b.value - a.value > MAX_WATTS * (b.time_s - a.time_s + MAX_STEP_SECONDS)
+        or (misread and b.time_s - a.time_s > MAX_MISREAD_SECONDS)
         for a, b in pairwise(line)
         if a.time_s <= ends[1] and b.time_s >= ends[0]
     )
@@ -357,7 +353,9 @@ def _hidden_j(
     Within a step the power was something between the least and the most that was seen nearby.
     """
     earlier, later = around(steps, then.time_s)
-    near_s = max(NEAR_S, *(5 * beat_s(readings) for readings in (trace, steps) if readings[1:]))
+    near_s = max(
+        NEAR_SECONDS, *(5 * beat_s(readings) for readings in (trace, steps) if readings[1:])
+    )
     watts = slopes([r for r in steps if abs(r.time_s - then.time_s) <= near_s])
     seen = [r.value for r in trace if abs(r.time_s - then.time_s + behind_s) <= near_s]
     watts += seen or [0.0, 2 * max(watts)]
@@ -376,18 +374,20 @@ def _gain(steps: Sequence[Reading], trace: Sequence[Reading], lag_s: float) -> f
     There a sensor that sees a part of the time sees all. A load that locks to the sensor looks as
     still, but not so low to the counter.
     """
-    still, near_s = [], NEAR_S / 2
+    still, near_s = [], NEAR_SECONDS / 2
     for (earlier, later), counted_w in zip(pairwise(steps), slopes(steps), strict=True):
         ends = earlier.time_s - lag_s - near_s, later.time_s - lag_s + near_s
         first, last = (bisect_right(trace, end, key=lambda r: r.time_s) for end in ends)
         watts = [reading.value for reading in trace[first:last]]
-        if first and last < len(trace) and 0 < max(watts, default=0) <= STILL * min(watts):
+        if first and last < len(trace) and 0 < max(watts, default=0) <= STILL_RATIO * min(watts):
             still.append((counted_w, fmean(watts)))
-    rows = [still[i : i + FEWEST_STILL] for i in range(len(still) - FEWEST_STILL + 1)]
+    rows = [still[i : i + MIN_STILL_STEPS] for i in range(len(still) - MIN_STILL_STEPS + 1)]
     if not rows:
         return None
     low_w = max(watts for _, watts in min(rows, key=lambda row: fsum(w for w, _ in row)))
-    return median(w / watts for w, watts in still if low_w / STILL <= watts <= low_w * STILL)
+    return median(
+        w / watts for w, watts in still if low_w / STILL_RATIO <= watts <= low_w * STILL_RATIO
+    )
 
 
 def steps_of(counter: Sequence[Reading]) -> list[Reading]:
@@ -418,7 +418,7 @@ def evenly(steps: Sequence[Reading], read_s: float) -> list[Reading]:
 def _numbers(moments: Sequence[float]) -> list[int]:
     """Return which beat each moment is that of; beats in a hole were not seen."""
     gaps = [later - earlier for earlier, later in pairwise(moments)]
-    hole_s = LATE * median(gaps)
+    hole_s = HOLE_FACTOR * median(gaps)
     beat = fmean(gap for gap in gaps if gap <= hole_s)
     numbers, shift_s = [0], 0.0
     for moment in moments[1:]:
@@ -428,7 +428,7 @@ def _numbers(moments: Sequence[float]) -> list[int]:
             numbers[-1] -= numbers[-1] - 1 not in numbers[-2:]
             number = numbers[-1] + 1
         # The beat is known from this alone, so that a long row of steps drifts: it is followed.
-        shift_s += FOLLOW * (moment - number * beat - shift_s)
+        shift_s += OFFBEAT_SHARE * (moment - number * beat - shift_s)
         numbers.append(number)
     return numbers
 
@@ -464,7 +464,9 @@ def lag_of(steps: Sequence[Reading], trace: Sequence[Reading]) -> float | None:
     near = min(misfits, key=misfits.__getitem__)
     misfits |= {lag: misfit(lag) for lag in (near - 1, near + 1)}
     best = min(misfits, key=misfits.__getitem__)
-    return best * LAG_STEP_S if misfits[best] < SEEN * max(misfits.values()) else None
+    return (
+        best * LAG_STEP_S if misfits[best] < MAX_LAG_ERROR_SHARE * max(misfits.values()) else None
+    )
 
 
 def _along(
@@ -491,12 +493,12 @@ def _why_not(
     if counter[0].time_s > begin_s or counter[-1].time_s < end_s:
         return "the energy counter was not read before and after the window"
     unread_s = max(_gap_at(counter, end) for end in ends)
-    if unread_s > LONGEST_GAP_S:
+    if unread_s > MAX_TRACE_GAP_SECONDS:
         return f"the energy counter was not read for {unread_s:.1f} s at an end"
     if steps[0].time_s > begin_s or steps[-1].time_s < end_s:
         return "the energy counter did not step before and after the window"
     still_s = max(_gap_at(steps, end) for end in ends)
-    if still_s > SLOWEST_STEP_S:
+    if still_s > MAX_STEP_SECONDS:
         return f"the energy counter stood still for {still_s:.1f} s at an end"
     return ""
 
@@ -507,7 +509,7 @@ def _holes(counter: Sequence[Reading], ends: tuple[float, float]) -> tuple[str, 
     return tuple(
         f"nothing was read for {gap_s:.2f} s at the window's {end}"
         for end, gap_s in gaps
-        if gap_s > LATE * usual_s
+        if gap_s > HOLE_FACTOR * usual_s
     )
 
 

@@ -21,9 +21,9 @@ from pytest_mlperf.judge.rule_r import RuleR, Value, by_session, log_scale
 CELLS = 100
 """Shares from 0 to 1 that are weighed against each other."""
 
-_SHARES = tuple((cell + 0.5) / CELLS for cell in range(CELLS))
+_CELL_SHARES = tuple((cell + 0.5) / CELLS for cell in range(CELLS))
 
-_EXPECTED = tuple(share**-0.5 for share in _SHARES)
+_EXPECTED = tuple(share**-0.5 for share in _CELL_SHARES)
 """How much likelier small shares are beforehand, for the one that is used: a third is expected.
 Intervals go without, so that they hold where most of the variance is the session's, too."""
 
@@ -41,12 +41,14 @@ class SessionShare:
         """The share to use."""
         weights = [w * before for w, before in zip(self.weights, _EXPECTED, strict=True)]
         total = math.fsum(weights)
-        return math.fsum(w * share for w, share in zip(weights, _SHARES, strict=True)) / total
+        return math.fsum(w * share for w, share in zip(weights, _CELL_SHARES, strict=True)) / total
 
     def quantile(self, chance: float) -> float:
         """Return the share that the true one stays below with this chance."""
         sums = accumulate(self.weights)
-        return next((s for s, below in zip(_SHARES, sums, strict=True) if below >= chance), 1.0)
+        return next(
+            (s for s, below in zip(_CELL_SHARES, sums, strict=True) if below >= chance), 1.0
+        )
 
     def variance(self, chance: float, inside: float, within: float, log_se: float) -> float:
         """Return what s0² stays below: the variance of a run without what it varies by inside.
@@ -58,7 +60,7 @@ class SessionShare:
         """
 
         def below(variance: float) -> float:
-            left = ((variance + within) * (1 - share) - within for share in _SHARES)
+            left = ((variance + within) * (1 - share) - within for share in _CELL_SHARES)
             return math.fsum(
                 w * _NORMAL.cdf(math.log(x / inside) / log_se)
                 for w, x in zip(self.weights, left, strict=True)
@@ -79,7 +81,7 @@ def session_share(ratio: float, *, runs_per_session: float, df: int, run_df: flo
         Bayesian Inference in Statistical Analysis, 1973, chapter 5).
     """
     logs = []
-    for share in _SHARES:
+    for share in _CELL_SHARES:
         scale = 1 + runs_per_session * share / (1 - share)
         tail = (df + run_df) / 2 * math.log1p(df * ratio / (run_df * scale))
         logs.append(-df / 2 * math.log(scale) - tail)
@@ -145,7 +147,7 @@ DEFAULT_FACTOR = 2.0
 """The default s0 counts as a guess whose standard deviation is this factor."""
 
 FLOOR_SD = RuleR().floor_sd
-FEWEST_DF, MOST_DF = 1.0, 30.0
+MIN_DF, MAX_DF = 1.0, 30.0
 """Bounds of ν0: the upper one where the cases' variances differ by no more than chance."""
 
 
@@ -188,9 +190,9 @@ def fit(units: Sequence[Unit], default_df: float, default: float, cases: int) ->
         if len(units) > 1:
             excess = variance(logs) - fmean(trigamma(unit.df / 2) for unit in units)
         weighed = DEFAULT_CASES * trigamma(default_df / 2) + (cases - 1) * excess
-        df, weighed = MOST_DF, weighed / (DEFAULT_CASES + cases - 1)
-        if weighed > trigamma(MOST_DF / 2):  # else the variances differ by no more than chance
-            df = max(FEWEST_DF, 2 * trigamma_inverse(weighed))
+        df, weighed = MAX_DF, weighed / (DEFAULT_CASES + cases - 1)
+        if weighed > trigamma(MAX_DF / 2):  # else the variances differ by no more than chance
+            df = max(MIN_DF, 2 * trigamma_inverse(weighed))
         return fmean(logs) + digamma(df / 2) - math.log(df / 2), df
 
     low, high = 2 * math.log(FLOOR_SD), math.log(1e4)

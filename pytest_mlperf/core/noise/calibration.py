@@ -18,8 +18,7 @@ from pytest_mlperf.judge.formulas import t_isf
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.rule_r import RuleR, Value, minimum_detectable_change
 
-SCHEMA = 1
-"""The version of the file format that this release reads and writes."""
+SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,7 +181,7 @@ class Calibrated:
 class Calibration:
     """The file of one accelerator, e.g. "8xH100": its machines, one per hardware identity."""
 
-    schema: int = SCHEMA
+    schema: int = SCHEMA_VERSION
     kind: Literal["calibration"] = "calibration"
     accelerator: str
     machines: tuple[Calibrated, ...]
@@ -246,10 +245,10 @@ def merged(
     return tuple(cases[key] for key in sorted(cases)), tuple(notes)
 
 
-SHORTEST_S, LONGEST_S = 1.0, 600.0
+MIN_RUN_SECONDS, MAX_RUN_SECONDS = 1.0, 600.0
 """Run lengths that are recommended: MLPerf's own is the upper one."""
 
-FEWEST_RUNS, MOST_RUNS, USUAL_RUNS = 3, 8, 5
+MIN_BASELINE_RUNS, MAX_BASELINE_RUNS, USUAL_BASELINE_RUNS = 3, 8, 5
 """K that is recommended: with 2 one disturbed run decides, beyond 8 hardly anything is gained."""
 
 _DRIFT = 0.001
@@ -271,28 +270,28 @@ def best_length(
 
     k runs of L seconds take k·(c0 + L) and vary by (b² + a/L)/k, where a/L is what varies inside of
     one: for a given precision the time is least at L* = √(a·c0)/b. a is the runs' within_se² times
-    their length, c0 what a run takes beside it, b is drawn towards the noise. Between `SHORTEST_S`
-    and `LONGEST_S`; None where what varies inside a run is unknown.
+    their length, c0 what a run takes beside it, b is drawn towards the noise. Between
+    `MIN_RUN_SECONDS` and `MAX_RUN_SECONDS`; None where what varies inside a run is unknown.
     """
     varies = spread(runs)
     if varies is None or not varies.within:
         return None
     of_runs = (1 - noise.session_share) * moderated(varies, noise) - varies.within
     best = math.sqrt(varies.within * length_s * start_s / max(of_runs, FLOOR_SD**2))
-    return min(max(best, SHORTEST_S), LONGEST_S)
+    return min(max(best, MIN_RUN_SECONDS), MAX_RUN_SECONDS)
 
 
 def most_runs(gated: Sequence[tuple[Sequence[Value], float]], noise: Noise) -> int:
     """Return the fewest runs (K) that prove every limit that can be; the usual K where none can."""
-    last = noise.rule(MOST_RUNS)
+    last = noise.rule(MAX_BASELINE_RUNS)
     able = [one for one in gated if minimum_detectable_change(one[0], rule=last) <= one[1]]
     if not able:
-        return USUAL_RUNS
-    for runs in range(FEWEST_RUNS, MOST_RUNS):
+        return USUAL_BASELINE_RUNS
+    for runs in range(MIN_BASELINE_RUNS, MAX_BASELINE_RUNS):
         rule = noise.rule(runs)
         if all(minimum_detectable_change(sample, rule=rule) <= limit for sample, limit in able):
             return runs
-    return MOST_RUNS
+    return MAX_BASELINE_RUNS
 
 
 def drift(series: Sequence[Series], session: str) -> Drift | None:

@@ -165,9 +165,7 @@ EFFECTS: Mapping[str, Effect] = {
 """By the names of `pytest_mlperf.core.case`: each has an entry, tested."""
 
 
-NEAR = 0.9
-"""Above this share of the estimated limit a result is worth a second look."""
-
+NEAR_LIMIT_SHARE = 0.9
 _TOKENS = "tokens_per_second"
 
 
@@ -220,7 +218,7 @@ class Limit:
     @property
     def near(self) -> bool:
         """The result is so near to the estimate, or beyond, that a second look is due."""
-        return self.of_estimated is not None and self.of_estimated > NEAR
+        return self.of_estimated is not None and self.of_estimated > NEAR_LIMIT_SHARE
 
     def _share(self, limit: float | None) -> float | None:
         if self.value is None or limit is None:
@@ -244,7 +242,7 @@ def in_words(limit: Limit) -> str:
 def share_in_words(share: float, binds: Resource | None, *, estimated: bool) -> str:
     """Return "42.1 % of the speed of light (compute)": of the estimate, or of the certain limit."""
     of = "speed of light" if estimated else "certain limit"
-    second = ": above 90 %, worth a second look" if estimated and share > NEAR else ""
+    second = ": above 90 %, worth a second look" if estimated and share > NEAR_LIMIT_SHARE else ""
     return f"{100 * share:.3g} % of the {of} ({binds}){second}"
 
 

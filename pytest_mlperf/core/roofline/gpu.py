@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_mlperf.core.case import PRECISION_NAMES, PrecisionName
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.numbers import LEAST, MOST, AtLeastOne, NotNegative, Positive
+from pytest_mlperf.core.numbers import MAX_RATE, MIN_RATE, AtLeastOne, NotNegative, Positive
 
 PEAKS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4", "int4")
 """What a GPU may have a peak for, in FLOP/s; of integers in OP/s, which count alike."""
@@ -267,7 +267,7 @@ class GpuPrice:
     source: str = ""
 
     def __post_init__(self) -> None:
-        if not LEAST <= self.usd_per_gpu_hour <= MOST:
+        if not MIN_RATE <= self.usd_per_gpu_hour <= MAX_RATE:
             raise ValueError(
                 f"usd_per_gpu_hour is {self.usd_per_gpu_hour!r}; must be positive and finite"
             )

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-_SHARES = ("work_share", "network_share")
+_SHARE_KEYS = ("work_share", "network_share")
 _AT_LEAST_ONE = (
     "gpus",
     "replica_gpus",
@@ -77,7 +77,7 @@ class Circumstances:
                 raise ValueError(f"{field.name} is {value!r}; must be finite, at least 0")
             if field.name in _AT_LEAST_ONE and value < 1:
                 raise ValueError(f"{field.name} is {value!r}; must be at least 1")
-            if field.name in _SHARES and not 0 < value <= 1:
+            if field.name in _SHARE_KEYS and not 0 < value <= 1:
                 raise ValueError(f"{field.name} is {value!r}; must be above 0 and at most 1")
         if self.replica_gpus is not None and self.replica_gpus > self.gpus:
             raise ValueError(f"replica_gpus is {self.replica_gpus}, of {self.gpus} GPUs in all")

@@ -13,7 +13,7 @@ from pytest_mlperf.core.metrics import COUNTS, OUTPUT_TOKENS
 from pytest_mlperf.core.numbers import percent, points
 from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.verdict import Outcome, PairedVerdict, worst
-from pytest_mlperf.judge.mean_change import LEAST_SEEN
+from pytest_mlperf.judge.mean_change import MIN_VARIANCE_SHARE
 from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_a import (
     DEFAULT,
@@ -29,7 +29,7 @@ from pytest_mlperf.judge.rule_a import (
 NONDETERMINISTIC = 0.8
 """Below this correlation two passes of one build hardly measure the same thing."""
 
-TOGETHER = 1.5
+GROUPED_ERROR_RATIO = 1.5
 """From this ratio of standard errors on it is said that samples of a group change together."""
 
 
@@ -140,13 +140,14 @@ def _of_metric(
             f"{unseen:.2f} points"
         )
     seen = 1.0 if paired.leverage is None else paired.leverage.seen
-    if seen < LEAST_SEEN and paired.changed:
+    if seen < MIN_VARIANCE_SHARE and paired.changed:
         yield (
             f"{verdict.metric}: these {verdict.samples:,} samples show {100 * seen:.0f} % of what "
-            f"chance does to it, and below {100 * LEAST_SEEN:.0f} % nothing is decided: too many "
+            f"chance does to it, and below {100 * MIN_VARIANCE_SHARE:.0f} % nothing is "
+            "decided: too many "
             "classes have one sample, or few samples hold most of the data; score more samples"
         )
-    if paired.groups is not None and paired.widened >= TOGETHER:
+    if paired.groups is not None and paired.widened >= GROUPED_ERROR_RATIO:
         yield (
             f"{verdict.metric}: samples of one group change together: judged by the "
             f"{paired.groups:,} groups of the data set, the interval is {paired.widened:.1f} times "
@@ -189,7 +190,7 @@ def _of_agreement(verdict: PairedVerdict, correlation: float, *, same_build: boo
 
 Values = Sequence[float | None]
 
-WORDS = {
+DECISION_OUTCOMES = {
     Decision.PASS: Outcome.OK,
     Decision.FAIL: Outcome.ACC_DROP,
     Decision.MORE: Outcome.INCONCLUSIVE,
@@ -354,7 +355,7 @@ def _verdict(name: str, paired: Paired, margin: float, *, lower: bool) -> Paired
     sign = -1 if lower else 1
     return PairedVerdict(
         metric=name,
-        outcome=WORDS[paired.decision],
+        outcome=DECISION_OUTCOMES[paired.decision],
         baseline=sign * paired.before,
         now=sign * paired.now,
         change=sign * paired.change,

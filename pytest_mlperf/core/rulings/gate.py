@@ -58,13 +58,13 @@ class Pass:
         return self.accuracy.total < self.total
 
 
-LARGEST_BET = 0.75
+MAX_BET_SHARE = 0.75
 """Share of the capital that one sample may lose; anything below 1 keeps the test right."""
 
 ROUNDING = 1e-6
 """Points by which the sums of floating point numbers may be off."""
 
-LOOKS = 5
+MAX_LOOKS = 5
 """Looks at a part that a pass may end at, at most: what other tests than `below` share."""
 
 
@@ -97,7 +97,7 @@ def below(excess: Sequence[float | None], most: float, total: int) -> float:
         if room < -ROUNDING:
             return 0.0  # were all others as good as can be, it would not suffice
         gap = max(0.0, needed - mean)
-        bet = min(gap / (spread + gap * gap), LARGEST_BET / room) if room > ROUNDING else 0.0
+        bet = min(gap / (spread + gap * gap), MAX_BET_SHARE / room) if room > ROUNDING else 0.0
         capital += math.log1p(bet * (needed - value))
         largest = max(largest, capital)
         seen += value
@@ -111,7 +111,7 @@ def below_by_influence(values: Sequence[float], bound: float, width: float) -> f
     """Return the p that a score that is no mean over samples is below a bound, from a part.
 
     The mean of the pseudo-values (`Scores.whole`) is the score; they may lie further apart than the
-    lowest and the highest possible one, `width`. By the empirical Bernstein bound, for `LOOKS`
+    lowest and the highest possible one, `width`. By the empirical Bernstein bound, for `MAX_LOOKS`
     looks: wider than by the normal distribution, which a few pseudo-values far out deceive.
 
     Source: A. Maurer, M. Pontil, "Empirical Bernstein bounds and sample variance penalization",
@@ -129,17 +129,17 @@ def below_by_influence(values: Sequence[float], bound: float, width: float) -> f
     widest = max(width, max(values) - min(values))
     b, a = math.sqrt(2 * variance / n), 7 * widest / (3 * (n - 1))
     root = (math.sqrt(b * b + 4 * a * gap) - b) / (2 * a)
-    return min(1.0, LOOKS * 2 * math.exp(-root * root))
+    return min(1.0, MAX_LOOKS * 2 * math.exp(-root * root))
 
 
 ALPHA = 0.01
 """How often a part may fail whose whole keeps its gate, over all scores and looks."""
 
-PRINTED = 0.06
+ROUNDING_SLACK = 0.06
 """How far a printed score may be from what its samples give: MLPerf rounds some to one digit."""
 
 
-UNLIKE = 0.1
+HARDER_PART_SHARE = 0.1
 """Share of the reference by which a part that somebody chose may be harder than the whole.
 
 The first questions of SQuAD are about one article, and the first hours of a day's clicks are not
@@ -167,15 +167,15 @@ def proven_misses(measured: Pass, bounds: Mapping[str, GateWindow]) -> dict[str,
     """Return the estimated scores of the whole that are proven to miss a bound, by metric.
 
     Samples that belong together matter nothing here: the part is a random draw from this very data
-    set, whose score is meant, or was chosen: see `UNLIKE`. Each bound is a hypothesis of its own;
-    Holm's procedure keeps `ALPHA` over them. The looks of a sequential pass need no share of it:
-    the test holds at all of them together.
+    set, whose score is meant, or was chosen: see `HARDER_PART_SHARE`. Each bound is a hypothesis of
+    its own; Holm's procedure keeps `ALPHA` over them. The looks of a sequential pass need no share
+    of it: the test holds at all of them together.
     """
     p_values: dict[tuple[str, int], float] = {}
     scores: dict[tuple[str, int], float] = {}
     for name, window in bounds.items():
         series = _series(measured, name)
-        slack = UNLIKE * window.reference if measured.chosen else 0.0
+        slack = HARDER_PART_SHARE * window.reference if measured.chosen else 0.0
         for sign, bound in ((1, window.low), (-1, window.high)):
             if bound is None:
                 continue
@@ -200,7 +200,7 @@ def _series(measured: Pass, name: str) -> _Series | None:
     ordered = [by_index[index] for index in measured.order if index in by_index]
     share = 1 / measured.total
     for aggregate, score, per_sample in ((mean, printed, 1.0), (summed, mean / share, share)):
-        if abs(printed - aggregate) <= PRINTED + 1e-6 * abs(aggregate):
+        if abs(printed - aggregate) <= ROUNDING_SLACK + 1e-6 * abs(aggregate):
             return _Series(
                 values=ordered, score=score, per_sample=per_sample, influence=name in accuracy.whole
             )
@@ -224,11 +224,8 @@ def _p(series: _Series, window: GateWindow, sign: int, bound: float, total: int)
     return below(excess, sign * (best - needed), total)
 
 
-NEAR = 2.0
-"""Re-run standard deviations within which a score is called near its gate."""
-
-OWN = "this suite's own"
-"""Whose reference it is where a suite names it under [workload] reference."""
+NEAR_GATE_DEVIATIONS = 2.0
+OWN_REFERENCE = "this suite's own"
 
 
 def gate(
@@ -252,7 +249,7 @@ def gate(
         return _of_part(measured, bounds, whose)
     scores = measured.accuracy.scores
     missing = tuple(name for name in bounds if name not in scores)
-    if missing and (complete or whose == OWN):
+    if missing and (complete or whose == OWN_REFERENCE):
         raise _incomplete(missing, scores, whose)
     there = {name: own for name, own in bounds.items() if name in scores}
     rows = [_metric(name, scores[name], own, whose) for name, own in there.items()]
@@ -296,7 +293,7 @@ def _undecided(measured: Pass, state: GateState, unscored: tuple[str, ...] = ())
 def _incomplete(missing: Sequence[str], scores: Mapping[str, float], whose: str) -> RunError:
     names = ", ".join(missing)
     asks = f"{whose} gate needs {names}", "see the scorer's options"
-    if whose == OWN:
+    if whose == OWN_REFERENCE:
         asks = f"[workload] reference names {names}", "correct reference, or the scorer's options"
     text = f"{asks[0]}, which the scorer did not give: it gave {', '.join(scores)}; {asks[1]}"
     return RunError("scorer", text)
@@ -322,7 +319,7 @@ def _near(name: str, score: float, bounds: GateWindow, sd: float) -> str | None:
     """Return what to say of a score that another pass of the same build could move over a bound."""
     distances = {b: abs(score - b) for b in (bounds.low, bounds.high) if b is not None}
     bound = min(distances, key=distances.__getitem__)
-    if not distances[bound] < NEAR * sd:
+    if not distances[bound] < NEAR_GATE_DEVIATIONS * sd:
         return None
     side = "short of" if bounds.missed(score) == bound else "inside"
     return (

@@ -12,7 +12,10 @@ from pytest_mlperf.core.verdict import Look, MetricVerdict, Outcome, Verdict, be
 from pytest_mlperf.judge.multiplicity import FALSE_SHARE, Among, Null, among, estimate, level_again
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
 
-FALLS: Mapping[Kind, Outcome] = {"performance": Outcome.PERF_DROP, "efficiency": Outcome.POWER_DROP}
+DROP_OUTCOMES: Mapping[Kind, Outcome] = {
+    "performance": Outcome.PERF_DROP,
+    "efficiency": Outcome.POWER_DROP,
+}
 """The kinds that are judged together, with the word for a proven drop."""
 
 INTERRUPTED = "the session ended before it was decided"
@@ -20,7 +23,7 @@ INTERRUPTED = "the session ended before it was decided"
 SCATTER = "no more than unchanged pairs differ by here"
 """Of what would be a drop, were what all pairs show left aside."""
 
-FEW_SESSIONS = "beside all others, with baselines of too few sessions"
+FEW_SESSIONS_NOTE = "beside all others, with baselines of too few sessions"
 
 MISSED_TWICE = 2
 """Runs that miss their latency limit: the verdict rests on the limit, not on rule R."""
@@ -45,8 +48,8 @@ class Before(NamedTuple):
 def is_open(verdict: Verdict) -> bool:
     """Whether a verdict among many may still change: it neither passed nor is certain to fail."""
     return (
-        verdict.kind in FALLS
-        and verdict.outcome in {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL, *FALLS.values()}
+        verdict.kind in DROP_OUTCOMES
+        and verdict.outcome in {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL, *DROP_OUTCOMES.values()}
         and not _fails_beside(verdict)
         and any(map(_undecided, verdict.metrics))
     )
@@ -59,7 +62,7 @@ def _fails_beside(verdict: Verdict) -> bool:
     """
     missed = sum(run.limit_missed for run in verdict.runs) >= MISSED_TWICE
     metrics_fail = any(metric.fails for metric in verdict.metrics)
-    return missed or (verdict.outcome in FALLS.values() and not metrics_fail)
+    return missed or (verdict.outcome in DROP_OUTCOMES.values() and not metrics_fail)
 
 
 def is_certain(
@@ -67,7 +70,7 @@ def is_certain(
 ) -> bool:
     """Whether an open verdict is a drop whatever the other pairs still do."""
     null = nulls.get(machine_of(verdict), Null())
-    drops = [m for m in verdict.metrics if m.outcome in FALLS.values() and _counts(m)]
+    drops = [m for m in verdict.metrics if m.outcome in DROP_OUTCOMES.values() and _counts(m)]
     return any(p_among(m, null, rule) < FALSE_SHARE / pairs for m in drops)
 
 
@@ -94,14 +97,14 @@ def reopened(verdict: Verdict, pairs: int) -> Verdict:
     What runs in turns with the baseline's own build proved stays, and of results of older releases,
     which do not tell what each look saw, a drop that is one among `pairs` whatever the others say.
     """
-    depends = {*FALLS.values(), Outcome.SUSPECT}
+    depends = {*DROP_OUTCOMES.values(), Outcome.SUSPECT}
 
     def again(metric: MetricVerdict) -> bool:
         old = not metric.looks and (metric.p or 0.0) < FALSE_SHARE / pairs
         certain = metric.confirmed or metric.p is None or old
         return metric.outcome in depends and _gates(metric) and not certain
 
-    is_last = verdict.kind not in FALLS or _fails_beside(verdict)
+    is_last = verdict.kind not in DROP_OUTCOMES or _fails_beside(verdict)
     if is_last or not any(map(again, verdict.metrics)):
         return verdict
     metrics = tuple(
@@ -121,7 +124,7 @@ def nulls(verdicts: Iterable[Verdict], rule: RuleR) -> dict[MachineSession, Null
     """Return how unchanged pairs look on each machine, by all verdicts of a session."""
     seen: dict[MachineSession, list[MetricVerdict]] = {}
     for verdict in verdicts:
-        if verdict.kind in FALLS and verdict.outcome not in _UNJUDGED:
+        if verdict.kind in DROP_OUTCOMES and verdict.outcome not in _UNJUDGED:
             judged = [m for m in verdict.metrics if m.looks and _gates(m)]
             seen.setdefault(machine_of(verdict), []).extend(judged)
     by_machine = {}
@@ -171,7 +174,7 @@ def settle(
         (index, metric.metric): p_among(metric, shown.get(machine_of(verdict), Null()), rule)
         for index, verdict in enumerate(verdicts)
         for metric in verdict.metrics
-        if verdict.kind in FALLS and verdict.outcome not in _UNJUDGED and _counts(metric)
+        if verdict.kind in DROP_OUTCOMES and verdict.outcome not in _UNJUDGED and _counts(metric)
     }
     absent = {(-1, str(n)): 1.0 for n in range(pairs - len(p_values))}
     words = among({**p_values, **absent}, rule)
@@ -187,7 +190,7 @@ def settle(
             drops=drops,
             pairs=max(pairs, len(p_values)),
             again=again,
-            falls=FALLS.get(verdict.kind, verdict.outcome),
+            falls=DROP_OUTCOMES.get(verdict.kind, verdict.outcome),
             null=shown.get(machine_of(verdict), Null()),
         )
         metrics = tuple(
@@ -229,7 +232,7 @@ def _provisional(metric: MetricVerdict, before: str | None) -> MetricVerdict:
     """
     if metric.outcome is Outcome.PROVISIONAL:
         return metric
-    note = f"{FEW_SESSIONS}, SUSPECT since {before}" if before else FEW_SESSIONS
+    note = f"{FEW_SESSIONS_NOTE}, SUSPECT since {before}" if before else FEW_SESSIONS_NOTE
     return replace(metric, outcome=Outcome.PROVISIONAL, note=note, leans="drop")
 
 
@@ -237,7 +240,7 @@ def _undecided(metric: MetricVerdict) -> bool:
     """Whether a metric's word depends on the others: not proven, or proven by rule R alone."""
     if metric.p is None or metric.confirmed:
         return False
-    falls = metric.outcome in FALLS.values() and bool(metric.looks)
+    falls = metric.outcome in DROP_OUTCOMES.values() and bool(metric.looks)
     return metric.outcome is Outcome.INCONCLUSIVE or falls or metric.seems_drop
 
 
@@ -247,7 +250,7 @@ def _gates(metric: MetricVerdict) -> bool:
 
 def _counts(metric: MetricVerdict) -> bool:
     """Whether a metric takes part with its own p value."""
-    failed = metric.outcome in FALLS.values() and metric.p is not None
+    failed = metric.outcome in DROP_OUTCOMES.values() and metric.p is not None
     return _gates(metric) and (failed or _undecided(metric))
 
 

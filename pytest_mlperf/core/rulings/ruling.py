@@ -47,7 +47,7 @@ from pytest_mlperf.core.verdict import (
 )
 from pytest_mlperf.judge.formulas import t_isf
 from pytest_mlperf.judge.inputs import Direction, SessionNoise, surer
-from pytest_mlperf.judge.multiplicity import FEW, rule_among
+from pytest_mlperf.judge.multiplicity import MAX_LONE_PAIRS, rule_among
 from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import (
     GATING_RUNS,
@@ -141,7 +141,7 @@ def other_cached(
     return None
 
 
-LENGTH = 0.02
+LENGTH_SLACK_SHARE = 0.02
 """Share by which the mean length of a curve's answers may differ from the baseline's."""
 
 LENGTH_UNKNOWN = 0.1
@@ -150,8 +150,7 @@ LENGTH_UNKNOWN = 0.1
 LENGTH_FALSE = 0.01
 """How often unchanged answers may seem longer or shorter, at all points of a curve together."""
 
-LEAST_SHARED = 10
-"""With fewer samples that both sides answered, all answers are compared instead."""
+MIN_SHARED_SAMPLES = 10
 
 
 def other_length(now: Sequence[Run], before: Sequence[Run | BaselineRun]) -> str | None:
@@ -186,12 +185,12 @@ def _paired(
     theirs, ours = (_by_sample(runs, name.partition("@")[2]) for runs in (before, now))
     pairs = [(fmean(theirs[sample]), fmean(ours[sample])) for sample in theirs.keys() & ours.keys()]
     count, old = len(pairs), fmean(x for x, _ in pairs) if pairs else 0.0
-    if count < LEAST_SHARED or not old:
+    if count < MIN_SHARED_SAMPLES or not old:
         return None
     new = fmean(y for _, y in pairs)
     squares = math.fsum((y - new / old * x) ** 2 for x, y in pairs)
     se = math.sqrt(squares / (count * (count - 1))) / old
-    return (old, new), LENGTH + t_isf(chance / 2, count - 1) * se
+    return (old, new), LENGTH_SLACK_SHARE + t_isf(chance / 2, count - 1) * se
 
 
 def _by_sample(runs: Sequence[Run | BaselineRun], point: str) -> dict[str, list[int]]:
@@ -213,10 +212,10 @@ def _tolerance(before: Sequence[Value], now: Sequence[Value], chance: float) -> 
     if not any(sides):
         return LENGTH_UNKNOWN
     se = math.sqrt(sum(fmean(side or other) for side, other in (sides, sides[::-1])))
-    return LENGTH + NormalDist().inv_cdf(1 - chance / 2) * se
+    return LENGTH_SLACK_SHARE + NormalDist().inv_cdf(1 - chance / 2) * se
 
 
-COUNT_FALSE, LEAST_DRAWN = 1e-5, 8
+COUNT_FALSE_RISK, MIN_DRAWN_SAMPLES = 1e-5, 8
 """Probability of a false alarm; drawn answers to fewer samples may all differ alike by chance."""
 
 
@@ -225,8 +224,9 @@ def miscounted(
 ) -> str | None:
     """Return a sentence if timed runs count other tokens than the answers have, "" if the same.
 
-    None if too few samples are on both sides. A paired t test of logarithms, beyond `LENGTH`: the
-    differences of a sample's answers are symmetric, for which the test errs on the safe side.
+    None if too few samples are on both sides. A paired t test of logarithms, beyond
+    `LENGTH_SLACK_SHARE`: the differences of a sample's answers are symmetric, for which the test
+    errs on the safe side.
 
     Source: B. Efron, Student's t-test under symmetry conditions, JASA 64 (1969), 1278-1302.
 
@@ -235,11 +235,14 @@ def miscounted(
         drawn: Answers to a sample differ by chance.
     """
     pairs = [(timed[one], n) for one, n in answers.items() if one in timed and n is not None]
-    if len(pairs) < (LEAST_DRAWN if drawn else 2):
+    if len(pairs) < (MIN_DRAWN_SAMPLES if drawn else 2):
         return None
     apart = [fmean(math.log(max(1, t)) for t in each) - math.log(max(1, n)) for each, n in pairs]
     se = stdev(apart) / math.sqrt(len(apart))
-    if abs(fmean(apart)) <= math.log1p(LENGTH) + t_isf(COUNT_FALSE / 2, len(apart) - 1) * se:
+    if (
+        abs(fmean(apart))
+        <= math.log1p(LENGTH_SLACK_SHARE) + t_isf(COUNT_FALSE_RISK / 2, len(apart) - 1) * se
+    ):
         return ""
     ours = rounded(fmean(tokens for each, _ in pairs for tokens in each))
     theirs = rounded(fmean(n for each, n in pairs for _ in each))
@@ -574,7 +577,7 @@ def _word(judged: Judged, judging: _Judging) -> tuple[Outcome, str]:
             if judged.advisory:
                 return Outcome.INCONCLUSIVE, note
             others = f"a drop whatever the other {judging.pairs - 1} pairs judged with it do"
-            note = f"{others}, p={judged.p_value:.1g}" if judging.pairs > FEW else ""
+            note = f"{others}, p={judged.p_value:.1g}" if judging.pairs > MAX_LONE_PAIRS else ""
             return judging.failing, note
         case _:
             load = of_load(judged.lost, judged.lost_before, "now", "of the baseline")

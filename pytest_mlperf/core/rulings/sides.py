@@ -16,13 +16,13 @@ from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 from pytest_mlperf.judge.formulas import bound_of, raw, t_isf, t_sf
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.multiplicity import FALSE_SHARE, benjamini_hochberg
-from pytest_mlperf.judge.robustness import CANDIDATE_DF, WIDEST
+from pytest_mlperf.judge.robustness import CANDIDATE_DF, MAX_SPREAD_RATIO
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR, Value, by_session, log_scale
 
 SPARE_SESSIONS = 2
 """Sessions beyond one a side from which on they tell themselves what they differ by."""
 
-_LARGEST_SHARE = 0.9
+_MAX_DAYS_SHARE = 0.9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ class Pooled:
         separate: The same with each side's runs as noisy as they are: one may be noisier.
         plain: If sessions differed by what is expected beside runs.
         by_sessions: There are enough for `spread` to be what they show; else they are taken to
-            differ by `WIDEST` times what runs do.
+            differ by `MAX_SPREAD_RATIO` times what runs do.
     """
 
     before: float
@@ -133,9 +133,9 @@ def pooled(before: Sequence[Value], now: Sequence[Value], *, rule: RuleR) -> Poo
 
     With `SPARE_SESSIONS` and more, v_s + h·v_r is the mean square of the sessions about the means
     of their sides, ν the sessions less 2, and no expectation takes part in it: it may be wrong.
-    With fewer nothing is seen of v_s, which is then taken as `WIDEST`²·v_r, with the ν of v_r. The
-    bounds are never narrower than with v_s = 0, neither with the v_r of both sides nor with one of
-    each, in which that of the other side weighs `CANDIDATE_DF`.
+    With fewer nothing is seen of v_s, which is then taken as `MAX_SPREAD_RATIO`²·v_r, with the ν of
+    v_r. The bounds are never narrower than with v_s = 0, neither with the v_r of both sides nor
+    with one of each, in which that of the other side weighs `CANDIDATE_DF`.
 
     Source: one-way random effects, mean squares of unequal groups (S. R. Searle, G. Casella,
         C. E. McCulloch, Variance Components, 1992, 3.6); v_r moderated as in rule R; degrees of
@@ -143,7 +143,7 @@ def pooled(before: Sequence[Value], now: Sequence[Value], *, rule: RuleR) -> Poo
     """
     if not before or not now:
         raise ValueError(f"nothing to compare: {len(before)} and {len(now)} runs")
-    share = min(rule.session_share, _LARGEST_SHARE)
+    share = min(rule.session_share, _MAX_DAYS_SHARE)
     expected = share / (1 - share)
     a, b = (_side(runs, expected) for runs in (before, now))
     within = fmean(run.within_se**2 for run in (*before, *now))
@@ -159,7 +159,9 @@ def pooled(before: Sequence[Value], now: Sequence[Value], *, rule: RuleR) -> Poo
     return Pooled(
         before=a.mean,
         now=b.mean,
-        spread=_by_sessions((a, b), spare, run_variance, rule) if enough else by_runs(WIDEST**2),
+        spread=_by_sessions((a, b), spare, run_variance, rule)
+        if enough
+        else by_runs(MAX_SPREAD_RATIO**2),
         least=by_runs(0.0),
         separate=_by_own_runs((a, b), within, rule),
         plain=by_runs(expected),
@@ -344,7 +346,7 @@ def _by_few_sessions(
     lacking = SPARE_SESSIONS + 2 - ratio.sessions
     reason = (
         f"{ratio.sessions} sessions in all do not show what sessions differ by, which may be "
-        f"{WIDEST:g} times what runs do; {lacking} more on other days settle it"
+        f"{MAX_SPREAD_RATIO:g} times what runs do; {lacking} more on other days settle it"
     )
     worst, best = change
     if worst - ratio.plain.reach(rule.beta) > bound:

@@ -11,16 +11,14 @@ from pytest_mlperf.core.measurement import GpuRun, ReplicaRun
 from pytest_mlperf.core.numbers import percent
 from pytest_mlperf.judge.formulas import t_isf
 
-BEHIND = 0.05
+MIN_LAG_SHARE = 0.05
 """A replica that is this far behind the median one, and proven to be, is told."""
 
 FALSE_ALARM = 0.01
 """Chance, in a case, that one which is no further behind is told all the same."""
 
-FEWEST = 4
-"""Parts of runs that a proof needs."""
-
-HOTTER_C, SLOWER_CLOCK, CAPPED, LESS_POWER = 3.0, 0.02, 0.05, 0.05
+MIN_RUN_PARTS = 4
+HOTTER_C, SLOWER_CLOCK_SHARE, CAPPED_SHARE, LESS_POWER_SHARE = 3.0, 0.02, 0.05, 0.05
 """Differences between a GPU and the median of the others from which on they are told."""
 
 
@@ -54,18 +52,19 @@ def slowest(replicas: Sequence[ReplicaRun]) -> float | None:
 def stragglers(
     runs: Sequence[tuple[Sequence[ReplicaRun], Sequence[GpuRun]]],
 ) -> tuple[Straggler, ...]:
-    """Return the replicas that are proven to be more than `BEHIND` the median one in these runs.
+    """Return the replicas that are proven to lag by more than `MIN_LAG_SHARE` in these runs.
 
-    All parts of all runs are values of Student's t test against `BEHIND`, at `FALSE_ALARM` shared
-    out among the replicas (Bonferroni); each run's own mean must be beyond it too, so that nothing
-    is told which was seen once. All parts of a single run share what that run alone had: there the
-    replica must also be beyond what chance explains by how the others differ from each other.
+    All parts of all runs are values of Student's t test against `MIN_LAG_SHARE`, at `FALSE_ALARM`
+    shared out among the replicas (Bonferroni); each run's own mean must be beyond it too, so that
+    nothing is told which was seen once. All parts of a single run share what that run alone had:
+    there the replica must also be beyond what chance explains by how the others differ from each
+    other.
     """
     behind = []
     for key in dict.fromkeys(_key(one) for replicas, _ in runs for one in replicas):
         mine = [one for replicas, _ in runs for one in replicas if _key(one) == key]
         values = [share for one in mine for share in one.shares]
-        if len(values) < FEWEST or len(mine) < len(runs):
+        if len(values) < MIN_RUN_PARTS or len(mine) < len(runs):
             continue
         alpha = FALSE_ALARM / len(runs[0][0])
         bounds = [one.share or 1.0 for one in mine]
@@ -73,7 +72,7 @@ def stragglers(
         if len(runs) == 1:
             others = [one.share or 1.0 for one in runs[0][0] if one is not mine[0]]
             bounds.append(_bound(fmean(values), others, alpha, apart=1.0))
-        if max(bounds) < 1 - BEHIND:
+        if max(bounds) < 1 - MIN_LAG_SHARE:
             behind.append(
                 Straggler(
                     name=mine[-1].name,
@@ -105,11 +104,11 @@ def _differs(replica: ReplicaRun, gpus: Sequence[GpuRun]) -> tuple[str, ...]:
     words = []
     if (both := _both(here, rest, "temperature_c")) and both[0] - both[1] >= HOTTER_C:
         words.append(f"{both[0] - both[1]:.0f} °C hotter")
-    if (both := _both(here, rest, "sm_mhz")) and both[0] < (1 - SLOWER_CLOCK) * both[1]:
+    if (both := _both(here, rest, "sm_mhz")) and both[0] < (1 - SLOWER_CLOCK_SHARE) * both[1]:
         words.append(f"{both[1] - both[0]:.0f} MHz slower")
-    if (both := _both(here, rest, "mean_w")) and both[0] < (1 - LESS_POWER) * both[1]:
+    if (both := _both(here, rest, "mean_w")) and both[0] < (1 - LESS_POWER_SHARE) * both[1]:
         words.append(f"{both[1] - both[0]:.0f} W less")
-    if (both := _both(here, rest, "power_cap_share")) and both[0] - both[1] >= CAPPED:
+    if (both := _both(here, rest, "power_cap_share")) and both[0] - both[1] >= CAPPED_SHARE:
         words.append(f"power capped {percent(both[0])} of the window")
     return tuple(words)
 

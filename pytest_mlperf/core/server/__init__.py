@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from pytest_mlperf.core.metrics import DRAFT_LENGTH, at_point
-from pytest_mlperf.core.numbers import MOST
+from pytest_mlperf.core.numbers import MAX_RATE
 from pytest_mlperf.core.prometheus import page_samples
 
 COUNTERS: Mapping[str, tuple[str, ...]] = {
@@ -114,7 +114,7 @@ def read_server(page: bytes) -> dict[str, float]:
     """Return what a page says, by the names of `COUNTERS` and `GAUGES`; {}: nothing of it."""
     by_name: dict[str, list[float]] = {}
     for sample in page_samples(page, _NAMES):
-        if 0 <= sample.value <= MOST:
+        if 0 <= sample.value <= MAX_RATE:
             by_name.setdefault(sample.name, []).append(sample.value)
     values = {}
     for table in (COUNTERS, GAUGES):

@@ -9,7 +9,7 @@ from statistics import median
 from pytest_mlperf.core.metrics import at_point, point_of
 from pytest_mlperf.core.numbers import percent
 
-HIDDEN = "hidden_share"
+HIDDEN_SHARE = "hidden_share"
 """Share of the tokens that were counted and not shown, as hidden reasoning, by the answers."""
 
 QUANTITIES: Mapping[str, str] = {
@@ -20,7 +20,7 @@ QUANTITIES: Mapping[str, str] = {
     "draft_acceptance": "drafts accepted",
     "draft_length": "acceptance length",
     "preemptions": "preemptions",
-    HIDDEN: "hidden tokens",
+    HIDDEN_SHARE: "hidden tokens",
 }
 """What is kept of a window, in words; all but the counts are means."""
 
@@ -34,9 +34,14 @@ _WORSE = {
 """Which way a quantity goes where it makes a server slower. Requests that run, and the cache that
 they fill, go either way: fewer are taken at a time, or each stays longer."""
 
-_SHARES = {"kv_cache_use": 0.05, "prefix_hit_share": 0.02, "draft_acceptance": 0.02, HIDDEN: 0.02}
+_SHARES = {
+    "kv_cache_use": 0.05,
+    "prefix_hit_share": 0.02,
+    "draft_acceptance": 0.02,
+    HIDDEN_SHARE: 0.02,
+}
 _SLACK = {**_SHARES, "draft_length": 0.1}
-_LEAST, _SHARE = 1.0, 0.1
+_MIN_COUNT, _MIN_SHARE = 1.0, 0.1
 """By how much a share or a length moves before it is told; a count by one, and by a tenth of what
 it was."""
 
@@ -88,7 +93,7 @@ def server_figures(
         if point is not None:
             names = [at_point(name, point) for name in names]
         value, most = (server.get(name) for name in names)
-        if value is not None and (value or quantity != HIDDEN):
+        if value is not None and (value or quantity != HIDDEN_SHARE):
             largest = "" if most is None else f"{server_value(quantity, most)} at most"
             yield title, server_value(quantity, value), largest
 
@@ -137,5 +142,5 @@ def points_of(servers: Sequence[Mapping[str, float]]) -> list[float | None]:
 
 
 def _moved(quantity: str, now: float, before: Sequence[float]) -> bool:
-    slack = _SLACK.get(quantity) or max(_LEAST, _SHARE * median(before))
+    slack = _SLACK.get(quantity) or max(_MIN_COUNT, _MIN_SHARE * median(before))
     return now > max(before) + slack or now < min(before) - slack

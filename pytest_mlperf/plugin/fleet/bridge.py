@@ -22,17 +22,13 @@ from typing import Any
 
 from pytest_mlperf.plugin.fleet.node import NodeCase
 
-LOOK_S = 1.0
+NODES_POLL_SECONDS = 1.0
 """Seconds between two looks at the nodes, each of which tells the session that the head lives."""
 
-WAIT_S = 0.2
+POLL_SECONDS = 0.2
 
-KILLED_S = 3.0
-"""Longest time until Ray has ended what it was told to."""
-
-REACH_S = 10.0
-"""Longest time until the machine of a head answers."""
-
+RAY_EXIT_SECONDS = 3.0
+CONNECT_TIMEOUT_SECONDS = 10.0
 LABELS = ("mlperf.io/gpu", "ray.io/accelerator-type")
 """Labels of a node that name its GPUs: by the user in the suite's words, and by Ray."""
 
@@ -49,7 +45,7 @@ class RayBridge:
 
         if port := re.fullmatch(r"(?:ray://)?(.+):(\d+)", address):
             # Ray waits for a minute and more; the system knows at once that nobody is there.
-            socket.create_connection((port[1], int(port[2])), REACH_S).close()
+            socket.create_connection((port[1], int(port[2])), CONNECT_TIMEOUT_SECONDS).close()
         self._ray = ray
         ray.init(
             address=address,
@@ -95,13 +91,13 @@ class RayBridge:
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield what happened since the last call, and wait for it a little."""
-        if time.monotonic() - self._looked > LOOK_S:
+        if time.monotonic() - self._looked > NODES_POLL_SECONDS:
             self._looked = time.monotonic()
             yield {"event": "nodes", "nodes": self.nodes()}
         if not self._pending:
-            time.sleep(WAIT_S)
+            time.sleep(POLL_SECONDS)
             return
-        ready, _ = self._ray.wait(list(self._pending), num_returns=1, timeout=WAIT_S)
+        ready, _ = self._ray.wait(list(self._pending), num_returns=1, timeout=POLL_SECONDS)
         for reference in ready:
             group = self._pending.pop(reference)
             try:
@@ -128,7 +124,7 @@ class RayBridge:
         for actor in self._actors.values():
             self._ray.kill(actor)
         if pending := list(self._pending):  # a driver that is gone may not have sent it
-            self._ray.wait(pending, num_returns=len(pending), timeout=KILLED_S)
+            self._ray.wait(pending, num_returns=len(pending), timeout=RAY_EXIT_SECONDS)
         self._ray.shutdown()
 
 

@@ -17,8 +17,7 @@ import pytest
 WORKER = "MLPERF_FLEET_WORKER"
 """Variable with what the session tells its worker, as JSON."""
 
-GRACE_S = 20.0
-"""Time to end by Ctrl-C's way once nobody wants this process any more."""
+INTERRUPT_GRACE_SECONDS = 20.0
 
 
 class _Channel:
@@ -35,7 +34,7 @@ class _Channel:
         while os.read(self._stdin, 4096):
             pass
         os.kill(os.getpid(), signal.SIGINT)
-        threading.Event().wait(GRACE_S)
+        threading.Event().wait(INTERRUPT_GRACE_SECONDS)
         os.killpg(0, signal.SIGKILL)
 
     def send(self, message: str, **content: Any) -> None:

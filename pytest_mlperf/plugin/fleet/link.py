@@ -17,10 +17,8 @@ from pytest_mlperf.processes import ChildProcess, log_tail
 CONNECT_S = 60.0
 """Longest time to connect to a cluster."""
 
-SILENT_S = 20.0
-"""Without a word of the cluster for so long, its head is gone."""
-
-LONGEST = 1 << 28
+MAX_SILENCE_SECONDS = 20.0
+MAX_REPLY_BYTES = 1 << 28
 
 Event = dict[str, Any]
 
@@ -50,7 +48,7 @@ class ClusterLink:
         command = [sys.executable, "-m", "pytest_mlperf.plugin.fleet.bridge", address, str(packed)]
         with self._log.open("wb") as log:
             self._process = ChildProcess(command, stdout=-1, stderr=log)
-        self._heard = time.monotonic() + CONNECT_S - SILENT_S
+        self._heard = time.monotonic() + CONNECT_S - MAX_SILENCE_SECONDS
         self._connected = False
 
     def tell(self, **command: Any) -> None:
@@ -59,14 +57,14 @@ class ClusterLink:
 
     def event(self, patience_s: float) -> Event | None:
         """Return what happened next, if anything; RefusedError or HeadLostError: no connection."""
-        deadline = min(time.monotonic() + patience_s, self._heard + SILENT_S)
+        deadline = min(time.monotonic() + patience_s, self._heard + MAX_SILENCE_SECONDS)
         try:
-            line = self._process.line(deadline, LONGEST)
+            line = self._process.line(deadline, MAX_REPLY_BYTES)
         except EOFError:
             raise self._gone("the process that spoke with its head has ended") from None
         if line is None:
-            if time.monotonic() >= self._heard + SILENT_S:
-                raise self._gone(f"no word of its head for {SILENT_S:.0f} s")
+            if time.monotonic() >= self._heard + MAX_SILENCE_SECONDS:
+                raise self._gone(f"no word of its head for {MAX_SILENCE_SECONDS:.0f} s")
             return None
         event: Event = json.loads(line)
         if event["event"] == "refused":
@@ -82,12 +80,12 @@ class ClusterLink:
 
     def close(self) -> None:
         """End what runs there, and the connection."""
-        self._process.end(alone_s=CLOSE_S, term_s=1.0, killed_s=5.0)
+        self._process.end(alone_s=CLOSE_SECONDS, term_s=1.0, killed_s=5.0)
         self._process.close()
         self._folder.cleanup()
 
 
-CLOSE_S = 8.0
+CLOSE_SECONDS = 8.0
 """Time for the bridge to end what it started; after it Ray does, as the owner is gone."""
 
 

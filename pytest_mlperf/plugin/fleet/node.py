@@ -27,30 +27,24 @@ from pytest_mlperf import __version__
 from pytest_mlperf.processes import ChildProcess, ended, log_tail
 from pytest_mlperf.stores.cache import cache_folder
 
-FOLDER = "PYTEST_MLPERF_FLEET"
+FOLDER_VARIABLE = "PYTEST_MLPERF_FLEET"
 """Variable of a node: where projects are unpacked; default: a folder of the user's cache."""
 
-LISTEN_S = 30.0
+LISTEN_SECONDS = 30.0
 """Longest time without a word before the session is told that there is none: who is measured should
 not be woken."""
 
-LONGEST = 1 << 28
-"""Bytes of one report at most."""
-
-ALONE_S = 20.0
-"""Time for a child that nobody wants to end what it started."""
-
-OLD_S = 7 * 86_400.0
-"""Projects that nobody used for so long are removed."""
-
-LARGEST_FILE, LARGEST_SUM = 16 << 20, 64 << 20
+MAX_REPORT_BYTES = 1 << 28
+ABANDONED_SECONDS = 20.0
+MAX_PROJECT_SECONDS = 7 * 86_400.0
+MAX_FILE_BYTES, MAX_RETURNED_BYTES = 16 << 20, 64 << 20
 """Bytes of what a case left behind that go back to the session, of one file and in all; logs of
 an official run are larger, and stay on the node."""
 
 LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "SLURM_", "RAY_")
 """Beginnings of variables by which engines would believe that they run under a launcher."""
 
-SETTLED = ".unpacked"
+UNPACKED_MARK = ".unpacked"
 
 BASELINES = "baselines"
 """Folders of baselines, where no option names another one."""
@@ -103,16 +97,16 @@ class NodeCase:
         """Return what the case's pytest said meanwhile; the last message is "over"."""
         messages: list[Message] = []
         try:
-            line = self._child.line(time.monotonic() + LISTEN_S, LONGEST)
+            line = self._child.line(time.monotonic() + LISTEN_SECONDS, MAX_REPORT_BYTES)
             while line is not None:
                 messages.append(json.loads(line))
-                line = self._child.line(time.monotonic(), LONGEST)
+                line = self._child.line(time.monotonic(), MAX_REPORT_BYTES)
         except (EOFError, ValueError):
             messages.append(self._over())
         return messages
 
     def _over(self) -> Message:
-        self._child.end(alone_s=ALONE_S, term_s=2.0, killed_s=5.0)
+        self._child.end(alone_s=ABANDONED_SECONDS, term_s=2.0, killed_s=5.0)
         self._log.seek(0)
         with tempfile.NamedTemporaryFile() as copy:
             shutil.copyfileobj(self._log, copy)
@@ -135,7 +129,7 @@ class NodeCase:
         with tarfile.open(fileobj=packed, mode="w") as archive:
             for name, path in self._left_behind():
                 size = path.stat().st_size
-                if size > LARGEST_FILE or total + size > LARGEST_SUM:
+                if size > MAX_FILE_BYTES or total + size > MAX_RETURNED_BYTES:
                     left.append(str(path))
                     continue
                 total += size
@@ -171,12 +165,11 @@ def _files_of(folder: Path) -> Iterator[Path]:
     yield from (path for path in paths if path.is_file() and not path.is_symlink())
 
 
-HERE = "{project}"
-"""Stands in words for the folder that the project is unpacked in."""
+PROJECT_PLACEHOLDER = "{project}"
 
 
 def _here(word: str, project: str) -> str:
-    return word.replace(HERE, project)
+    return word.replace(PROJECT_PLACEHOLDER, project)
 
 
 def _node_environment() -> dict[str, str]:
@@ -214,21 +207,21 @@ def _undone() -> list[str]:
 
 def unpacked(archive: bytes, digest: str, name: str) -> Path:
     """Return the folder that holds a project, unpacked at the first call of those with a digest."""
-    place = Path(os.environ.get(FOLDER) or cache_folder() / "fleet")
+    place = Path(os.environ.get(FOLDER_VARIABLE) or cache_folder() / "fleet")
     place.mkdir(parents=True, exist_ok=True)
     folder = place / f"{name}-{digest[:12]}"
-    if not (folder / SETTLED).exists():
-        for mark in place.glob(f"*/{SETTLED}"):
+    if not (folder / UNPACKED_MARK).exists():
+        for mark in place.glob(f"*/{UNPACKED_MARK}"):
             with contextlib.suppress(OSError):
-                if time.time() - mark.stat().st_mtime > OLD_S:
+                if time.time() - mark.stat().st_mtime > MAX_PROJECT_SECONDS:
                     shutil.rmtree(mark.parent, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=place, prefix=".") as temporary:
             whole = Path(temporary) / "project"
             whole.mkdir()
             with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
                 packed.extractall(whole, filter="data")
-            (whole / SETTLED).touch()
+            (whole / UNPACKED_MARK).touch()
             with contextlib.suppress(OSError):  # another case was faster
                 whole.rename(folder)
-    (folder / SETTLED).touch()
+    (folder / UNPACKED_MARK).touch()
     return folder.resolve()

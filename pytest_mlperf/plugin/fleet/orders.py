@@ -13,7 +13,7 @@ import pytest
 from pytest_mlperf import __version__
 from pytest_mlperf.core.fleet import CaseNeed, need_of
 from pytest_mlperf.hardware.machine import split
-from pytest_mlperf.plugin.fleet.node import HERE
+from pytest_mlperf.plugin.fleet.node import PROJECT_PLACEHOLDER
 from pytest_mlperf.plugin.options import Options, set_on_command_line
 from pytest_mlperf.plugin.report_json import planned_of
 from pytest_mlperf.suite.pairs import PlannedPair
@@ -23,8 +23,7 @@ OF_SESSION = frozenset(
 )
 """Options that are the session's; a node does without."""
 
-ENVIRONMENT = ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS")
-"""Variables that pytest and this plugin read: a node has those of the session."""
+FORWARDED_VARIABLES = ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS")
 
 
 @dataclass
@@ -100,7 +99,7 @@ def order_of(
     folder = config.invocation_params.dir
     baselines = ""
     if options.update:
-        baselines = _there(options.baselines, root) if options.baselines else HERE
+        baselines = _there(options.baselines, root) if options.baselines else PROJECT_PLACEHOLDER
     return {
         "version": __version__,
         "digest": digest,
@@ -112,7 +111,7 @@ def order_of(
         "arguments": [*arguments(config, options), *(_test(item, root) for item in group.missing)],
         "environment": {
             "COLUMNS": str(reporter._tw.fullwidth if reporter else 80),
-            **{name: os.environ.get(name, "") for name in ENVIRONMENT},
+            **{name: os.environ.get(name, "") for name in FORWARDED_VARIABLES},
         },
         "worker": {**worker, "workerid": group.name},
         "cases": list(group.cases),
@@ -129,7 +128,9 @@ def _there(path: Path, root: Path) -> str:
     """Return a path as the node has it: below the project if it is here, else its own."""
     if not path.is_relative_to(root):
         return str(path)
-    return f"{HERE}/{path.relative_to(root)}" if path != root else HERE
+    return (
+        f"{PROJECT_PLACEHOLDER}/{path.relative_to(root)}" if path != root else PROJECT_PLACEHOLDER
+    )
 
 
 def arguments(config: pytest.Config, options: Options) -> Iterator[str]:

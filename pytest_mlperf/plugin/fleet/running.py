@@ -32,7 +32,7 @@ from pytest_mlperf.plugin.fleet.reports import Relay
 from pytest_mlperf.plugin.fleet.shipping import pack
 from pytest_mlperf.plugin.session import EXIT_ENVIRONMENT, MlperfSession
 
-LOOK_S = 1.0
+POLL_SECONDS = 1.0
 
 DEADLINE_S = 120.0
 """Longest time from the order of a case until its pytest runs, where its resources are free."""
@@ -116,7 +116,7 @@ class Fleet:
         address, required = self._state.options.on, self._state.options.accelerator
         try:
             while not self._nodes:
-                self._see(self._link.event(LOOK_S))
+                self._see(self._link.event(POLL_SECONDS))
         except RefusedError as error:
             raise pytest.UsageError(f"--mlperf-on {address}: no connection: {error}") from None
         need = need_of([split(required)]) if required else None
@@ -188,7 +188,7 @@ class Fleet:
         """Return the next event of a case; follow the list of nodes while waiting."""
         with self._state.live as live:
             while True:
-                event = self._link.event(LOOK_S)
+                event = self._link.event(POLL_SECONDS)
                 if event and event["event"] != "nodes":
                     return event
                 if self._see(event) or self._overdue():

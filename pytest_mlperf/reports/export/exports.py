@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.results import LABEL, CaseResult, Results
+from pytest_mlperf.core.results import UNVERIFIED_LABEL, CaseResult, Results
 from pytest_mlperf.core.untrusted_text import json_text, visible
 from pytest_mlperf.core.verdict import GateState, MetricVerdict, Verdict
 from pytest_mlperf.judge.inputs import Direction
@@ -23,7 +23,7 @@ FIGURES = ("now", "baseline", "change", "low", "high", "limit", "detectable")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """How a text begins that a spreadsheet takes for a formula."""
 
-HEAD = (
+CSV_HEADER = (
     *("test", "case", *CASE, "kind", "verdict", "failed", "metric", "unit", "metric_verdict"),
     *FIGURES,
     *("gate", "gate_samples", "gate_total"),
@@ -37,7 +37,7 @@ def csv_table(results: Results) -> str:
     Text that a spreadsheet would take for a formula begins with an apostrophe.
     """
     out = io.StringIO()
-    writer = csv.DictWriter(out, HEAD, lineterminator="\n")
+    writer = csv.DictWriter(out, CSV_HEADER, lineterminator="\n")
     writer.writeheader()
     for result in results.cases:
         # A case that was not judged has a line too.
@@ -115,7 +115,7 @@ GAUGES = {
     "mlperf_gate_kept": "1 where the accuracy gate was kept, 0 where not.",
     "mlperf_gate_samples": "Samples that the accuracy gate was held against.",
     "mlperf_gate_total_samples": "Samples that the accuracy gate is defined on.",
-    "mlperf_value": f"Last measured value, SI units. {LABEL}",
+    "mlperf_value": f"Last measured value, SI units. {UNVERIFIED_LABEL}",
     "mlperf_change_ratio": "Change since the baseline, as a share.",
 }
 
@@ -183,7 +183,7 @@ def _of(result: CaseResult, direction: Direction) -> Iterator[dict[str, Any]]:
             "name": f"{visible(verdict.case.id)} {definition.title}",
             "unit": definition.unit,
             "value": metric.now,
-            "extra": f"{verdict.outcome} {visible(verdict.headline)}\n{LABEL}",
+            "extra": f"{verdict.outcome} {visible(verdict.headline)}\n{UNVERIFIED_LABEL}",
         }
 
 

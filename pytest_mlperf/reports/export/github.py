@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.causes import EXPLAINED, Siblings, Strength, causes
 from pytest_mlperf.core.numbers import duration, plural
-from pytest_mlperf.core.results import LABEL, Absent, CaseResult, Results
+from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent, CaseResult, Results
 from pytest_mlperf.core.untrusted_text import some, visible
 from pytest_mlperf.core.verdict import SEVERITY, Outcome, final_word
 from pytest_mlperf.reports.rows import invalid_runs, rows, with_gate
@@ -45,9 +45,7 @@ SUMMARY_LIMIT = 1_048_576
 
 COLUMNS = ("test", "verdict", "metric", "now", "vs base", "interval", "limit")
 
-QUIET = frozenset({Outcome.OK, Outcome.IMPROVED, Outcome.RECORDED})
-"""What a comment folds away."""
-
+FOLDED_OUTCOMES = frozenset({Outcome.OK, Outcome.IMPROVED, Outcome.RECORDED})
 _SPECIAL = str.maketrans(
     {
         **{c: f"\\{c}" for c in "\\`*_{}[]()#+!|~$"},
@@ -86,7 +84,7 @@ def summary(results: Results, absent: Sequence[Absent] = (), *, limit: int = SUM
         *_section("Beside MLCommons' official results", placings),
         *_table("Every test", results.cases, open_=True),
     ]
-    return _within(blocks, [f"\n{LABEL}\n"], limit)
+    return _within(blocks, [f"\n{UNVERIFIED_LABEL}\n"], limit)
 
 
 def comment(
@@ -107,8 +105,8 @@ def comment(
         own_files: Files that the verdicts rest on and that the branch does not have like this. They
             stand before the verdict, because whoever changes them decides what passes.
     """
-    loud = [result for result in results.cases if result.verdict.outcome not in QUIET]
-    quiet = [result for result in results.cases if result.verdict.outcome in QUIET]
+    loud = [result for result in results.cases if result.verdict.outcome not in FOLDED_OUTCOMES]
+    quiet = [result for result in results.cases if result.verdict.outcome in FOLDED_OUTCOMES]
     blocks = [
         f"{MARKER}\n{_judged_by(own_files)}**{_verdict(results, absent)}**\n\n{_counts(results)}\n",
         *_wide(results),
@@ -119,7 +117,7 @@ def comment(
         *_accepting(results),
         *_table(f"{plural(len(quiet), 'test')} without a drop", quiet, open_=False),
     ]
-    return _within(blocks, [_further(links or Links()), f"\n{LABEL}\n"], COMMENT_LIMIT)
+    return _within(blocks, [_further(links or Links()), f"\n{UNVERIFIED_LABEL}\n"], COMMENT_LIMIT)
 
 
 def escape(text: str) -> str:
@@ -297,10 +295,8 @@ def _within(blocks: Iterable[str], last: Iterable[str], limit: int) -> str:
     return "".join(shown) + end
 
 
-MOST = 10
-"""Annotations of one kind that GitHub shows of a step."""
-
-WARNED = frozenset(
+MAX_ANNOTATIONS = 10
+WARNED_OUTCOMES = frozenset(
     {Outcome.SUSPECT, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE, Outcome.NO_BASELINE}
 )
 
@@ -308,13 +304,13 @@ WARNED = frozenset(
 def commands(results: Results, absent: Sequence[Absent] = ()) -> str:
     """Return workflow commands: errors for what failed or is absent, warnings for what is open."""
     failed = [result for result in results.cases if result.failed]
-    warned = [r for r in results.cases if not r.failed and r.verdict.outcome in WARNED]
+    warned = [r for r in results.cases if not r.failed and r.verdict.outcome in WARNED_OUTCOMES]
     lines = []
     if absent:
         text = f"{plural(len(absent), 'planned test')} without a result; the first: "
         lines.append(_command("error", f"{text}{absent[0].test}: {absent[0].reason}"))
-    lines += _of("error", failed, MOST - len(lines))
-    lines += _of("warning", warned, MOST)
+    lines += _of("error", failed, MAX_ANNOTATIONS - len(lines))
+    lines += _of("warning", warned, MAX_ANNOTATIONS)
     return "".join(f"{line}\n" for line in lines)
 
 

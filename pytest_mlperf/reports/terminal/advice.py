@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from pytest_mlperf.core.control import seen_in_words
-from pytest_mlperf.core.guarantees import APPEND, EITHER
+from pytest_mlperf.core.guarantees import APPEND_OPTIONS, BELOW_LIMIT_PROMISE
 from pytest_mlperf.core.numbers import change, percent, plural
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.rulings.multiplicity import nulls
@@ -19,9 +19,7 @@ from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
 from pytest_mlperf.reports.rows import title
 from pytest_mlperf.reports.terminal.layout import unbroken
 
-MOST = 3
-"""Cases that are named; of more only the number is."""
-
+MAX_LISTED_CASES = 3
 _UNDECIDED = (Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.NO_BASELINE)
 
 
@@ -64,18 +62,19 @@ def what_decides(verdict: Verdict) -> str:
     if metric.interrupted:
         return f"{metric.note}; run it again"
     if metric.note:
-        advice = f"; add a session to the baseline: {unbroken(APPEND)}"
+        advice = f"; add a session to the baseline: {unbroken(APPEND_OPTIONS)}"
         return metric.note + advice * (metric.runs_baseline < GATING_RUNS)
     detectable = percent(metric.detectable) if metric.detectable else "more"
     return (
         f"after {plural(metric.runs, 'run')} {title(metric.metric)} could prove changes of "
-        f"{detectable}; a longer baseline ({unbroken(APPEND)}), more runs (--mlperf-max-runs) or "
+        f"{detectable}; a longer baseline ({unbroken(APPEND_OPTIONS)}), more runs "
+        "(--mlperf-max-runs) or "
         "a quieter machine would decide"
     )
 
 
 def _named(cases: Sequence[str]) -> str:
-    return ", ".join(cases) if len(cases) <= MOST else plural(len(cases), "case")
+    return ", ".join(cases) if len(cases) <= MAX_LISTED_CASES else plural(len(cases), "case")
 
 
 REPLACE = '--mlperf-update=replace --mlperf-reason "..."'
@@ -126,15 +125,11 @@ def record(result: CaseResult) -> str | None:
 
 PROMISE = (
     "of the drops that fail together at most 5 % are expected to be none; a drop of the limit is "
-    f"passed at most 5 % of the time; {EITHER}"
+    f"passed at most 5 % of the time; {BELOW_LIMIT_PROMISE}"
 )
 
-FEWEST = 3
-"""Below so many cases nothing falls together."""
-
-SHOWN = 4
-"""Changes that are named."""
-
+MIN_COMMON_CASES = 3
+MAX_LISTED_CHANGES = 4
 _JUDGED = {
     Outcome.OK,
     Outcome.IMPROVED,
@@ -154,7 +149,7 @@ def together(results: Results) -> list[str]:
     performance = [r for r in results.cases if r.verdict.kind == "performance"]
     judged = [r for r in performance if r.verdict.outcome in _JUDGED]
     fell = [r for r in judged if r.verdict.outcome is Outcome.PERF_DROP]
-    if len(judged) >= FEWEST and 2 * len(fell) > len(judged):
+    if len(judged) >= MIN_COMMON_CASES and 2 * len(fell) > len(judged):
         lines.append(_fell(fell, len(judged)))
     return lines
 
@@ -183,8 +178,11 @@ def _fell(fell: Sequence[CaseResult], judged: int) -> str:
         control = f"control at most {seen_in_words([worst])}"
     first, *others = (result.verdict.changed for result in fell)
     common = [text for text in first if all(text in other for other in others)]
-    more = [f"{len(common) - SHOWN} more"] if len(common) > SHOWN else []
-    changed = ", ".join([*common[:SHOWN], *more]) or "nothing that is recorded of all of them"
+    more = [f"{len(common) - MAX_LISTED_CHANGES} more"] if len(common) > MAX_LISTED_CHANGES else []
+    changed = (
+        ", ".join([*common[:MAX_LISTED_CHANGES], *more])
+        or "nothing that is recorded of all of them"
+    )
     return f"{len(fell)} of {judged} cases fell together; {control}; changed: {changed}"
 
 

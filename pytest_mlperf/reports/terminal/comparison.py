@@ -11,7 +11,7 @@ from pytest_mlperf.core.numbers import change, interval, plural, quantity
 from pytest_mlperf.core.rulings.sides import SPARE_SESSIONS
 from pytest_mlperf.core.trend import TrendPoint, TrendStep
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome
-from pytest_mlperf.judge.robustness import WIDEST
+from pytest_mlperf.judge.robustness import MAX_SPREAD_RATIO
 from pytest_mlperf.reports.rows import metric_cells, shown, title
 from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, paragraphs, table, unbroken
 
@@ -227,7 +227,7 @@ def _trend_notes(history: Trend) -> list[str]:
     if any(step.by_sessions is False for step in (*steps, history.total)):
         notes.append(
             f"with fewer than {SPARE_SESSIONS + 2} sessions on both sides nothing shows what "
-            f"sessions differ by: they are taken to differ by {WIDEST:g} times what runs "
+            f"sessions differ by: they are taken to differ by {MAX_SPREAD_RATIO:g} times what runs "
             "do, so such intervals are wide"
         )
     return [*notes, history.noise] if history.noise else notes

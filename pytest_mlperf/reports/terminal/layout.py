@@ -14,16 +14,14 @@ from pathlib import Path
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import Outcome
 
-LABEL = 10
-"""Columns of the labels that paragraphs hang from."""
-
+LABEL_COLUMNS = 10
 GREEN, YELLOW, RED = "32", "33", "31"
-FINE = (Outcome.OK, Outcome.IMPROVED, Outcome.RECORDED)
+FINE_OUTCOMES = (Outcome.OK, Outcome.IMPROVED, Outcome.RECORDED)
 OPEN = (
     *(Outcome.SUSPECT, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE),
     *(Outcome.NO_BASELINE, Outcome.NOT_EVALUATED, Outcome.EXPECTED),
 )
-COLOURS = {**dict.fromkeys(FINE, GREEN), **dict.fromkeys(OPEN, YELLOW)}
+COLOURS = {**dict.fromkeys(FINE_OUTCOMES, GREEN), **dict.fromkeys(OPEN, YELLOW)}
 
 Row = Mapping[str, str]
 
@@ -61,12 +59,12 @@ _NO_BREAK = "\u00a0"
 
 def line(label: str, text: str) -> str:
     """Return a labelled line that is meant to be copied: it is never folded."""
-    return f"{label:<{LABEL - 1}} {visible(text)}"
+    return f"{label:<{LABEL_COLUMNS - 1}} {visible(text)}"
 
 
 def paragraph(label: str, text: str, width: int) -> list[str]:
     """Return a labelled paragraph, folded between words."""
-    return fold(text, width, first=line(label, ""), rest=" " * LABEL)
+    return fold(text, width, first=line(label, ""), rest=" " * LABEL_COLUMNS)
 
 
 def paragraphs(label: str, texts: Sequence[str], width: int) -> list[str]:

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import PurePath
 from statistics import geometric_mean
 
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import LOADED_SCENARIOS, Case
 from pytest_mlperf.core.metrics import COUNTS, METRICS, gated_metrics
 from pytest_mlperf.core.numbers import plural, points, quantity, times
 from pytest_mlperf.core.results import CaseResult, Results
@@ -113,9 +113,6 @@ class Block:
         """What the reference is called here."""
         return self.label(self.reference)
 
-
-LOADED = frozenset({"Server", "Interactive"})
-"""Scenarios whose latencies depend on the rate that is offered."""
 
 UNMEASURED = frozenset({Outcome.ERROR, Outcome.INVALID})
 """A performance test that ended so has no figure to show."""
@@ -302,7 +299,7 @@ def _values(result: CaseResult | None, metric: str) -> list[float]:
 
 
 def _other_rate(one: CaseResult, other: CaseResult) -> bool:
-    return one.verdict.case.scenario in LOADED and one.target_qps != other.target_qps
+    return one.verdict.case.scenario in LOADED_SCENARIOS and one.target_qps != other.target_qps
 
 
 def _speed(result: CaseResult, before: CaseResult | None, metric: str) -> Speed | None:
@@ -336,7 +333,7 @@ SPEED = (
     "speed: how many times better than the reference in the same session; it is shown and never "
     "judged: [[pairs]] tests a claim about it"
 )
-SPREAD = "spread: the worst and the best quotient of two runs; no confidence goes with it"
+SPREAD_NOTE = "spread: the worst and the best quotient of two runs; no confidence goes with it"
 
 
 def precision_tables(blocks: Iterable[Block]) -> list[TextTable]:
@@ -407,7 +404,7 @@ def remarks(blocks: Sequence[Block]) -> list[str]:
     meanings = {
         CHANGE: any(change is not None for change in changes),
         SPEED: any(speed.ratio is not None for speed in speeds),
-        SPREAD: any(speed.low is not None for speed in speeds),
+        SPREAD_NOTE: any(speed.low is not None for speed in speeds),
     }
     return [*notes, *(text for text, needed in meanings.items() if needed)]
 

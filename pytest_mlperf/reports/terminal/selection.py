@@ -11,14 +11,14 @@ from pytest_mlperf.core.case import AUDITS, Kind
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.reports.terminal.layout import fold, relative, table
-from pytest_mlperf.run.conditions import LONGEST_S, WAIT_IDLE_S, is_due
+from pytest_mlperf.run.conditions import MAX_WARMUP_SECONDS, WAIT_IDLE_S, is_due
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
 
-USUAL = 2
+USUAL_RUNS = 2
 """Runs after which rule R has usually decided on a change that is none, or a large one."""
 
-SETUP_S = 2.0
+SETUP_SECONDS = 2.0
 """What a process takes beside its timed part with an engine that loads nothing."""
 
 
@@ -89,7 +89,9 @@ def plan(
         rest = f"; {on_top} for the others" if timed < len(cases) else ""
         on_top = f"with loading and accuracy passes where sessions are named{rest}"
     least, most = sum(c.first_s for c in costs), sum(c.at_most_s(max_runs) for c in costs)
-    usual = sum(c.at_most_s(USUAL) - max(1, USUAL / c.first_runs) * c.first_more_s for c in costs)
+    usual = sum(
+        c.at_most_s(USUAL_RUNS) - max(1, USUAL_RUNS / c.first_runs) * c.first_more_s for c in costs
+    )
     return [
         *table(columns, rows, width, left=["case", "from", "tests"], spare=["tests", "from"]),
         *gaps(cases, width),
@@ -116,7 +118,7 @@ def gaps(cases: Iterable[Testable], width: int) -> list[str]:
 
 def cost_of(planned: Testable, measured: Mapping[tuple[Path, str], CaseCost]) -> CaseCost:
     """Return what a case took in earlier sessions, else the timed part that its suite asks for."""
-    seconds, runs = planned.seconds_per_run + SETUP_S, planned.fewest_runs
+    seconds, runs = planned.seconds_per_run + SETUP_SECONDS, planned.fewest_runs
     usual, most = planned.runs_per_value
     audits = sum(kind in AUDITS for kind in planned.kinds)  # one run each
     unmeasured = CaseCost(
@@ -198,7 +200,7 @@ def more(
     }
     lines = []
     if first:
-        seconds = sum(min(case.seconds_per_run, LONGEST_S) for case in first.values())
+        seconds = sum(min(case.seconds_per_run, MAX_WARMUP_SECONDS) for case in first.values())
         names = ", ".join(reversed(first))
         lines.append(
             f"{plural(len(first), 'warm-up')} before, which do not count, {duration(seconds)} in "

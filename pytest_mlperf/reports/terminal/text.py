@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.causes import Cause
-from pytest_mlperf.core.guarantees import EITHER, RED
+from pytest_mlperf.core.guarantees import BELOW_LIMIT_PROMISE, FALSE_ALARM_PROMISE
 from pytest_mlperf.core.numbers import duration, plural
-from pytest_mlperf.core.results import IMPORTED, LABEL, CaseResult, Results
+from pytest_mlperf.core.results import IMPORTED, UNVERIFIED_LABEL, CaseResult, Results
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, Verdict, final_word
 from pytest_mlperf.reports.rows import (
@@ -27,8 +27,8 @@ from pytest_mlperf.reports.rows import (
     verdict_tables,
 )
 from pytest_mlperf.reports.terminal.advice import (
-    FEWEST,
     JUDGE,
+    MIN_COMMON_CASES,
     RECORD,
     REPLACE,
     accept,
@@ -52,7 +52,7 @@ from pytest_mlperf.reports.terminal.layout import (
 )
 from pytest_mlperf.reports.terminal.precisions import precision_lines
 
-PROMISE = f"{RED}, a drop of the limit is passed at most 5 %; {EITHER}"
+PROMISE = f"{FALSE_ALARM_PROMISE}, a drop of the limit is passed at most 5 %; {BELOW_LIMIT_PROMISE}"
 
 ACCURACY_PROMISE = (
     "no change is failed at most 1 % of the time, a drop of the margin is passed at most 5 %"
@@ -63,9 +63,7 @@ PAIR_PROMISE = (
     "proven at most 5 %"
 )
 
-WAIT_S = 5.0
-"""A shorter wait is not told."""
-
+MIN_WAIT_SECONDS = 5.0
 NOT_COMPARED = (
     "nothing was compared, so nothing is shown; under CI that fails on named accelerators, and "
     "--mlperf-fail-on=no:no-baseline lets it pass"
@@ -217,17 +215,19 @@ def summary(results: Results, width: int, *, colour: bool) -> list[str]:
         lines += precision_lines(results, width)
     for block in _advice(results, width):
         lines += block
-    if results.pairs or len(results.cases) >= FEWEST:
+    if results.pairs or len(results.cases) >= MIN_COMMON_CASES:
         for sentence in together(results):
             lines += fold(sentence, width)
     lines += fold(_counts(results), width)
-    lines.append(LABEL)
+    lines.append(UNVERIFIED_LABEL)
     return lines
 
 
-WARNED = "if the next session, on another day, sees this drop again, the test fails"
+NEXT_SESSION_NOTE = "if the next session, on another day, sees this drop again, the test fails"
 
-UNLIKELY = "this drop is a warning only: the baseline's own days differ by as much, or it is old"
+WARNING_NOTE = (
+    "this drop is a warning only: the baseline's own days differ by as much, or it is old"
+)
 
 
 def _advice(results: Results, width: int) -> Iterator[list[str]]:
@@ -259,7 +259,7 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
         }
         if verdict.warns and not (result.failed or result.expected_failures):
             likely = any(metric.seems_drop and metric.likely for metric in verdict.metrics)
-            text = WARNED if likely else UNLIKELY
+            text = NEXT_SESSION_NOTE if likely else WARNING_NOTE
             yield paragraph("warning", f"{verdict.case.id}: {text}", width)
         if verdict.outcome in advice:
             label, text = advice[verdict.outcome]
@@ -285,7 +285,9 @@ def _counts(results: Results) -> str:
     invalid = {run.folder: run for r in results.cases for run in r.verdict.invalid_runs}
     waited_s = sum(run.waited_s or 0.0 for run in {**runs, **invalid}.values())
     waited_s = min(waited_s, results.seconds)  # workers of xdist wait at the same time
-    waited = f", {duration(waited_s)} of it waiting for others" if waited_s > WAIT_S else ""
+    waited = (
+        f", {duration(waited_s)} of it waiting for others" if waited_s > MIN_WAIT_SECONDS else ""
+    )
     also = f" and {len(invalid)} INVALID" if invalid else ""
     turns = sum(r.verdict.turns.runs for r in results.cases if r.verdict.turns)
     also += f" and {turns} in turns" if turns else ""

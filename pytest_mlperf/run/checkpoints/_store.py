@@ -27,14 +27,14 @@ from pytest_mlperf.stores import atomic
 SUFFIXES = frozenset({".safetensors", ".json", ".model", ".txt", ".jinja", ".tiktoken"})
 """Files of a model's folder that a builder may read, and that may be loaded beside its result."""
 
-WEIGHTS = ".safetensors"
+WEIGHTS_SUFFIX = ".safetensors"
 
-BLOCK = 1 << 22
+BLOCK_BYTES = 1 << 22
 
-SETTLED_S = 2.0
+SETTLED_SECONDS = 2.0
 """A file that changed this short a time ago may change again without another time stamp."""
 
-MOST = 10_000
+MAX_CALIBRATION_FILES = 10_000
 """Files of calibration data that are looked at; what has more is read anew each time."""
 
 
@@ -56,7 +56,7 @@ def model_files(folder: Path) -> list[Path]:
     """Return the files of a model, by name, and of a pipeline those of its parts."""
     pattern = "**/*" if is_pipeline(folder) else "*"
     files = sorted(p for p in folder.glob(pattern) if p.suffix in SUFFIXES and p.is_file())
-    if not any(path.suffix == WEIGHTS for path in files):
+    if not any(path.suffix == WEIGHTS_SUFFIX for path in files):
         raise RunError(
             "build",
             f"{folder}: has no safetensors files to quantise; files that can carry code (.bin) are "
@@ -73,7 +73,7 @@ def digests(folder: Path, files: Sequence[Path], show: Callable[[str], None]) ->
         digest = hashlib.sha256()
         try:
             with path.open("rb") as file:
-                while block := file.read(BLOCK):
+                while block := file.read(BLOCK_BYTES):
                     digest.update(block)
                     done += len(block)
                     if time.monotonic() - shown_s > 1:
@@ -109,8 +109,8 @@ class Memory:
         self._file: Path | None = None
         looked = list(_looks(files))
         newest = max((look[-1] for look in looked), default=0)
-        self._settled = time.time() - newest / 1e9 > SETTLED_S
-        if builds is not None and len(looked) <= MOST:
+        self._settled = time.time() - newest / 1e9 > SETTLED_SECONDS
+        if builds is not None and len(looked) <= MAX_CALIBRATION_FILES:
             self._file = builds / ".known" / hash_of([about, looked])
 
     def recall(self) -> str | None:
@@ -133,19 +133,19 @@ def _looks(files: Sequence[Path]) -> Iterator[tuple[str, int, int, int, int, int
     """Yield place, device, number, size and times of every file, also of those in folders."""
     for path in files:
         inside = sorted(path.rglob("*")) if path.is_dir() else [path]
-        for file in inside[: MOST + 1]:
+        for file in inside[: MAX_CALIBRATION_FILES + 1]:
             with contextlib.suppress(OSError):
                 s = file.stat()
                 yield str(file), s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns
 
 
-SCHEMA = 1
+PROVENANCE_VERSION = 1
 """Version of provenance.json, and of what decides a key."""
 
 SHARED = "PYTEST_MLPERF_BUILDS"
 """Variable that names a folder of builds which several projects or machines share."""
 
-POLL_S = 0.2
+POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +171,7 @@ class CheckpointStore:
             whole = all((place / "model" / n).stat().st_size == size for n, size in sizes.items())
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
-        if not whole or provenance.get("schema") != SCHEMA:
+        if not whole or provenance.get("schema") != PROVENANCE_VERSION:
             return None
         return Built(folder=(place / "model").resolve(), provenance=provenance)
 
@@ -189,7 +189,7 @@ class CheckpointStore:
         while True:
             try:
                 with _writable(self.folder):
-                    lock.acquire(timeout=POLL_S, poll_interval=POLL_S / 4)
+                    lock.acquire(timeout=POLL_SECONDS, poll_interval=POLL_SECONDS / 4)
                 break
             except Timeout:
                 waiting("waiting for another process that builds the same checkpoint")
@@ -229,7 +229,7 @@ class CheckpointStore:
         """
         files = sorted(path for path in model.rglob("*") if path.is_file())
         sizes = {str(path.relative_to(model)): path.stat().st_size for path in files}
-        whole = {"schema": SCHEMA, "key": key, **provenance, "files": sizes}
+        whole = {"schema": PROVENANCE_VERSION, "key": key, **provenance, "files": sizes}
         place = self.folder / key
         with _writable(self.folder):
             for path in files:

@@ -19,9 +19,9 @@ from pytest_mlperf.core.job import CheckpointBuild, Elsewhere, Job
 from pytest_mlperf.processes import log_tail
 from pytest_mlperf.run.checkpoints._store import (
     CONFIGURATIONS,
-    SCHEMA,
+    PROVENANCE_VERSION,
     SHARED,
-    WEIGHTS,
+    WEIGHTS_SUFFIX,
     Built,
     CheckpointStore,
     Memory,
@@ -34,7 +34,7 @@ from pytest_mlperf.run.child.process import Child, Patience
 from pytest_mlperf.run.child.protocol import Event
 from pytest_mlperf.run.conditions import Conditions, placed
 
-SCRIPT = "run/checkpoints/child"
+BUILD_SCRIPT = "run/checkpoints/child"
 
 KEY_DIGITS = 32
 SHOWN_DIGITS = 16
@@ -43,9 +43,7 @@ SHOWN_DIGITS = 16
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".py")
 """Endings of files that can carry code; no checkpoint here has one."""
 
-PROMPTS: Fields = {"digest": is_text, "samples": is_count}
-"""What `child.calibrate` answers."""
-
+CALIBRATION_SHAPE: Fields = {"digest": is_text, "samples": is_count}
 BUILT: Fields = {"facts": by_name(is_text), "weights_sha256": is_text}
 """What `child.build` answers."""
 
@@ -163,7 +161,7 @@ class _Making:
             "count": calibration.count,
             "file": str(file),
         }
-        done = self._run("calibration", spec, PROMPTS)
+        done = self._run("calibration", spec, CALIBRATION_SHAPE)
         self._prompts = file
         samples = int(done["samples"])
         self._calibration = {"use": calibration.title, "samples": samples, "digest": done["digest"]}
@@ -181,7 +179,7 @@ class _Making:
             self._machine = place.conditions.machine
             # Of a pipeline, whose parts lie in folders, a builder writes all.
             its_own = {*CONFIGURATIONS, *(name for name in source if "/" in name)}
-            weights = (WEIGHTS, f"{WEIGHTS}.index.json")
+            weights = (WEIGHTS_SUFFIX, f"{WEIGHTS_SUFFIX}.index.json")
             spec = {
                 "target": step.target,
                 "recipe": step.recipe,
@@ -215,13 +213,13 @@ class _Making:
         return Child(
             title=f"building {self._step.title}",
             folder=self._folder,
-            script=SCRIPT,
+            script=BUILD_SCRIPT,
             spec={"task": task, **spec},
             answer=answer,
             patience=self._conditions.patience,
             show=self._show,
             python=there.command if there else None,
-            environment={**self._machine.environment(self._accelerator), **QUIET},
+            environment={**self._machine.environment(self._accelerator), **BUILDER_ENVIRONMENT},
             suite=self._step.suite,
         ).run()
 
@@ -251,7 +249,7 @@ def _checkpoint(built: Built) -> Checkpoint:
 def _decided(step: CheckpointBuild, about: Event) -> dict[str, Any]:
     """Return what decides the result beside the content of files."""
     return {
-        "schema": SCHEMA,
+        "schema": PROVENANCE_VERSION,
         "use": step.use,
         "recipe": step.recipe,
         "options": dict(step.options),
@@ -274,10 +272,8 @@ def _memory(step: CheckpointBuild, store: CheckpointStore, about: Event) -> Memo
     return Memory(store.folder if sure else None, decided, files)
 
 
-LIMIT_S = 300.0
-"""A module of the user's own may be slow to import."""
-
-QUIET = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+IMPORT_TIMEOUT_SECONDS = 300.0
+BUILDER_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Variables of every builder: nothing is downloaded, and no tokenizer's threads are forked."""
 
 ABOUT: Fields = {
@@ -321,13 +317,13 @@ def _asked(target: str, python: tuple[str, ...] | None, suite: Path) -> Event:
         child = Child(
             title=f"builder {target}",
             folder=Path(folder),
-            script=SCRIPT,
+            script=BUILD_SCRIPT,
             spec={"task": "about", "target": target},
             answer=ABOUT,
-            patience=Patience(progress_s=LIMIT_S, phase_s=LIMIT_S),
+            patience=Patience(progress_s=IMPORT_TIMEOUT_SECONDS, phase_s=IMPORT_TIMEOUT_SECONDS),
             show=lambda _: None,
             python=python,
-            environment=QUIET,
+            environment=BUILDER_ENVIRONMENT,
             suite=suite,
         )
         try:

@@ -16,10 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-OLDEST = (3, 11)
-"""The oldest Python that this package runs on."""
-
-FAILED = 70
+MIN_PYTHON = (3, 11)
+FAILURE_EXIT_CODE = 70
 
 
 def main(file: str) -> None:
@@ -28,13 +26,13 @@ def main(file: str) -> None:
     sys.stdout.flush()
     descriptor = os.dup(1)
     os.dup2(2, 1)
-    if sys.version_info < OLDEST:
+    if sys.version_info < MIN_PYTHON:
         here = ".".join(map(str, sys.version_info[:3]))
         message = f"{sys.executable} is Python {here}; builders need 3.11 or newer"
         event = {"event": "error", "layer": "build", "kind": "RunError", "message": message}
         refusal = {**event, "designed": True, "log": None, "traceback": ""}
         os.write(descriptor, (json.dumps(refusal) + "\n").encode())
-        os._exit(FAILED)
+        os._exit(FAILURE_EXIT_CODE)
     spec = json.loads(Path(file).read_text("utf-8"))
     # In place of the folder of this script, whose modules would hide others of the same names.
     sys.path[:1] = [str(Path(__file__).absolute().parents[3])]

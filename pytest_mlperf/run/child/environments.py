@@ -16,13 +16,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-OLDEST = (3, 11)
-"""The oldest Python that this package runs on."""
-
-NEEDED = {"numpy": "numpy", "mlperf_loadgen": "mlcommons-loadgen"}
-"""What every worker imports, and what is installed to have it."""
-
-FAILED = 70
+MIN_PYTHON = (3, 11)
+NEEDED_PACKAGES = {"numpy": "numpy", "mlperf_loadgen": "mlcommons-loadgen"}
+FAILURE_EXIT_CODE = 70
 
 
 class StartEvents:
@@ -42,7 +38,7 @@ class StartEvents:
         """Send the error event and end the process."""
         about = {"layer": "worker", "kind": "RunError", "message": message}
         self.tell(event="error", **about, designed=True, log=None, traceback="")
-        os._exit(FAILED)
+        os._exit(FAILURE_EXIT_CODE)
 
 
 def main(file: str, key: str) -> None:
@@ -50,7 +46,7 @@ def main(file: str, key: str) -> None:
     events = StartEvents()
     version = ".".join(map(str, sys.version_info[:3]))
     here = "{} ({})".format(sys.executable, key)  # noqa: UP032 - older ones
-    if sys.version_info < OLDEST:
+    if sys.version_info < MIN_PYTHON:
         events.fail("{} is Python {}; workers need 3.11 or newer".format(here, version))  # noqa: UP032
     events.tell(event="python", **_about(version))
     try:
@@ -64,7 +60,9 @@ def main(file: str, key: str) -> None:
     code = str(Path(__file__).absolute().parents[3])
     left = [entry for entry in sys.path[1:] if entry not in spec["import_not"]]
     sys.path[:] = [code, *spec["import_first"], *left]
-    missing = [name for module, name in NEEDED.items() if not importlib.util.find_spec(module)]
+    missing = [
+        name for module, name in NEEDED_PACKAGES.items() if not importlib.util.find_spec(module)
+    ]
     if missing:
         them = "them" if len(missing) > 1 else "it"
         events.fail(f"{here} lacks {' and '.join(missing)}: install {them} there")
@@ -85,7 +83,7 @@ def _about(version: str) -> dict[str, Any]:
     from platform import freedesktop_os_release
 
     versions = {}
-    for name in NEEDED.values():
+    for name in NEEDED_PACKAGES.values():
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

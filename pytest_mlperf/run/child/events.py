@@ -15,23 +15,15 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.numbers import COUNTED, LEAST, LONGEST_S, MOST, WIDEST
+from pytest_mlperf.core.numbers import MAX_COUNT, MAX_MAGNITUDE, MAX_RATE, MAX_SECONDS, MIN_RATE
 from pytest_mlperf.core.reason import SignKey
 from pytest_mlperf.core.untrusted_text import broken, encodable
+from pytest_mlperf.processes import PIPE_READ_BYTES
 from pytest_mlperf.run.child.protocol import Event
 
-LONGEST = 8 * 2**20
-"""Bytes of one event at most."""
-
-CHUNK = 1 << 16
-"""Bytes that are read at a time."""
-
-SHOWN = 60
-"""Bytes of what is no event that a message shows."""
-
-LOOK_S = 0.5
-"""Time between two looks whether a child that sends nothing has ended."""
-
+MAX_EVENT_BYTES = 8 * 2**20
+MAX_QUOTED_BYTES = 60
+POLL_SECONDS = 0.5
 Check = Callable[[Any], bool]
 """Whether a value may stand in a field."""
 
@@ -48,22 +40,22 @@ def is_flag(value: object) -> bool:
 
 def is_count(value: object) -> bool:
     """Whether it is a whole number from 0 on, and no more than can be counted."""
-    return type(value) is int and 0 <= value <= COUNTED
+    return type(value) is int and 0 <= value <= MAX_COUNT
 
 
 def is_number(value: object) -> bool:
     """Whether it is a finite number, of a size that a result may have."""
-    return type(value) in (int, float) and abs(value) <= WIDEST  # type: ignore[arg-type]
+    return type(value) in (int, float) and abs(value) <= MAX_MAGNITUDE  # type: ignore[arg-type]
 
 
 def is_duration(value: object) -> bool:
     """Whether it is a length of time, from 0 on."""
-    return is_number(value) and 0 <= value <= LONGEST_S  # type: ignore[operator]
+    return is_number(value) and 0 <= value <= MAX_SECONDS  # type: ignore[operator]
 
 
 def is_rate(value: object) -> bool:
     """Whether it is a number above 0 that a rate may have."""
-    return is_number(value) and LEAST <= value <= MOST  # type: ignore[operator]
+    return is_number(value) and MIN_RATE <= value <= MAX_RATE  # type: ignore[operator]
 
 
 def optional(check: Check) -> Check:
@@ -199,7 +191,7 @@ OF_WORKER: Mapping[str, Fields] = {
 }
 """What a worker sends, see `protocol.Event`."""
 
-FOLLOWS: Mapping[str, Collection[str]] = {
+NEXT_EVENTS: Mapping[str, Collection[str]] = {
     "": {"python", "started"},
     "python": {"started"},
     "started": {"loading"},
@@ -255,24 +247,25 @@ class ChildEvents:
     def next(self, timeout_s: float) -> Event | None:
         """Return the next event; None when there is none yet, or only a part of one has arrived.
 
-        It waits for `LOOK_S` at most: whoever waits can look at its own limits after every read.
+        It waits for `POLL_SECONDS` at most: whoever waits can look at its own limits after every
+        read.
 
         Raises:
             EOFError: The child closed its end, or has ended.
         """
         line, end, rest = self._buffer.partition(b"\n")
         if not end:
-            if len(line) > LONGEST:
+            if len(line) > MAX_EVENT_BYTES:
                 raise self._refused(line, f"{len(line):,} bytes without the end of a line")
             if not self._readable(timeout_s):
                 return None
-            chunk = os.read(self._descriptor, CHUNK)
+            chunk = os.read(self._descriptor, PIPE_READ_BYTES)
             if not chunk:
                 raise EOFError
             self._buffer += chunk
             return self.next(0) if b"\n" in chunk else None
         self._buffer = rest
-        if len(line) > LONGEST:
+        if len(line) > MAX_EVENT_BYTES:
             raise self._refused(line, f"{len(line):,} bytes in one line")
         try:
             event = event_of(line, self._kinds)
@@ -287,7 +280,7 @@ class ChildEvents:
 
     def _readable(self, timeout_s: float) -> bool:
         ended = self._ended()  # asked first: what it sent before its end is in the pipe then
-        wait_s = 0.0 if ended else max(0.0, min(timeout_s, LOOK_S))
+        wait_s = 0.0 if ended else max(0.0, min(timeout_s, POLL_SECONDS))
         if select.select([self._descriptor], [], [], wait_s)[0]:
             return True
         if ended:
@@ -295,7 +288,9 @@ class ChildEvents:
         return False
 
     def _refused(self, line: bytes, reason: str) -> RunError:
-        shown = broken(repr(line[:SHOWN])) + ("…" if len(line) > SHOWN else "")
+        shown = broken(repr(line[:MAX_QUOTED_BYTES])) + (
+            "…" if len(line) > MAX_QUOTED_BYTES else ""
+        )
         return RunError(
             self._layer,
             f"the {self._whose} or a library wrote to the descriptor of events, which is not "

@@ -21,7 +21,7 @@ from pytest_mlperf.processes import OUT_OF_MEMORY, ChildProcess, ended
 from pytest_mlperf.run.builds import Build
 from pytest_mlperf.run.child.events import (
     ERROR,
-    FOLLOWS,
+    NEXT_EVENTS,
     OF_WORKER,
     ChildEvents,
     Fields,
@@ -30,15 +30,11 @@ from pytest_mlperf.run.child.events import (
 )
 from pytest_mlperf.run.child.protocol import PACKAGE, Command, Event, WorkerSpec, import_path
 
-GRACE_S = 2.0
-"""Time between SIGTERM and SIGKILL."""
-
-TICK_S = 0.5
+KILL_GRACE_SECONDS = 2.0
+LOG_POLL_SECONDS = 0.5
 """Time between two looks at the log, which counts as progress when it grows."""
 
-STOPPED_S = 30.0
-"""Longest time that a worker may stay stopped by a signal."""
-
+MAX_STOPPED_SECONDS = 30.0
 THIS_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 """Variables that are about this Python; another one does not get them."""
 
@@ -125,7 +121,7 @@ class EventProcess(ChildProcess):
 
     def stop(self, *, alone_s: float = 0.0) -> None:
         """End its whole group, and hear it no more."""
-        self.end(alone_s=alone_s, term_s=GRACE_S)
+        self.end(alone_s=alone_s, term_s=KILL_GRACE_SECONDS)
         os.close(self._pipe)
 
 
@@ -238,7 +234,7 @@ class Child:
             if now - started > self.patience.phase_s:
                 raise self._slow("took longer than", self.patience.phase_s, at)
             try:
-                event = process.next_event(TICK_S)
+                event = process.next_event(LOG_POLL_SECONDS)
             except EOFError:
                 return
             if event is None and (grown := self.log.stat().st_size) != size:
@@ -259,7 +255,7 @@ class Child:
         return self._error(f"{exceeded} {limit_s:.0f} s{at}; killed; {advice}")
 
     def _died(self, process: EventProcess) -> RunError:
-        if not process.ends_within(GRACE_S):
+        if not process.ends_within(KILL_GRACE_SECONDS):
             return self._error("closed its pipe, did not end")
         how = ended(process.returncode)
         if process.returncode == -signal.SIGKILL:
@@ -284,12 +280,8 @@ LOADING = frozenset({"start", "python", "started", "loading"})
 PRINTING = 4.0
 """A phase of loading in which something is printed may take so many times `progress_s`."""
 
-LEAVING_S = 20.0
-"""Time of a worker that was told to stop: its engine may have a server to stop first."""
-
-STACKS_S = 0.3
-"""Time for a hanging worker to write its threads' stacks."""
-
+STOP_SECONDS = 20.0
+STACKS_SECONDS = 0.3
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -355,7 +347,7 @@ class WorkerProcess:
             environment=self._environment,
             other_python=build is not None,
             on_stdout=build is not None,
-            follows=FOLLOWS,
+            follows=NEXT_EVENTS,
         )
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -363,11 +355,11 @@ class WorkerProcess:
         # Before its stdin ends, at which the worker's guard ends what is left of its group.
         if kind is None and self._told_to_stop and (trouble := self._leaving()):
             self.notes = (trouble,)
-        self._process.stop(alone_s=GRACE_S if kind is None else 0.0)
+        self._process.stop(alone_s=KILL_GRACE_SECONDS if kind is None else 0.0)
 
     def _leaving(self) -> str | None:
         """Wait for a worker that was told to stop; return what went wrong, in words."""
-        process, deadline = self._process, time.monotonic() + LEAVING_S
+        process, deadline = self._process, time.monotonic() + STOP_SECONDS
         who = "the engine, after its last run,"
         while (left := deadline - time.monotonic()) > 0:
             try:
@@ -384,14 +376,14 @@ class WorkerProcess:
         if not process.ends_within(max(0.0, deadline - time.monotonic())):
             self._ask_for_stacks()
             stacks = f"its stacks are in {self.log.name}"
-            return f"{who} did not end in {LEAVING_S:g} s; killed, {stacks}"
+            return f"{who} did not end in {STOP_SECONDS:g} s; killed, {stacks}"
         code = process.returncode
         return f"{who} ended the process: it {ended(code)}" if code else None
 
     def _ask_for_stacks(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGUSR1)
-        self._process.ends_within(STACKS_S)
+        self._process.ends_within(STACKS_SECONDS)
 
     def send(self, command: Command) -> None:
         """Tell the worker something; a worker that is gone shows in the next `wait_for`."""
@@ -412,7 +404,9 @@ class WorkerProcess:
             if left <= 0:
                 quiet = quiet_left <= 0
                 raise self._too_slow(self._patience.progress_s if quiet else longest_s, quiet=quiet)
-            event = self._next_event(min(left, TICK_S if loading else STOPPED_S))
+            event = self._next_event(
+                min(left, LOG_POLL_SECONDS if loading else MAX_STOPPED_SECONDS)
+            )
             if event is None:
                 self._require_not_stopped(time.monotonic() - last_progress)
                 # Hundreds of gigabytes are hashed and read for longer than anybody waits.
@@ -438,10 +432,10 @@ class WorkerProcess:
         """Refuse a worker that a signal stopped, which no patience continues."""
         with contextlib.suppress(OSError, IndexError):  # Linux alone tells the state
             state = Path(f"/proc/{self._process.pid}/stat").read_bytes().rpartition(b") ")[2]
-            if quiet_s >= STOPPED_S and state[:1] == b"T":
+            if quiet_s >= MAX_STOPPED_SECONDS and state[:1] == b"T":
                 raise self._error(
                     f"a signal (SIGSTOP) stopped its process during {self._phase_words} for over "
-                    f"{STOPPED_S:g} s; killed. Run the test again"
+                    f"{MAX_STOPPED_SECONDS:g} s; killed. Run the test again"
                 )
 
     def _next_event(self, timeout_s: float) -> Event | None:
@@ -484,7 +478,7 @@ class WorkerProcess:
         return self._error(f"{head}; worker killed, its stacks are in the log. {advice}")
 
     def _died(self) -> RunError:
-        if not self._process.ends_within(GRACE_S):
+        if not self._process.ends_within(KILL_GRACE_SECONDS):
             return self._error("closed its pipe but did not end")
         code = self._process.returncode
         hint = _hint(code, self._phase)

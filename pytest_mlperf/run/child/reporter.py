@@ -15,8 +15,7 @@ from typing import Any, NoReturn
 
 from pytest_mlperf.core.errors import LoggedError, MlperfError, RunError, text_of
 
-GRACE_S = 2.0
-"""Time for a worker to end in order once its parent has let go of it."""
+EXIT_GRACE_SECONDS = 2.0
 
 
 def guard_group() -> int:
@@ -66,13 +65,11 @@ def _guard(worker: int) -> None:
     if os.getppid() == worker:
         hang_up.poll()
         # An engine may need its __exit__ to stop what does not belong to this process group.
-        worker_end.poll(GRACE_S * 1000)
+        worker_end.poll(EXIT_GRACE_SECONDS * 1000)
     os.killpg(0, signal.SIGKILL)
 
 
-FAILED = 70
-"""Exit code after an error event (EX_SOFTWARE)."""
-
+ERROR_EXIT_CODE = 70
 KEPT_TRACEBACK = 16_000
 """Characters of a traceback that are sent; the end says most."""
 
@@ -85,7 +82,7 @@ KEPT_NAME = 200
 DESCRIBING_S = 5.0
 """How long the description of an error may take: it calls foreign code, which may hang."""
 
-ROOM = 500
+EXTRA_RECURSION = 500
 """Calls more than before that reporting an error may nest: it may come out of a recursion."""
 
 
@@ -105,14 +102,14 @@ class Reporter:
                 while line:
                     line = line[os.write(self._descriptor, line) :]
         except OSError:
-            leave(FAILED)
+            leave(ERROR_EXIT_CODE)
 
     def fail(self, layer: str, error: BaseException) -> NoReturn:
         """Send the error event and end the process; the first error of several wins.
 
         Whatever goes wrong on the way, an event goes out and the process ends.
         """
-        sys.setrecursionlimit(sys.getrecursionlimit() + ROOM)
+        sys.setrecursionlimit(sys.getrecursionlimit() + EXTRA_RECURSION)
         # Never released: a second thread that fails waits here for the end of the process.
         self._ending.acquire()
         try:
@@ -121,7 +118,7 @@ class Reporter:
             except BaseException:  # no memory even for that, or Python's own modules are changed
                 os.write(self._descriptor, _SPARE)
         finally:
-            os._exit(FAILED)
+            os._exit(ERROR_EXIT_CODE)
 
     @contextlib.contextmanager
     def blaming(self, layer: str) -> Iterator[None]:

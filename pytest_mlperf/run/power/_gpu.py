@@ -15,14 +15,13 @@ from pytest_mlperf.core.energy import Energy, measure
 from pytest_mlperf.core.energy.readings import Reading, at, without_misreads
 from pytest_mlperf.hardware.nvml_quantities import REASONS, highest
 
-COUNTED = {
+RISING_COUNTS = {
     "ecc_uncorrected": "uncorrected memory errors (ECC)",
     "ecc_corrected": "corrected memory errors (ECC)",
     "pcie_replays": "replays on the PCIe link",
 }
-"""Counts that only ever rise, in words."""
 
-MOST_BYTES_PER_S = 1e13
+MAX_NVLINK_BYTES_PER_SECOND = 1e13
 """Five times what NVLink 5 carries in one direction."""
 
 
@@ -176,7 +175,7 @@ class GpuLog:
 
     def risen(self, begin_s: float, end_s: float) -> dict[str, int]:
         """Return by how much each error count rose, from before a window to after it."""
-        ends = {name: self._at_ends(name, begin_s, end_s) for name in COUNTED}
+        ends = {name: self._at_ends(name, begin_s, end_s) for name in RISING_COUNTS}
         return {n: both[1] - both[0] for n, both in ends.items() if both and both[1] >= both[0]}
 
     def link_errors(self, begin_s: float, end_s: float) -> dict[str, dict[int, int]]:
@@ -209,7 +208,9 @@ class GpuLog:
         rates = {}
         for place, name in enumerate(("nvlink_sent", "nvlink_received")):
             counted = [Reading(time_s=s["time"], value=s["nvlink_bytes"][place]) for s in read]
-            if not (line := without_misreads(counted, begin_s, end_s, MOST_BYTES_PER_S)[0]):
+            if not (
+                line := without_misreads(counted, begin_s, end_s, MAX_NVLINK_BYTES_PER_SECOND)[0]
+            ):
                 return {}  # a driver that was loaded anew counts anew
             rates[name] = (at(line, end_s) - at(line, begin_s)) / (end_s - begin_s)
         return rates

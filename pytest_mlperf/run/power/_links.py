@@ -9,7 +9,7 @@ from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.hardware.nvml_quantities import RECOVERY
 from pytest_mlperf.run.power._gpu import GpuLog
 
-USUAL = {
+USUAL_LINKS = {
     r"V100-SXM2": 6,
     r"A100-SXM4": 12,
     r"A800-SXM4|H800$": 8,
@@ -48,7 +48,9 @@ def link_doubts(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason]
         invalid.append(Reason(key=Key.NVLINK_RECOVERY, text=text))
     signs = []
     masks = gpu.fabric_health(begin_s, end_s) or (0, 0)
-    ill, later = ([word for at, word in ILLS.items() if mask >> at & 3 == 1] for mask in masks)
+    ill, later = (
+        [word for at, word in HEALTH_PROBLEMS.items() if mask >> at & 3 == 1] for mask in masks
+    )
     if turned := [word for word in later if word not in ill]:
         text = f"NVSwitch fell ill during the run: {', '.join(turned)}"
         invalid.append(Reason(key=Key.NVSWITCH, text=text))
@@ -63,7 +65,7 @@ def link_doubts(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason]
     return invalid, signs
 
 
-ILLS = {
+HEALTH_PROBLEMS = {
     0: "its bandwidth is degraded",
     2: "a route is being recovered",
     4: "a route is unhealthy",
@@ -78,7 +80,7 @@ def _lacking(links: Mapping[int, bool], product: str) -> str:
     A card for PCIe without a bridge has all of them down, and lacks none.
     """
     up = sum(links.values())
-    usual = next((count for kind, count in USUAL.items() if re.search(kind, product)), 0)
+    usual = next((count for kind, count in USUAL_LINKS.items() if re.search(kind, product)), 0)
     most = max(usual, len(links) if up else 0)
     if not links or up >= most:
         return ""

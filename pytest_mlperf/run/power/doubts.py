@@ -12,34 +12,28 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from pytest_mlperf.core.reason import LASTED, Key, Reason, Sign, SignKey
+from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, Key, Reason, Sign, SignKey
 from pytest_mlperf.hardware.nvml_quantities import OLDER_MEMORY
-from pytest_mlperf.hardware.sampler_gpu import BUSY_PERCENT, LONGEST_MEAN_S
-from pytest_mlperf.run.power._gpu import COUNTED, GpuLog, GpuProcess
+from pytest_mlperf.hardware.sampler_gpu import BUSY_PERCENT, MAX_MEAN_SECONDS
+from pytest_mlperf.run.power._gpu import RISING_COUNTS, GpuLog, GpuProcess
 from pytest_mlperf.run.power._links import link_doubts
 
-BEFORE_S = 0.5
+REST_SECONDS = 0.5
 """The GPU is at rest for so long after sampling began: no engine is loaded faster."""
 
 ABOVE_IDLE, ABOVE_IDLE_W = 0.05, 5.0
 """Share, and watts, by which the power of a GPU at rest may rise by itself."""
 
-TAKEN = 64 * 2**20
-"""Bytes of memory that whoever computes takes at least."""
-
-READINGS, EVIDENCE_S = 5, 2 * LONGEST_MEAN_S
+MIN_TAKEN_BYTES = 64 * 2**20
+MIN_READINGS, EVIDENCE_SECONDS = 5, 2 * MAX_MEAN_SECONDS
 """So many readings over so long, each a mean of up to a second, are evidence."""
 
-SHORTEST_MEAN_S = 1 / 6
+MIN_MEAN_SECONDS = 1 / 6
 """No board averages its utilisation over less; what lies between two means nobody saw."""
 
-COVERED = 0.5
-"""Share of its time that readings must have seen: a load that comes and goes hides from fewer."""
-
-BUSY = 0.2
-"""Share of the window in which the engine must have had work."""
-
-HARD = 0.25
+MIN_COVERED_SHARE = 0.5
+MIN_BUSY_SHARE = 0.2
+MIN_LIMIT_SHARE = 0.25
 """Share of its power limit by which a GPU at work is above its rest; a context alone is less."""
 
 
@@ -51,25 +45,27 @@ def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> st
         busy: Share of the window in which the engine had work.
     """
     first_s = gpu.trace[0].time_s if gpu.trace else begin_s
-    before = [r.value for r in gpu.trace if r.time_s <= first_s + BEFORE_S]
+    before = [r.value for r in gpu.trace if r.time_s <= first_s + REST_SECONDS]
     inside = [r.value for r in gpu.trace if begin_s <= r.time_s <= end_s]
     power = (median(before), fmean(inside)) if before and inside else None
     signs = [f"{power[1]:.0f} W, {power[0]:.0f} W before the engine was loaded"] if power else []
     # What is read up to a second later is a mean of the window's end too.
-    late = () if _sliced(gpu) else gpu.series("utilization_percent", end_s, end_s + LONGEST_MEAN_S)
+    late = (
+        () if _sliced(gpu) else gpu.series("utilization_percent", end_s, end_s + MAX_MEAN_SECONDS)
+    )
     read = () if _sliced(gpu) else gpu.series("utilization_percent", begin_s, end_s)
     # The first second may still hold a mean of what was before, which only ever falls.
-    settled_s, rest = first_s + LONGEST_MEAN_S, gpu.facts.get("utilization_percent") or 0
+    settled_s, rest = first_s + MAX_MEAN_SECONDS, gpu.facts.get("utilization_percent") or 0
     if any(r.value > (rest if r.time_s < settled_s else 0) for r in (*read, *late)):
         return None
     used = [r for r in read if r.time_s >= settled_s]
     span_s = used[-1].time_s - used[0].time_s if used else 0.0
-    covered = len(used) * SHORTEST_MEAN_S >= COVERED * span_s
+    covered = len(used) * MIN_MEAN_SECONDS >= MIN_COVERED_SHARE * span_s
     if (
-        len(used) >= READINGS
-        and span_s >= EVIDENCE_S
+        len(used) >= MIN_READINGS
+        and span_s >= EVIDENCE_SECONDS
         and covered
-        and busy >= BUSY
+        and busy >= MIN_BUSY_SHARE
         and not _hard(gpu, before, inside)
     ):
         readings = f"no utilisation in any of {len(used)} readings over {span_s:.1f} s"
@@ -79,7 +75,7 @@ def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> st
     signs += ["no utilisation"] * bool(read)
     memory = [r.value for r in gpu.series("memory_used", begin_s, end_s)]
     seen, rest_bytes = gpu.processes_seen(begin_s, end_s), gpu.facts.get("memory_used") or 0
-    if not signs or seen or (memory and max(memory) > rest_bytes + TAKEN):
+    if not signs or seen or (memory and max(memory) > rest_bytes + MIN_TAKEN_BYTES):
         return None
     signs += ["no process"] * (seen is not None) + ["no memory taken"] * bool(memory)
     return ", ".join(signs) if len(signs) > 1 else None
@@ -95,7 +91,9 @@ def _hard(gpu: GpuLog, before: Sequence[float], inside: Sequence[float]) -> bool
     if not before or not inside:
         return False
     rest_w = median(before)
-    return max(inside) > (2 * rest_w if gpu.limit_w is None else rest_w + HARD * gpu.limit_w)
+    return max(inside) > (
+        2 * rest_w if gpu.limit_w is None else rest_w + MIN_LIMIT_SHARE * gpu.limit_w
+    )
 
 
 THROTTLED = 0.01
@@ -114,7 +112,7 @@ LIMIT_OFF_W = 5.0
 HOT_C, NEAR_C = 90, 3
 """Degrees that are told where a GPU does not say when it slows down; else so near to that."""
 
-HALTED = {
+THROTTLING_REASONS = {
     "hw_slowdown": "a hardware slowdown",
     "sw_thermal_slowdown": "heat (software slowdown)",
     "hw_thermal_slowdown": "heat (hardware slowdown)",
@@ -122,7 +120,7 @@ HALTED = {
 }
 """Clock event reasons that make a window invalid, in words; each is a `Key` too."""
 
-NOTED = {
+NOTED_REASONS = {
     "application_clocks": "clocks are set by hand",
     "sw_power_cap": "clocks are held back to stay within the power limit",
     "sync_boost": "another GPU of the group dictates the clocks",
@@ -130,9 +128,8 @@ NOTED = {
     "board_limit": "the board's limit holds the clocks back",
     "reliability": "a reliability limit holds the clocks back",
 }
-"""Reasons that are told, in words."""
 
-KEYS = frozenset(SignKey)
+DOUBT_KEYS = frozenset(SignKey)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,15 +194,18 @@ def _clocks(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], li
     signs: list[Sign] = []
     for reason, seconds in gpu.held_back_s(begin_s, end_s).items():
         share = seconds / (end_s - begin_s)
-        if reason in HALTED:
-            text = f"{HALTED[reason]} halted the clocks for {LASTED}"
+        if reason in THROTTLING_REASONS:
+            text = f"{THROTTLING_REASONS[reason]} halted the clocks for {DURATION_PLACEHOLDER}"
         elif reason == "gpu_idle":
-            text = f"the GPU had nothing to do for {LASTED}: the engine starved it"
+            text = f"the GPU had nothing to do for {DURATION_PLACEHOLDER}: the engine starved it"
         else:
-            text = f"{NOTED.get(reason, f'clock event reason {reason}')}: {LASTED}"
-        key = SignKey(reason) if reason in KEYS else SignKey.UNKNOWN_CLOCK_EVENT
+            text = (
+                f"{NOTED_REASONS.get(reason, f'clock event reason {reason}')}: "
+                f"{DURATION_PLACEHOLDER}"
+            )
+        key = SignKey(reason) if reason in DOUBT_KEYS else SignKey.UNKNOWN_CLOCK_EVENT
         sign = Sign(key=key, text=text, seconds=seconds, share=min(1.0, share))
-        if reason in HALTED and share >= THROTTLED:
+        if reason in THROTTLING_REASONS and share >= THROTTLED:
             invalid.append(Reason(key=Key(reason), text=sign.in_words()))
         elif reason != "gpu_idle" or share > STARVED:
             signs.append(sign)
@@ -214,7 +214,7 @@ def _clocks(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], li
 
 def _faults(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], list[Sign]]:
     risen = {name: count for name, count in gpu.risen(begin_s, end_s).items() if count}
-    texts = {name: f"{count} {COUNTED[name]} during the run" for name, count in risen.items()}
+    texts = {name: f"{count} {RISING_COUNTS[name]} during the run" for name, count in risen.items()}
     uncorrected = texts.pop("ecc_uncorrected", None)
     invalid = [Reason(key=Key.ECC_UNCORRECTED, text=uncorrected)] if uncorrected else []
     signs = [Sign(key=SignKey(name), text=text) for name, text in texts.items()]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from pytest_mlperf.core.energy.exporter import (
-    ENERGY,
+    ENERGY_METRIC,
     ExportedEnergy,
     ExporterLook,
     exported_energy,
@@ -22,8 +22,7 @@ from pytest_mlperf.run.logs import TimedLog
 from pytest_mlperf.run.power.figures import per_joule
 from pytest_mlperf.run.scraping import MetricsPage, PageError, Scraper
 
-LOOK_S = 0.5
-"""Time between two looks: they tell when a value changed."""
+POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +78,7 @@ def find_exporter(url: str, chosen: tuple[str, ...] = ()) -> Exporter:
     finally:
         page.close()
     if not (shown := read_exporter(content)):
-        raise SuiteError(f"{url} shows no GPU's {ENERGY}: it is no DCGM exporter's page")
+        raise SuiteError(f"{url} shows no GPU's {ENERGY_METRIC}: it is no DCGM exporter's page")
     gpus = read_exporter(content, chosen)
     for word in chosen:
         if not any(word in (gpu.uuid, gpu.host) for gpu in gpus.values()):
@@ -96,7 +95,7 @@ def watched_exporter(exporter: Exporter) -> Iterator[ExporterLog]:
     def take(time_s: float, pages: Sequence[bytes]) -> None:
         log.looks.append(ExporterLook(time_s=time_s, gpus=read_exporter(pages[0], exporter.chosen)))
 
-    with Scraper([exporter.url], take, period_s=LOOK_S) as scraper:
+    with Scraper([exporter.url], take, period_s=POLL_SECONDS) as scraper:
         log.failures = scraper.failures
         yield log
     log.clock_stepped = scraper.clock_stepped

@@ -22,7 +22,7 @@ from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey, of_gpus
 from pytest_mlperf.hardware.machine import UsedGpu
 from pytest_mlperf.run.figures import Figures, Findings
 from pytest_mlperf.run.logs import TimedLog
-from pytest_mlperf.run.power.doubts import EVIDENCE_S, Doubts, doubts
+from pytest_mlperf.run.power.doubts import EVIDENCE_SECONDS, Doubts, doubts
 from pytest_mlperf.run.power.sampling import WANTED_HZ, PowerLog
 
 CLOCK_SET = "the wall clock was set during the run, so that LoadGen's window cannot be found"
@@ -67,7 +67,7 @@ def sampled(
     watched_s = {g.uuid: max(begin_s, log.watched_s(g, end_s)) for g in log.gpus}
     ask = partial(doubts, begin_s=begin_s, warm_s=warm_s, busy=_busy(figures), linked=len(used) > 1)
     each = {g.uuid: ask(g, end_s=watched_s[g.uuid], limit_w=used[g.uuid].limit_w) for g in log.gpus}
-    unseen = {uuid for uuid, s in watched_s.items() if s < min(end_s, begin_s + EVIDENCE_S)}
+    unseen = {uuid for uuid, s in watched_s.items() if s < min(end_s, begin_s + EVIDENCE_SECONDS)}
     each = {uuid: _without_idleness(d) if uuid in unseen else d for uuid, d in each.items()}
     signs = [sign for one in each.values() for sign in one.signs]
     reasons = [reason for one in each.values() for reason in one.invalid]
@@ -185,8 +185,7 @@ def per_joule(run: Figures, joules: float | None, suffix: str = "") -> dict[str,
     return metrics
 
 
-POLL_S = 0.1
-"""How often to look whether the file has grown."""
+POLL_SECONDS = 0.1
 
 
 def read_meter(
@@ -214,7 +213,7 @@ def read_meter(
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             return readings
-        time.sleep(min(POLL_S, left_s))
+        time.sleep(min(POLL_SECONDS, left_s))
 
 
 def _state(path: Path) -> tuple[int, int]:

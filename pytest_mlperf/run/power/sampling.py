@@ -29,12 +29,17 @@ from pytest_mlperf.core.reason import of_gpus
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware.machine import UsedGpu
 from pytest_mlperf.hardware.rapl import CLOCK_STEP_S
-from pytest_mlperf.hardware.sampler import HUNG
+from pytest_mlperf.hardware.sampler import HUNG_EXIT_CODE
 from pytest_mlperf.processes import ChildProcess, last_line
-from pytest_mlperf.run.child.events import LONGEST, SHOWN, NoEventError, read_json
+from pytest_mlperf.run.child.events import (
+    MAX_EVENT_BYTES,
+    MAX_QUOTED_BYTES,
+    NoEventError,
+    read_json,
+)
 from pytest_mlperf.run.power._gpu import GpuLog, GpuProcess, Span
 
-DAMAGED = (
+READ_ERRORS = (
     ArithmeticError,
     AttributeError,
     LookupError,
@@ -149,7 +154,7 @@ class PowerLog:
         """Return what a file holds; a last line that was cut is left out."""
         try:
             return cls._read(path)
-        except DAMAGED as error:
+        except READ_ERRORS as error:
             reason = f"{type(error).__name__}: {text_of(error)}"
             raise RunError("sampler", f"cannot read {path}: {reason}", str(path)) from None
 
@@ -199,7 +204,7 @@ class PowerLog:
         )
 
 
-SILENT_S = 1.0
+MAX_SILENCE_SECONDS = 1.0
 """A GPU that has answered nothing for so long at the end was not watched: no rate is so low."""
 
 OFF_THE_BUS = 79
@@ -261,7 +266,7 @@ class _Part:
         return GpuLog(
             uuid=uuid,
             last_s=self.answered_s,
-            silent=self.lost is None and 0 < self.answered_s < self.asked_s - SILENT_S,
+            silent=self.lost is None and 0 < self.answered_s < self.asked_s - MAX_SILENCE_SECONDS,
             last_failure=self.last_failure,
             lost=self.lost,
             lost_s=self.lost_s,
@@ -293,28 +298,23 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 __all__ = ["GpuLog", "GpuProcess", "PowerLog", "PowerSampling", "Span"]
 
-FILE = "power.jsonl"
-"""In the run's folder."""
-
+POWER_FILE = "power.jsonl"
 LOG = "sampler.log"
 """What the child writes to stderr, there too."""
 
 WANTED_HZ = 50.0
 """How often power is to be read."""
 
-PATIENCE_S = 60.0
-"""A driver that needs longer for its first answers is broken."""
-
-MARGIN_S = 0.5
+START_TIMEOUT_SECONDS = 60.0
+COUNTER_MARGIN_SECONDS = 0.5
 """Beyond PAD_S: the energy counter comes late."""
 
 SILENT = "it said nothing"
 
-HANGS = "it hung, in NVML or stopped"
+HANG_NOTE = "it hung, in NVML or stopped"
 """How a child broke that did not end when it was told to."""
 
-GRACE_S = 5.0
-"""Time for the child to write its last records."""
+FLUSH_GRACE_SECONDS = 5.0
 
 
 def _loss(gpu: GpuLog) -> str:
@@ -337,10 +337,10 @@ class PowerSampling:
         *,
         hz: float = WANTED_HZ,
         watch_s: float = 1.5,
-        patience_s: float = PATIENCE_S,
+        patience_s: float = START_TIMEOUT_SECONDS,
     ) -> None:
         """Keep what to sample; the energy counter's period is looked for during `watch_s`."""
-        self.path = folder / FILE
+        self.path = folder / POWER_FILE
         self.unavailable: str | None = None
         self.ready: dict[str, Any] = {}
         self._log_file = folder / LOG
@@ -373,15 +373,15 @@ class PowerSampling:
     def linger(self) -> None:
         """Sample for a while longer: what stands beside a window tells how sure its energy is."""
         if self._process is not None:
-            time.sleep(PAD_S + MARGIN_S)
+            time.sleep(PAD_S + COUNTER_MARGIN_SECONDS)
 
     def stop(self) -> None:
         """End the child by closing its stdin; harmless when it has ended."""
         process = self._process
         if process is None:
             return
-        ended = process.end(alone_s=GRACE_S)
-        self._broke = self._how(process.returncode) if ended else HANGS
+        ended = process.end(alone_s=FLUSH_GRACE_SECONDS)
+        self._broke = self._how(process.returncode) if ended else HANG_NOTE
         process.close()
         self._process = None
 
@@ -407,7 +407,7 @@ class PowerSampling:
         except NoEventError as error:
             first = str(error)
         if not isinstance(first, dict) or not isinstance(first.get("ready"), dict):
-            shown = broken(repr(line[:SHOWN]))
+            shown = broken(repr(line[:MAX_QUOTED_BYTES]))
             self.unavailable = f"the driver printed {shown} where the sampler speaks"
             self.stop()
             return
@@ -420,7 +420,7 @@ class PowerSampling:
     def _first_line(self) -> bytes | None:
         assert self._process is not None
         try:
-            line = self._process.line(time.monotonic() + self._patience_s, LONGEST)
+            line = self._process.line(time.monotonic() + self._patience_s, MAX_EVENT_BYTES)
         except EOFError:
             self.unavailable = f"the sampler broke at its start: {self._last_words()}"
             return None
@@ -436,7 +436,7 @@ class PowerSampling:
         if not returncode:
             return None
         words = self._last_words()
-        return HANGS if returncode == HUNG and words == SILENT else words
+        return HANG_NOTE if returncode == HUNG_EXIT_CODE and words == SILENT else words
 
     def _last_words(self) -> str:
         return last_line(self._log_file.read_bytes()) or SILENT

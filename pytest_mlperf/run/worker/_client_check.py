@@ -13,12 +13,12 @@ from pytest_mlperf.run.worker._sink import Fail
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Conversations
 
-BUSY = 0.1
+MAX_IDLE_CORES = 0.1
 """Cores below which a client has surely more than half of itself left: it works in one thread."""
 
 LASTS_MS = 1000
 
-LEAST = 16
+MIN_LOOP_REQUESTS = 16
 """Requests that are kept under way at least in place of an open loop's, or of conversations that
 wait for their next turn."""
 
@@ -49,7 +49,7 @@ def with_reach(
     brief = dataclasses.replace(settings, min_duration_ms=lasts_ms, ramp_ms=0, arrivals="")
     return [
         {**one, "client_reach": _reach(one, engine, loaded, brief, fail)}
-        if one["client_busy"] >= BUSY and one["requests"]
+        if one["client_busy"] >= MAX_IDLE_CORES and one["requests"]
         else dict(one)
         for one in points
     ]
@@ -65,7 +65,7 @@ def _reach(
     """Return requests/s of the point's mean length; None where the engine is no client."""
     concurrency = int(one["point"])
     if one["open"] is not None or one["paused"]:
-        concurrency = max(LEAST, math.ceil(one["under_way"]))
+        concurrency = max(MIN_LOOP_REQUESTS, math.ceil(one["under_way"]))
     length = max(2.0, one["tokens"] / one["requests"])
     tokens = max(2, min(round(length), TOKENS_UNDER_WAY // concurrency))
     client = engine.null_client(tokens)

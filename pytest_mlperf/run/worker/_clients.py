@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 from pytest_mlperf.core.extension import Engine, Sink
 from pytest_mlperf.run.worker import _pipe as wire
 from pytest_mlperf.run.worker._replicas import LATENESS, ReplicaProcess, ReplicatedEngine
-from pytest_mlperf.run.worker.clocks import SHARES, percentile
+from pytest_mlperf.run.worker.clocks import QUANTILES, percentile
 from pytest_mlperf.run.worker.closed_loop import SlotSink
 
 
@@ -31,7 +31,7 @@ class ClientProcesses(ReplicatedEngine):
         """Return the latest client's lateness, and what its completions took on their way here."""
         each = self._ask_all(LATENESS, "telling how late it was")
         back_s, self._back_s = sorted(self._back_s) or [0.0], array("d")
-        way = {f"loop_{label}": percentile(back_s, share) for label, share in SHARES.items()}
+        way = {f"loop_{label}": percentile(back_s, share) for label, share in QUANTILES.items()}
         names = {name for late in each for name in late}
         return {
             name: max(late.get(name, 0.0) for late in each) + way.get(name, 0.0) for name in names

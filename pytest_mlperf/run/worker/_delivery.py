@@ -18,7 +18,7 @@ from pytest_mlperf.core.extension import Outputs
 from pytest_mlperf.run.worker._sink import Clock, Fail, GuardedSink, Outstanding
 from pytest_mlperf.run.worker.clocks import (
     GOODPUT,
-    SHARES,
+    QUANTILES,
     Limits,
     TokenTimes,
     moments,
@@ -27,8 +27,7 @@ from pytest_mlperf.run.worker.clocks import (
 )
 from pytest_mlperf.stores.artefacts import ArtefactWriter, artefact_fault
 
-MOST_TOKENS = 2**31 - 1
-"""Output tokens of one sample at most: a thousand times what any model writes."""
+MAX_OUTPUT_TOKENS = 2**31 - 1
 
 
 def token_fault(ids: Sequence[int], n_tokens: Sequence[int] | None) -> str:
@@ -49,8 +48,11 @@ def count_fault(ids: Sequence[int], n_tokens: Sequence[int]) -> str:
         return f"done() was given {len(ids)} ids but {len(n_tokens)} n_tokens"
     if len(n_tokens) and (fewest := min(n_tokens)) < 0:
         return f"done() was given n_tokens {fewest!r}; a count of tokens is at least 0"
-    if len(n_tokens) and (most := max(n_tokens)) > MOST_TOKENS:
-        return f"done() was given n_tokens {most!r}; no sample has more than {MOST_TOKENS:,} tokens"
+    if len(n_tokens) and (most := max(n_tokens)) > MAX_OUTPUT_TOKENS:
+        return (
+            f"done() was given n_tokens {most!r}; no sample has more than "
+            f"{MAX_OUTPUT_TOKENS:,} tokens"
+        )
     return ""
 
 
@@ -74,7 +76,7 @@ def output_fault(
     return ""
 
 
-LARGEST_ID = 2**24
+MAX_TOKEN_ID = 2**24
 """Token ids are below this: vocabularies are far smaller, and text read as ids lies above."""
 
 
@@ -82,7 +84,7 @@ def ids_in(output: bytes) -> int | None:
     """Return how many token ids, int64 or int32, an output holds; None if a class or no ids."""
     for width, kind in ((8, "q"), (4, "i")):
         ids = array(kind, b"" if len(output) % width else output)
-        if ids and min(ids) >= 0 and max(ids) < LARGEST_ID:
+        if ids and min(ids) >= 0 and max(ids) < MAX_TOKEN_ID:
             return len(ids) if len(ids) > 1 else None
     return None
 
@@ -469,7 +471,7 @@ class LimitedSink(PerformanceSink):
         ordered = sorted(_joined(pool.took_s for pool in self._pools))
         if ordered and self.duration_s:
             metrics[GOODPUT] = bisect_right(ordered, self._limit_s) / self.duration_s
-            for name, share in SHARES.items():
+            for name, share in QUANTILES.items():
                 metrics[f"latency_{name}"] = percentile(ordered, share)
         return metrics
 

@@ -12,7 +12,7 @@ from pytest_mlperf.core.extension import Engine
 from pytest_mlperf.core.job import LoadGenSettings
 from pytest_mlperf.rounds.endpoints import scored_points
 from pytest_mlperf.run.worker._sink import Faults
-from pytest_mlperf.run.worker.closed_loop import SCHEMA, order
+from pytest_mlperf.run.worker.closed_loop import SCHEMA_VERSION, order
 
 
 @dataclass
@@ -52,4 +52,4 @@ def measured(
         engine.measure_point(round(point), settings, folder / name, pulse.beat, scored=scored)
         clocks[name] = time.time() - time.monotonic()
     at_edges()
-    return {"schema": SCHEMA, "order": points, "recorded": clocks}
+    return {"schema": SCHEMA_VERSION, "order": points, "recorded": clocks}

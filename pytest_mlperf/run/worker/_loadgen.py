@@ -29,7 +29,7 @@ from pytest_mlperf.stores.artefacts import ARTEFACTS, ArtefactWriter
 
 Phase = Literal["performance", "accuracy"]
 
-SPARE = 2
+QUERY_SPARE_FACTOR = 2
 """Streams: LoadGen makes twice the queries it expects to need; this doubles them once more."""
 
 UNLIMITED_QPS = 1e6
@@ -179,7 +179,7 @@ def _stream(settings: LoadGenSettings, rate: float) -> tuple[dict[str, Any], int
     fixed = _fixed_queries(settings, rate)
     duration_ms = settings.min_duration_ms if fixed is None else 0
     # With equal_issue LoadGen derives the length of the run from the expected latency.
-    spare = 1 if settings.equal_issue else SPARE
+    spare = 1 if settings.equal_issue else QUERY_SPARE_FACTOR
     attributes: dict[str, Any] = {
         f"{prefix}_expected_latency_ns": max(1, int(1e9 / rate / spare)),
         f"{prefix}_target_latency_percentile": settings.latency_percentile,

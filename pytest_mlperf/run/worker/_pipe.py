@@ -12,12 +12,12 @@ from queue import SimpleQueue
 from struct import Struct
 from typing import Any
 
-MOMENT_S, LONG_S = 50e-6, 1e-3
+GATHER_SECONDS, BURST_GATHER_SECONDS = 50e-6, 1e-3
 """What is put within this time is sent together: a message costs both sides more than ten samples.
 The first where little is put; the second at most, where much is."""
 
-TOGETHER = 20
-"""So many are waited for where more than `TOGETHER` come within `LONG_S`."""
+MAX_GATHERED = 20
+"""So many are waited for where more than `MAX_GATHERED` come within `BURST_GATHER_SECONDS`."""
 
 LOAD, UNLOAD, SUBMIT, ASK, NULL, STOP = "load", "unload", "submit", "ask", "null", "stop"
 """What a worker says; all but `SUBMIT` is answered with `ANSWER`."""
@@ -32,9 +32,7 @@ Flags = tuple[bool, bool, bool, float, str]
 
 Message = Sequence[Any]
 
-HEAD = Struct("=Q")
-"""Before messages: how many bytes they are."""
-
+LENGTH_HEADER = Struct("=Q")
 READ_BYTES = 1 << 16
 """Bytes that are read at a time: more than is said within a moment but of long lists."""
 
@@ -56,15 +54,15 @@ class Pipe:
         """Send messages in order; an OSError says that the other side is gone."""
         data = pickle.dumps(messages, pickle.HIGHEST_PROTOCOL)
         with self._lock:
-            self._socket.sendall(HEAD.pack(len(data)) + data)
+            self._socket.sendall(LENGTH_HEADER.pack(len(data)) + data)
 
     def receive(self) -> list[Message]:
         """Wait for messages and return all; EOFError or OSError if the other side is gone."""
         data, begin, messages = self._rest, 0, list[Message]()
         while True:
-            end = first = begin + HEAD.size
+            end = first = begin + LENGTH_HEADER.size
             if len(data) >= first:
-                end += HEAD.unpack_from(data, begin)[0]
+                end += LENGTH_HEADER.unpack_from(data, begin)[0]
             if len(data) >= end > first:
                 messages += pickle.loads(data[first:end])  # noqa: S301 - of this run's own process
                 begin = end
@@ -95,10 +93,12 @@ class Gathering:
         queue, rate, sent_s = self._queue, 0.0, time.perf_counter()
         while True:
             items: list[Any] = []
-            if rate * LONG_S > TOGETHER / 4:  # a look at each moment: to be woken costs more
-                wait_s = max(MOMENT_S, min(TOGETHER / rate, LONG_S))
+            if (
+                rate * BURST_GATHER_SECONDS > MAX_GATHERED / 4
+            ):  # a look at each moment: to be woken costs more
+                wait_s = max(GATHER_SECONDS, min(MAX_GATHERED / rate, BURST_GATHER_SECONDS))
             else:
-                wait_s = MOMENT_S
+                wait_s = GATHER_SECONDS
                 items.append(queue.get())
             time.sleep(wait_s)
             items += [queue.get_nowait() for _ in range(queue.qsize())]
@@ -112,7 +112,7 @@ class Gathering:
 Place = tuple[int, int, int]
 """Ids by their place: the number of a list, the position of the first of them, and how many."""
 
-LONG = 64
+MIN_REMEMBERED_LENGTH = 64
 """Lists at least this long are remembered by both sides: most engines complete in their order."""
 
 NUMBERED, LIST_BITS = 1 << 59, 32
@@ -136,7 +136,7 @@ class Lists:
 
     def add(self, number: int, ids: Sequence[int]) -> None:
         """Remember a list, which nobody changes, by the number that the worker gave it."""
-        if len(ids) >= LONG:
+        if len(ids) >= MIN_REMEMBERED_LENGTH:
             self._lists[number], self._left[number] = ids, len(ids)
             self._expected[ids[0]] = (number, 0)
 
@@ -200,7 +200,7 @@ def _adds(before: list[Any], message: Message) -> bool:
     if type(ids) is not type(more):
         return False
     place = type(ids) is tuple
-    moment_s = LONG_S if place else MOMENT_S
+    moment_s = BURST_GATHER_SECONDS if place else GATHER_SECONDS
     if stamp_s // moment_s != before[1] // moment_s:
         return False
     if place and more[:2] != (ids[0], ids[1] + ids[2]):

@@ -39,29 +39,27 @@ BOOT = (
 
 LATENESS = "client_lateness"
 
-SHARES = 4
+REPLICA_PARTS = 4
 """A list is first handed out in so many parts for each replica, and what is left in smaller ones:
 large parts keep an engine's batches full, small ones at the end let all replicas end together."""
 
-LARGEST = 1 << 16
+MAX_PART_SAMPLES = 1 << 16
 """Samples of a part at most: a replica starts with the first while the next is on its way."""
 
-BUSY_S = 200e-6
+BUSY_GAP_SECONDS = 200e-6
 """Queries that are less apart of late are gathered; a lone one goes out at once."""
 
-AT_ONCE = 256
+MAX_PIPED_SAMPLES = 256
 """Samples open with a replica up to which the pipe to it has room for more."""
 
-SHORT_S = 2e-3
+SHORT_ANSWER_SECONDS = 2e-3
 """Replicas that answer within this time get what was gathered in one piece."""
 
-FORGOTTEN = 1.05
+FORGETTING_FACTOR = 1.05
 """Factor by which the shortest answer is forgotten with each: a busy machine's are no engine's."""
 
-LOOK_S = 0.25
-"""Time between two looks whether every replica still answers."""
-
-LEAVING_S = 15.0
+POLL_SECONDS = 0.25
+EXIT_SECONDS = 15.0
 """Time for all replicas to free what they took; the worker's parent waits a little longer."""
 
 
@@ -206,7 +204,7 @@ class ReplicatedEngine(Engine):
         for replica in self._replicas:
             with contextlib.suppress(OSError):
                 replica.pipe.send([(wire.STOP,)])
-        until_s = perf_counter() + LEAVING_S
+        until_s = perf_counter() + EXIT_SECONDS
         for replica in self._replicas:
             try:
                 replica.process.wait(max(0.0, until_s - perf_counter()))
@@ -236,7 +234,7 @@ class ReplicatedEngine(Engine):
         now_s = perf_counter()
         self._apart_s += (now_s - self._submitted_s - self._apart_s) / 8
         self._submitted_s = now_s
-        if self._apart_s < BUSY_S and not self._whole:
+        if self._apart_s < BUSY_GAP_SECONDS and not self._whole:
             self._gathering.put((ids[0], indices[0]))
         else:
             with self._lock:
@@ -321,7 +319,9 @@ class ReplicatedEngine(Engine):
         """
         parts: dict[int, list[tuple[int, int]]] = {}
         with self._lock:
-            whole = len(queries) > 1 and all(r.answer_s < SHORT_S for r in self._replicas)
+            whole = len(queries) > 1 and all(
+                r.answer_s < SHORT_ANSWER_SECONDS for r in self._replicas
+            )
             for group in [queries] if whole else [[query] for query in queries]:
                 number = self._least()
                 self._take(self._replicas[number], len(group), len(group))
@@ -335,7 +335,9 @@ class ReplicatedEngine(Engine):
         if self._cost:
             order = sorted(range(len(ids)), key=lambda n: -self._cost.get(indices[n], 0.0))
             ids, indices = [ids[n] for n in order], [indices[n] for n in order]
-        part = self._full(min(LARGEST, math.ceil(len(ids) / (SHARES * len(self._replicas)))))
+        part = self._full(
+            min(MAX_PART_SAMPLES, math.ceil(len(ids) / (REPLICA_PARTS * len(self._replicas))))
+        )
         parts = []
         with self._lock:
             if self._waiting is None:
@@ -372,10 +374,10 @@ class ReplicatedEngine(Engine):
         """Send samples, at once where the pipe surely takes them: nobody may wait for a replica."""
         number = next(self._numbers)
         replica.lists.add(number, ids)
-        some = len(ids) if len(ids) >= wire.LONG else wire.packed(ids)
+        some = len(ids) if len(ids) >= wire.MIN_REMEMBERED_LENGTH else wire.packed(ids)
         about = perf_counter(), self._sessions(ids)
         message = (wire.SUBMIT, number, some, wire.packed(indices), *about, self._flags)
-        if replica.open <= AT_ONCE:
+        if replica.open <= MAX_PIPED_SAMPLES:
             self._send_now(replica, [message])
         else:
             replica.later.put(message)
@@ -458,7 +460,9 @@ class ReplicatedEngine(Engine):
         more = None
         with self._lock:
             replica.tally.take(replica.alive_s, len(samples))
-            replica.answer_s = min(replica.alive_s - replica.given_s, FORGOTTEN * replica.answer_s)
+            replica.answer_s = min(
+                replica.alive_s - replica.given_s, FORGETTING_FACTOR * replica.answer_s
+            )
             if self._waiting and replica.open < self._waiting.part:
                 more = self._next_part(replica)
         if more:  # before the sink, so that the replica does not wait for it
@@ -480,7 +484,7 @@ class ReplicatedEngine(Engine):
 
     def _gone(self, replica: ReplicaProcess) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            replica.process.wait(LOOK_S)
+            replica.process.wait(POLL_SECONDS)
         code = replica.process.poll()
         how = "hung up" if code is None else ended(code)
         if code == -signal.SIGKILL:
@@ -489,7 +493,7 @@ class ReplicatedEngine(Engine):
 
     def _watch(self) -> None:
         """End the run when a replica with work says nothing for too long."""
-        while not self._leaving.wait(LOOK_S):
+        while not self._leaving.wait(POLL_SECONDS):
             now_s = perf_counter()
             for replica in self._replicas:
                 if replica.open > 0 and now_s - replica.alive_s > self._spec.replica_patience_s:
@@ -499,7 +503,7 @@ class ReplicatedEngine(Engine):
         """End the run with a replica that hangs; its log gets the stacks of its threads."""
         with contextlib.suppress(OSError):
             replica.process.send_signal(signal.SIGUSR1)
-        self._leaving.wait(LOOK_S)
+        self._leaving.wait(POLL_SECONDS)
         patience_s = self._spec.replica_patience_s
         self._fail(replica.error(f" had {doing} for {patience_s:g} s", quoted=False))
 
@@ -526,7 +530,7 @@ class ReplicatedEngine(Engine):
             answer: wire.Message | None = ()
             while answer == ():
                 try:
-                    answer = replica.answers.get(timeout=LOOK_S)
+                    answer = replica.answers.get(timeout=POLL_SECONDS)
                 except Empty:
                     if kind == wire.LOADED:
                         self._look_at_logs()

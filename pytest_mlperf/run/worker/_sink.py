@@ -127,7 +127,7 @@ class Outstanding:
 BATCHES = 20
 """Batches of the batch-means estimate; fewer stamps than this give no estimate."""
 
-KEPT = 2048
+MAX_STAMPS = 2048
 """Stamps kept before every second one is forgotten."""
 
 
@@ -149,7 +149,7 @@ class Stamps:
     def add(self, completed: int) -> None:
         """Stamp the time now."""
         self._kept.append((perf_counter(), completed))
-        if len(self._kept) >= KEPT:
+        if len(self._kept) >= MAX_STAMPS:
             self._kept = self._kept[::2]
             self._every *= 2
         self.left = self._every
@@ -197,9 +197,7 @@ KEPT_FAULTS = 20
 KEPT_FAULT = 500
 """Characters of each: an id may be any object of an engine's."""
 
-LONGEST = 60
-"""Characters of a reason why a sample ended."""
-
+MAX_FINISH_CHARACTERS = 60
 Fail = Callable[[BaseException], object]
 """Ends the run as ERROR; in the worker it does not return."""
 
@@ -265,7 +263,7 @@ class GuardedSink:
         self.ends: Counter[str] = Counter()
         self.tokens_of: dict[int, list[int]] = {}
         self._index_of: dict[int, int] = {}
-        self.recent: deque[tuple[Sequence[int], Sequence[int]]] = deque(maxlen=KEPT)
+        self.recent: deque[tuple[Sequence[int], Sequence[int]]] = deque(maxlen=MAX_STAMPS)
         self._ends_lock = threading.Lock()
         self._fail = fail
         self._clock: Clock = perf_counter
@@ -376,7 +374,7 @@ class GuardedSink:
         """Count why samples end."""
         del ids, prompt_tokens
         with self._ends_lock:
-            self.ends.update(str(reason)[:LONGEST] for reason in reasons)
+            self.ends.update(str(reason)[:MAX_FINISH_CHARACTERS] for reason in reasons)
 
     def asked(self, ids: Sequence[int], indices: Sequence[int]) -> None:
         """Note which samples of the data set these are."""

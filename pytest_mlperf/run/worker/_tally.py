@@ -11,10 +11,10 @@ from typing import NamedTuple
 SLICES = 8
 """Equal parts of a run, in each of which replicas are compared: chance differs between them."""
 
-SNAPSHOT_S = 0.02
+SNAPSHOT_SECONDS = 0.02
 """Time between two snapshots of a tally, at least; doubled where there are too many."""
 
-MOST_SNAPSHOTS = 4096
+MAX_SNAPSHOTS = 4096
 
 
 class Snapshot(NamedTuple):
@@ -39,7 +39,7 @@ class Tally:
         """Forget what was; samples that are open stay."""
         self._submitted, self._done, self._work = 0, 0, 0.0
         self._busy_s = self._waited_s = self._changed_s = self._kept_s = 0.0
-        self._apart_s = SNAPSHOT_S
+        self._apart_s = SNAPSHOT_SECONDS
         self._kept: list[Snapshot] = []
 
     def give(self, now_s: float, samples: int, work: float) -> None:
@@ -67,7 +67,7 @@ class Tally:
         self._changed_s = now_s
 
     def _keep(self, now_s: float) -> None:
-        if len(self._kept) >= MOST_SNAPSHOTS:
+        if len(self._kept) >= MAX_SNAPSHOTS:
             self._kept = self._kept[::2]
             self._apart_s *= 2
         # Large samples go out first: those completed were as large as those given until now.

@@ -15,20 +15,20 @@ from time import perf_counter
 from pytest_mlperf.core.extension import Counts
 from pytest_mlperf.stores import atomic
 
-SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 GOODPUT = "goodput"
 
 PER_USER = "tokens_per_second_per_user"
 
-TOGETHER, TOGETHER_S = 0.1, 5e-5
+TOGETHER_SHARE, TOGETHER_SECONDS = 0.1, 5e-5
 """A token came together with the one before when it follows by less than this share of its answer's
 time per token and less than this, seconds: where the machine paused, the share alone is long."""
 
-AT_ONCE_S = 1e-5
+MIN_TOKEN_SECONDS = 1e-5
 """No engine takes less for a token, seconds: what is faster was not decoded meanwhile."""
 
-MANY = 0.05
+TOGETHER_TOKENS_SHARE = 0.05
 """Above this share of all, tokens or answers that came together hide the times between tokens."""
 
 TOGETHER_NOTE, ONE_PIECE_NOTE = "tokens_together", "in_one_piece"
@@ -44,7 +44,7 @@ BUFFERED = (
     "read. A proxy or gateway holds them back (nginx: set proxy_buffering off, or send "
     "X-Accel-Buffering: no), or the server does not stream"
 )
-HIDES = "TPOT and speed per user are of the visible ones, tokens/s of all"
+HIDDEN_TOKENS_NOTE = "TPOT and speed per user are of the visible ones, tokens/s of all"
 HIDES_UNCOUNTED = (
     "the server counts tokens that it never sends, as hidden reasoning, and does not say how many: "
     "TPOT and speed per user count them too"
@@ -184,12 +184,12 @@ class TokenTimes:
     ) -> None:
         """Keep the times between a sample's tokens, and how fast those after the first came."""
         mean_s = decode_s / after
-        least_s = min(TOGETHER * mean_s, TOGETHER_S)
+        least_s = min(TOGETHER_SHARE * mean_s, TOGETHER_SECONDS)
         self._gaps.extend(gaps)
         self._together += sum(map(least_s.__ge__, gaps))
         if not by_reads:
             after -= next((n for n, gap in enumerate(gaps) if gap > least_s), len(gaps))
-        if after and mean_s > AT_ONCE_S:
+        if after and mean_s > MIN_TOKEN_SECONDS:
             self._decode.append(decode_s / after)
 
     def metrics(self) -> Mapping[str, float]:
@@ -205,12 +205,12 @@ class TokenTimes:
         complete = {first: (self._ttft, self._samples)}
         if not self.buffered:
             complete["tpot"] = (self._tpot, timed)
-            if self._together <= MANY * self._gaps_due:
+            if self._together <= TOGETHER_TOKENS_SHARE * self._gaps_due:
                 complete["itl"] = (self._gaps, self._gaps_due)
         for name, (values, expected) in complete.items():
             if len(values) == expected and expected:
                 ordered = sorted(values)
-                for label, share in SHARES.items():
+                for label, share in QUANTILES.items():
                     metrics[f"{name}_{label}"] = percentile(ordered, share)
         if "tpot_p50" in metrics and not self._in_one_piece:
             metrics[PER_USER] = 1 / percentile(sorted(self._decode), 0.5)
@@ -220,7 +220,7 @@ class TokenTimes:
     def notes(self) -> dict[str, str]:
         """What the stamps cannot show, in words."""
         notes = {}
-        if self._together > MANY * len(self._gaps) and not self.buffered:
+        if self._together > TOGETHER_TOKENS_SHARE * len(self._gaps) and not self.buffered:
             share = self._together / len(self._gaps)
             text = f"{share:.0%} of the tokens came together with others: {NO_GAPS}"
             notes[TOGETHER_NOTE] = text
@@ -230,7 +230,7 @@ class TokenTimes:
             notes[BUFFERED_NOTE] = text
         if self.hidden:
             share = self.hidden / self.tokens
-            text = f"{share:.0%} of the tokens were hidden, as reasoning: {HIDES}"
+            text = f"{share:.0%} of the tokens were hidden, as reasoning: {HIDDEN_TOKENS_NOTE}"
             notes[HIDDEN_NOTE] = text
         elif self._uncounted:
             notes[HIDDEN_NOTE] = HIDES_UNCOUNTED
@@ -243,7 +243,7 @@ class TokenTimes:
     @property
     def buffered(self) -> bool:
         """Whether too many answers came together for times between their tokens to be known."""
-        return self._buffered > MANY * self._samples
+        return self._buffered > TOGETHER_TOKENS_SHARE * self._samples
 
     @property
     def hidden_share(self) -> float | None:
@@ -259,7 +259,7 @@ class TokenTimes:
     @property
     def _in_one_piece(self) -> bool:
         """Whether too many answers had no time between their first token and their end."""
-        return len(self._decode) < (1 - MANY) * len(self._tpot)
+        return len(self._decode) < (1 - TOGETHER_TOKENS_SHARE) * len(self._tpot)
 
 
 class _Stamps:
@@ -279,19 +279,13 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-FILE = "latencies.json"
-"""Beside LoadGen's logs of a performance run."""
-
-TOKENS = "tokens.json"
+LATENCIES_FILE = "latencies.json"
+TOKENS_FILE = "tokens.json"
 """Beside the logs of any run in which tokens were counted: by sample those of each answer."""
 
-PARTS = 120
-"""Parts of a run at most."""
-
-FEWEST = 20
-"""Queries that a part has on average at least."""
-
-MOST = 500_000
+MAX_PARTS = 120
+MIN_PART_QUERIES = 20
+MAX_QUERIES = 500_000
 """Queries of a run at most: to sort more of them would hold up what comes next for seconds."""
 
 
@@ -303,15 +297,15 @@ def moments(ended_s: Sequence[float], latencies_s: Sequence[float]) -> list[list
 
     Returns:
         Times in seconds after the first query began; parts in which none ended are left out.
-        Nothing of more than `MOST` queries.
+        Nothing of more than `MAX_QUERIES` queries.
     """
-    if not 0 < len(ended_s) <= MOST:
+    if not 0 < len(ended_s) <= MAX_QUERIES:
         return []
     pairs = sorted(zip(ended_s, latencies_s, strict=True))
     ends = [end for end, _ in pairs]
     begins = sorted(end - latency for end, latency in pairs)
     first = begins[0]
-    parts = max(1, min(PARTS, len(pairs) // FEWEST))
+    parts = max(1, min(MAX_PARTS, len(pairs) // MIN_PART_QUERIES))
     width = (ends[-1] - first) / parts or 1.0
     rows = []
     for number in range(parts):
@@ -326,7 +320,7 @@ def moments(ended_s: Sequence[float], latencies_s: Sequence[float]) -> list[list
     return [[float(f"{value:.6g}") for value in row] for row in rows]
 
 
-TENTHS, FEWEST_COSTS, UNLIKE_SHARE, UNLIKE_S, UNLIKE_T = 10, 20, 0.05, 0.04, 8.610
+TENTHS, MIN_TENTH_COSTS, UNLIKE_SHARE, UNLIKE_SECONDS, UNLIKE_T = 10, 20, 0.05, 0.04, 8.610
 """A tenth of a run is unlike its second half if it differs by more than 5 %, by more than 40 ms in
 all, and by more than the two-sided quantile of Student's t with 4 degrees of freedom for p = 0.1 %
 (scipy.stats.t.isf): the samples, and in Server their arrivals, are the same in every run."""
@@ -348,7 +342,7 @@ def slow_start(costs_s: Sequence[float], prefix: str, queries: int = 0) -> dict[
         Logarithms of the whole run's value over that without its beginning, by name; under the
         prefix alone that of the first tenth's mean over the second half's. {} if that is alike.
     """
-    if not FEWEST_COSTS <= len(costs_s) <= MOST:
+    if not MIN_TENTH_COSTS <= len(costs_s) <= MAX_QUERIES:
         return {}
     edges = [k * len(costs_s) // TENTHS for k in range(TENTHS + 1)]
     means = [fmean(costs_s[low:high]) for low, high in pairwise(edges)]
@@ -357,13 +351,13 @@ def slow_start(costs_s: Sequence[float], prefix: str, queries: int = 0) -> dict[
     far = max(
         UNLIKE_T * stdev(half) * sqrt(1 + 1 / len(half)),
         UNLIKE_SHARE * usual,
-        UNLIKE_S * TENTHS / (queries or len(costs_s)),
+        UNLIKE_SECONDS * TENTHS / (queries or len(costs_s)),
     )
     unlike = next(k for k, mean in enumerate(means) if abs(mean - usual) <= far)
     whole, later = sorted(costs_s), sorted(costs_s[edges[unlike] :])
     if not unlike or min(whole) <= 0:
         return {}
-    pairs = {name: (percentile(whole, p), percentile(later, p)) for name, p in SHARES.items()}
+    pairs = {name: (percentile(whole, p), percentile(later, p)) for name, p in QUANTILES.items()}
     pairs["mean"] = (fmean(whole), fmean(later))
     added = {f"{prefix}_{name}": log(a / b) for name, (a, b) in pairs.items()}
     return {prefix: log(means[0] / usual), **added}
@@ -372,4 +366,6 @@ def slow_start(costs_s: Sequence[float], prefix: str, queries: int = 0) -> dict[
 def write(folder: Path, rows: Sequence[Sequence[float]]) -> None:
     """Write moments beside LoadGen's logs; of none there is no file."""
     if rows:
-        atomic.write_text(folder / FILE, json.dumps({"schema": 1, "moments": rows}) + "\n")
+        atomic.write_text(
+            folder / LATENCIES_FILE, json.dumps({"schema": 1, "moments": rows}) + "\n"
+        )

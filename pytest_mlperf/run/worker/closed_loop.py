@@ -23,50 +23,45 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Counts, Engine
 from pytest_mlperf.core.job import LoadGenSettings
 from pytest_mlperf.run.worker._delivery import count_fault, token_fault
-from pytest_mlperf.run.worker._sink import LONGEST, Clock, Fail, GuardedSink
-from pytest_mlperf.run.worker.clocks import SHARES, TokenTimes, percentile
+from pytest_mlperf.run.worker._sink import MAX_FINISH_CHARACTERS, Clock, Fail, GuardedSink
+from pytest_mlperf.run.worker.clocks import QUANTILES, TokenTimes, percentile
 from pytest_mlperf.run.worker.conversations import Asked, Conversations, Slots
 from pytest_mlperf.run.worker.recount import NOTE, Ended, parts_of, recounted
 from pytest_mlperf.stores import atomic
 
-LOG, SCHEMA = "curve.json", 2
+CURVE_LOG, SCHEMA_VERSION = "curve.json", 2
 """What a run of a loop of our own leaves where LoadGen's has its logs."""
 
-PARTS = 10
+WINDOW_PARTS = 10
 """Equal parts of a window, by which it is seen whether it was steady."""
 
 KEPT_ANSWERS = 64
 """Answers of a point whose lengths are kept: enough to see 2 %."""
 
-MOST_FINISHES = 8
-"""Reasons that are told: a server has few."""
-
+MAX_FINISH_REASONS = 8
 Record = list[Any]
-"""What is kept of one request, see `COLUMNS`."""
+"""What is kept of one request, see `REQUEST_COLUMNS`."""
 
-COLUMNS = (
+REQUEST_COLUMNS = (
     *("point", "index", "conversation", "turn"),
     *("status", "finish", "prompt_tokens", "output_tokens", "reference_tokens"),
     *("scheduled_s", "issued_s", "first_token_s", "last_token_s", "ttft_s", "tpot_s"),
 )
-"""Of the file of requests, documented in docs/serving.md."""
 
-REFERENCE = COLUMNS.index("reference_tokens")
+REFERENCE = REQUEST_COLUMNS.index("reference_tokens")
 """Is known when a window is over, of engines that count again."""
 
 REQUESTS = "requests.jsonl.gz"
-"""File of the requests that count, beside `LOG`, where somebody asks for it."""
+"""File of the requests that count, beside `CURVE_LOG`, where somebody asks for it."""
 
-MOST_TURNS = 20
-"""Turns that are told apart; those from here on are told together."""
-
-WARM = 2
+MAX_TURNS = 20
+WARMUP_TURNS = 2
 """So often every slot is replaced before a point's window begins."""
 
-LEAST_TURNS, LEAST_REQUESTS = 2, 10
+MIN_SLOT_REQUESTS, MIN_REQUESTS = 2, 10
 """Requests that a window needs for each slot, and in all."""
 
-MOST_LENGTHS = 8
+MAX_WINDOW_LENGTHS = 8
 """A closed loop's window with fewer at its end goes on, to so many times its length at most."""
 
 
@@ -273,7 +268,7 @@ class SlotSink(GuardedSink):
         with self._lock:
             for sample, reason, prompt in zip(ids, reasons, prompts, strict=False):
                 if request := self._under_way.get(sample):
-                    request.finish, request.prompt = str(reason)[:LONGEST], prompt
+                    request.finish, request.prompt = str(reason)[:MAX_FINISH_CHARACTERS], prompt
 
     def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
         """Stamp first tokens."""
@@ -420,7 +415,7 @@ class SlotSink(GuardedSink):
     def _keep_turn(self, request: _Request, now_s: float, first_s: float | None) -> None:
         if turn := request.asked.turn:
             ttft_s = 0.0 if first_s is None else first_s - request.from_s
-            kept = self._turns.setdefault(min(turn, MOST_TURNS), [])
+            kept = self._turns.setdefault(min(turn, MAX_TURNS), [])
             kept.append((now_s - request.from_s, ttft_s))
 
     def begin(self, point: float, lasts_s: float = math.inf) -> float:
@@ -461,7 +456,7 @@ class SlotSink(GuardedSink):
                 metrics=self._metrics(duration_s),
                 parts=list(self._parts(begun_s, duration_s)),
                 notes=self._times.notes,
-                finishes=dict(self._finishes.most_common(MOST_FINISHES)),
+                finishes=dict(self._finishes.most_common(MAX_FINISH_REASONS)),
                 open=self._open(len(still)) if self._until_s < math.inf else None,
                 paused=paused_s / duration_s,
                 turns=list(self._turn_medians()),
@@ -490,14 +485,14 @@ class SlotSink(GuardedSink):
             after=self._after + still,
             most=self._most,
             unanswered=self._unanswered,
-            late={f"issue_{name}": percentile(late, at) for name, at in SHARES.items()},
+            late={f"issue_{name}": percentile(late, at) for name, at in QUANTILES.items()},
         )
 
     def _metrics(self, duration_s: float) -> dict[str, float]:
         ordered, tokens = sorted(self._took_s), sum(self._tokens)
         if not ordered:
             return {}
-        metrics = {f"latency_{name}": percentile(ordered, at) for name, at in SHARES.items()}
+        metrics = {f"latency_{name}": percentile(ordered, at) for name, at in QUANTILES.items()}
         if self._served:
             metrics["throughput"] = self._served / duration_s
         if self._served_tokens:
@@ -513,7 +508,7 @@ class SlotSink(GuardedSink):
         return metrics
 
     def _parts(self, begun_s: float, duration_s: float) -> Iterator[tuple[int, int, float]]:
-        requests, tokens, took_s = [0] * PARTS, [0] * PARTS, [0.0] * PARTS
+        requests, tokens, took_s = [0] * WINDOW_PARTS, [0] * WINDOW_PARTS, [0.0] * WINDOW_PARTS
         for at_s, one_s, count in zip(self._placed_s, self._took_s, self._tokens, strict=True):
             part = _part(at_s, begun_s, duration_s)
             requests[part] += 1
@@ -536,13 +531,15 @@ def _lengths(answers: Mapping[int, tuple[int, int]]) -> str:
 
 
 def _part(at_s: float, begun_s: float, duration_s: float) -> int:
-    return min(PARTS - 1, max(0, int((at_s - begun_s) / duration_s * PARTS)))
+    return min(WINDOW_PARTS - 1, max(0, int((at_s - begun_s) / duration_s * WINDOW_PARTS)))
 
 
 def write_requests(folder: Path, records: Sequence[Record]) -> None:
     """Write a line of JSON for each request, whole or not at all; never what was asked or said."""
     lines = (
-        json.dumps({name: _short(value) for name, value in zip(COLUMNS, record, strict=True)})
+        json.dumps(
+            {name: _short(value) for name, value in zip(REQUEST_COLUMNS, record, strict=True)}
+        )
         for record in records
     )
     content = "".join(f"{line}\n" for line in lines).encode()
@@ -589,7 +586,7 @@ class Loop:
         self._ids = itertools.count(1)
 
     def run(self, name: str, alone_s: float, at_edges: Callable[[], None]) -> dict[str, Any]:
-        """Measure all points and return what is to be logged of them, as `LOG` has it.
+        """Measure all points and return what is to be logged of them, as `CURVE_LOG` has it.
 
         Args:
             name: Of this run; decides the order of the points.
@@ -615,7 +612,7 @@ class Loop:
             points.append(replace(window, answer_counts=dict(self._engine.answer_counts())))
         sink.point = 0.0
         return {
-            "schema": SCHEMA,
+            "schema": SCHEMA_VERSION,
             "samples": completed[-1] - completed[0],
             "order": places,
             "arrivals": self._settings.arrivals,
@@ -662,15 +659,17 @@ class ClosedLoop(Loop):
         ramp_s = alone_s if settings.ramp_ms is None else settings.ramp_ms / 1000
         warming_s = perf_counter()
         turns = self._ramp(concurrency, ramp_s)
-        while min(turns) < WARM:
+        while min(turns) < WARMUP_TURNS:
             slot = self._freed(math.inf)
             assert slot is not None
             turns[slot] += 1
             self._issue(slot)
         edge(first=True)
         begun_s = sink.begin(concurrency)
-        least = max(LEAST_REQUESTS, LEAST_TURNS * concurrency)
-        for lengths in range(1, MOST_LENGTHS + 1):  # whole ones: an end by its count is no chance
+        least = max(MIN_REQUESTS, MIN_SLOT_REQUESTS * concurrency)
+        for lengths in range(
+            1, MAX_WINDOW_LENGTHS + 1
+        ):  # whole ones: an end by its count is no chance
             until_s = begun_s + lengths * settings.min_duration_ms / 1000
             while (slot := self._freed(until_s)) is not None:
                 self._issue(slot)

@@ -14,9 +14,7 @@ from pytest_mlperf.stores import digests
 NEVER_LOADED = frozenset({".md", ".lock", ".log", ".pyc"})
 """Suffixes of files that no engine loads: documentation, and what a run writes itself."""
 
-MOST_FILES = 10_000
-"""A folder with more files is no model: a whole disk, or a data set."""
-
+MAX_FILES = 10_000
 MODEL_SUFFIXES = re.compile(
     r"\.(bin|cache|data|engine|gguf|jinja|json|model|onnx|plan|pt|pth|safetensors|tiktoken|ya?ml)"
 )
@@ -55,7 +53,7 @@ def _files(path: Path) -> Iterator[Path]:
     for file in path.rglob("*"):
         if any(part.startswith((".", "__pycache__")) for part in file.relative_to(path).parts):
             continue
-        if file.name.endswith(".mlperf.toml") or len(files) > MOST_FILES:
+        if file.name.endswith(".mlperf.toml") or len(files) > MAX_FILES:
             return
         if file.suffix not in NEVER_LOADED and file.is_file():
             files.append(file)

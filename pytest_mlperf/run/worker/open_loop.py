@@ -13,11 +13,9 @@ from time import perf_counter
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset
 from pytest_mlperf.core.job import LoadGenSettings
-from pytest_mlperf.run.worker.closed_loop import WARM, Edge, Loop, PointWindow
+from pytest_mlperf.run.worker.closed_loop import WARMUP_TURNS, Edge, Loop, PointWindow
 
-POLL_S = 0.1
-"""Longest time between two looks whether requests are over."""
-
+POLL_SECONDS = 0.1
 Arrival = tuple[float, int]
 """Seconds from the beginning on, and the data set index that is asked for."""
 
@@ -153,7 +151,10 @@ class OpenLoop(Loop):
                 break
             self._issue(begun_s + offset_s, index, counts=False)
             answered = sink.completed - before
-            full = answered >= max(1, WARM * sink.under_way) and offset_s >= WARM * alone_s
+            full = (
+                answered >= max(1, WARMUP_TURNS * sink.under_way)
+                and offset_s >= WARMUP_TURNS * alone_s
+            )
             if ramp_s is None and full:
                 return
         if ramp_s is not None:
@@ -172,7 +173,9 @@ class OpenLoop(Loop):
 
     def _wait(self, over: Callable[[], bool], until_s: float | None = None) -> None:
         while not over():
-            left_s = POLL_S if until_s is None else min(POLL_S, until_s - perf_counter())
+            left_s = (
+                POLL_SECONDS if until_s is None else min(POLL_SECONDS, until_s - perf_counter())
+            )
             with contextlib.suppress(Empty):
                 self._sink.freed.get(timeout=max(0.0, left_s))
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.run.worker.clocks import PER_USER, SHARES, percentile
+from pytest_mlperf.run.worker.clocks import PER_USER, QUANTILES, percentile
 
-APART = 0.02
+COUNT_SLACK_SHARE = 0.02
 """By so much, as a share, may the engine's own count differ before it is told."""
 
 NOTE = "tokens_counted"
@@ -77,10 +77,10 @@ def recounted(
         if one.decode_s and (after := counts[one.sample][1])
     )
     if tpot_s and "first_read_p50" not in metrics:
-        kept |= {f"tpot_{name}": percentile(tpot_s, share) for name, share in SHARES.items()}
+        kept |= {f"tpot_{name}": percentile(tpot_s, share) for name, share in QUANTILES.items()}
         kept["tps_per_user"] = 1 / kept["tpot_p90"]
     note = ""
-    if theirs and abs(ours - theirs) > APART * theirs:
+    if theirs and abs(ours - theirs) > COUNT_SLACK_SHARE * theirs:
         note = (
             f"the reference tokenizer counts {ours:,} tokens, the server {theirs:,} "
             f"({ours / theirs - 1:+.1%}): {_reading(ours, theirs)}"

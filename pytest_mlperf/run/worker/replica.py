@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Counts, Dataset, Engine, Outputs, Sink
 from pytest_mlperf.run.child.protocol import WorkerSpec
-from pytest_mlperf.run.child.reporter import FAILED, described, leave
+from pytest_mlperf.run.child.reporter import ERROR_EXIT_CODE, described, leave
 from pytest_mlperf.run.worker import _pipe as wire
 from pytest_mlperf.run.worker._replicas import LATENESS
-from pytest_mlperf.run.worker.clocks import SHARES, percentile
+from pytest_mlperf.run.worker.clocks import QUANTILES, percentile
 from pytest_mlperf.run.worker.provenance import imported_files
 from pytest_mlperf.run.worker.samples import as_dataset
 from pytest_mlperf.run.worker.worker import (
@@ -139,7 +139,7 @@ class Replica:
                 self._loop.call_soon(self._loop.call_soon, self._flush)
             return
         # Of a list nobody waits for the first.
-        moment_s = wire.LONG_S if type(message[2]) is tuple else wire.MOMENT_S
+        moment_s = wire.BURST_GATHER_SECONDS if type(message[2]) is tuple else wire.GATHER_SECONDS
         if message[1] - self._sent_s > moment_s:
             self._flush()
 
@@ -147,7 +147,7 @@ class Replica:
         """Tell the worker what broke, and end this process."""
         with contextlib.suppress(OSError):
             self._send([(wire.ERROR, described(layer, error))])
-        os._exit(FAILED)
+        os._exit(ERROR_EXIT_CODE)
 
     def thread_died(self, died: threading.ExceptHookArgs) -> None:
         """End the run when a thread dies under samples: nobody else would ever complete them."""
@@ -256,7 +256,7 @@ class Replica:
     def _lateness(self) -> Mapping[str, float]:
         """Return how late the engine was, and what it was given on its way here."""
         late_s, self._late_s = sorted(self._late_s) or [0.0], array("d")
-        way = {f"issue_{label}": percentile(late_s, share) for label, share in SHARES.items()}
+        way = {f"issue_{label}": percentile(late_s, share) for label, share in QUANTILES.items()}
         late = self._engine.client_lateness()
         return {name: seconds + way.get(name, 0.0) for name, seconds in late.items()}
 
@@ -287,7 +287,7 @@ class Replica:
         try:
             self._pipe.send(messages)
         except OSError:  # nobody listens any more
-            leave(FAILED)
+            leave(ERROR_EXIT_CODE)
 
 
 def main(spec: str, descriptor: int, cpus: Sequence[int]) -> None:

@@ -13,7 +13,7 @@ from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.extension import Dataset
 from pytest_mlperf.core.job import Expected
 
-MOST = 2**30
+MAX_SAMPLES = 2**30
 """Samples of a data set at most; MLPerf's largest has 89 million."""
 
 
@@ -102,7 +102,7 @@ def _is_size(value: object) -> bool:
     """Whether it is a number that a mean size can be, and no truth value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return bool(0 <= value < math.inf and value <= MOST * MOST)
+    return bool(0 <= value < math.inf and value <= MAX_SAMPLES * MAX_SAMPLES)
 
 
 def count(dataset: Dataset) -> int:
@@ -114,10 +114,11 @@ def count(dataset: Dataset) -> int:
             "the data set is empty; at least one sample is needed: correct its path and its "
             "options, or its __len__",
         )
-    if samples > MOST:
+    if samples > MAX_SAMPLES:
         raise RunError(
             "dataset",
-            f"the data set has {samples:,} samples by its __len__; {MOST:,} at most are measured",
+            f"the data set has {samples:,} samples by its __len__; {MAX_SAMPLES:,} at most "
+            "are measured",
         )
     return samples
 

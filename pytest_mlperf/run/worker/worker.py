@@ -27,7 +27,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Engine, is_speech
 from pytest_mlperf.core.job import STREAMS, Factory, LoadGenSettings
 from pytest_mlperf.hardware import devices
-from pytest_mlperf.hardware.clock import LEAST_S
+from pytest_mlperf.hardware.clock import MIN_MOVE_SECONDS
 from pytest_mlperf.hardware.contention import Watch, Window, port_here, session_of
 from pytest_mlperf.registry import imported
 from pytest_mlperf.run.child.protocol import RunFinished, WorkerSpec, import_as_parent
@@ -43,8 +43,8 @@ from pytest_mlperf.run.worker._in_order import InOrder
 from pytest_mlperf.run.worker._replicas import ReplicatedEngine
 from pytest_mlperf.run.worker._sink import CountingSink, Fail, Faults, GuardedSink
 from pytest_mlperf.run.worker.closed_loop import (
-    LOG,
-    MOST_FINISHES,
+    CURVE_LOG,
+    MAX_FINISH_REASONS,
     ClosedLoop,
     SlotSink,
     write_requests,
@@ -69,35 +69,31 @@ from pytest_mlperf.stores import atomic
 WARMUP_BATCH = 64
 """Samples in one warm-up list of Offline."""
 
-PROBE_S = 1.0
-"""A probe lasts at least this long."""
-
+MIN_PROBE_SECONDS = 1.0
 LOADGEN_QPS = 5e6
 """More samples/s than LoadGen itself completes; an engine that computes nothing is offered this."""
 
 STEADY_SHARE = 0.05
 """A warm-up ends once a window's median is below that of the window before by no more than this."""
 
-LONGEST_WARMUP_S = 30.0
+MAX_WARMUP_SECONDS = 30.0
 """A warm-up waits no longer than this for it, and no longer than a run is planned to last."""
 
-MOST_PLANNED_TIMES = 20
+MAX_DURATION_RATIO = 20
 """A run that would take longer than so many times its planned time is not begun. Neighbours on the
 machine slow a run down about 4 times."""
 
-FASTER = 1.25
+MIN_GAIN_FACTOR = 1.25
 """An engine that gains less than this factor from a list twice as long works at its full rate."""
 
 SERVER_SHARES = (0.8, 0.65, 0.5, 0.35, 0.25, 0.15, 0.1)
 """Shares of the Offline rate that are tried in Server, highest first."""
 
-SERVER_PROBE_S = 2.0
-"""Length of one such try."""
-
+SERVER_PROBE_SECONDS = 2.0
 CLOCK_SHARE = 0.01
 """Share of a probe's window by which the wall clock may move: rates are tried in steps of 15 %."""
 
-HEADROOM = 0.8
+HEADROOM_SHARE = 0.8
 """A rate is taken when the limited latency stays below this share of its limit."""
 
 
@@ -137,7 +133,7 @@ def query_size(settings: LoadGenSettings) -> int:
 
 def longest_warmup_s(settings: LoadGenSettings) -> float:
     """Return how long a warm-up waits for an engine to become fast, seconds."""
-    return min(LONGEST_WARMUP_S, settings.planned_s)
+    return min(MAX_WARMUP_SECONDS, settings.planned_s)
 
 
 def warm_up(
@@ -188,14 +184,16 @@ def full_rate(
     while reached < enough and (doubles or perf_counter() - begun_s < longest_s):
         samples = min(2 * samples, most) if doubles else samples
         before, reached = reached, max(reached, samples / driver.submit(samples))
-        doubles = doubles and samples < most and reached >= FASTER * before
+        doubles = doubles and samples < most and reached >= MIN_GAIN_FACTOR * before
     return reached
 
 
 def probe_offline(driver: Driver) -> float:
     """Return samples/s of the first doubled list that takes long enough, `LOADGEN_QPS` at most."""
     samples = WARMUP_BATCH
-    while (took_s := driver.submit(samples)) < PROBE_S and samples < LOADGEN_QPS * PROBE_S:
+    while (
+        took_s := driver.submit(samples)
+    ) < MIN_PROBE_SECONDS and samples < LOADGEN_QPS * MIN_PROBE_SECONDS:
         samples *= 2
     return min(samples / took_s, LOADGEN_QPS)
 
@@ -204,7 +202,7 @@ def probe_stream(driver: Driver, samples: int) -> float:
     """Return queries/s of one query after the other, by their median latency."""
     latencies_s: list[float] = []
     begun_s = perf_counter()
-    while perf_counter() - begun_s < PROBE_S:
+    while perf_counter() - begun_s < MIN_PROBE_SECONDS:
         latencies_s.append(driver.submit(samples))
     return 1 / statistics.median(latencies_s)
 
@@ -215,7 +213,10 @@ def probe_server(
     """Return the highest tried rate with latencies well below their limits, else the lowest."""
     for share in SERVER_SHARES:
         trial = dataclasses.replace(
-            settings, target_qps=peak_qps * share, fixed_work_s=SERVER_PROBE_S, min_query_count=1
+            settings,
+            target_qps=peak_qps * share,
+            fixed_work_s=SERVER_PROBE_SECONDS,
+            min_query_count=1,
         )
         if _has_headroom(attempt(trial), settings):
             break
@@ -231,7 +232,7 @@ def _has_headroom(detail: Detail, settings: LoadGenSettings) -> bool:
         latency_ns = detail.percentile_ns("latency", settings.latency_percentile)
         pairs = ((latency_ns, settings.latency_limit_ns),)
     return all(
-        value is not None and limit is not None and value < HEADROOM * limit
+        value is not None and limit is not None and value < HEADROOM_SHARE * limit
         for value, limit in pairs
     )
 
@@ -241,11 +242,10 @@ def _has_headroom(detail: Detail, settings: LoadGenSettings) -> bool:
 SWITCH_INTERVAL_S = 1e-4
 """A busy Python thread may hold others up this long; Python's 5 ms would show in every p99."""
 
-MOST_DESCRIBED = 100_000
+MAX_DESCRIPTION_CHARACTERS = 100_000
 """Characters that an engine may say of itself: they stand in every baseline."""
 
-PROGRESS_S = 0.5
-"""Time between two progress events."""
+PROGRESS_SECONDS = 0.5
 
 
 class EngineWorker:
@@ -385,7 +385,7 @@ class EngineWorker:
         self, driver: Driver, settings: LoadGenSettings, reached: float, expected: int
     ) -> float:
         """Return how long a run will take, seconds; refuse one that would take far too long."""
-        usual_s, most_s = settings.planned_s, MOST_PLANNED_TIMES * settings.planned_s
+        usual_s, most_s = settings.planned_s, MAX_DURATION_RATIO * settings.planned_s
         stream = settings.scenario in STREAMS
         enough = expected / (2 * usual_s if stream else most_s)
         if reached < enough:
@@ -411,7 +411,7 @@ class EngineWorker:
         window = Window(self._watch)
         with self._progress("probe", sink), self._reporter.blaming("loadgen"):
             loadgen.run(plan, folder, self._engine, sink, at_edges=window.look)
-            if abs(window.clock_moved_s) > max(LEAST_S, CLOCK_SHARE * sink.duration_s):
+            if abs(window.clock_moved_s) > max(MIN_MOVE_SECONDS, CLOCK_SHARE * sink.duration_s):
                 raise RunError(
                     "loadgen",
                     f"the wall clock was set by {window.clock_moved_s:+.4g} s while a rate was "
@@ -489,7 +489,7 @@ class EngineWorker:
                 log["points"] = with_reach(
                     log["points"], self._engine, self._asked.indices, settings, self._fail_engine
                 )
-            atomic.write_text(folder / LOG, json.dumps(log, indent=1) + "\n")
+            atomic.write_text(folder / CURVE_LOG, json.dumps(log, indent=1) + "\n")
             if sink.records is not None and not pulse:  # a harness leaves events of its own
                 write_requests(folder, sink.records)
 
@@ -524,7 +524,7 @@ class EngineWorker:
         content = {"phase": phase, "settings": used, "result": result, "spent": self._spent}
         atomic.write_text(folder / "run.json", json.dumps(content, indent=2, sort_keys=True))
         if tokens_of := sink.tokens_of:
-            atomic.write_text(folder / over_time.TOKENS, json.dumps(tokens_of) + "\n")
+            atomic.write_text(folder / over_time.TOKENS_FILE, json.dumps(tokens_of) + "\n")
         self._reporter.event("finished", phase=phase, folder=str(folder), result=result)
         self._require_no(sink.faults)
 
@@ -535,7 +535,7 @@ class EngineWorker:
 
         def tell() -> None:
             done = -1
-            while not over.wait(PROGRESS_S):
+            while not over.wait(PROGRESS_SECONDS):
                 elapsed_s = perf_counter() - begun_s
                 fault = sink.faults.texts[0] if sink.faults.count else None
                 still, done = done == sink.completed, sink.completed
@@ -600,7 +600,7 @@ def result_of(
         slow_start=sink.slow_start,
         answer_counts=dict(engine.answer_counts()),
         salt=sink.run,
-        finishes=dict(sink.ends.most_common(MOST_FINISHES)),
+        finishes=dict(sink.ends.most_common(MAX_FINISH_REASONS)),
         replicas=engine.each() if isinstance(engine, ReplicatedEngine) else (),
     )
     return dataclasses.asdict(finished)
@@ -632,10 +632,11 @@ def described_by(engine: Engine) -> dict[str, str]:
     """Return what an engine says of itself."""
     facts = {str(key): str(value) for key, value in engine.describe().items()}
     size = sum(len(key) + len(value) for key, value in facts.items())
-    if size > MOST_DESCRIBED:
+    if size > MAX_DESCRIPTION_CHARACTERS:
         raise RunError(
             "engine",
-            f"describe() returns {size:,} characters, {MOST_DESCRIBED:,} at most are kept: return "
+            f"describe() returns {size:,} characters, {MAX_DESCRIPTION_CHARACTERS:,} at "
+            "most are kept: return "
             "versions and settings; of a file its digest",
         )
     return facts

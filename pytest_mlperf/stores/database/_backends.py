@@ -15,9 +15,7 @@ from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
 from pytest_mlperf.core.untrusted_text import shown, visible
 from pytest_mlperf.stores.atomic import disk_of
 
-WAIT_S = 10.0
-"""Longest wait for another writer, and for a server to answer."""
-
+LOCK_TIMEOUT_SECONDS = 10.0
 SQLITE, POSTGRES = "sqlite", ("postgresql", "postgres")
 
 Row = Sequence[Any]
@@ -188,7 +186,9 @@ class _Sqlite:
         with self._in_words():
             if write:
                 file.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(file, timeout=WAIT_S, isolation_level=None)
+            self._connection = sqlite3.connect(
+                file, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None
+            )
         try:
             with self._in_words():
                 self._connection.execute("PRAGMA synchronous = FULL")
@@ -275,9 +275,10 @@ class _Postgres:
         self._url, self._error = url, psycopg.Error
         with self._in_words():
             usual = {
-                "connect_timeout": str(round(WAIT_S)),
+                "connect_timeout": str(round(LOCK_TIMEOUT_SECONDS)),
                 "application_name": "pytest-mlperf",
-                "options": f"-c lock_timeout={round(WAIT_S * 1e3)} -c client_min_messages=error",
+                "options": f"-c lock_timeout={round(LOCK_TIMEOUT_SECONDS * 1e3)} -c "
+                "client_min_messages=error",
             }
             address = make_conninfo(**{**usual, **conninfo_to_dict(url)})
             self._connection = psycopg.connect(address, autocommit=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FIRST = """
+FIRST_TABLES = """
 CREATE TABLE mlperf_session (
     run TEXT PRIMARY KEY,
     started TEXT NOT NULL,
@@ -47,6 +47,6 @@ CREATE TABLE mlperf_latest (
 )
 """
 
-MIGRATIONS: tuple[str, ...] = (FIRST,)
+MIGRATIONS: tuple[str, ...] = (FIRST_TABLES,)
 """The n-th makes version n of version n - 1; statements end with ";". What was released stays as
 it is: a change is one more."""

@@ -29,12 +29,10 @@ from pytest_mlperf.stores.database._schema import MIGRATIONS
 from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, Shape, unreadable
 from pytest_mlperf.stores.results import as_bytes, from_bytes
 
-VERSION = "mlperf_schema"
-"""The table with the version of all the others, in one row."""
-
+VERSION_TABLE = "mlperf_schema"
 Key = TypeVar("Key", str, int)
 
-AT_ONCE = 500
+MAX_STATEMENT_KEYS = 500
 """Keys that one statement asks for; SQLite takes some thousand."""
 
 
@@ -71,17 +69,17 @@ def _require_schema(
             for statement in migrations[number].format(**backend.words).split(";"):
                 backend.execute(statement)
             if not number:
-                backend.execute(f"CREATE TABLE {VERSION} (version INTEGER NOT NULL)")
-                backend.execute(f"INSERT INTO {VERSION} VALUES (0)")
-            backend.execute(f"UPDATE {VERSION} SET version = ?", (number + 1,))
+                backend.execute(f"CREATE TABLE {VERSION_TABLE} (version INTEGER NOT NULL)")
+                backend.execute(f"INSERT INTO {VERSION_TABLE} VALUES (0)")
+            backend.execute(f"UPDATE {VERSION_TABLE} SET version = ?", (number + 1,))
 
 
 def _version(backend: Backend, place: str) -> int:
     tables = backend.tables()
-    if VERSION in tables:
-        rows = backend.execute(f"SELECT version FROM {VERSION}")
+    if VERSION_TABLE in tables:
+        rows = backend.execute(f"SELECT version FROM {VERSION_TABLE}")
         if len(rows) != 1 or type(rows[0][0]) is not int or rows[0][0] < 0:
-            raise StoreError(f"{place}: damaged: {VERSION} has no version")
+            raise StoreError(f"{place}: damaged: {VERSION_TABLE} has no version")
         return int(rows[0][0])
     # A database of PostgreSQL is shared with others; a file of SQLite is one program's.
     if tables and not backend.shared:
@@ -272,8 +270,8 @@ class Store:
         """Return what the second column has where the first has one of these keys."""
         key, value = columns
         values: dict[Key, Any] = {}
-        for begin in range(0, len(keys), AT_ONCE):
-            part = keys[begin : begin + AT_ONCE]
+        for begin in range(0, len(keys), MAX_STATEMENT_KEYS):
+            part = keys[begin : begin + MAX_STATEMENT_KEYS]
             marks = ", ".join("?" * len(part))
             statement = f"SELECT {key}, {value} FROM {table} WHERE {key} IN ({marks})"
             values |= dict(self._backend.execute(statement, part))

@@ -16,7 +16,7 @@ from pytest_mlperf.adapters.engines import tasks, tensorrt_llm, vllm
 from pytest_mlperf.adapters.engines.llm.model_folder import quantisation_of, read_config
 from pytest_mlperf.adapters.engines.onnxruntime import tensorrt as tensorrt_options
 from pytest_mlperf.adapters.engines.torch import _base as torch
-from pytest_mlperf.adapters.engines.torch._base import LIBRARIES, check_quantised
+from pytest_mlperf.adapters.engines.torch._base import FORMAT_LIBRARIES, check_quantised
 from pytest_mlperf.core.case import PRECISION_NAMES, path_part
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.roofline.gpu import PRECISIONS
@@ -204,5 +204,7 @@ def test_a_recipes_checkpoint_is_read_as_its_precision(tmp_path: Path) -> None:
                 vllm.check_agrees(tmp_path, row.precision, None, config)
             elif engine == "tensorrt_llm":
                 tensorrt_llm.read_weights(tmp_path, row.precision, config)
-            elif importlib.util.find_spec(LIBRARIES[str(config.quantization["quant_method"])]):
+            elif importlib.util.find_spec(
+                FORMAT_LIBRARIES[str(config.quantization["quant_method"])]
+            ):
                 check_quantised(tmp_path, config.quantization, row.precision)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.adapters.datasets.bfcl import DATA, SHARES, WHEEL, BfclDataset
+from pytest_mlperf.adapters.datasets.bfcl import DATA, SUBSET_PERCENTAGES, WHEEL, BfclDataset
 from pytest_mlperf.core.errors import RunError
 from tests.adapters.datasets.refusals import not_refused
 
@@ -45,7 +45,7 @@ def function(name: str) -> dict[str, Any]:
 def files() -> dict[str, str]:
     """Return the content of BFCL's files by name."""
     content = {}
-    for subset in SHARES:
+    for subset in SUBSET_PERCENTAGES:
         count = ROWS.get(subset, 10)
         questions = [
             {
@@ -109,7 +109,7 @@ def test_mlperf_asks_the_first_rows_of_each_subset_and_small_ones_whole(wheel: P
 
     asked = Counter(subsets)
     assert asked == {
-        **dict.fromkeys(SHARES, 10),
+        **dict.fromkeys(SUBSET_PERCENTAGES, 10),
         "simple_python": 31,
         "live_parallel": 16,
         "live_irrelevance": 2,

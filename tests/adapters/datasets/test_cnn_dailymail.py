@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.adapters.datasets.cnn_dailymail import OFFICIAL, CnnDailyMailDataset
+from pytest_mlperf.adapters.datasets.cnn_dailymail import OFFICIAL_FILES, CnnDailyMailDataset
 from pytest_mlperf.core.errors import RunError, SuiteError
 from tests.adapters.datasets.refusals import not_refused
 from tests.adapters.datasets.tables import write_table
@@ -40,7 +40,7 @@ Write = Callable[..., Path]
 
 
 def tiny(folder: Path) -> dict[str, Any]:
-    write_table(folder / OFFICIAL[0], COLUMNS)
+    write_table(folder / OFFICIAL_FILES[0], COLUMNS)
     return {"path": str(folder)}
 
 

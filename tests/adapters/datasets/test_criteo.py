@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pytest_mlperf.adapters.datasets.criteo import (
     HOTNESS,
-    QUANTILES,
+    TWENTIETH_PAIRS,
     CriteoDataset,
     drawn_ends,
     even_ends,
@@ -129,7 +129,7 @@ def test_samples_are_drawn_until_the_rows_are_used(rows: int) -> None:
     generator = np.random.RandomState(123)
     ends, end = [], 0
     while end < rows:
-        end = min(end + QUANTILES[generator.randint(low=0, high=20)], rows)
+        end = min(end + TWENTIETH_PAIRS[generator.randint(low=0, high=20)], rows)
         ends.append(end)
 
     assert drawn_ends(rows).tolist() == ends

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.adapters.datasets.files.frames import TABLE_LIMIT, read_frame
 from pytest_mlperf.adapters.datasets.files.pickle_files import UNPACKED_LIMIT
-from pytest_mlperf.adapters.datasets.files.pickled import NAMES, PickledFrame
+from pytest_mlperf.adapters.datasets.files.pickled import PICKLE_NAMES, PickledFrame
 from pytest_mlperf.adapters.datasets.files.pickles import Name, PickledObject, PickleError, parse
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError
 from tests.adapters.datasets.refusals import not_refused
@@ -59,7 +59,7 @@ def written(*instructions: bytes, protocol: int = 4) -> bytes:
 
 
 def parsed(data: bytes, *, max_bytes: int = 2**20) -> Any:
-    return parse(io.BytesIO(data), NAMES, max_bytes=max_bytes)
+    return parse(io.BytesIO(data), PICKLE_NAMES, max_bytes=max_bytes)
 
 
 @contextmanager
@@ -332,10 +332,10 @@ FLAGS_OF_NUMBERS = written(
 DEEP_KEY = written(b"})" + pickle.TUPLE1 * 200_000 + b"K\x01s")
 LOAD_ALLOWED = """\
 import pickle, sys
-from pytest_mlperf.adapters.datasets.files.pickled import NAMES
+from pytest_mlperf.adapters.datasets.files.pickled import PICKLE_NAMES
 class Allowed(pickle.Unpickler):
     def find_class(self, module, name):
-        assert (module, name) in NAMES
+        assert (module, name) in PICKLE_NAMES
         return super().find_class(module, name)
 loaded = Allowed(open(sys.argv[1], "rb")).load()
 print(str(loaded.to_pylist() if hasattr(loaded, "to_pylist") else loaded)[:0])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.adapters.datasets.frames import OFFICIAL, FramesDataset, PagesDataset
+from pytest_mlperf.adapters.datasets.frames import OFFICIAL_FILE, FramesDataset, PagesDataset
 from pytest_mlperf.core.errors import RunError
 from tests.adapters.datasets.refusals import not_refused
 
@@ -22,7 +22,7 @@ PAGES = {"Zebra.html": b"<p>z</p>", "apple.html": b"<p>a</p>", "b c.html": b""}
 
 
 def tiny(folder: Path) -> dict[str, Any]:
-    (folder / OFFICIAL).write_text("\n".join((HEADER, *ROWS, "")), "utf-8")
+    (folder / OFFICIAL_FILE).write_text("\n".join((HEADER, *ROWS, "")), "utf-8")
     return {"path": str(folder)}
 
 
@@ -52,7 +52,7 @@ def test_questions_are_rows_with_their_answers_and_links(folder: Path) -> None:
     assert dataset.reference(1)["question"] == questions[1]
     assert dataset.reference(1)["links"] == ["https://c", "https://d"]
     pandas = pytest.importorskip("pandas")
-    table = pandas.read_csv(folder / OFFICIAL, sep="\t")
+    table = pandas.read_csv(folder / OFFICIAL_FILE, sep="\t")
     assert (table["Prompt"].tolist(), table["Answer"].tolist()) == (questions, answers)
 
 
@@ -77,7 +77,9 @@ def test_digests_know_contents_and_order(folder: Path) -> None:
     digests.add(PagesDataset(path=str(pages)).digest)
     (pages / "apples.html").write_bytes(b"other")
     digests.add(PagesDataset(path=str(pages)).digest)
-    (folder / OFFICIAL).write_text("\n".join((HEADER, ROWS[0].replace("https://b", ""))), "utf-8")
+    (folder / OFFICIAL_FILE).write_text(
+        "\n".join((HEADER, ROWS[0].replace("https://b", ""))), "utf-8"
+    )
     digests.add(FramesDataset(path=str(folder)).digest)
 
     assert len(digests) == 5
@@ -93,7 +95,7 @@ def test_a_table_that_is_not_as_it_should_be_is_refused(tmp_path: Path) -> None:
         ('Prompt\tAnswer\n"q\ta\n', "line 2: unexpected end of data"),
         ("Prompt\tAnswer\nq\x00\ta\n\udcff", "it is no UTF-8"),
     ]
-    file = tmp_path / OFFICIAL
+    file = tmp_path / OFFICIAL_FILE
 
     def read(text: str) -> None:
         file.write_bytes(text.encode("utf-8", "surrogateescape"))

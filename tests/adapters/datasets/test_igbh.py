@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from pytest_mlperf.adapters.datasets.files.tensors import read_tensor
-from pytest_mlperf.adapters.datasets.igbh import KINDS, RELATIONS, IgbhDataset
+from pytest_mlperf.adapters.datasets.igbh import NODE_KINDS, RELATIONS, IgbhDataset
 from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError, UnavailableError
 from tests.adapters.datasets.hostile import Touch
 from tests.adapters.datasets.refusals import not_refused
 
 torch = pytest.importorskip("torch", reason="writes the files of torch")
 
-COUNTS = dict(zip(KINDS, (12, 7, 2, 3, 2, 2), strict=True))
+COUNTS = dict(zip(NODE_KINDS, (12, 7, 2, 3, 2, 2), strict=True))
 FEATURES = 4
 
 
@@ -38,7 +38,7 @@ def edges_of(relation: tuple[str, str, str]) -> Any:
 def written(folder: Path, *, headers: bool = False) -> Path:
     """Write a graph as IGBH-full has it, or with the headers of the smaller ones."""
     place = folder / "full" / "processed"
-    for kind in KINDS:
+    for kind in NODE_KINDS:
         (place / kind).mkdir(parents=True)
         file = place / kind / "node_feat.npy"
         if kind in ("paper", "author") and not headers:
@@ -66,7 +66,7 @@ def test_papers_are_those_of_val_idx_with_their_labels(tmp_path: Path, headers: 
         data = IgbhDataset(path=str(path), features=FEATURES)
         assert [data.input(n)["paper"] for n in range(len(data))] == [3, 7, 5]
         assert [data.reference(n) for n in range(len(data))] == [30, 70, 50]
-        for kind in KINDS:
+        for kind in NODE_KINDS:
             assert np.array_equal(data.features[kind], rows_of(kind))
             assert isinstance(data.features[kind], np.memmap)
         for relation in RELATIONS:

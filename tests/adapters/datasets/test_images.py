@@ -83,14 +83,14 @@ def test_of_many_damaged_files_the_first_in_the_list_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where all are damaged, not all are read."""
-    monkeypatch.setattr(images, "BATCH", 3)
+    monkeypatch.setattr(images, "BATCH_FILES", 3)
     for number in range(40):
         content = b"" if number in {17, 25, 39} else jpeg(folder)
         (folder / f"{number}.jpg").write_bytes(content)
     with pytest.raises(RunError, match=r"/17\.jpg: .*; 3 of 40 images"):
         check_images(folder, [f"{number}.jpg" for number in range(40)])
 
-    monkeypatch.setattr(images, "ENOUGH", 4)
+    monkeypatch.setattr(images, "MAX_DAMAGED", 4)
     with pytest.raises(RunError, match="at least 4 of 9 images"):
         check_images(folder, ["17.jpg"] * 9)
 
@@ -107,7 +107,7 @@ def test_a_flipped_bit_inside_is_found_when_the_image_is_decoded(folder: Path) -
     assert caught.value.layer == "dataset"
     header = b"IHDR" + struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
     chunk = struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
-    (folder / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk + images.ENDS["PNG"])
+    (folder / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk + images.END_BYTES["PNG"])
     with pytest.raises(RunError, match=r"bomb\.png: this image is incomplete or damaged"):
         check_images(folder, ["bomb.png"])
 

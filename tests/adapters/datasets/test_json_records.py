@@ -47,7 +47,7 @@ def test_any_list_reads_as_json_reads_it_whole(
     space: str,
     chunk: int,
 ) -> None:
-    monkeypatch.setattr(json_records, "CHUNK", chunk)
+    monkeypatch.setattr(json_records, "READ_CHARACTERS", chunk)
     try:
         text = json.dumps(expected, indent=indent, ensure_ascii=ascii_only)
         path = write(tmp_path, f"{space}{text}{space}")
@@ -97,7 +97,7 @@ def test_a_file_that_is_none_is_one_error_that_says_where(
     advice = ["the file is damaged, incomplete or another one: get it from its source again, or "]
     for content, part in rows:
         for chunk in (1000, 2**20) if len(content) > 1000 else (1, 7, 2**20):
-            monkeypatch.setattr(json_records, "CHUNK", chunk)
+            monkeypatch.setattr(json_records, "READ_CHARACTERS", chunk)
             row = (content, f"{path}: {part}")
             assert not_refused(RunError, [row], read, start=path, advice=advice) == []
 
@@ -106,8 +106,8 @@ def test_an_object_without_an_end_is_not_read_to_the_end_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One wrong quotation mark must not bring a whole file into memory."""
-    monkeypatch.setattr(json_records, "CHUNK", 2**10)
-    monkeypatch.setattr(json_records, "LONGEST", 2**14)
+    monkeypatch.setattr(json_records, "READ_CHARACTERS", 2**10)
+    monkeypatch.setattr(json_records, "MAX_OBJECT_CHARACTERS", 2**14)
     path = write(tmp_path, '[{"a": "' + "x" * 2**23)
 
     tracemalloc.start()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pytest_mlperf.adapters.datasets.librispeech import OFFICIAL, LibriSpeechDataset
+from pytest_mlperf.adapters.datasets.librispeech import OFFICIAL_LISTS, LibriSpeechDataset
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from tests.adapters.datasets.refusals import not_refused
 
@@ -72,7 +72,7 @@ def write_clips(
         write_wav(folder / "dev-all-repack" / name, sound)
         entries.append(entry(f"{place}/{name}", text, len(sound)))
     change(entries[1])
-    path = folder / OFFICIAL[0]
+    path = folder / OFFICIAL_LISTS[0]
     path.write_text(json.dumps(entries, indent=2), "utf-8")
     return path
 
@@ -147,7 +147,7 @@ WRONG: list[tuple[Change, str]] = [
 def test_a_wrong_entry_is_refused_by_its_number(write: Write, tmp_path: Path) -> None:
     """A name never leads out of the folder of the list."""
     named = [
-        (change, rf"({re.escape(str(tmp_path / OFFICIAL[0]))}|84-121123_1.wav).*{part}")
+        (change, rf"({re.escape(str(tmp_path / OFFICIAL_LISTS[0]))}|84-121123_1.wav).*{part}")
         for change, part in WRONG
     ]
     assert not_refused(RunError, named, lambda change: load(write(change))) == []

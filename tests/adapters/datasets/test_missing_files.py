@@ -59,17 +59,21 @@ COLUMNS: dict[str, tuple[Columns, str]] = {
 """Columns of a table, and the name of that of references."""
 
 FILES = [
-    ("cnn_dailymail", [*cnn_dailymail.OFFICIAL, "cnn_dailymail_calibration.json"], CNN),
-    ("cnn_dailymail", [cnn_dailymail.OFFICIAL[1], "calibration.json"], cnn_dailymail.OFFICIAL[1]),
+    ("cnn_dailymail", [*cnn_dailymail.OFFICIAL_FILES, "cnn_dailymail_calibration.json"], CNN),
+    (
+        "cnn_dailymail",
+        [cnn_dailymail.OFFICIAL_FILES[1], "calibration.json"],
+        cnn_dailymail.OFFICIAL_FILES[1],
+    ),
     ("cnn_dailymail", ["mine.json", "notes.txt"], "mine.json"),
-    ("mixtral", [*mixtral.OFFICIAL, "2024.06.06_mixtral_15k_calibration_v4.pkl"], MIXTRAL),
-    ("mixtral", [mixtral.OFFICIAL[1], "other.pkl"], mixtral.OFFICIAL[1]),
+    ("mixtral", [*mixtral.OFFICIAL_TABLES, "2024.06.06_mixtral_15k_calibration_v4.pkl"], MIXTRAL),
+    ("mixtral", [mixtral.OFFICIAL_TABLES[1], "other.pkl"], mixtral.OFFICIAL_TABLES[1]),
     ("mixtral", ["mine.pkl.gz", "notes.txt"], "mine.pkl.gz"),
     ("openorca", [ORCA, "calibration.pkl"], ORCA),
     ("openorca", [f"{ORCA}.gz", "calibration.pkl.gz"], f"{ORCA}.gz"),
     ("openorca", [ORCA, f"{ORCA}.gz"], ORCA),
     ("openorca", ["mine.pkl", "notes.txt"], "mine.pkl"),
-    *(("graded", [name, "another.pkl"], name) for name in graded.OFFICIAL),
+    *(("graded", [name, "another.pkl"], name) for name in graded.OFFICIAL_TABLES),
 ]
 
 

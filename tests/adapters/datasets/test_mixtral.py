@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_mlperf.adapters.datasets.mixtral import OFFICIAL, MixtralDataset
+from pytest_mlperf.adapters.datasets.mixtral import OFFICIAL_TABLES, MixtralDataset
 from pytest_mlperf.core.errors import RunError
 from tests.adapters.datasets.refusals import not_refused
 from tests.adapters.datasets.tables import write_table
@@ -39,7 +39,7 @@ Write = Callable[..., Path]
 
 
 def tiny(folder: Path) -> dict[str, Any]:
-    write_table(folder / OFFICIAL[0], ROWS)
+    write_table(folder / OFFICIAL_TABLES[0], ROWS)
     return {"path": str(folder)}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_mlperf.adapters.datasets.openorca import OFFICIAL, OpenOrcaDataset
+from pytest_mlperf.adapters.datasets.openorca import OFFICIAL_TABLE, OpenOrcaDataset
 from pytest_mlperf.core.errors import RunError, SuiteError
 from tests.adapters.datasets.hostile import Touch
 from tests.adapters.datasets.refusals import not_refused
@@ -33,7 +33,7 @@ Write = Callable[..., Path]
 
 
 def tiny(folder: Path) -> dict[str, Any]:
-    write_table(folder / OFFICIAL, ROWS)
+    write_table(folder / OFFICIAL_TABLE, ROWS)
     return {"path": str(folder)}
 
 

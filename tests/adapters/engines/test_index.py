@@ -57,7 +57,7 @@ def test_weights_are_checked_without_torch(tmp_path: Path, monkeypatch: pytest.M
 
 def test_files_that_are_too_large_or_nested_too_deeply_are_refused(tmp_path: Path) -> None:
     with index(tmp_path, {}).joinpath("model.safetensors.index.json").open("wb") as file:
-        file.truncate(files.LARGEST_INDEX + 1)
+        file.truncate(files.MAX_INDEX_BYTES + 1)
     (tmp_path / "config.json").write_text(DEEP, "utf-8")
 
     with pytest.raises(RunError, match="is larger than 64 MiB, which no index is"):

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_mlperf.adapters.engines.llm import streaming
 from pytest_mlperf.adapters.engines.llm.streaming import (
-    EVERY_S,
+    PROBE_PERIOD_SECONDS,
     RESOLUTION_S,
     Lateness,
     StreamedRequest,
@@ -151,24 +151,24 @@ def test_one_long_block_is_not_lost_among_many_short_looks() -> None:
     """Two seconds of ten are a fifth of all moments, though they are one look of hundreds."""
     loop = ByHand()
     found = watching(loop)
-    for _ in range(round(8 / EVERY_S)):
+    for _ in range(round(8 / PROBE_PERIOD_SECONDS)):
         loop.fire(late_s=RESOLUTION_S / 2)
     assert set(found.take().values()) == {0.0}
     loop = ByHand()
     found = watching(loop)
-    for _ in range(round(8 / EVERY_S)):
+    for _ in range(round(8 / PROBE_PERIOD_SECONDS)):
         loop.fire()
     loop.fire(late_s=2.0 + RESOLUTION_S)
     taken = found.take()
     assert taken["loop_p50"] == 0.0
-    assert taken["loop_p90"] == pytest.approx(1.0, abs=2 * EVERY_S)
-    assert taken["loop_p99"] == pytest.approx(1.9, abs=2 * EVERY_S)
+    assert taken["loop_p90"] == pytest.approx(1.0, abs=2 * PROBE_PERIOD_SECONDS)
+    assert taken["loop_p99"] == pytest.approx(1.9, abs=2 * PROBE_PERIOD_SECONDS)
 
     async def blocked() -> None:
         real = watching(asyncio.get_running_loop())
         await asyncio.sleep(0)
         time.sleep(0.5)
-        await asyncio.sleep(2 * EVERY_S)
+        await asyncio.sleep(2 * PROBE_PERIOD_SECONDS)
         assert real.take()["loop_p99"] > 0.3
 
     asyncio.run(blocked())
@@ -219,7 +219,7 @@ def test_a_client_is_late_by_its_work_its_wait_for_a_core_or_its_timers(
 
     loop = ByHand()
     watch = watching(loop)
-    loop.now_s += EVERY_S + 0.3
+    loop.now_s += PROBE_PERIOD_SECONDS + 0.3
     assert watch.held_up(100.0, events=2), "a look that is overdue counts as late"
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from pytest_mlperf.adapters.engines.llm.generation import TextOptions, TokenPrompts, packed
 from pytest_mlperf.adapters.engines.llm.tools import (
-    DEEPEST,
-    FORMATS,
+    CALL_FORMATS,
     HERMES,
+    MAX_ARGUMENT_LEVELS,
     TAGGED,
     ToolChats,
     ToolOptions,
@@ -162,7 +162,7 @@ REFERENCE = {
 
 def test_a_call_that_cannot_be_read_is_a_wrong_one_where_any_or_none_is_right() -> None:
     irrelevant = {"subset": "irrelevance"}
-    outputs = [calls_or_text(text, form, SCHEMAS) for form in FORMATS for text in MALFORMED]
+    outputs = [calls_or_text(text, form, SCHEMAS) for form in CALL_FORMATS for text in MALFORMED]
     lamps = [tagged("order_lamp", **{name: text}) for name, text in HOSTILE]
     outputs += [calls_or_text(text, TAGGED, SCHEMAS) for text in lamps]
     for output in outputs:
@@ -174,7 +174,7 @@ def test_a_call_that_cannot_be_read_is_a_wrong_one_where_any_or_none_is_right() 
 def test_arguments_are_read_up_to_a_depth() -> None:
     """Function and arguments are two levels: what not every reader of JSON takes is no call."""
     names = []
-    for levels in (DEEPEST - 2, DEEPEST - 1):
+    for levels in (MAX_ARGUMENT_LEVELS - 2, MAX_ARGUMENT_LEVELS - 1):
         arguments: Any = 1
         for _ in range(levels):
             arguments = {"a": arguments}
@@ -193,8 +193,8 @@ def test_the_bytes_are_those_from_a_server_that_has_read_the_same_calls() -> Non
         for at, (name, arguments) in enumerate(calls)
     ]
     streamed: Any = SimpleNamespace(pieces=pieces, text=[])
-    assert {form: calls_or_text(written[form], form, SCHEMAS) for form in FORMATS} == (
-        dict.fromkeys(FORMATS, _traffic.calls_or_text(streamed))
+    assert {form: calls_or_text(written[form], form, SCHEMAS) for form in CALL_FORMATS} == (
+        dict.fromkeys(CALL_FORMATS, _traffic.calls_or_text(streamed))
     )
 
 

@@ -79,7 +79,7 @@ def test_auc_and_pseudo_values_are_those_of_every_pair_against_every_other(
 def test_how_samples_are_cut_into_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = drawn(np.random.default_rng(3), [1, 4, 9, 4, 2, 2, 1, 5])
     whole = AucScorer().score(outputs(samples), labels(samples))
-    monkeypatch.setattr(module, "PIECE", 4)
+    monkeypatch.setattr(module, "PIECE_PAIRS", 4)
 
     assert AucScorer().score(outputs(samples), labels(samples)) == whole
 

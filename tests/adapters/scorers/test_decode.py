@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_mlperf.adapters.scorers.text import BATCH, Decoder, DecoderOptions, clean
+from pytest_mlperf.adapters.scorers.text import BATCH_SAMPLES, Decoder, DecoderOptions, clean
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
 from tests.adapters.scorers.refusals import differences
 from tests.adapters.scorers.tokenizers_made_here import (
@@ -166,7 +166,7 @@ def test_cleaning_up_is_what_transformers_does(tmp_path: Path) -> None:
 
 def test_more_samples_than_are_decoded_at_once_keep_their_order(tmp_path: Path) -> None:
     folder = write(tmp_path, byte_level(), AS_FILE)
-    texts = [f"sample {number}" for number in range(BATCH + 2)]
+    texts = [f"sample {number}" for number in range(BATCH_SAMPLES + 2)]
     ids = [one.ids for one in byte_level().encode_batch(texts)]
 
     assert decoder(folder).decode([int64(*one) for one in ids]).texts == texts

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pytest_mlperf.adapters.scorers import dice as module
-from pytest_mlperf.adapters.scorers.dice import DTYPES, DiceScorer
+from pytest_mlperf.adapters.scorers.dice import CLASS_DTYPES, DiceScorer
 from pytest_mlperf.core.errors import RunError, SuiteError
 from tests.adapters.scorers.refusals import differences
 
@@ -85,9 +85,9 @@ def test_pieces_and_types_of_whole_numbers_change_nothing(monkeypatch: pytest.Mo
     rng = np.random.default_rng(1)
     found, wanted = rng.integers(0, 3, (2, 5, 7, 11), dtype=np.uint8)
     whole = DiceScorer().score([found.tobytes()], [reference(wanted)])
-    monkeypatch.setattr(module, "PIECE", 50)
+    monkeypatch.setattr(module, "PIECE_VOXELS", 50)
 
-    for dtype, numbers in DTYPES.items():
+    for dtype, numbers in CLASS_DTYPES.items():
         output = found.astype(numbers).tobytes()
         assert DiceScorer(dtype=dtype).score([output], [reference(wanted)]) == whole
 
@@ -106,7 +106,7 @@ def test_wrong_sizes_classes_and_types_are_refused() -> None:
         pair = [reference(LABEL), reference(LABEL, "case_00003")]
         rows.append((dtype, [bytes(needed), bytes(size)], pair, text))
     for dtype, wrong in (("uint8", 3), ("uint8", 255), ("int8", -1)):
-        found = LABEL.astype(DTYPES[dtype])
+        found = LABEL.astype(CLASS_DTYPES[dtype])
         found[1, 2, 3] = wrong
         text = (
             rf"^scorer dice: the output of sample 0 \(case_00000\) holds the class {wrong}; valid "

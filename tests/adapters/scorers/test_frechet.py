@@ -270,8 +270,8 @@ def test_other_statistics_are_refused_and_code_in_them_never_run(
 
     assert differences(read, RunError, [(one, rf"val\.npz: .*{text}") for one, text in rows]) == []
     assert not (tmp_path / "run").exists()
-    assert _frechet.LARGEST == 2**28
-    monkeypatch.setattr(_frechet, "LARGEST", 10_000)
+    assert _frechet.MAX_ARRAY_BYTES == 2**28
+    monkeypatch.setattr(_frechet, "MAX_ARRAY_BYTES", 10_000)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("mu.npy", bytes(10_001))
     with pytest.raises(RunError, match=r"mu unpacks to 10,001 bytes \(at most"):

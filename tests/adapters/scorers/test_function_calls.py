@@ -10,7 +10,11 @@ import pytest
 
 from pytest_mlperf.adapters.scorers.function_calls import FunctionCallsScorer
 from pytest_mlperf.adapters.scorers.function_calls._extract import calls_in
-from pytest_mlperf.adapters.scorers.function_calls._foreign import LONGEST, java_value, js_value
+from pytest_mlperf.adapters.scorers.function_calls._foreign import (
+    MAX_VALUE_CHARACTERS,
+    java_value,
+    js_value,
+)
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.testing import check_scorer
 from tests.adapters.scorers.refusals import differences
@@ -182,7 +186,7 @@ def test_hostile_values_and_answers_take_no_time() -> None:
     heads = ["[[", "new Array([", "{a:", "new HashMap<>() {", "new ArrayList<>() {{"]
     pieces = ["],[", "[[", " ", "{ ", "(", "f(", "'", ", a:", 'put("k", ', "add(", "\n", "1"]
     for head, piece in product(heads, [*pieces, "> () {"]):
-        text = (head + piece * LONGEST)[:LONGEST]
+        text = (head + piece * MAX_VALUE_CHARACTERS)[:MAX_VALUE_CHARACTERS]
         for kind in ("Array", "ArrayList", "HashMap"):
             java_value(text, kind, "integer" if kind != "HashMap" else None)
         for kind in ("array", "dict"):

@@ -129,8 +129,8 @@ HOSTILE = {
 
 @pytest.mark.process
 def test_a_hostile_program_is_wrong_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(livecodebench, "TEST_S", 1)
-    monkeypatch.setattr(livecodebench, "MOST_S", 2)
+    monkeypatch.setattr(livecodebench, "TEST_SECONDS", 1)
+    monkeypatch.setattr(livecodebench, "MAX_PROGRAM_SECONDS", 2)
     task = ProblemTests(function=None, tests=INCREASE[:1])
 
     assert [name for name, code in HOSTILE.items() if passes(task, code)] == []
@@ -192,7 +192,7 @@ def test_tests_that_are_none_are_refused_and_never_run(
 ) -> None:
     with pytest.raises(UnavailableError, match=r"no tests of LiveCodeBench at .*; get test\.jsonl"):
         Archive("gpt_oss", str(tmp_path)).files()
-    monkeypatch.setattr(livecodebench, "MOST_BYTES", 1000)
+    monkeypatch.setattr(livecodebench, "MAX_TESTS_BYTES", 1000)
     rows = [
         ("nonsense!", "no problem of LiveCodeBench"),
         (base64.b64encode(b"no zlib").decode(), "no problem of LiveCodeBench"),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.adapters.scorers.long_context import LongContextScorer, niah_em, qa_em
-from pytest_mlperf.adapters.scorers.rouge.punkt import FILES
+from pytest_mlperf.adapters.scorers.rouge.punkt import PUNKT_FILES
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.testing import check_scorer
 from tests.adapters.scorers import originals
@@ -165,7 +165,7 @@ def test_with_a_punkt_model_sentences_end_in_line_breaks_as_in_the_reference(
     build: Build, tmp_path: Path
 ) -> None:
     """Then white space between the sentences of an answer no longer matters."""
-    for name in FILES:
+    for name in PUNKT_FILES:
         (tmp_path / name).touch()
     sample = tokens(["Yes.  He"]), [reference("qa_em", "Oh yes!\nYes. He did.|none")]
 

@@ -471,7 +471,7 @@ def test_programs_that_have_run_are_counted_aloud_which_is_the_scorers_progress(
     assert list(mbxp_programs._shown([True, False], "mbxp")) == [True, False]
     assert capsys.readouterr().out == ""
 
-    monkeypatch.setattr(mbxp_programs, "PRINTING_S", 0.0)
+    monkeypatch.setattr(mbxp_programs, "PROGRESS_LINE_SECONDS", 0.0)
     assert list(mbxp_programs._shown([True, False], "mbxp")) == [True, False]
     assert capsys.readouterr().out == "mbxp: 1 programs have run\nmbxp: 2 programs have run\n"
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_mlperf.adapters.scorers.rouge.punkt import FILES
+from pytest_mlperf.adapters.scorers.rouge.punkt import PUNKT_FILES
 from pytest_mlperf.adapters.scorers.rouge.scorer import RougeScorer
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from tests.adapters.scorers import originals
@@ -123,7 +123,7 @@ def test_the_number_of_processes_changes_nothing(build: Build) -> None:
 @pytest.fixture
 def punkt(tmp_path: Path) -> Path:
     """A Punkt model that knows two abbreviations."""
-    for name in FILES:
+    for name in PUNKT_FILES:
         (tmp_path / name).touch()
     (tmp_path / "abbrev_types.txt").write_text("mr\nu.s", "utf-8")
     return tmp_path

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.adapters.scorers.rouge import text as rouge_text
-from pytest_mlperf.adapters.scorers.rouge.text import METRICS, Vocabulary, f_measures
+from pytest_mlperf.adapters.scorers.rouge.text import ROUGE_METRICS, Vocabulary, f_measures
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from tests.adapters.scorers import originals
 
@@ -37,9 +37,9 @@ pairs_of_texts = st.lists(
 
 def expected(pairs: Pairs) -> list[list[float]]:
     """Return what rouge_score gives: one row per metric."""
-    original = originals.rouge(*METRICS)
+    original = originals.rouge(*ROUGE_METRICS)
     scores = [original.score(reference, prediction) for prediction, reference in pairs]
-    return [[score[name].fmeasure for score in scores] for name in METRICS]
+    return [[score[name].fmeasure for score in scores] for name in ROUGE_METRICS]
 
 
 def found(pairs: Pairs, processes: int = 1) -> list[list[float]]:
@@ -77,7 +77,7 @@ def test_f_measures_are_those_of_rouge_score_to_the_last_bit(pairs: Pairs) -> No
 
 @pytest.mark.slow
 def test_long_texts_and_pairs_of_several_batches_give_the_same_too() -> None:
-    for pairs in (long_texts(5, size=700), long_texts(2 * rouge_text.BATCH + 3, size=12)):
+    for pairs in (long_texts(5, size=700), long_texts(2 * rouge_text.BATCH_PAIRS + 3, size=12)):
         assert found(pairs) == expected(pairs)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.adapters.scorers.rouge.punkt import FILES, Punkt
+from pytest_mlperf.adapters.scorers.rouge.punkt import PUNKT_FILES, Punkt
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from tests.adapters.scorers.refusals import differences
 
@@ -74,7 +74,7 @@ def test_files_that_are_missing_or_of_something_else_are_refused(folder: Path) -
             f"^scorer rouge: the Punkt model in {folder} lacks {name}; get NLTK's package "
             "punkt_tab, and set the scorer's punkt to its folder english$",
         )
-        for name in FILES
+        for name in PUNKT_FILES
     ]
 
     def load(name: str, content: bytes) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.adapters.conventions import SPEECH_LABELS
 from pytest_mlperf.adapters.scorers.word_accuracy import (
-    LONGEST,
+    MAX_ANSWER_CHARACTERS,
     WordAccuracyScorer,
     normaliser,
     word_errors,
@@ -122,7 +122,7 @@ def test_an_output_that_is_no_text_names_its_sample() -> None:
         (np.array([-1], "<i8").tobytes(), "has the number -1"),
         (np.array([42], "<i8").tobytes(), "has the number 42"),
         (np.array([math.nan]).tobytes(), "has the number 9221120237041090560"),
-        (bytes(8 * LONGEST + 8), "is 65544 bytes"),
+        (bytes(8 * MAX_ANSWER_CHARACTERS + 8), "is 65544 bytes"),
     ]
     rows = [(output, f"output of sample 1 {defect}") for output, defect in defects]
 
@@ -132,7 +132,7 @@ def test_an_output_that_is_no_text_names_its_sample() -> None:
 
 def test_a_hostile_answer_is_scored_or_refused_at_once() -> None:
     for piece in ("a", " ", " '", "1", "one ", "1 ", "$", "'s ", "double ", "-"):
-        longest = (piece * LONGEST)[:LONGEST]
+        longest = (piece * MAX_ANSWER_CHARACTERS)[:MAX_ANSWER_CHARACTERS]
         try:
             value = accuracy((longest, "a"))
         except MlperfError as error:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.addons.history.bisection import (
-    SPARE,
+    SPARE_COMPARISONS,
     Mark,
     across,
     excluded_by_good,
@@ -81,7 +81,7 @@ def test_the_middle_of_what_was_not_tried_is_next() -> None:
 
     assert found == [index for *_, index in cases]
     assert {last: steps(last) for last in most} == most
-    assert {last: most_comparisons(last) - SPARE - 2 for last in most} == most
+    assert {last: most_comparisons(last) - SPARE_COMPARISONS - 2 for last in most} == most
 
     for names, mark in (
         ("PASS", GOOD),

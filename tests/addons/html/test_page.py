@@ -21,7 +21,7 @@ from pytest_mlperf.addons.html._page import TRACES, render
 from pytest_mlperf.addons.html.model import Percentiles, RunFiles, grouped
 from pytest_mlperf.addons.html.report import page_of, sessions_of
 from pytest_mlperf.core.errors import EnvironmentFault
-from pytest_mlperf.core.results import LABEL, Absent, Results
+from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent, Results
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.formats import ReportedSession, make_report
 from pytest_mlperf.stores.database import opened
@@ -127,7 +127,7 @@ def test_the_first_line_is_the_verdict() -> None:
         page = render(results, RunFiles(), missing)
         assert page.index(said[1]) < page.index("<h1")
         assert page.count("the machine was lost") == absent
-        assert page.count(LABEL) == 2
+        assert page.count(UNVERIFIED_LABEL) == 2
 
 
 WEAK = verdicts.metric(outcome=Outcome.OK, detectable=0.05, limit=0.03)

@@ -15,7 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.addons.html.report import BANDS, COLUMNS, broken, decimate, merged, power_of
+from pytest_mlperf.addons.html.report import (
+    MAX_REASON_BANDS,
+    MAX_TIME_COLUMNS,
+    broken,
+    decimate,
+    merged,
+    power_of,
+)
 from pytest_mlperf.core.energy.readings import Reading
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.run.power.sampling import PowerSampling
@@ -279,5 +286,5 @@ def test_a_long_run_of_eight_gpus_that_never_rest_is_small(tmp_path: Path) -> No
 
     trace = read_power(sampled(tmp_path / "run", gpus=8, reasons=[flicker] * 8))
 
-    assert all(len(gpu["power"][0]) <= 2 * COLUMNS + 1 for gpu in trace["gpus"])
-    assert all(len(spans) <= BANDS + 1 for _, _, spans in trace["held"])
+    assert all(len(gpu["power"][0]) <= 2 * MAX_TIME_COLUMNS + 1 for gpu in trace["gpus"])
+    assert all(len(spans) <= MAX_REASON_BANDS + 1 for _, _, spans in trace["held"])

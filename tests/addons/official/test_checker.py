@@ -62,7 +62,7 @@ def check(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     (tmp_path / "logging.py").write_text("raise SystemExit(9)", "utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(checker, "LIMIT_S", 3.0)
+    monkeypatch.setattr(checker, "CHECKER_TIMEOUT_SECONDS", 3.0)
     command = ("submission", "check", "tree", "--round", "v6.1", "--checker")
     return lambda checkout: say(*command, checkout)
 

@@ -12,7 +12,7 @@ import pytest
 from pytest_mlperf.addons.official.curve_points import points_of
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.run.worker.closed_loop import LOG, SCHEMA
+from pytest_mlperf.run.worker.closed_loop import CURVE_LOG, SCHEMA_VERSION
 from tests.reports.verdicts import OK, run
 from tests.run.harness import settings
 from tests.run.test_curve import point
@@ -28,7 +28,7 @@ def left_by(folder: Path, sent: Any = None, **changes: Any) -> Run:
     (folder / "spec.json").write_text(spec, "utf-8")
     points = [dataclasses.asdict(point(4, **changes))]
     log = {"samples": 100, "points": points, "arrivals": "", "burstiness": None}
-    (performance / LOG).write_text(json.dumps({"schema": SCHEMA, **log}), "utf-8")
+    (performance / CURVE_LOG).write_text(json.dumps({"schema": SCHEMA_VERSION, **log}), "utf-8")
     metrics = {"tokens_per_second@4": 100.0}
     return dataclasses.replace(run(), metrics=metrics, folder=str(performance))
 

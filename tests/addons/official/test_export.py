@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_mlperf.core.results import LABEL
+from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
 from tests.cli.recorded import ANSWERS, CONFIG, FOLDER, SUMMARY, change
 from tests.cli.text import Say, one_line
@@ -111,7 +111,7 @@ def test_every_point_is_a_folder_with_what_the_client_wrote(say: Say, results: s
         "will be refused: no scores by MLCommons' client (accuracy_results.json) at a point in "
         "low_latency, low_concurrency, med_concurrency, high_concurrency"
     ) in shown
-    assert shown.endswith(LABEL)
+    assert shown.endswith(UNVERIFIED_LABEL)
     folders = sorted(int(path.name[1:]) for path in CURVE.iterdir())
     assert tuple(folders) == points_up_to(HIGHEST)
     theirs = Path("day1/c4", SUMMARY).read_bytes()
@@ -124,8 +124,8 @@ def test_every_point_is_a_folder_with_what_the_client_wrote(say: Say, results: s
     assert point["max_supported_concurrency"] == 33
     described = json.loads((CURVE / "r33/system_desc.json").read_text("utf-8"))
     assert described["tps_utilization"] == 1.0
-    assert LABEL in Path("bundle/docs/README.md").read_text("utf-8")
-    assert LABEL in Path("bundle/src/vllm/README.md").read_text("utf-8")
+    assert UNVERIFIED_LABEL in Path("bundle/docs/README.md").read_text("utf-8")
+    assert UNVERIFIED_LABEL in Path("bundle/src/vllm/README.md").read_text("utf-8")
 
 
 def with_scores(*points: int) -> None:

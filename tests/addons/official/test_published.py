@@ -12,7 +12,12 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.rounds.published import FILE, OfficialResult, official_results, results_in
+from pytest_mlperf.rounds.published import (
+    RESULTS_FILE,
+    OfficialResult,
+    official_results,
+    results_in,
+)
 from tests.cli.text import Say, differing
 
 
@@ -27,7 +32,7 @@ def test_every_result_of_four_rounds_is_in_the_package_as_published() -> None:
     }
     assert Counter(own.harness for own in everything) == {"loadgen": 3319, "endpoints": 78}
     assert sum(own.power is not None for own in everything) == 24
-    assert len(files("pytest_mlperf.rounds").joinpath(FILE).read_bytes()) <= 400_000
+    assert len(files("pytest_mlperf.rounds").joinpath(RESULTS_FILE).read_bytes()) <= 400_000
     values = {
         ("v4.1", "1xMI300X_2xEPYC-9374F", "llama2-70b-99.9", "Offline"): (3062.72, "tokens/s"),
         ("v5.1", "XE7745_H200_NVL_141GBx8_TRT", "whisper", "Offline"): (31674.1, "tokens/s"),

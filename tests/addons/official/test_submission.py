@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.addons.official.submission.layout import DETAIL, Leaf
-from pytest_mlperf.addons.official.submission.tree import CUT, KEPT, truncated
+from pytest_mlperf.addons.official.submission.layout import DETAIL_LOG, Leaf
+from pytest_mlperf.addons.official.submission.tree import CUT_MARK, KEPT_LOG_BYTES, truncated
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.stores.atomic import PLACE, write_folder
 from pytest_mlperf.stores.results import read_results, write_results
@@ -179,7 +179,7 @@ def edited(path: Path, **values: object) -> None:
 
 def official() -> None:
     """Let the runs of a quick session say what official runs of 600 s say."""
-    for log in Path().glob(f".mlperf/runs/*/*/performance/{DETAIL}"):
+    for log in Path().glob(f".mlperf/runs/*/*/performance/{DETAIL_LOG}"):
         edited(log, effective_min_duration_ms=600_000, result_validity="VALID")
     for file in Path().glob(".mlperf/runs/*/*/verify_performance.txt"):
         file.write_text("TEST PASS\n", "utf-8")
@@ -207,7 +207,7 @@ def test_export_refuses_what_no_checker_can_read(project: Path, say: Say) -> Non
     """And runs that break the rules of performance."""
     official()
     for run, title in (("1", ""), ("TEST01.2", ", TEST01")):
-        (log,) = project.glob(f".mlperf/runs/*/*.{run}/performance/{DETAIL}")
+        (log,) = project.glob(f".mlperf/runs/*/*.{run}/performance/{DETAIL_LOG}")
         text = log.read_text("utf-8")
         for key, (value, words) in NOT_ALLOWED.items():
             edited(log, **{key: value})
@@ -219,7 +219,7 @@ def test_export_refuses_what_no_checker_can_read(project: Path, say: Say) -> Non
             assert "\nnothing was written" in shown
             assert not (project / "tree").exists()
 
-    (answers,) = project.glob(f".mlperf/runs/*/*/accuracy/block-0/{DETAIL}")
+    (answers,) = project.glob(f".mlperf/runs/*/*/accuracy/block-0/{DETAIL_LOG}")
     edited(answers, is_error=True)
     edited(project / "form/system.json", accelerators_per_node="many", cooling="FILL IN")
     (project / "form/src/a b.py").write_text("", "utf-8")
@@ -352,12 +352,16 @@ def test_init_marks_what_the_machine_does_not_tell(here: Path, say: Say) -> None
 
 
 def test_a_long_log_keeps_its_ends_and_the_hash_of_the_whole(tmp_path: Path) -> None:
-    for size in (0, 2 * KEPT, 2 * KEPT + 1, 50_000):
+    for size in (0, 2 * KEPT_LOG_BYTES, 2 * KEPT_LOG_BYTES + 1, 50_000):
         whole = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
         (tmp_path / "log").write_bytes(whole)
         cut, digest = truncated(tmp_path / "log")
         assert digest == hashlib.sha256(whole).hexdigest()
-        assert cut == (whole if size <= 2 * KEPT else whole[:KEPT] + CUT + whole[-KEPT:])
+        assert cut == (
+            whole
+            if size <= 2 * KEPT_LOG_BYTES
+            else whole[:KEPT_LOG_BYTES] + CUT_MARK + whole[-KEPT_LOG_BYTES:]
+        )
 
 
 HALF = """\

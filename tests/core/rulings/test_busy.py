@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.contention import MOST, Contention, lost_change
+from pytest_mlperf.core.contention import MAX_SHARE, Contention, lost_change
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.recording import baseline_run
@@ -124,8 +124,8 @@ def test_the_bound_of_each_kind_of_metric() -> None:
         ("tps_per_user", 0.1, 0, 1 + (1 / 9) / 0.1),
         ("time_mean", 0.5, 0, 2.0),
         ("peak_host_memory", 0.5, 0, 1.0),
-        ("goodput", 0.01, 0, 1 / (1 - MOST)),
-        ("throughput", 1.0, 0, 1 / (1 - MOST)),
+        ("goodput", 0.01, 0, 1 / (1 - MAX_SHARE)),
+        ("throughput", 1.0, 0, 1 / (1 - MAX_SHARE)),
         ("throughput@16", 0.1, 3, 1 / 0.7),
         ("ttft_p50@16", 0.1, 3, 1 / 0.7),
     ):

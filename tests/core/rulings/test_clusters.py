@@ -9,7 +9,7 @@ from statistics import stdev
 import pytest
 
 from pytest_mlperf.judge.inputs import Leverage
-from pytest_mlperf.judge.mean_change import FEWEST_GROUPS, LEAST_SEEN, clustered, error_of
+from pytest_mlperf.judge.mean_change import MIN_GROUPS, MIN_VARIANCE_SHARE, clustered, error_of
 from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_a import Paired, ScorePairs, judge_pairs
 
@@ -84,7 +84,7 @@ def test_a_drop_of_every_article_is_still_proven() -> None:
     """
     many, of_many = articles(random.Random(6), [25] * 48, 0.5)
     four, of_four = articles(random.Random(7), [107, 117, 96, 128], 2.0)
-    few = [i % (FEWEST_GROUPS - 1) for i in range(300)]
+    few = [i % (MIN_GROUPS - 1) for i in range(300)]
 
     found = judged([each - 2 for each in many], of_many)
     independent = judged([-20.0 + i % 7 for i in range(300)], few)
@@ -132,7 +132,7 @@ def test_the_error_is_widened_by_what_is_not_seen() -> None:
     assert error_of(changes, hidden)[0] == pytest.approx(math.sqrt(2 * plain**2 + 2))
     assert error_of([9.0, -9.0] + [0.0] * (N - 2), FULL)[1] == pytest.approx(6, abs=0.1)
 
-    little = Leverage(seen=LEAST_SEEN - 0.01, df=40)
+    little = Leverage(seen=MIN_VARIANCE_SHARE - 0.01, df=40)
 
     for changes in (noise(-30.0), noise(30.0), [-1.0] * N):
         found = judged_with(changes, little)

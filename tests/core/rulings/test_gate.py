@@ -8,7 +8,7 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Accuracy, Scored
-from pytest_mlperf.core.rulings.gate import OWN, GateWindow, Pass, combine, gate
+from pytest_mlperf.core.rulings.gate import OWN_REFERENCE, GateWindow, Pass, combine, gate
 from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.verdict import Gate, GateState, MetricVerdict, Outcome
 from tests.core.made import present
@@ -150,7 +150,7 @@ def test_a_score_that_was_not_asked_for_leaves_the_gate_undecided() -> None:
     with pytest.raises(RunError, match="MLPerf's gate needs mbxp"):
         ruled({"top1": 76.0}, bounds)
     with pytest.raises(RunError, match=r"\[workload\] reference names mbxp"):
-        ruled({"top1": 76.0}, bounds, whose=OWN, complete=False)
+        ruled({"top1": 76.0}, bounds, whose=OWN_REFERENCE, complete=False)
     with pytest.raises(RunError, match=r"needs top1, .* it gave accuracy, top5") as caught:
         ruled({"accuracy": 1.0, "top5": 2.0})
     assert caught.value.layer == "scorer"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.rulings.multiplicity import (
-    FEW_SESSIONS,
+    FEW_SESSIONS_NOTE,
     INTERRUPTED,
     Before,
     interrupted,
@@ -201,9 +201,9 @@ def test_a_drop_is_provisional_where_no_baseline_shows_what_sessions_differ_by()
     again, *_ = settle(verdicts[:1], verdicts[1:], 100, RULE, before)
 
     assert (first.outcome, first.metrics[0].leans) == (Outcome.PROVISIONAL, "drop")
-    assert first.headline.endswith(f"; drop {FEW_SESSIONS}{ADDED}")
+    assert first.headline.endswith(f"; drop {FEW_SESSIONS_NOTE}{ADDED}")
     assert again.outcome is Outcome.PROVISIONAL
-    assert again.headline.endswith(f"; drop {FEW_SESSIONS}, SUSPECT since 2026-11-20{ADDED}")
+    assert again.headline.endswith(f"; drop {FEW_SESSIONS_NOTE}, SUSPECT since 2026-11-20{ADDED}")
 
     verdicts = many([-0.09, -0.02, *spread(98, 0.004)], quiet(100))
     shown, missed = nulls(verdicts, RULE), replace(run(1), limit_missed=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.rulings.sides import Pooled, judge_together, pooled
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
-from pytest_mlperf.judge.robustness import WIDEST
+from pytest_mlperf.judge.robustness import MAX_SPREAD_RATIO
 from pytest_mlperf.judge.rule_r import RuleR, Value
 
 RULE = RuleR()
@@ -88,7 +88,9 @@ def test_of_a_session_a_side_they_may_lie_as_far_apart_as_sessions_may() -> None
     assert not judged.by_sessions
     assert judged.change == pytest.approx(change)
     assert judged.spread.df == df == 4 + 3
-    assert judged.spread.se == pytest.approx(math.sqrt(v_r * (2 * WIDEST**2 + 1 / 3 + 1 / 2)))
+    assert judged.spread.se == pytest.approx(
+        math.sqrt(v_r * (2 * MAX_SPREAD_RATIO**2 + 1 / 3 + 1 / 2))
+    )
     assert judged.plain.se == pytest.approx(math.sqrt(v_r * (2 / 3 + 1 / 3 + 1 / 2)))
 
     quiet, noisy = ([[100.0, 100.1]] * 4, [[90.0, 100.0, 108.0]])

@@ -17,7 +17,7 @@ from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_a import (
     FIRST_LOOK,
     LATER_LOOKS,
-    LOOKS,
+    LOOK_SAMPLES,
     Paired,
     ScorePairs,
     errors_at,
@@ -92,17 +92,17 @@ def test_the_looks_share_beta_so_that_all_of_them_keep_it() -> None:
     """Losses are counted: the worst share of all, at which most drops of the margin pass."""
     from scipy import stats
 
-    at = (*LOOKS, 24_576)
-    errors = [errors_at(position, at).rare for position in range(len(LOOKS))]
+    at = (*LOOK_SAMPLES, 24_576)
+    errors = [errors_at(position, at).rare for position in range(len(LOOK_SAMPLES))]
     assert errors == pytest.approx([0.05 * FIRST_LOOK, *[0.05 * LATER_LOOKS] * 3])
 
     def passes(expected: float) -> float:
         """Return how often a count is small enough at some look; so many by the first."""
         going, passed, before = np.array([1.0]), 0.0, 0
-        for look, error in zip(LOOKS, errors, strict=True):
-            more = stats.poisson.pmf(range(300), (look - before) / LOOKS[0] * expected)
+        for look, error in zip(LOOK_SAMPLES, errors, strict=True):
+            more = stats.poisson.pmf(range(300), (look - before) / LOOK_SAMPLES[0] * expected)
             going = np.convolve(going, more)[:300]
-            mean, before = look / LOOKS[0] * expected, look
+            mean, before = look / LOOK_SAMPLES[0] * expected, look
             small = stats.poisson.cdf(range(len(going)), mean) <= error
             passed += float(going[small].sum())
             going[small] = 0

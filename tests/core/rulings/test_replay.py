@@ -22,7 +22,7 @@ from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.rulings.accuracy import Margin, rule_on_scores
-from pytest_mlperf.core.rulings.gate import OWN, GateWindow, Pass, combine, gate
+from pytest_mlperf.core.rulings.gate import OWN_REFERENCE, GateWindow, Pass, combine, gate
 from pytest_mlperf.core.rulings.multiplicity import Before, interrupted, reopened, settle
 from pytest_mlperf.core.rulings.ruling import rule_on, values
 from pytest_mlperf.core.verdict import Outcome, Unchecked, Verdict, beside_accuracy
@@ -167,7 +167,7 @@ def accuracy(seed: int) -> dict[str, Any]:
     gated = gate(
         measured,
         None if seed % 5 == 0 else bounds,
-        whose=OWN if seed % 2 else "MLPerf's",
+        whose=OWN_REFERENCE if seed % 2 else "MLPerf's",
         complete=False,
         rerun_sd={"top1": 0.3},
     )

@@ -28,7 +28,7 @@ Image = tuple[str, dict[str, Any]]
 def read_annotations(file: Path) -> tuple[list[Image], frozenset[int]]:
     """Read and check an annotation file: its images, with or without boxes, and its categories."""
     content = _parse(file)
-    for name, fields in FIELDS.items():
+    for name, fields in RECORD_TESTS.items():
         for row, record in enumerate(content[name]):
             _check_record(file, name, row, record, fields)
     images: dict[int, Image] = {}
@@ -47,7 +47,7 @@ def read_annotations(file: Path) -> tuple[list[Image], frozenset[int]]:
                 defect = f"has {field} {record[field]}, which is none of the {len(identities)} ids"
                 raise _wrong(file, "annotations", row, defect)
         _, reference = images[record.pop("image_id")]
-        reference["annotations"].append({key: record[key] for key in BOX})
+        reference["annotations"].append({key: record[key] for key in BOX_FIELDS})
     return list(images.values()), categories
 
 
@@ -68,7 +68,7 @@ def _parse(file: Path) -> dict[str, list[Any]]:
         raise wrong(
             file, f"this is no JSON or not all of it ({error})", "get it from its source again"
         ) from error
-    for name in FIELDS:
+    for name in RECORD_TESTS:
         records = content.get(name) if isinstance(content, dict) else None
         if not isinstance(records, list) or not records:
             raise wrong(
@@ -82,7 +82,7 @@ def _parse(file: Path) -> dict[str, list[Any]]:
 
 
 def _keep(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key in KEPT}
+    return {key: value for key, value in record.items() if key in KEPT_FIELDS}
 
 
 def _check_record(
@@ -117,7 +117,7 @@ def _is_box(value: Any) -> bool:
 _WHOLE: tuple[Test, str] = (lambda value: type(value) is int, "a whole number")
 _LENGTH = (_from(1), "a number of pixels")
 
-FIELDS: Mapping[str, Mapping[str, tuple[Test, str]]] = {
+RECORD_TESTS: Mapping[str, Mapping[str, tuple[Test, str]]] = {
     "images": {
         "id": _WHOLE,
         "file_name": (_is_name, "a file name"),
@@ -135,9 +135,11 @@ FIELDS: Mapping[str, Mapping[str, tuple[Test, str]]] = {
 }
 """Lists of the file, and what is needed of each record: key, test, and what is expected."""
 
-BOX = ("category_id", "bbox", "area", "iscrowd")
+BOX_FIELDS = ("category_id", "bbox", "area", "iscrowd")
 
-KEPT = frozenset(FIELDS) | {field for fields in FIELDS.values() for field in fields}
+KEPT_FIELDS = frozenset(RECORD_TESTS) | {
+    field for fields in RECORD_TESTS.values() for field in fields
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,16 +17,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import Image
 
-ENDS = {"JPEG": b"\xff\xd9", "PNG": b"\0\0\0\0IEND\xae\x42\x60\x82"}
+END_BYTES = {"JPEG": b"\xff\xd9", "PNG": b"\0\0\0\0IEND\xae\x42\x60\x82"}
 """The last bytes of an intact file, by Pillow's name of its format."""
 
 THREADS = 8
 """Files that are read at the same time: disks and network folders answer several at once."""
 
-BATCH = 256
-"""Files that a thread takes at a time."""
-
-ENOUGH = 100
+BATCH_FILES = 256
+MAX_DAMAGED = 100
 """Damaged files after which no more are looked for: each of them may have to be decoded."""
 
 
@@ -128,10 +126,10 @@ def check_images(folder: Path, names: Sequence[str]) -> list[tuple[int, int]]:
             sizes.append(inspected)
             continue
         damaged.append((name, inspected))
-        if len(damaged) == ENOUGH:
+        if len(damaged) == MAX_DAMAGED:
             break
     if damaged:
-        more = "at least " if len(damaged) == ENOUGH else ""
+        more = "at least " if len(damaged) == MAX_DAMAGED else ""
         raise wrong(
             folder / damaged[0][0],
             damaged[0][1],
@@ -141,8 +139,7 @@ def check_images(folder: Path, names: Sequence[str]) -> list[tuple[int, int]]:
     return sizes
 
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-"""Of pictures inside tables, by Pillow's names: none of them starts another program."""
+PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 
 def check_encoded(content: bytes) -> str | None:
@@ -151,10 +148,10 @@ def check_encoded(content: bytes) -> str | None:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        with Image.open(io.BytesIO(content), formats=PICTURE_FORMATS) as image:
             return _too_large(image)
     except UnidentifiedImageError:
-        return f"its bytes are no picture of the formats {', '.join(FORMATS)}"
+        return f"its bytes are no picture of the formats {', '.join(PICTURE_FORMATS)}"
     except Exception as error:  # damage makes decoders raise anything
         return f"its picture is damaged ({error})"
 
@@ -168,7 +165,7 @@ def encode_again(content: bytes) -> tuple[str, bytes]:
     from PIL import ExifTags, Image, ImageOps
 
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        with Image.open(io.BytesIO(content), formats=PICTURE_FORMATS) as image:
             if defect := _too_large(image):
                 raise ValueError(defect)
             turned = (
@@ -191,7 +188,7 @@ def _too_large(image: Image.Image) -> str | None:
 
 
 def _inspect_all(folder: Path, names: Sequence[str]) -> Iterator[tuple[int, int] | str]:
-    batches = [names[start : start + BATCH] for start in range(0, len(names), BATCH)]
+    batches = [names[start : start + BATCH_FILES] for start in range(0, len(names), BATCH_FILES)]
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="images")
     try:
         for batch in pool.map(lambda some: [_inspect(folder / name) for name in some], batches):
@@ -206,7 +203,7 @@ def _inspect(path: Path) -> tuple[int, int] | str:
 
     try:
         with path.open("rb") as file, Image.open(file) as image:
-            end = ENDS.get(image.format or "", b"")
+            end = END_BYTES.get(image.format or "", b"")
             file.seek(-len(end), 2)
             if not end or file.read() != end:
                 file.seek(0)

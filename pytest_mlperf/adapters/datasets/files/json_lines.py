@@ -10,9 +10,7 @@ from typing import Any
 from pytest_mlperf import RunError
 from pytest_mlperf.adapters.datasets.files import wrong
 
-LONGEST = 2**24
-"""Bytes that one line may have."""
-
+MAX_LINE_BYTES = 2**24
 FILE_LIMIT = 2**30
 """Bytes that a file may have."""
 
@@ -22,13 +20,13 @@ def lines_of(path: Path) -> Iterator[str]:
     total = 0
     with path.open("rb") as file:
         for number in range(1, FILE_LIMIT):
-            line = file.readline(LONGEST + 1)
+            line = file.readline(MAX_LINE_BYTES + 1)
             if not line:
                 return
             total += len(line)
-            if len(line) > LONGEST or total > FILE_LIMIT:
-                whole = len(line) <= LONGEST
-                most = f"{(FILE_LIMIT if whole else LONGEST) >> 20} MiB"
+            if len(line) > MAX_LINE_BYTES or total > FILE_LIMIT:
+                whole = len(line) <= MAX_LINE_BYTES
+                most = f"{(FILE_LIMIT if whole else MAX_LINE_BYTES) >> 20} MiB"
                 subject = "the file up to here" if whole else "it"
                 raise broken_line(path, number, f"{subject} has more than {most}")
             try:

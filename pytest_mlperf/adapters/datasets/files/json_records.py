@@ -17,8 +17,8 @@ from typing import Any, TextIO
 from pytest_mlperf import RunError
 from pytest_mlperf.adapters.datasets.files import wrong
 
-CHUNK = 2**20
-LONGEST = 2**24
+READ_CHARACTERS = 2**20
+MAX_OBJECT_CHARACTERS = 2**24
 """Characters that are read at a time, and that one object may have."""
 
 _DECODER = json.JSONDecoder()
@@ -95,7 +95,7 @@ class _Text:
             try:
                 value, self.at = _DECODER.raw_decode(self._buffer, self.at)
             except ValueError:
-                if len(self._buffer) - self.at > LONGEST or not self._more():
+                if len(self._buffer) - self.at > MAX_OBJECT_CHARACTERS or not self._more():
                     raise
             else:
                 return value
@@ -107,6 +107,6 @@ class _Text:
     def _more(self) -> bool:
         self._lines += self._buffer.count("\n", 0, self.at)
         self._buffer, self.at = self._buffer[self.at :], 0
-        chunk = self._file.read(CHUNK)
+        chunk = self._file.read(READ_CHARACTERS)
         self._buffer += chunk
         return bool(chunk)

@@ -61,13 +61,13 @@ Here these are no more than labels: nothing of pandas, NumPy or Arrow is called 
 categories and the like bring other names, and are not read.
 """
 
-ARRAY_NAMES, NAMES = (
+ARRAY_NAMES, PICKLE_NAMES = (
     frozenset((module, name) for module, names in table.items() for name in names.split())
     for table in (_ARRAYS, _ARRAYS | _FRAMES)
 )
 
 _NUMPY_ARRAYS = ("_reconstruct", "_frombuffer")
-_TEXT = re.compile(r"U[1-9]\d{0,3}")
+_TEXT_TYPE = re.compile(r"U[1-9]\d{0,3}")
 """NumPy's type of texts of up to so many characters."""
 
 _MALFORMED = (
@@ -152,7 +152,7 @@ class PickledFrame:
         Raises:
             PickleError: It holds no DataFrame, or one that is not read.
         """
-        tree = parse(file, NAMES, max_bytes=max_bytes)
+        tree = parse(file, PICKLE_NAMES, max_bytes=max_bytes)
         if not isinstance(tree, PickledObject) or tree.name != "DataFrame":
             raise PickleError(f"it holds {_named(tree)}, not a pandas DataFrame")
         try:
@@ -210,7 +210,7 @@ def _plain(item: Any) -> Any:
         return [_plain(each) for each in _unpacked(item)]
     if isinstance(item, PickledObject) and item.name in _NUMPY_ARRAYS:
         kind, shape, order, raw = _parts(item)
-        if text := _TEXT.fullmatch(kind.args[0]):
+        if text := _TEXT_TYPE.fullmatch(kind.args[0]):
             code = f"{kind.state[1] if kind.state else '<'}{text[0]}"
             return np.frombuffer(_buffer(raw), code).reshape(shape, order=order).tolist()
         shape, contents = _contents(item)

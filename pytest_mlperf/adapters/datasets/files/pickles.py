@@ -78,15 +78,13 @@ def _load(unpickler: _Unpickler) -> Any:
 
 _INTEGERS = re.compile(rb"(?:K.|M..|J....){1,1000}+e", re.DOTALL)
 """After MARK: up to as many integers as writers put into one batch, and APPENDS."""
-_LONGEST_INTEGERS = 5 * 1000 + 1
-_LINE = re.compile(rb"[^\n]*\n")
-_LONGEST_LINE = 256
+_MAX_INTEGER_BYTES = 5 * 1000 + 1
+_TEXT_LINE = re.compile(rb"[^\n]*\n")
+_MAX_LINE_BYTES = 256
 _CHUNK = 2**16
 OUTLINE_LIMIT = 2**20
 """Limit on the bytes of a pickle beside its strings of bytes."""
-_LONGEST_TEXT = 2**16
-"""Limit on a text in such a pickle."""
-
+_MAX_TEXT_BYTES = 2**16
 _DAMAGED = (
     *(AttributeError, IndexError, KeyError, TypeError, ValueError),
     pickle.UnpicklingError,
@@ -135,7 +133,7 @@ class _Window:
 
     def readline(self) -> bytes:
         """Return the next line, as names of old protocols are written."""
-        line = self.take_match(_LINE, _LONGEST_LINE)
+        line = self.take_match(_TEXT_LINE, _MAX_LINE_BYTES)
         if line is None:
             raise PickleError("it names something that is no class or function")
         return line
@@ -163,7 +161,7 @@ class _SparseWindow(_Window):
         file.seek(0)
 
     def read(self, size: int) -> bytes:
-        if size > _LONGEST_TEXT:
+        if size > _MAX_TEXT_BYTES:
             self._require(size)
             raise PickleError(
                 f"it holds a text of {size:,} bytes; only arrays that were pickled with protocol 3 "
@@ -174,7 +172,7 @@ class _SparseWindow(_Window):
     def skip(self, size: int) -> Place:
         """Go on behind the next bytes, and return where they lie."""
         place = Place(self.position, size)
-        if size <= _LONGEST_TEXT:
+        if size <= _MAX_TEXT_BYTES:
             self.read(size)
         else:
             self._require(size)
@@ -242,7 +240,7 @@ class _Unpickler(pickle._Unpickler):
         return Name(name)
 
     def _mark(self) -> None:
-        integers = self.window.take_match(_INTEGERS, _LONGEST_INTEGERS)
+        integers = self.window.take_match(_INTEGERS, _MAX_INTEGER_BYTES)
         if integers is None:
             _MARK(self)
             return

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-MOST_PICKLE = 4096
+MAX_PICKLE_BYTES = 4096
 """Bytes that say how one tensor lies; so few that nothing in them can be nested deeply."""
 
 NUMBERS = "int64"
@@ -28,7 +28,7 @@ def _layout(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> tup
     return storage, offset, shape, strides
 
 
-NAMES: dict[tuple[str, str], Any] = {
+PICKLE_GLOBALS: dict[tuple[str, str], Any] = {
     ("torch._utils", "_rebuild_tensor_v2"): _layout,
     ("torch", "LongStorage"): NUMBERS,
     ("collections", "OrderedDict"): lambda: None,  # the hooks of a tensor: there are none
@@ -40,9 +40,9 @@ class TensorUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Return what stands for a name."""
-        if (module, name) not in NAMES:
+        if (module, name) not in PICKLE_GLOBALS:
             raise pickle.UnpicklingError(f"it has a {module}.{name}, and no list of whole numbers")
-        return NAMES[module, name]
+        return PICKLE_GLOBALS[module, name]
 
     def persistent_load(self, pid: Any) -> Any:
         """Return what is said of a string of bytes."""
@@ -57,8 +57,8 @@ def read_tensor(file: Path) -> NDArray[np.int64]:
         with zipfile.ZipFile(file) as archive:
             (pickled,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
             folder = pickled.removesuffix("data.pkl")
-            if archive.getinfo(pickled).file_size > MOST_PICKLE:
-                raise ValueError(f"more than {MOST_PICKLE:,} bytes say how it lies")
+            if archive.getinfo(pickled).file_size > MAX_PICKLE_BYTES:
+                raise ValueError(f"more than {MAX_PICKLE_BYTES:,} bytes say how it lies")
             storage, offset, shape, strides = TensorUnpickler(
                 io.BytesIO(archive.read(pickled))
             ).load()

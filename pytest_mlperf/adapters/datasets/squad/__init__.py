@@ -22,7 +22,7 @@ from pytest_mlperf.adapters.datasets.files import (
 )
 from pytest_mlperf.adapters.datasets.squad._features import (
     OTHER_PIECES,
-    SEPARATOR,
+    SEP_TOKEN,
     Feature,
     FeatureBuilder,
     WordPieces,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-OFFICIAL = "dev-v1.1.json"
+OFFICIAL_FILE = "dev-v1.1.json"
 VOCABULARY = "vocab.txt"
 MODEL_FOLDER = "bert_tf_v1_1_large_fp32_384_v2"
 """Where MLPerf's reference keeps vocab.txt, beside dev-v1.1.json."""
@@ -86,14 +86,15 @@ class SquadOptions(FileOptions):
     def find(self) -> tuple[Path, Path]:
         """Return the questions and the vocabulary."""
         folder = Path(self.path)
-        file = folder / OFFICIAL if folder.is_dir() else folder
+        file = folder / OFFICIAL_FILE if folder.is_dir() else folder
         names = [VOCABULARY, f"{MODEL_FOLDER}/{VOCABULARY}"] if self.vocab is None else [self.vocab]
         places = [file.parent / name for name in names]
         vocabulary = first_file(places)
         self.require(
             (
                 file.is_file(),
-                f"{file}: this file does not exist; put SQuAD's official {OFFICIAL} there, as the "
+                f"{file}: this file does not exist; put SQuAD's official {OFFICIAL_FILE} "
+                "there, as the "
                 "README of MLPerf's language/bert describes, or set the data set's path to it",
             ),
             (
@@ -133,11 +134,11 @@ class SquadDataset(FileDataset[Feature]):
         )
         features = [each for passage in read_passages(file) for each in builder.features(passage)]
         if not features:
-            raise wrong(file, "has no question", f"get {OFFICIAL} again")
+            raise wrong(file, "has no question", f"get {OFFICIAL_FILE} again")
         self._keep(features, asked.count, file, f"its questions give {len(features)} features")
         self._shares = Counter(each.question.identity for each in self._samples)
         self._padded = asked.max_seq_length if asked.pad else 0
-        self._last: NDArray[np.int32] = np.array(pieces.numbers([SEPARATOR]), np.int32)
+        self._last: NDArray[np.int32] = np.array(pieces.numbers([SEP_TOKEN]), np.int32)
 
     def input(self, index: int) -> dict[str, NDArray[np.int64]]:
         """Return one feature, by the names of the inputs of MLPerf's ONNX model.

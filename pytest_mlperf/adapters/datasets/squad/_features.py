@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-VERSION = "1.1"
-AGAIN = "correct the file, or get dev-v1.1.json again"
+SQUAD_VERSION = "1.1"
+FILE_ADVICE = "correct the file, or get dev-v1.1.json again"
 
 T = TypeVar("T", str, list[Any])
 
@@ -69,10 +69,10 @@ def read_passages(path: Path) -> list[Passage]:
             "get SQuAD's dev-v1.1.json again",
         ) from error
     version = _field(content, "version", str, where=str(path))
-    if version != VERSION:
+    if version != SQUAD_VERSION:
         raise wrong(
             path,
-            f"is SQuAD of version {version!r}, but MLPerf's BERT takes {VERSION!r}",
+            f"is SQuAD of version {version!r}, but MLPerf's BERT takes {SQUAD_VERSION!r}",
             "set path to dev-v1.1.json",
         )
     passages: list[Passage] = []
@@ -91,7 +91,7 @@ def _passage(record: Any, article: int, where: str, seen: set[str]) -> Passage:
         question = _question(entry, f"{where}, question {number}")
         if question.identity in seen:
             defect = f"the id {question.identity!r} is also that of an earlier question"
-            raise wrong(where, defect, AGAIN)
+            raise wrong(where, defect, FILE_ADVICE)
         seen.add(question.identity)
         questions.append(question)
     context = _field(record, "context", str, where=where)
@@ -101,8 +101,8 @@ def _passage(record: Any, article: int, where: str, seen: set[str]) -> Passage:
 def _question(record: Any, where: str) -> Question:
     answers = _field(record, "answers", list, where=where)
     if not answers:
-        defect = f"has no answer, but each question of SQuAD {VERSION} has at least one"
-        raise wrong(where, defect, AGAIN)
+        defect = f"has no answer, but each question of SQuAD {SQUAD_VERSION} has at least one"
+        raise wrong(where, defect, FILE_ADVICE)
     return Question(
         identity=_field(record, "id", str, where=where),
         text=_field(record, "question", str, where=where),
@@ -114,7 +114,7 @@ def _question(record: Any, where: str) -> Question:
 
 
 def _field(record: Any, key: str, kind: type[T], *, where: str) -> T:
-    expected = f"where SQuAD {VERSION} has an object with {key!r}, {_KINDS[kind]}"
+    expected = f"where SQuAD {SQUAD_VERSION} has an object with {key!r}, {_KINDS[kind]}"
     if not isinstance(record, dict):
         actual = f"is a value of type {type(record).__name__}"
     elif key not in record:
@@ -124,14 +124,14 @@ def _field(record: Any, key: str, kind: type[T], *, where: str) -> T:
     else:
         value: T = record[key]
         return value
-    raise wrong(where, f"{actual}, {expected}", AGAIN)
+    raise wrong(where, f"{actual}, {expected}", FILE_ADVICE)
 
 
-UNKNOWN, FIRST, SEPARATOR = "[UNK]", "[CLS]", "[SEP]"
-SPECIAL = (UNKNOWN, SEPARATOR, "[PAD]", FIRST, "[MASK]")
+UNK_TOKEN, CLS_TOKEN, SEP_TOKEN = "[UNK]", "[CLS]", "[SEP]"
+SPECIAL = (UNK_TOKEN, SEP_TOKEN, "[PAD]", CLS_TOKEN, "[MASK]")
 """Words that stay as they are where they stand alone in a text."""
 
-LONGEST_WORD = 100
+MAX_WORD_CHARACTERS = 100
 """Characters; a longer word becomes [UNK]."""
 
 _IDEOGRAPH = re.compile(
@@ -216,13 +216,13 @@ class WordPieces:
 
     def numbers(self, pieces: list[str]) -> list[int]:
         """Return the number of each piece, that of [UNK] where it has none."""
-        unknown = self._numbers[UNKNOWN]
+        unknown = self._numbers[UNK_TOKEN]
         return [self._numbers.get(piece, unknown) for piece in pieces]
 
     def _pieces(self, token: str) -> list[str]:
         """Return the longest piece that the token begins with, and so on with the rest."""
-        if len(token) > LONGEST_WORD:
-            return [UNKNOWN]
+        if len(token) > MAX_WORD_CHARACTERS:
+            return [UNK_TOKEN]
         pieces: list[str] = []
         start = 0
         while start < len(token):
@@ -232,7 +232,7 @@ class WordPieces:
                 if piece in self._numbers:
                     break
             else:
-                return [UNKNOWN]
+                return [UNK_TOKEN]
             pieces.append(piece)
             start = end
         return pieces
@@ -245,7 +245,7 @@ def read_vocabulary(path: Path) -> dict[str, int]:
             vocabulary = {line.rstrip("\n"): number for number, line in enumerate(file)}
     except UnicodeDecodeError as error:
         raise wrong(path, f"is no UTF-8 text ({error})", "get BERT's vocab.txt again") from error
-    missing = [piece for piece in (UNKNOWN, FIRST, SEPARATOR) if piece not in vocabulary]
+    missing = [piece for piece in (UNK_TOKEN, CLS_TOKEN, SEP_TOKEN) if piece not in vocabulary]
     if missing:
         raise wrong(
             path,
@@ -318,7 +318,7 @@ class FeatureBuilder:
             room = self.max_seq_length - len(query) - OTHER_PIECES
             windows = split_windows(len(paragraph.pieces), room, self.doc_stride)
             contexts = max_contexts(windows, len(paragraph.pieces))
-            numbers = np.array(self.pieces.numbers([FIRST, *query, SEPARATOR]), np.int32)
+            numbers = np.array(self.pieces.numbers([CLS_TOKEN, *query, SEP_TOKEN]), np.int32)
             for (start, length), max_context in zip(windows, contexts, strict=True):
                 yield Feature(
                     question=question,
@@ -339,7 +339,7 @@ class FeatureBuilder:
                 passage.where,
                 f"its context {passage.context[:40]!r} has no word, so its questions have no "
                 "feature",
-                AGAIN,
+                FILE_ADVICE,
             )
         return Paragraph(
             article=passage.article,

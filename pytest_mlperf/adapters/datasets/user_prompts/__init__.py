@@ -27,12 +27,17 @@ from pytest_mlperf.adapters.datasets.prompts import (
     token_defect,
 )
 from pytest_mlperf.adapters.datasets.user_prompts._records import read
-from pytest_mlperf.adapters.datasets.user_prompts._synthetic import LONGEST, Lengths, MadeUp, Shared
+from pytest_mlperf.adapters.datasets.user_prompts._synthetic import (
+    MAX_LENGTH_TOKENS,
+    Lengths,
+    MadeUp,
+    Shared,
+)
 from pytest_mlperf.adapters.datasets.user_prompts._trace import Replayed, Request, read_trace
 
 ENDINGS = (".jsonl", ".csv", ".parquet")
 
-PARTS = ("prompt", "reference", "output_tokens")
+SAMPLE_FIELDS = ("prompt", "reference", "output_tokens")
 """What a sample consists of, beside what else a file's columns hold."""
 
 MADE_UP: Mapping[str, Any] = {
@@ -105,13 +110,13 @@ class UserPromptsOptions(FileOptions):
             self._refuse(("columns",), "is of a file of prompts; a trace has columns of its own")
         self._refuse(made_up, "is of prompts that are made up; leave it out, or path")
         for part, column in self.columns.items():
-            if part not in PARTS:
+            if part not in SAMPLE_FIELDS:
                 near = "".join(
-                    f"; did you mean {one!r}?" for one in get_close_matches(part, PARTS, 1)
+                    f"; did you mean {one!r}?" for one in get_close_matches(part, SAMPLE_FIELDS, 1)
                 )
                 raise SuiteError(
                     f"data set prompts: columns names {part!r}, which no sample has"
-                    f"{near}; valid are {', '.join(PARTS)}",
+                    f"{near}; valid are {', '.join(SAMPLE_FIELDS)}",
                     option="columns",
                 )
             if type(column) is not str:
@@ -324,9 +329,11 @@ def _tokens(source: SampleFile, place: int, column: str, cell: Any) -> Any:
 def _length(source: SampleFile, place: int, column: str, cell: Any) -> int:
     digits = isinstance(cell, str) and cell.isascii() and cell.isdecimal() and len(cell) < 10
     length = int(cell) if digits else cell
-    if type(length) is not int or not 1 <= length <= LONGEST:
+    if type(length) is not int or not 1 <= length <= MAX_LENGTH_TOKENS:
         shown = repr(cell)[:40]
-        raise source.wrong(place, column, f"{shown} is no number of tokens from 1 to {LONGEST}")
+        raise source.wrong(
+            place, column, f"{shown} is no number of tokens from 1 to {MAX_LENGTH_TOKENS}"
+        )
     return length
 
 

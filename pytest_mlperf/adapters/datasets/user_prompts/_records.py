@@ -9,7 +9,12 @@ from typing import Any
 
 from pytest_mlperf.adapters.datasets.files.columns import places
 from pytest_mlperf.adapters.datasets.files.frames import read_frame
-from pytest_mlperf.adapters.datasets.files.json_lines import LONGEST, broken_line, lines_of, objects
+from pytest_mlperf.adapters.datasets.files.json_lines import (
+    MAX_LINE_BYTES,
+    broken_line,
+    lines_of,
+    objects,
+)
 from pytest_mlperf.adapters.datasets.prompts import SampleFile
 
 ADVICE = "Name the columns in columns, or set the data set's path to another file"
@@ -47,7 +52,7 @@ def _jsonl(source: SampleFile, columns: Sequence[str]) -> Iterator[Record]:
 
 
 def _csv(source: SampleFile, columns: Sequence[str]) -> Iterator[Record]:
-    csv.field_size_limit(LONGEST)
+    csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.reader(lines_of(source.file), strict=True)
     try:
         header = next(reader, [])

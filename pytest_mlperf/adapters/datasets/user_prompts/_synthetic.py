@@ -17,16 +17,16 @@ from pytest_mlperf.extension import text_of
 VERSION = 1
 """Goes up with whatever changes the prompts of given options."""
 
-LONGEST = 2**22
+MAX_LENGTH_TOKENS = 2**22
 """Tokens that a length may be at most: four times the longest context there is."""
 
-SPREAD = 0.2
+LENGTH_SPREAD_SHARE = 0.2
 """Standard deviation of a length of which only the mean is set, as a share of it."""
 
 TAIL = 3
 """Standard deviations from the mean at which a normal distribution is cut."""
 
-COMMON = (
+COMMON_WORDS = (
     "the of and to in is for that on with as are was by at from be this have or an which one "
     "had not but all they their there been has when who will more no if out so up time what "
     "some into than them only new could other then first two any now may such like over our "
@@ -60,8 +60,8 @@ class Lengths:
         if isinstance(table, Mapping) and all(map(_is_number, table.values())):
             if keys in ({"mean"}, {"mean", "sd"}):
                 mean = table["mean"]
-                sd = table.get("sd", mean * SPREAD)
-                if least <= mean <= LONGEST and 0 < sd <= LONGEST:
+                sd = table.get("sd", mean * LENGTH_SPREAD_SHARE)
+                if least <= mean <= MAX_LENGTH_TOKENS and 0 < sd <= MAX_LENGTH_TOKENS:
                     low = max(least, round(mean - TAIL * sd))
                     return cls(low=low, high=round(mean + TAIL * sd), normal=(mean, sd))
             ends = {"fixed": ("fixed", "fixed"), "high low": ("low", "high")}
@@ -69,11 +69,11 @@ class Lengths:
             if names is not None:
                 low, high = (table[name] for name in names)
                 whole = type(low) is int and type(high) is int
-                if whole and least <= low <= high <= LONGEST:
+                if whole and least <= low <= high <= MAX_LENGTH_TOKENS:
                     return cls(low=low, high=high)
         raise SuiteError(
             f"data set prompts: {option} = {value!r} is no distribution of lengths from {least} to "
-            f"{LONGEST} tokens: write a mean, e.g. 1024, or {{ mean = 1024, sd = 200 }}, "
+            f"{MAX_LENGTH_TOKENS} tokens: write a mean, e.g. 1024, or {{ mean = 1024, sd = 200 }}, "
             "{ low = 512, high = 2048 } or { fixed = 1024 }",
             option=option,
         )
@@ -107,7 +107,7 @@ class Shared:
             return None
         if set(value) == {"prefixes", "tokens", "share"}:
             counts = value["prefixes"], value["tokens"]
-            whole = all(type(count) is int and 1 <= count <= LONGEST for count in counts)
+            whole = all(type(count) is int and 1 <= count <= MAX_LENGTH_TOKENS for count in counts)
             if whole and _is_number(value["share"]) and 0 < value["share"] <= 1:
                 return cls(**value)
         raise SuiteError(
@@ -174,7 +174,9 @@ class MadeUp:
 
     def digest(self, samples: int) -> str:
         """Return hex SHA-256 over what decides the content."""
-        text = repr((VERSION, COMMON, samples, self.seed, self.input, self.output, self.shared))
+        text = repr(
+            (VERSION, COMMON_WORDS, samples, self.seed, self.input, self.output, self.shared)
+        )
         if self.tokenizer is not None:
             text += repr((self._words, [self.prompt(index) for index in range(min(samples, 16))]))
         return hashlib.sha256(f"prompts {text}".encode()).hexdigest()
@@ -202,11 +204,11 @@ class MadeUp:
     def _words(self) -> Sequence[str]:
         """The words to choose from: with a tokenizer, those that are one token each."""
         if self.tokenizer is None:
-            return COMMON.split()
+            return COMMON_WORDS.split()
         alone = len(self._tokenizer("x")["input_ids"])
         whole = [
             word
-            for word in COMMON.split()
+            for word in COMMON_WORDS.split()
             if len(self._tokenizer(f"x {word}")["input_ids"]) == alone + 1
         ]
         if len(whole) < 8:

@@ -14,21 +14,19 @@ from typing import Any
 from pytest_mlperf.adapters.datasets.prompts import SampleFile
 from pytest_mlperf.adapters.datasets.user_prompts._records import read
 from pytest_mlperf.adapters.datasets.user_prompts._synthetic import (
-    COMMON,
-    LONGEST,
+    COMMON_WORDS,
+    MAX_LENGTH_TOKENS,
     VERSION,
     Lengths,
     MadeUp,
 )
 
-BLOCK = 512
-"""Tokens that one hash id stands for."""
+BLOCK_TOKENS = 512
+TRACE_FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
 
-COLUMNS = ("timestamp", "input_length", "output_length", "hash_ids")
+ANY_LENGTHS = Lengths(low=1, high=MAX_LENGTH_TOKENS)
 
-ANY = Lengths(low=1, high=LONGEST)
-
-FEWEST = 2
+MIN_ANSWER_TOKENS = 2
 """Tokens of an answer: a time per token needs two."""
 
 
@@ -47,16 +45,16 @@ class Replayed(MadeUp):
     """Prompts as long as a trace's; blocks with equal ids are equal text."""
 
     requests: Sequence[Request]
-    input: Lengths = ANY
+    input: Lengths = ANY_LENGTHS
     output: None = None
     shared: None = None
 
     def prompt(self, index: int) -> str:
         """Return a text that shares its beginning with prompts whose first blocks have its ids."""
         request, words = self.requests[index], list[str]()
-        for block in request.blocks[: -(-request.input // BLOCK)]:
+        for block in request.blocks[: -(-request.input // BLOCK_TOKENS)]:
             draw = random.Random(f"block {VERSION} {self.seed} {block}")
-            words += draw.choices(self._words, k=min(BLOCK, request.input - len(words)))
+            words += draw.choices(self._words, k=min(BLOCK_TOKENS, request.input - len(words)))
         return self._fit(
             request.input, words, random.Random(f"prompts {VERSION} {self.seed} {index}")
         )
@@ -71,7 +69,7 @@ class Replayed(MadeUp):
         for request in map(self.requests.__getitem__, indices):
             total += request.input
             blocks = list(takewhile(seen.__contains__, request.blocks))
-            cached += min(len(blocks) * BLOCK, request.input)
+            cached += min(len(blocks) * BLOCK_TOKENS, request.input)
             seen.update(request.blocks)
         return cached / total if total else 0.0
 
@@ -79,7 +77,7 @@ class Replayed(MadeUp):
         return self.requests[index].output
 
     def digest(self, samples: int) -> str:
-        text = repr((VERSION, COMMON, samples, self.seed, self.requests))
+        text = repr((VERSION, COMMON_WORDS, samples, self.seed, self.requests))
         if self.tokenizer is not None:
             text += repr((self._words, [self.prompt(index) for index in range(min(samples, 16))]))
         return hashlib.sha256(f"trace {text}".encode()).hexdigest()
@@ -91,7 +89,7 @@ def read_trace(path: Path, count: int | None) -> Sequence[Request]:
     Raises:
         RunError: A line is not as Mooncake has it, or an earlier one is later.
     """
-    source, records = read(path, COLUMNS)
+    source, records = read(path, TRACE_FIELDS)
     requests = list(islice(_requests(source, records), count))
     source.check_size(len(requests), count)
     return requests
@@ -112,9 +110,9 @@ def _requests(
         before_ms = at_ms
         lengths = {name: record[name] for name in ("input_length", "output_length")}
         for name, length in lengths.items():
-            if type(length) is not int or not 1 <= length <= LONGEST:
+            if type(length) is not int or not 1 <= length <= MAX_LENGTH_TOKENS:
                 shown = repr(length)[:40]
-                defect = f"{shown} is no number of tokens from 1 to {LONGEST}"
+                defect = f"{shown} is no number of tokens from 1 to {MAX_LENGTH_TOKENS}"
                 raise source.wrong(line, name, defect)
         blocks = record["hash_ids"]
         if not isinstance(blocks, list) or any(type(block) is not int for block in blocks):
@@ -123,6 +121,6 @@ def _requests(
         yield Request(
             at_s=at_ms / 1000,
             input=lengths["input_length"],
-            output=max(FEWEST, lengths["output_length"]),
+            output=max(MIN_ANSWER_TOKENS, lengths["output_length"]),
             blocks=tuple(blocks),
         )

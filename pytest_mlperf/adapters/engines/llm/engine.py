@@ -260,10 +260,10 @@ class GenerateTask:
         raise engine_error(f"the answer to sample {index} of the data set {fault}")
 
 
-EARLY_S = 1e-3
+STAMP_ROUNDING_SECONDS = 1e-3
 """Our stamp may come this much before the library's, for rounding. More is impossible."""
 
-LATE_S = 20e-3
+MAX_GAP_SECONDS = 20e-3
 """A median gap above this is a warning: so much of a time to first token is this process's."""
 
 
@@ -280,7 +280,7 @@ class StampGaps:
 
     def add(self, index: int, token: str, ours_s: float, theirs_s: float) -> None:
         """Take when we saw a sample's "first" or "last" token, and the library's stamp of it."""
-        if ours_s < theirs_s - EARLY_S:
+        if ours_s < theirs_s - STAMP_ROUNDING_SECONDS:
             raise impossible(
                 index,
                 f"its {token} token was here {(theirs_s - ours_s) * 1e3:.1f} ms before "
@@ -302,10 +302,11 @@ class StampGaps:
             f"engine {self._engine}: tokens were here after {self._library}'s own stamps of them "
             f"by, p50 and p99: {', '.join(parts)}, over {len(gaps_s['first'])} requests"
         )
-        if percentile(gaps_s["first"], 0.5) <= LATE_S:
+        if percentile(gaps_s["first"], 0.5) <= MAX_GAP_SECONDS:
             return line
         return (
-            f"{line}; WARNING: the median is above {LATE_S * 1e3:.0f} ms, so the time to first "
+            f"{line}; WARNING: the median is above {MAX_GAP_SECONDS * 1e3:.0f} ms, so the "
+            "time to first "
             "token of this run is in part this process's, which may be short of CPU"
         )
 

@@ -132,7 +132,7 @@ class TokenPrompts:
             )
 
 
-WATCHED = 32
+MAX_ENDLESS_SAMPLES = 32
 """Finished samples after which a model that never ended by itself is an error."""
 
 ANY_TOKEN = 1 << 63
@@ -341,11 +341,11 @@ class EndWatch:
         self._lock = threading.Lock()
         self._watching = watching
         self._endless = 0
-        self._watched = WATCHED
+        self._watched = MAX_ENDLESS_SAMPLES
 
     def expect(self, samples: int) -> None:
         """Take the number of samples that are loaded: fewer than 32 decide the sooner."""
-        self._watched = min(WATCHED, samples)
+        self._watched = min(MAX_ENDLESS_SAMPLES, samples)
 
     def note(self, ended: Iterable[bool]) -> None:
         """Take whether samples ended before they were cut; one that did is enough."""

@@ -14,7 +14,7 @@ from pytest_mlperf.adapters.engines import broken, is_count, not_installed, weig
 from pytest_mlperf.adapters.engines.llm.generation import Generation
 from pytest_mlperf.adapters.engines.llm.pictures import PictureChats, picture_processor
 from pytest_mlperf.adapters.engines.llm.speech import SpeechClips, prompt_tokens
-from pytest_mlperf.extension import PLAIN, PrecisionName, sha256, text_of
+from pytest_mlperf.extension import PLAIN_PRECISIONS, PrecisionName, sha256, text_of
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -211,7 +211,7 @@ MODELOPT = "modelopt"
 TORCHAO = "torchao"
 COMPRESSED = "compressed-tensors"
 
-DTYPES: Mapping[str, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+TORCH_DTYPES: Mapping[str, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 Names = tuple[PrecisionName, ...]
 """Words that one kind of weights may be called by, the usual one first; () where none is known."""
@@ -341,7 +341,7 @@ def check_agrees(
     not say which. `otherwise` is what else helps where weights are plain.
     """
     if quantisation.method is None:
-        if precision in PLAIN:
+        if precision in PLAIN_PRECISIONS:
             return
         raise SuiteError(
             f'engine {engine}: precision = "{precision}", but {folder} holds plain weights: '

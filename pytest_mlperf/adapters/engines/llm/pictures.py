@@ -14,7 +14,7 @@ from pytest_mlperf import Dataset
 from pytest_mlperf.adapters.engines import broken, not_installed, refused_sample, require_module
 from pytest_mlperf.extension import text_of
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 """Of pictures, by Pillow's names: none of them starts another program."""
 
 DATA, BASE64 = "data:image/", ";base64,"
@@ -157,7 +157,7 @@ def _decoded(index: int, content: bytes, *, header: bool = False) -> Any:
     from PIL import Image
 
     try:
-        image = Image.open(io.BytesIO(content), formats=FORMATS)
+        image = Image.open(io.BytesIO(content), formats=PICTURE_FORMATS)
         if not header:
             image.load()
     except Exception as error:  # damage makes decoders raise anything

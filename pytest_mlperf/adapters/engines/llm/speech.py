@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RATE = 16_000
-PROMPT = ("<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>")
+TRANSCRIPT_START = ("<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>")
 """What MLPerf's reference lets every transcript begin with: English, and no times."""
 
 _PLACES = {label: place.to_bytes(8, "little") for place, label in enumerate(SPEECH_LABELS)}
@@ -63,20 +63,21 @@ def prompt_tokens(
 ) -> list[int]:
     """Return the tokens that transcripts begin with; they and `most` more must fit the model."""
     vocabulary = tokenizer.get_vocab()
-    missing = [name for name in PROMPT if name not in vocabulary]
+    missing = [name for name in TRANSCRIPT_START if name not in vocabulary]
     if missing:
         raise broken(
             folder,
             f"its tokenizer has no {', '.join(missing)}; use a Whisper model of many languages",
         )
-    if positions is not None and len(PROMPT) + most > positions:
+    if positions is not None and len(TRANSCRIPT_START) + most > positions:
         raise SuiteError(
-            f"engine {engine}: max_new_tokens = {most} and {len(PROMPT)} of the prompt do not "
+            f"engine {engine}: max_new_tokens = {most} and {len(TRANSCRIPT_START)} of the "
+            "prompt do not "
             f"fit the model's {positions} positions; set max_new_tokens to at most "
-            f"{positions - len(PROMPT)}",
+            f"{positions - len(TRANSCRIPT_START)}",
             option="max_new_tokens",
         )
-    return [vocabulary[name] for name in PROMPT]
+    return [vocabulary[name] for name in TRANSCRIPT_START]
 
 
 @dataclass(kw_only=True, slots=True)

@@ -18,22 +18,22 @@ from typing import Any, TypeVar
 
 from pytest_mlperf import Sink
 
-EVERY_S = 25e-3
+PROBE_PERIOD_SECONDS = 25e-3
 """Mean time between two looks at the loop, while something is under way: 0.4 % of a core."""
 
 RESOLUTION_S = 1e-3
 """A selector waits for whole milliseconds, so that no timer is late that is late by less."""
 
-CLOSE_S = 10.0
+CLOSE_TIMEOUT_SECONDS = 10.0
 """A loop that waits longer for connections that it gave up is left to end with the process."""
 
-SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 KEPT_LOOKS = 2_400
 """Looks that are kept, each as time, the thread's processor time and its wait for a core, and the
 sum of the timers' lateness with their number."""
 
-BUSY = 0.5
+LATE_SHARE = 0.5
 """Share of an answer's life, or of its time per message, from which on the client was late."""
 
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
@@ -93,16 +93,16 @@ class Lateness:
         begin = next((look for look in reversed(looks) if look[0] <= since_s), looks[0])
         begin_s, cpu_s, waited_s, lag_s, lags = begin
         lasted_s, busy_s = now_s - begin_s, time.thread_time() - cpu_s
-        if busy_s >= BUSY * lasted_s:
+        if busy_s >= LATE_SHARE * lasted_s:
             return True
         # A client of thousands of answers a second asks this of each of them, and it costs 20 us.
-        if now_s - self._waited[0] > EVERY_S / 5:
+        if now_s - self._waited[0] > PROBE_PERIOD_SECONDS / 5:
             self._waited = now_s, _waited_s()
-        if busy_s + self._waited[1] - waited_s >= BUSY * lasted_s:
+        if busy_s + self._waited[1] - waited_s >= LATE_SHARE * lasted_s:
             return True
         overdue_s = 0.0 if self._due_s is None else max(0.0, now_s - self._due_s - RESOLUTION_S)
         mean_s = (self._lag_s + overdue_s - lag_s) / max(1, self._lags + (overdue_s > 0) - lags)
-        return mean_s >= BUSY * lasted_s / events
+        return mean_s >= LATE_SHARE * lasted_s / events
 
     def take(self) -> Mapping[str, float]:
         """Return percentiles of both, seconds, and start anew; {} where nothing was issued."""
@@ -112,22 +112,22 @@ class Lateness:
         return {
             f"{name}_{label}": percentile(values, share)
             for name, values in times.items()
-            for label, share in SHARES.items()
+            for label, share in QUANTILES.items()
         }
 
     def _look_again(self) -> None:
         spent_s = time.thread_time(), _waited_s()
         self._looks.append((self.now(), *spent_s, self._lag_s, self._lags))
         # Looks at even intervals would never meet what holds up the loop as evenly.
-        every_s = random.uniform(0.5, 1.5) * EVERY_S
+        every_s = random.uniform(0.5, 1.5) * PROBE_PERIOD_SECONDS
         self._due_s = self.now() + every_s
         self._loop.call_later(every_s, self._look)
 
     def _look(self) -> None:
         assert self._due_s is not None
         late_s = max(0.0, self.now() - self._due_s - RESOLUTION_S)
-        missed = int(late_s / EVERY_S)
-        lags = [late_s - number * EVERY_S for number in range(missed + 1)]
+        missed = int(late_s / PROBE_PERIOD_SECONDS)
+        lags = [late_s - number * PROBE_PERIOD_SECONDS for number in range(missed + 1)]
         self._lag.extend(lags)
         self._lag_s += sum(lags)
         self._lags += len(lags)
@@ -326,7 +326,7 @@ class Streams:
         if self._thread.is_alive():
             self.run(self._cancel())
             self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join(CLOSE_S)
+            self._thread.join(CLOSE_TIMEOUT_SECONDS)
 
     def _live(self) -> None:
         with contextlib.closing(self.loop):

@@ -19,22 +19,22 @@ from pytest_mlperf.adapters.engines.llm.generation import packed
 from pytest_mlperf.extension import Rule, is_deeper, text_of
 
 HERMES, TAGGED = "hermes", "qwen3_coder"
-FORMATS = (HERMES, TAGGED)
+CALL_FORMATS = (HERMES, TAGGED)
 """How calls are written, in the words of vLLM's parsers: as JSON, or with tags for arguments."""
 
 CALL, CALL_END = "<tool_call>", "</tool_call>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
-THOUGHT, THOUGHT_END = "<think>", "</think>"
-TAGS = frozenset({CALL, CALL_END, THOUGHT, THOUGHT_END})
+THOUGHT_START, THOUGHT_END = "<think>", "</think>"
+TAGS = frozenset({CALL, CALL_END, THOUGHT_START, THOUGHT_END})
 """What may be a token of its own, and is read also where it is a special one."""
 
-ASKED = frozenset({"messages", "tools", "tool_choice"})
+REQUEST_FIELDS = frozenset({"messages", "tools", "tool_choice"})
 
-DEEPEST = 64
+MAX_ARGUMENT_LEVELS = 64
 """Levels of an argument; a deeper one, which not every reader of JSON takes, is no call."""
 
-LONGEST_LITERAL = 4096
+MAX_LITERAL_CHARACTERS = 4096
 """Characters of a list or a table that is looked at for Python's way to write it."""
 
 
@@ -54,7 +54,7 @@ class ToolOptions:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def tool_rules(self) -> Iterator[Rule]:
-        yield one_of("tool_format", self.tool_format, ("auto", *FORMATS))
+        yield one_of("tool_format", self.tool_format, ("auto", *CALL_FORMATS))
         variables = self.chat_template_kwargs
         yield "chat_template_kwargs", variables, isinstance(variables, Mapping), "a table"
 
@@ -98,7 +98,7 @@ class ToolChats:
 
     Attributes:
         tokenizer: The model's, with its chat template.
-        form: One of `FORMATS`.
+        form: One of `CALL_FORMATS`.
         variables: Further ones of the template.
     """
 
@@ -117,7 +117,7 @@ class ToolChats:
 
     def tokens(self, index: int, asked: Mapping[str, Any]) -> list[int]:
         """Return a chat's token ids, and keep what its answer is read by."""
-        if further := sorted(set(asked) - ASKED):
+        if further := sorted(set(asked) - REQUEST_FIELDS):
             fault = f"asks for {', '.join(further)}, which engine openai leaves to a server"
             raise refused_sample(index, fault)
         if (choice := asked.get("tool_choice", "auto")) != "auto":
@@ -136,7 +136,7 @@ class ToolChats:
             )
         except Exception as error:  # a template raises what it likes
             raise refused_sample(index, f"is no chat of this model: {text_of(error)}") from error
-        self._offered[index] = Offered(schemas, text.rstrip().endswith(THOUGHT))
+        self._offered[index] = Offered(schemas, text.rstrip().endswith(THOUGHT_START))
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def pictures(self, index: int) -> list[Any]:  # noqa: ARG002 - as chats that have some
@@ -174,7 +174,8 @@ def tool_chats(
     if not form:
         raise SuiteError(
             f"engine {engine}: the chat template in {folder} shows calls of tools in no form that "
-            f"is known here; set tool_format to one of {', '.join(FORMATS)} if the model writes it",
+            f"is known here; set tool_format to one of {', '.join(CALL_FORMATS)} if the "
+            "model writes it",
             option="tool_format",
         )
     variables = options.chat_template_kwargs
@@ -217,7 +218,7 @@ def without_thought(text: str, *, is_thinking: bool) -> str:
     _, end, answer = text.partition(THOUGHT_END)
     if end:
         return answer.lstrip("\n")
-    return "" if is_thinking or text.lstrip().startswith(THOUGHT) else text
+    return "" if is_thinking or text.lstrip().startswith(THOUGHT_START) else text
 
 
 def calls_or_text(text: str, form: str, schemas: Mapping[str, Mapping[str, Any]]) -> bytes:
@@ -234,7 +235,7 @@ def _logged(name: str, arguments: Any, written: str) -> str:
     """Return a call as JSON; arguments that JSON has no words for, or too many levels, are none."""
     for function in ({"name": name, "arguments": arguments}, {"name": "", "arguments": written}):
         with contextlib.suppress(TypeError, ValueError, RecursionError):
-            if not is_deeper(function, DEEPEST - 1):
+            if not is_deeper(function, MAX_ARGUMENT_LEVELS - 1):
                 return json.dumps({"type": "function", "function": function}, allow_nan=False)
     raise AssertionError("text is JSON")
 
@@ -331,7 +332,7 @@ def _number(text: str, *, whole: bool) -> Any:
 
 def _literal(text: str) -> Any:
     """Return a list or a table as Python writes it; nothing of it is run."""
-    if len(text) > LONGEST_LITERAL:
+    if len(text) > MAX_LITERAL_CHARACTERS:
         return text
     try:
         return ast.literal_eval(text)

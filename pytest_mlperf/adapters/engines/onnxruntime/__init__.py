@@ -15,7 +15,7 @@ from pytest_mlperf import Dataset, SuiteError, UnavailableError
 from pytest_mlperf.adapters.engines import number_of, one_of
 from pytest_mlperf.adapters.engines.onnxruntime._session import (
     OPTIMIZATION,
-    TENSORRT,
+    TENSORRT_PROVIDER,
     OnnxGraph,
     Providers,
     load_library,
@@ -103,7 +103,7 @@ def read(path: Path) -> Contents | None:
     return contents
 
 
-BESIDE: Mapping[str, frozenset[str]] = {
+ALLOWED_PRECISIONS: Mapping[str, frozenset[str]] = {
     "fp8": frozenset({"fp16", "bf16"}),
     "int8": frozenset({"fp16", "bf16"}),
     "int4": frozenset({"fp16", "bf16", "int8", "fp8"}),
@@ -115,7 +115,7 @@ FLOATS = {1: "fp32", 10: "fp16", 11: "fp64", 16: "bf16"}
 
 INT32 = 6
 
-QUANTISED = {
+QUANTISED_TYPES = {
     **dict.fromkeys((2, 3), "int8"),
     **dict.fromkeys((4, 5), "int16"),
     **dict.fromkeys((17, 18, 19, 20), "fp8"),
@@ -128,7 +128,7 @@ QUANTISED = {
 BITS = {"MatMulNBits": "bits", "GatherBlockQuantized": "bits", "QMoE": "expert_weight_bits"}
 """Operators of onnxruntime with weights of some bits, and the attribute that says how many."""
 
-ALWAYS = (
+QUANTISED_OPERATORS = (
     (re.compile("MatMulBnb4|MatMulFpQ4"), "int4"),
     (re.compile("GemmFloat8"), "fp8"),
     (re.compile("MatMulInteger16"), "int16"),
@@ -175,12 +175,13 @@ class Kinds:
 def check_word(precision: str, providers: Providers) -> None:
     """Refuse a word that means nothing, and one that the providers' options contradict."""
     require_options("engine onnxruntime", [one_of("precision", precision, PRECISIONS)])
-    other = providers.computes - BESIDE.get(precision, frozenset()) - {precision}
+    other = providers.computes - ALLOWED_PRECISIONS.get(precision, frozenset()) - {precision}
     if other:
         name = min(other)
         raise SuiteError(
             f"engine onnxruntime: precision = {precision!r}, but provider_options has "
-            f"trt_{name}_enable, which lets {TENSORRT} compute in {name}; correct one of the two",
+            f"trt_{name}_enable, which lets {TENSORRT_PROVIDER} compute in {name}; correct "
+            "one of the two",
             option="precision",
         )
 
@@ -221,8 +222,8 @@ def check_contents(
 
 def _fits(kinds: Kinds, precision: str, *, by_provider: bool) -> bool:
     quantised = set(kinds.quantised)
-    if precision in BESIDE:
-        return quantised <= {precision, *BESIDE[precision]} and (
+    if precision in ALLOWED_PRECISIONS:
+        return quantised <= {precision, *ALLOWED_PRECISIONS[precision]} and (
             precision in quantised or by_provider
         )
     if quantised:
@@ -239,12 +240,12 @@ def _kind(node: Node, types: Mapping[str, int]) -> str | None:
         input_types = [types.get(name) for name in node.inputs]
         zero = input_types[2] if len(input_types) > 2 else None
         if node.kind == "QuantizeLinear":
-            return QUANTISED.get(zero or node.attributes.get("output_dtype") or 2)
+            return QUANTISED_TYPES.get(zero or node.attributes.get("output_dtype") or 2)
         # Sums are kept in 32 bits, beside products of fewer.
-        return QUANTISED.get(input_types[0] or zero or INT32)
+        return QUANTISED_TYPES.get(input_types[0] or zero or INT32)
     if node.kind in BITS:
         return f"int{node.attributes.get(BITS[node.kind], 4)}"
-    return next((kind for name, kind in ALWAYS if name.fullmatch(node.kind)), None)
+    return next((kind for name, kind in QUANTISED_OPERATORS if name.fullmatch(node.kind)), None)
 
 
 @dataclass(frozen=True, kw_only=True)

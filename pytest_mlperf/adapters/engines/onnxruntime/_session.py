@@ -25,17 +25,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-CPU = "CPUExecutionProvider"
-CUDA = "CUDAExecutionProvider"
-TENSORRT = "TensorrtExecutionProvider"
+CPU_PROVIDER = "CPUExecutionProvider"
+CUDA_PROVIDER = "CUDAExecutionProvider"
+TENSORRT_PROVIDER = "TensorrtExecutionProvider"
 
-SHORT = {
-    "cpu": CPU,
-    "cuda": CUDA,
-    "tensorrt": TENSORRT,
+PROVIDER_NAMES = {
+    "cpu": CPU_PROVIDER,
+    "cuda": CUDA_PROVIDER,
+    "tensorrt": TENSORRT_PROVIDER,
     "openvino": "OpenVINOExecutionProvider",
 }
-"""Names that a suite may use beside onnxruntime's own."""
 
 TENSORRT_PRECISIONS: tuple[PrecisionName, ...] = ("fp16", "bf16", "fp8", "int8", "int4")
 """What an option trt_NAME_enable may switch on, where this version of TensorRT has it."""
@@ -59,21 +58,22 @@ class Providers:
         options: Mapping[str, Mapping[str, Any]] | None,
         engine_cache: str | None,
     ) -> Self:
-        requested = [CPU] if names is None else names
+        requested = [CPU_PROVIDER] if names is None else names
         if not requested:
             raise _wrong(
-                "providers", names, f'is not a list of execution providers, e.g. ["{CPU}"]'
+                "providers", names, f'is not a list of execution providers, e.g. ["{CPU_PROVIDER}"]'
             )
         full = [_full(name) for name in requested]
         if len(set(full)) < len(full):
             raise _wrong("providers", names, "is not a list in which each provider is named once")
         if engine_cache == "":
             raise _wrong("engine_cache", engine_cache, "is not the path of a folder")
-        if engine_cache is not None and TENSORRT not in full:
+        if engine_cache is not None and TENSORRT_PROVIDER not in full:
             raise _wrong(
                 "engine_cache",
                 engine_cache,
-                f"is for TensorRT, but providers are {', '.join(full)}; put {TENSORRT!r} first, or "
+                f"is for TensorRT, but providers are {', '.join(full)}; put "
+                f"{TENSORRT_PROVIDER!r} first, or "
                 "leave engine_cache out",
             )
         return cls(
@@ -86,16 +86,16 @@ class Providers:
     def device(self) -> tuple[str, str] | None:
         """The option that names where the preferred provider works, and that device."""
         first = self.names[0]
-        if first == CPU:
+        if first == CPU_PROVIDER:
             return "providers", "cpu"
         if number := next(filter(None, (o.get("device_id") for o in self.options.values())), None):
             return "provider_options", f"cuda:{number}"
-        return ("providers", "cuda") if first in {CUDA, TENSORRT} else None
+        return ("providers", "cuda") if first in {CUDA_PROVIDER, TENSORRT_PROVIDER} else None
 
     @property
     def computes(self) -> frozenset[str]:
         """Precisions that TensorRT is allowed, whatever the type of the model's weights."""
-        options = self.options.get(TENSORRT, {})
+        options = self.options.get(TENSORRT_PROVIDER, {})
         return frozenset(
             name
             for name in TENSORRT_PRECISIONS
@@ -119,12 +119,12 @@ class Providers:
                     f"made ({error.strerror}); set engine_cache to a folder that can be written",
                     option="engine_cache",
                 ) from error
-            by_provider[TENSORRT] = {
+            by_provider[TENSORRT_PROVIDER] = {
                 "trt_engine_cache_enable": "True",
                 "trt_engine_cache_path": str(folder),
                 "trt_timing_cache_enable": "True",
                 "trt_timing_cache_path": str(folder),
-                **by_provider[TENSORRT],
+                **by_provider[TENSORRT_PROVIDER],
             }
         return list(by_provider.items())
 
@@ -153,11 +153,11 @@ class Providers:
                     "providers",
                     name,
                     f"is none that onnxruntime knows; installed: {', '.join(installed)}; short "
-                    f"names: {', '.join(SHORT)}",
+                    f"names: {', '.join(PROVIDER_NAMES)}",
                 )
             package = "onnxruntime-openvino" if "OpenVINO" in name else "onnxruntime-gpu"
             hint = f"pip install {package} in place of onnxruntime"
-            if name not in SHORT.values():
+            if name not in PROVIDER_NAMES.values():
                 hint = f"a build of onnxruntime with {name}"
             raise EnvironmentFault(
                 f"engine onnxruntime: provider {name!r} is not installed; installed: "
@@ -167,7 +167,7 @@ class Providers:
 
 
 def _full(name: str) -> str:
-    return SHORT.get(name.lower(), name)
+    return PROVIDER_NAMES.get(name.lower(), name)
 
 
 def _read_options(
@@ -180,7 +180,7 @@ def _read_options(
             raise _wrong(
                 "provider_options", short, f"is not once one of the providers {', '.join(names)}"
             )
-        if name == CPU and options:
+        if name == CPU_PROVIDER and options:
             raise _wrong(
                 f"provider_options.{short}",
                 dict(options),
@@ -205,7 +205,7 @@ def _wrong(option: str, value: object, fault: str) -> SuiteError:
 LOAD, DYNAMIC = 1, 2
 """Types of an ELF file's segments."""
 
-END, NEEDED, STRINGS, FOLDERS = 0, 1, 5, (15, 29)
+END_ENTRY, NEEDED_ENTRY, STRINGS_ENTRY, FOLDER_ENTRIES = 0, 1, 5, (15, 29)
 """Types of the entries of its dynamic segment; folders are those where the loader looks first."""
 
 
@@ -219,11 +219,11 @@ def missing(library: Path) -> list[str]:
     folders = [
         Path(folder.replace("$ORIGIN", here).replace("${ORIGIN}", here))
         for tag, text in entries
-        if tag in FOLDERS
+        if tag in FOLDER_ENTRIES
         for folder in text.split(":")
     ]
     reasons = []
-    for name in (text for tag, text in entries if tag == NEEDED):
+    for name in (text for tag, text in entries if tag == NEEDED_ENTRY):
         beside = next((folder / name for folder in folders if (folder / name).is_file()), name)
         try:
             ctypes.CDLL(str(beside))
@@ -250,15 +250,15 @@ def _entries(image: mmap.mmap) -> Iterator[tuple[int, str]]:
     if dynamic is None:
         return
     table = image[dynamic[2] : dynamic[2] + dynamic[5] // 16 * 16]
-    entries = list(takewhile(lambda entry: entry[0] != END, struct.iter_unpack("<qQ", table)))
-    strings = next(value for tag, value in entries if tag == STRINGS)
+    entries = list(takewhile(lambda entry: entry[0] != END_ENTRY, struct.iter_unpack("<qQ", table)))
+    strings = next(value for tag, value in entries if tag == STRINGS_ENTRY)
     base = next(
         offset + strings - address
         for kind, _, offset, address, _, length in segments
         if kind == LOAD and address <= strings < address + length
     )
     for tag, value in entries:
-        if tag in (NEEDED, *FOLDERS):
+        if tag in (NEEDED_ENTRY, *FOLDER_ENTRIES):
             place = base + value
             yield tag, image[place : image.find(b"\0", place)].decode()
 
@@ -274,11 +274,10 @@ OPTIMIZATION = {
 PLACEMENT = "session.record_ep_graph_assignment_info"
 """Lets onnxruntime, from 1.24 on, remember which provider runs which operator."""
 
-LIBRARIES = {
-    TENSORRT: "libonnxruntime_providers_tensorrt.so",
-    CUDA: "libonnxruntime_providers_cuda.so",
+PROVIDER_LIBRARIES = {
+    TENSORRT_PROVIDER: "libonnxruntime_providers_tensorrt.so",
+    CUDA_PROVIDER: "libonnxruntime_providers_cuda.so",
 }
-"""Providers of NVIDIA's, and their libraries in onnxruntime's folder `capi`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,17 +309,19 @@ def require_providers(providers: Providers, *, engine: str) -> Any:
     """Return onnxruntime, once it can load the providers; no model is loaded."""
     onnxruntime = load_library()
     providers.check(onnxruntime.get_all_providers(), onnxruntime.get_available_providers())
-    asked = [name for name in LIBRARIES if name in providers.names]
+    asked = [name for name in PROVIDER_LIBRARIES if name in providers.names]
     preload = getattr(onnxruntime, "preload_dlls", None)
     if asked and preload is not None:  # what NVIDIA's wheels brought, from onnxruntime 1.21 on
         with contextlib.redirect_stdout(sys.stderr):
             preload()
-    if TENSORRT in asked:  # likewise NVIDIA's wheel of TensorRT, which loads its own on import
+    if (
+        TENSORRT_PROVIDER in asked
+    ):  # likewise NVIDIA's wheel of TensorRT, which loads its own on import
         with contextlib.suppress(ImportError):
             importlib.import_module("tensorrt_libs")
     folder = Path(onnxruntime.__file__).parent / "capi"
     for name in asked:
-        require_library(folder / LIBRARIES[name], name, engine=engine)
+        require_library(folder / PROVIDER_LIBRARIES[name], name, engine=engine)
     return onnxruntime
 
 
@@ -332,7 +333,7 @@ def require_library(path: Path, provider: str, *, engine: str) -> None:
     """
     lacks = missing(path) if path.is_file() else []
     if lacks:
-        packages = "CUDA and TensorRT" if provider == TENSORRT else "CUDA and cuDNN"
+        packages = "CUDA and TensorRT" if provider == TENSORRT_PROVIDER else "CUDA and cuDNN"
         raise EnvironmentFault(
             f"engine {engine}: provider {provider!r} cannot be loaded: {'; '.join(lacks)}. "
             f"Install the versions of {packages} that this onnxruntime-gpu was built for, and put "
@@ -357,9 +358,9 @@ def open_graph(
     options.graph_optimization_level = getattr(
         onnxruntime.GraphOptimizationLevel, OPTIMIZATION[graph_optimization]
     )
-    if CPU not in providers.names:
+    if CPU_PROVIDER not in providers.names:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    if providers.names != [CPU]:
+    if providers.names != [CPU_PROVIDER]:
         options.add_session_config_entry(PLACEMENT, "1")
     asked = providers.arguments(model_key)
     unopened = Graph(where=str(path), inputs=(), outputs=())

@@ -13,7 +13,7 @@ from pytest_mlperf import Dataset, SuiteError, UnavailableError
 from pytest_mlperf.adapters.engines import engine_error, one_of
 from pytest_mlperf.adapters.engines.onnxruntime import Kinds, OnnxRuntimeEngine, read
 from pytest_mlperf.adapters.engines.onnxruntime._session import (
-    TENSORRT,
+    TENSORRT_PROVIDER,
     Providers,
     placement,
     require_providers,
@@ -28,9 +28,7 @@ Shapes = Mapping[str, Sequence[int]]
 PRECISIONS: tuple[PrecisionName, ...] = ("fp32", "fp16", "bf16", "int8")
 """What the provider can be told to compute in; it has no option for fp8 and int4."""
 
-BESIDE = {"int8": ("fp16", "bf16")}
-"""What else TensorRT may be allowed, by the precision's name."""
-
+ALLOWED_PRECISIONS = {"int8": ("fp16", "bf16")}
 FALLBACKS: Mapping[str, Sequence[str]] = {
     "none": ("tensorrt",),
     "cuda": ("tensorrt", "cuda"),
@@ -38,7 +36,7 @@ FALLBACKS: Mapping[str, Sequence[str]] = {
 }
 """Providers by what may run the operators that TensorRT does not take."""
 
-OTHERS = frozenset(
+FURTHER_OPTIONS = frozenset(
     {
         *("trt_auxiliary_streams", "trt_build_heuristics_enable"),
         *("trt_context_memory_sharing_enable", "trt_detailed_build_log", "trt_dla_core"),
@@ -107,7 +105,7 @@ class TensorRtPlan(TensorRtOptions):
         level, workspace = self.optimization_level, self.workspace_mib
         fits_level = level is None or 0 <= level <= 5
         fits_memory = workspace is None or workspace >= 1
-        companions = BESIDE.get(self.precision, ())
+        companions = ALLOWED_PRECISIONS.get(self.precision, ())
         rules = (
             one_of("precision", self.precision, PRECISIONS),
             (
@@ -124,12 +122,12 @@ class TensorRtPlan(TensorRtOptions):
         )
         require_options("engine tensorrt", rules)
         for name in self.provider_options:
-            if name not in OTHERS:
+            if name not in FURTHER_OPTIONS:
                 raise _wrong(
                     "provider_options",
                     name,
                     "is none of the provider's, or has an option of its own here; those are "
-                    f"{', '.join(sorted(OTHERS))}",
+                    f"{', '.join(sorted(FURTHER_OPTIONS))}",
                 )
         self._check_calibration()
         self._check_shapes()
@@ -334,7 +332,7 @@ class TensorRtEngine(OnnxRuntimeEngine):
 
     @classmethod
     def check_library(cls) -> None:
-        require_providers(Providers.of([TENSORRT], None, None), engine=cls.name)
+        require_providers(Providers.of([TENSORRT_PROVIDER], None, None), engine=cls.name)
 
     def __enter__(self) -> Self:
         self.require()  # before the file is read
@@ -377,13 +375,13 @@ def placed(by_provider: Mapping[str, Mapping[str, int]] | None) -> str:
     if by_provider is None:
         return "not told by this onnxruntime"
     counts = {name: sum(kinds.values()) for name, kinds in by_provider.items()}
-    if not counts.get(TENSORRT):
+    if not counts.get(TENSORRT_PROVIDER):
         others = ", ".join(f"{count} on {name}" for name, count in sorted(counts.items()))
         raise engine_error(
             f"none of the model's operators runs on TensorRT, but {others or 'nowhere'}; see "
             "onnxruntime's log for the reason",
         )
-    parts = [f"{TENSORRT} {counts[TENSORRT]}"]
-    for name in sorted(set(counts) - {TENSORRT}):
+    parts = [f"{TENSORRT_PROVIDER} {counts[TENSORRT_PROVIDER]}"]
+    for name in sorted(set(counts) - {TENSORRT_PROVIDER}):
         parts.append(f"{name} {counts[name]} ({', '.join(sorted(by_provider[name]))})")
     return ", ".join(parts)

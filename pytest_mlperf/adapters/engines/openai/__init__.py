@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
 APIS = ("completions", "chat")
-PROMPTS = ("auto", "tokens", "text")
-WEIGHTS = ("checkpoint", "dummy")
+PROMPT_KINDS = ("auto", "tokens", "text")
+WEIGHT_SOURCES = ("checkpoint", "dummy")
 COUNTS = ("server", "reference")
 
 DEFAULT_KEY = "OPENAI_API_KEY"
 """Read where it is set; any other name that a suite gives must be set."""
 
-OURS = frozenset(
+RESERVED_FIELDS = frozenset(
     {
         *("model", "prompt", "messages", "stream", "stream_options", "temperature", "n", "best_of"),
         *("max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "return_token_ids"),
@@ -133,8 +133,8 @@ class OpenAiOptions(TextOptions):
         timeout_s = self.request_timeout
         rules = (
             one_of("api", self.api, APIS),
-            one_of("prompts", self.prompts, PROMPTS),
-            one_of("weights", self.weights, WEIGHTS),
+            one_of("prompts", self.prompts, PROMPT_KINDS),
+            one_of("weights", self.weights, WEIGHT_SOURCES),
             one_of("count_tokens", self.count_tokens, COUNTS),
             number_of("concurrency", self.concurrency, "requests"),
             number_of("clients", self.clients, "processes"),
@@ -153,7 +153,7 @@ class OpenAiOptions(TextOptions):
                 'api = "completions"',
                 option=("prompts", "api"),
             )
-        ours = OURS | {name for name in DRAWING if self.is_drawn}
+        ours = RESERVED_FIELDS | {name for name in DRAWING if self.is_drawn}
         if taken := sorted(ours & set(self.extra)):
             raise SuiteError(
                 f"engine openai: extra has {', '.join(taken)}, which the engine sets itself; use "
@@ -243,7 +243,7 @@ def api_key(variable: str | None) -> str | None:
 
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
-AT_A_TIME = 900
+BATCH_CONNECTIONS = 900
 
 
 class OpenAiEngine(Engine):
@@ -302,7 +302,9 @@ class OpenAiEngine(Engine):
         if asked.count_tokens == "reference":
             self._counting_folder = self._counter_folder(asked.tokenizer)
         self._dataset = dataset
-        self._at_a_time = asked.concurrency or AT_A_TIME // asked.processes * asked.processes
+        self._at_a_time = (
+            asked.concurrency or BATCH_CONNECTIONS // asked.processes * asked.processes
+        )
         self._concurrency = self._at_a_time // asked.processes
         self._dummy = asked.weights == "dummy"
 

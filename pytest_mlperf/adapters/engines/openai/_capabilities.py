@@ -22,13 +22,13 @@ CACHE = "vllm:cache_config_info"
 METRICS_PATHS = ("/metrics", "/prometheus/metrics")
 """Where servers show their metrics; trtllm-serve's first one is JSON."""
 
-NEEDLESS_S = 10.0
+PAGE_TIMEOUT_SECONDS = 10.0
 """Longest time for a page that a run can do without."""
 
 NO_PAGE = frozenset({404, 405, 501})
 """What a server answers that has no list of models."""
 
-STABLE = (
+STABLE_LABELS = (
     *("block_size", "cache_dtype", "cpu_offload_gb", "enable_prefix_caching"),
     *("gpu_memory_utilization", "kv_cache_dtype_skip_layers", "num_gpu_blocks_override"),
     *("prefix_caching_hash_algo", "sliding_window", "swap_space"),
@@ -105,7 +105,9 @@ async def server_facts(client: Client, metrics: bytes) -> Mapping[str, str]:
         facts["server.version"] = client.mask(version)
     if setup := next(page_samples(metrics, {CACHE}), None):
         labels = setup.labels
-        facts |= {f"server.{name}": client.mask(labels[name]) for name in STABLE if name in labels}
+        facts |= {
+            f"server.{name}": client.mask(labels[name]) for name in STABLE_LABELS if name in labels
+        }
     return facts
 
 
@@ -118,7 +120,7 @@ async def accepted_by_server(client: Client, path: str | None) -> int | None:
 async def _page(client: Client, path: str) -> bytes:
     """Return a page that a run can do without."""
     try:
-        return await client.get(path, NEEDLESS_S)
+        return await client.get(path, PAGE_TIMEOUT_SECONDS)
     except Failed:
         return b""
 

@@ -21,24 +21,22 @@ from pytest_mlperf.adapters.engines.openai._events import (
     refused,
 )
 from pytest_mlperf.adapters.engines.openai._salt import Count, Salt, SaltPlace, salt_for
-from pytest_mlperf.adapters.engines.serving import LARGEST_PAGE, parse_json
+from pytest_mlperf.adapters.engines.serving import MAX_PAGE_BYTES, parse_json
 from pytest_mlperf.extension import own_length, text_of
 
 ERROR_BYTES = 65_536
 """What is read of an answer that is no stream."""
 
-PAGE_S = 60.0
+PAGE_TIMEOUT_SECONDS = 60.0
 """Longest time in which a page about the server must be here, whatever request_timeout is."""
 
-SAID = 300
+MAX_QUOTED_CHARACTERS = 300
 
-MOST_COUNTED = 4096
+MAX_COUNTED_PROMPTS = 4096
 """Prompts of text that are tokenised to know their lengths: the others are alike."""
 
-FEW = 16
-"""Prompts from which the words of a salt are taken."""
-
-FEWEST_TOKENS = 0.6
+SALT_PROMPTS = 16
+MIN_WORD_TOKENS = 0.6
 """Tokens of a word at least: usual tokenizers make one or more of each, few join words."""
 
 NO_CONNECTION = "no connection"
@@ -124,7 +122,7 @@ class Client:
             ) from None
         return answer
 
-    async def get(self, path: str, longest_s: float = PAGE_S) -> bytes:
+    async def get(self, path: str, longest_s: float = PAGE_TIMEOUT_SECONDS) -> bytes:
         """Return the page that the server has at a path.
 
         Failed where it has none, takes too long, or is larger than any page that says something of
@@ -151,7 +149,7 @@ class Client:
         if self._key is not None:
             text = text.replace(self._key, "***")
         text = "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
-        return text[:SAID] + ("…" if len(text) > SAID else "")
+        return text[:MAX_QUOTED_CHARACTERS] + ("…" if len(text) > MAX_QUOTED_CHARACTERS else "")
 
 
 class _Page(Exchange):
@@ -167,8 +165,8 @@ class _Page(Exchange):
 
     def data(self, data: bytes) -> None:
         self.content += data
-        if len(self.content) > LARGEST_PAGE:
-            raise Failed("too large", f"{self._path} has more than {LARGEST_PAGE >> 20} MiB")
+        if len(self.content) > MAX_PAGE_BYTES:
+            raise Failed("too large", f"{self._path} has more than {MAX_PAGE_BYTES >> 20} MiB")
 
     def end(self) -> None:
         """The page is whole."""
@@ -377,7 +375,7 @@ class Bodies:
         new = [index for index in indices if index not in self._bodies]
         shared = encode(fields)
         changed = []
-        counts = self._counts(new[: max(0, MOST_COUNTED - len(self._bodies))])
+        counts = self._counts(new[: max(0, MAX_COUNTED_PROMPTS - len(self._bodies))])
         for index in new:
             prompt, same = self._made(index, form)
             if not same:
@@ -427,7 +425,9 @@ class Bodies:
 
     def _salt(self, form: str) -> Salt | None:
         if self.salted and form not in self._salts:
-            few = (self._made(index, form)[0] for index in range(min(FEW, len(self.dataset))))
+            few = (
+                self._made(index, form)[0] for index in range(min(SALT_PROMPTS, len(self.dataset)))
+            )
             parts = [(prompt.ids, prompt.text) for prompt in few]
             made_up = bool(getattr(self.dataset, "made_up", False))
             self._salts[form] = salt_for(parts, self.count, replaces=made_up)
@@ -452,7 +452,7 @@ class Bodies:
             fields=fields,
             tokens=None if self.chat else tokens,
             text=text,
-            fewest=math.ceil(FEWEST_TOKENS * len(text.split())),
+            fewest=math.ceil(MIN_WORD_TOKENS * len(text.split())),
         )
 
 

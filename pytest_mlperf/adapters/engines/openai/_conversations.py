@@ -13,13 +13,12 @@ from pytest_mlperf.adapters.engines.openai._client import Bodies, Body, Prompt, 
 from pytest_mlperf.adapters.engines.openai._salt import Salt, SaltPlace, salt_of
 from pytest_mlperf.extension import own_length
 
-OURS = frozenset(
+RESERVED_HEADERS = frozenset(
     {"host", "user-agent", "accept", "accept-encoding", "authorization", "connection", "upgrade"}
     | {"content-type", "content-length", "transfer-encoding", "expect", "te", "trailer"}
 )
-"""Headers that requests have anyway, or that would change how they are read."""
 
-CONTENT, PARTS = b'{"content":"', b'"content":['
+CONTENT_START, PARTS_START = b'{"content":"', b'"content":['
 
 PART_SALT = Salt(around=(b'{"type":"text","text":"', b'"},'))
 """Of a user's message in parts, as text and pictures: a part of its own, before the others."""
@@ -30,7 +29,7 @@ HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
 
 def is_header(name: str) -> bool:
     """Whether requests may have a further header of this name."""
-    return bool(HEADER.fullmatch(name)) and name.lower() not in OURS
+    return bool(HEADER.fullmatch(name)) and name.lower() not in RESERVED_HEADERS
 
 
 def session_of(sink: Sink, sample: int) -> str:
@@ -128,7 +127,7 @@ class TurnBodies(Bodies):
                 end = self._once(b"]," + encode(fields)[1:])
                 before = b'{"messages":[' + b"".join(part + b"," for part in parts[:first])
                 data = before + b",".join(parts[first:]) + end
-                at = data.index(PARTS, len(before)) + len(PARTS)
+                at = data.index(PARTS_START, len(before)) + len(PARTS_START)
                 return Body(
                     data=data,
                     prompt_tokens=None,
@@ -139,7 +138,7 @@ class TurnBodies(Bodies):
                 )
             raise refused_sample(index, "is a conversation in which no user says anything")
         user = dict(messages[first])
-        text = encode({"content": user.pop("content")})[len(CONTENT) :]
+        text = encode({"content": user.pop("content")})[len(CONTENT_START) :]
         before = b"".join(part + b"," for part in parts[:first])
         opening = encode({**user, "content": ""})[:-2]
         return TurnBody(

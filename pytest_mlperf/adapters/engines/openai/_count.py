@@ -19,8 +19,7 @@ from pytest_mlperf.extension import text_of
 Piece = tuple[str, Any]
 """What an event added to an answer: "text" or "reasoning" with a text, "tools" with their calls."""
 
-ASKED = {"role": "user", "content": "x"}
-"""What stands before an answer in the template."""
+TEMPLATE_QUESTION = {"role": "user", "content": "x"}
 
 
 class ReferenceCount:
@@ -55,7 +54,7 @@ class ReferenceCount:
     def _message(self, pieces: Iterable[Piece]) -> int:
         """Count an answer of several kinds; without a template each kind by itself."""
         pieces = list(pieces)
-        text, reasoning = (joined(v for k, v in pieces if k == kind) for kind in KINDS)
+        text, reasoning = (joined(v for k, v in pieces if k == kind) for kind in PIECE_KINDS)
         calls = merged([v for k, v in pieces if k == "tools"])
         if self._frame is None:
             parts = [reasoning, text, json.dumps(calls) if calls else ""]
@@ -70,7 +69,10 @@ class ReferenceCount:
     def _templated(self, message: Mapping[str, Any]) -> int:
         try:
             ids = self._tokenizer.apply_chat_template(
-                [ASKED, message], tokenize=True, add_generation_prompt=False, return_dict=False
+                [TEMPLATE_QUESTION, message],
+                tokenize=True,
+                add_generation_prompt=False,
+                return_dict=False,
             )
         except Exception as error:  # whatever a template of somebody raises
             raise engine_error(
@@ -79,7 +81,7 @@ class ReferenceCount:
         return len(ids)
 
 
-KINDS = ("text", "reasoning")
+PIECE_KINDS = ("text", "reasoning")
 
 
 def joined(texts: Iterable[str]) -> str:

@@ -15,20 +15,16 @@ from pytest_mlperf.adapters.engines.serving import whole_number, words
 END = b"[DONE]"
 """Payload of the last event; some servers leave it out."""
 
-FIELDS = (b":", b"event:", b"id:", b"retry:", b"data:")
-"""Starts of a line of an event; the first is a comment."""
-
+EVENT_FIELDS = (b":", b"event:", b"id:", b"retry:", b"data:")
 BOM = b"\xef\xbb\xbf"
 
-LARGEST_EVENT = 1 << 20
-"""Bytes of one event; those of servers have hundreds."""
-
+MAX_EVENT_BYTES = 1 << 20
 IDS = re.compile(rb'"token_ids": ?\[([^\]]*)\]')
 
 CHOICE, UNFINISHED = b'"choices":[{', b'"finish_reason":null'
 """Where what a server says begins, and where it ends in an event that is not the last one."""
 
-BESIDE = {
+TEXT_SUBSTITUTES = {
     "reasoning_content": "reasoning",
     "reasoning": "reasoning",
     "tool_calls": "tools",
@@ -40,18 +36,16 @@ token is the answer's."""
 
 BLANKS = " \t\r\n"
 
-REASONING = frozenset(key for key, kind in BESIDE.items() if kind == "reasoning")
+REASONING = frozenset(key for key, kind in TEXT_SUBSTITUTES.items() if kind == "reasoning")
 
 VISIBLE = re.compile(
     rb'"(content|text|refusal)": ?"(?:\\[nrt]| )*+[^" ]|"(tool_calls|function_call)": ?[\[{]+ ?"'
 )
 """In an event: a field that is more than reasoning and white space."""
 
-SHOWN = 120
+MAX_QUOTED_BYTES = 120
 
-LONGEST_NAME = 200
-"""Characters of a name that are read."""
-
+MAX_NAME_CHARACTERS = 200
 FINISHES = frozenset({"stop", "length", "eos_token", "tool_calls", "function_call"})
 """Reasons why a complete answer ends: at an end token, at max_tokens, or with calls of tools."""
 
@@ -100,8 +94,8 @@ class EventStream:
             self._rest = data
         else:
             data, self._rest = data[:end], data[end:]
-        if len(self._rest) > LARGEST_EVENT:
-            raise Failed("malformed event", f"it has more than {LARGEST_EVENT >> 20} MiB")
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise Failed("malformed event", f"it has more than {MAX_EVENT_BYTES >> 20} MiB")
         return data if end > 1 else b""
 
     def close(self) -> bytes:
@@ -125,7 +119,7 @@ def payload(block: bytes) -> bytes:
         return block[6:] if block[5:6] == b" " else block[5:]
     lines = [line for line in block.split(b"\n") if line]
     for line in lines:
-        if not line.startswith(FIELDS):
+        if not line.startswith(EVENT_FIELDS):
             raise Failed("malformed event", f"not a line of an event: {shown(line)}")
     return b"\n".join([line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")])
 
@@ -143,7 +137,8 @@ class StreamedAnswer:
         model, build: What the server calls its model, and the set-up of it; "": it does not say.
         finish: Why it ended; None until it did.
         fields: Fields of its events in which more than white space came: "content" or "text",
-            and those of `BESIDE`. Events that are not parsed add the first that is no reasoning.
+            and those of `TEXT_SUBSTITUTES`. Events that are not parsed add the first that is no
+            reasoning.
         started: Text or token ids came.
         complete: Nothing more is needed of its stream.
         events: Messages with a part of the answer; from the first on, all but its empty end.
@@ -267,7 +262,7 @@ class StreamedAnswer:
             if len(choices) > 1 or (choices and choices[0].get("index")):
                 raise Failed("several answers", f"one was asked for: {shown(content)}")
             self.model, self.build = (
-                str(event.get(name) or before)[:LONGEST_NAME]
+                str(event.get(name) or before)[:MAX_NAME_CHARACTERS]
                 for name, before in (("model", self.model), ("system_fingerprint", self.build))
             )
             new = self._choice(choices[0]) if choices else 0
@@ -283,7 +278,7 @@ class StreamedAnswer:
     def _choice(self, choice: dict[str, Any]) -> int:
         delta = choice.get("delta")
         text = (choice if delta is None else delta).get("text" if delta is None else "content")
-        beside = [key for key in BESIDE if delta.get(key)] if delta else []
+        beside = [key for key in TEXT_SUBSTITUTES if delta.get(key)] if delta else []
         self.fields.update(beside, ["content"] if str(text or "").strip(BLANKS) else [])
         ids = choice.get("token_ids") or []
         if not isinstance(text or "", str) or not isinstance(ids, list):
@@ -330,7 +325,9 @@ class StreamedAnswer:
 
 def _pieces(delta: dict[str, Any], text: str | None) -> Iterator[Piece]:
     """Yield what an event adds to an answer, of each kind once: some servers send two names."""
-    added = {BESIDE[key]: delta[key] for key in reversed(BESIDE) if delta.get(key)}
+    added = {
+        TEXT_SUBSTITUTES[key]: delta[key] for key in reversed(TEXT_SUBSTITUTES) if delta.get(key)
+    }
     for kind, value in added.items():
         calls = [{"function": value}] if isinstance(value, dict) else value
         if not isinstance(calls, list if kind == "tools" else str):
@@ -358,8 +355,8 @@ def error_text(body: Any) -> str:
 
 def shown(data: bytes) -> str:
     """Return the start of foreign bytes, in one line and without control characters."""
-    text = data[:SHOWN].decode("utf-8", "replace")
-    return repr(text) + ("…" if len(data) > SHOWN else "")
+    text = data[:MAX_QUOTED_BYTES].decode("utf-8", "replace")
+    return repr(text) + ("…" if len(data) > MAX_QUOTED_BYTES else "")
 
 
 def _added(events: bytes) -> tuple[int, int] | None:

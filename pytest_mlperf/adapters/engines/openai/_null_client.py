@@ -23,12 +23,12 @@ from pytest_mlperf.extension import ChildProcess
 
 SERVER = Path(__file__).with_name("_null_server.py")
 
-START_S = 30.0
+START_TIMEOUT_SECONDS = 30.0
 """A Python that takes longer to start is on a machine where nothing can be measured."""
 
-END_S, KILLED_S = 2.0, 5.0
+EXIT_SECONDS, KILL_SECONDS = 2.0, 5.0
 
-LONGEST = 64
+MAX_PORT_BYTES = 64
 """A port has fewer digits."""
 
 
@@ -70,13 +70,13 @@ def null_server(tokens: int, writes: int, api: str, *, ids: bool) -> Iterator[st
     try:
         yield f"http://127.0.0.1:{_port(child)}"
     finally:
-        child.end(alone_s=END_S, killed_s=KILLED_S)
+        child.end(alone_s=EXIT_SECONDS, killed_s=KILL_SECONDS)
         child.close()
 
 
 def _port(child: ChildProcess) -> int:
     try:
-        return int(child.line(time.monotonic() + START_S, LONGEST) or b"")
+        return int(child.line(time.monotonic() + START_TIMEOUT_SECONDS, MAX_PORT_BYTES) or b"")
     except (EOFError, ValueError):
         raise engine_error(
             "the server that computes nothing, by which the client is checked, did not start"

@@ -14,12 +14,12 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 
-HEAD = (
+RESPONSE_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"transfer-encoding: chunked\r\n\r\n"
 )
 
-LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
+LENGTH_PATTERN = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 
 BACKLOG = 4096
 
@@ -42,7 +42,7 @@ def _events(tokens: int, *, chat: bool, ids: bool) -> Iterator[bytes]:
     usage = _event(choices=[], usage={"prompt_tokens": 1, "completion_tokens": tokens})
     end = _chunk(last) + _chunk(usage + b"data: [DONE]\n\n") + _chunk(b"")
     for number in range(tokens):
-        yield (HEAD if number == 0 else b"") + (end if number == tokens - 1 else usual)
+        yield (RESPONSE_HEAD if number == 0 else b"") + (end if number == tokens - 1 else usual)
 
 
 def _event(**fields: object) -> bytes:
@@ -73,7 +73,7 @@ class NullConnection(asyncio.Protocol):
         """Answer what is whole."""
         self._came += data
         if not self._needed and (end := self._came.find(b"\r\n\r\n")) >= 0:
-            length = LENGTH.search(self._came, 0, end + 2)
+            length = LENGTH_PATTERN.search(self._came, 0, end + 2)
             self._needed = end + 4 + (int(length[1]) if length else 0)
         if 0 < self._needed <= len(self._came):
             del self._came[: self._needed]

@@ -30,7 +30,7 @@ SALT_WORDS = 10
 MARKS = (b'{"prompt":[', b'{"prompt":"', b'{"messages":[{"role":"user","content":"')
 """How requests begin up to what a salt may change."""
 
-MOST_POOL = 128
+MAX_POOL_ITEMS = 128
 """Words or ids that a salt is drawn from at most: seven bits each."""
 
 
@@ -110,12 +110,12 @@ def salt_for(
         replaces: The prompts are made up of words or ids that say nothing.
     """
     if ids := sorted({one for of_prompt, _ in prompts for one in of_prompt}):
-        few = ids[max(0, (len(ids) - MOST_POOL) // 2) :][:MOST_POOL]
+        few = ids[max(0, (len(ids) - MAX_POOL_ITEMS) // 2) :][:MAX_POOL_ITEMS]
         pool = tuple(str(one).encode() for one in few)
         return Salt(pool=pool, between=b",", replaces=replaces)
     words = sorted({word for _, text in prompts for word in text.split(" ")[1:]})
     return Salt(
-        pool=tuple(word.encode() for word in words[:MOST_POOL]) if replaces else (),
+        pool=tuple(word.encode() for word in words[:MAX_POOL_ITEMS]) if replaces else (),
         replaces=replaces,
         count=count,
     )

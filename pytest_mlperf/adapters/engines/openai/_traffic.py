@@ -26,28 +26,20 @@ if TYPE_CHECKING:
     from pytest_mlperf.adapters.engines.serving import Server
 
 
-COLLECT_S = 1.0
-"""Time after the first failure in which others are counted before the run ends."""
-
-POLL_S = 0.02
-"""Time between two looks whether the server died or nothing is under way any more."""
-
-DRAIN_S = 1.0
-"""Time a server gets to end a stream whose answer is complete."""
-
-FEW = 10
+COLLECT_SECONDS = 1.0
+POLL_SECONDS = 0.02
+DRAIN_SECONDS = 1.0
+MAX_EARLY_FAILURES = 10
 """Where some requests may fail, so many may early in a run: its end tells the share."""
 
-MOST_SEEN = 24
+MAX_COUNTED_KINDS = 24
 """Kinds that are counted of answers: a server may call each of them otherwise."""
 
-KINDS = 6
-"""Kinds of failure that a message counts apart; the others are counted together."""
-
+MAX_FAILURE_KINDS = 6
 LOOKED_AT = 16
 """First answers, those of the warm-up, whose text is held against the server's count of tokens."""
 
-UNSHOWN = 8
+MAX_TEMPLATE_TOKENS = 8
 """Tokens that a chat's template may put around an answer: counted, and no part of its text."""
 
 HINTS = {
@@ -148,7 +140,9 @@ class SinkRequests:
             return
         self._counts[failure.kind] += 1
         self.sink.ended([flight.request.sample], [failure.kind])
-        if self._may_fail and self._counts.total() <= max(FEW, self._may_fail * self._sent):
+        if self._may_fail and self._counts.total() <= max(
+            MAX_EARLY_FAILURES, self._may_fail * self._sent
+        ):
             flight.reported = True
             flight.request.lost()
             return
@@ -177,10 +171,10 @@ class SinkRequests:
 
     async def _conclude(self) -> None:
         """Wait for further failures, and for a dying server to be dead; then tell."""
-        deadline = self._loop.time() + COLLECT_S
+        deadline = self._loop.time() + COLLECT_SECONDS
         dead = self._death()
         while dead is None and self._loop.time() < deadline and (self._server or self._more()):
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(POLL_SECONDS)
             dead = self._death()
         message = self._summary()
         if dead is not None:
@@ -203,8 +197,8 @@ class SinkRequests:
 
     def _summary(self) -> str:
         kinds = self._counts.most_common()
-        parts = [f"{count} x {kind}" for kind, count in kinds[:KINDS]]
-        if others := sum(count for _, count in kinds[KINDS:]):
+        parts = [f"{count} x {kind}" for kind, count in kinds[:MAX_FAILURE_KINDS]]
+        if others := sum(count for _, count in kinds[MAX_FAILURE_KINDS:]):
             parts.append(f"{others} x something else")
         failed, sent = self._counts.total(), self._sent
         return (
@@ -217,7 +211,7 @@ class SinkRequests:
         silent = now - self._heard_s > self._timeout_s
         for flight in tuple(self._flights):
             if flight.reported:
-                late = now - flight.heard_s > DRAIN_S
+                late = now - flight.heard_s > DRAIN_SECONDS
             else:
                 late = silent or (flight.begun and now - flight.heard_s > self._timeout_s)
                 if late:
@@ -342,17 +336,17 @@ def _counts_unshown(answer: StreamedAnswer, tokens: int) -> bool:
     if answer.n_ids or answer.hidden or any(kind == "tools" for kind, _ in answer.pieces):
         return False
     shown = "".join(value for _, value in answer.pieces).encode("utf-8", "surrogatepass")
-    return tokens > len(shown) + UNSHOWN
+    return tokens > len(shown) + MAX_TEMPLATE_TOKENS
 
 
-FILES = 65_536
+MAX_OPEN_FILES = 65_536
 """Files that a process may want to have open: a connection is one."""
 
 
 def allow_files(undo: contextlib.ExitStack) -> None:
     """Let this process have as many connections as it may, until `undo` is closed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    limit = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < limit:
         with contextlib.suppress(OSError, ValueError):  # some systems have a limit of their own
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
@@ -459,7 +453,9 @@ class Traffic:
                 seen["cacheable_tokens"] += answer.prompt_tokens
         if answer.build:
             name = f"build {self._client.mask(answer.build)}"
-            seen[name if name in seen or len(seen) < MOST_SEEN else "build of another name"] += 1
+            seen[
+                name if name in seen or len(seen) < MAX_COUNTED_KINDS else "build of another name"
+            ] += 1
 
     async def _answer(self, request: StreamedRequest, run: SinkRequests) -> None:
         if run.over:

@@ -20,10 +20,10 @@ from typing import Any, ClassVar
 from pytest_mlperf import Dataset, EnvironmentFault, MlperfError, SuiteError
 from pytest_mlperf.adapters.engines import engine_error, refused_sample, require_module
 from pytest_mlperf.adapters.engines.openai import OpenAiEngine, OpenAiOptions
-from pytest_mlperf.adapters.engines.serving import GONE, ServerProcess, last_lines
+from pytest_mlperf.adapters.engines.serving import UNKNOWN_END, ServerProcess, last_lines
 from pytest_mlperf.extension import (
-    ENDED,
-    EVENTS,
+    END_EVENT,
+    EVENTS_FILE,
     MLC_ENDPOINTS,
     LoadGenSettings,
     RecordedPoint,
@@ -33,12 +33,12 @@ from pytest_mlperf.extension import (
     read_point,
 )
 
-SOURCE = "git+https://github.com/mlcommons/endpoints"
+CLIENT_SOURCE = "git+https://github.com/mlcommons/endpoints"
 
 API = {"chat": "openai", "completions": "openai_completions"}
 """Their words for what is asked; /v1/completions takes token ids alone from them."""
 
-VERSION = """\
+VERSION_CODE = """\
 import importlib.metadata, json
 import inference_endpoint
 try:
@@ -48,39 +48,36 @@ except ImportError:
 print(json.dumps([importlib.metadata.version("inference-endpoint"), get_git_sha()]))
 """
 
-VERSION_S, KILLED_S = 120.0, 5.0
+VERSION_TIMEOUT_SECONDS, KILL_TIMEOUT_SECONDS = 120.0, 5.0
 """How long their package may take to be imported, and to be gone."""
 
-TICK_S = 0.5
+POLL_SECONDS = 0.5
 
-START_S, LONGER = 300.0, 1.5
+START_TIMEOUT_SECONDS, MAX_DURATION_RATIO = 300.0, 1.5
 """Beside a point's length and time-outs: to start, load a tokenizer and count all tokens; and so
 many times its length may a point take, whose end may be a number of requests."""
 
-WARM = 2
+WARMUP_REQUESTS = 2
 """Requests of their warm-up, for each that is kept under way."""
 
-ENDLESS = 10**9
+ENDLESS_REQUESTS = 10**9
 """More requests than a point issues: its end is a time."""
 
 KEY = "ENDPOINTS_API_KEY"
 """Variable by which the server's key reaches the client: in no file, and in no command line."""
 
-PROMPTS = "prompts.jsonl"
+PROMPTS_FILE = "prompts.jsonl"
 """Beside the results of the points: what the client asked last."""
 
-PACES = "paces"
-"""Folder of the runs that tell how many requests a point needs."""
-
-PACE_SHARE, SPARE, TRIES = 0.1, 1.05, 3
+PACES_FOLDER = "paces"
+PACE_SHARE, REQUEST_SPARE_RATIO, TRIES = 0.1, 1.05, 3
 """Such a run lasts this share of a point; a point has so many times the requests that it then
 needs, and is measured so often where it was too short all the same."""
 
-ACCURATE = "accuracy"
+ACCURACY_TYPE = "accuracy"
 """Their word for the type of a data set that is scored."""
 
-OURS = frozenset({"runtime", "load_pattern"})
-"""Tables of their `settings` that say what a point is."""
+RESERVED_SETTINGS = frozenset({"runtime", "load_pattern"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +125,7 @@ class EndpointsOptions(OpenAiOptions):
                     "it out, or set it up at the server",
                     option=name,
                 )
-        if taken := sorted(OURS & set(self.settings)):
+        if taken := sorted(RESERVED_SETTINGS & set(self.settings)):
             raise SuiteError(
                 f"engine endpoints: settings has {' and '.join(taken)}, which points and "
                 "min_duration of the scenario say",
@@ -149,7 +146,7 @@ class EndpointsOptions(OpenAiOptions):
         fault = None
         if not isinstance(how, Mapping) or not how.get("eval_method"):
             fault = 'needs accuracy_config = { eval_method = "…" }, by which the client scores'
-        elif table.get("type", ACCURATE) != ACCURATE:
+        elif table.get("type", ACCURACY_TYPE) != ACCURACY_TYPE:
             fault = f"is of type {table['type']!r}; a data set here is one for accuracy"
         elif path is not None and not Path(str(path)).is_file():
             fault = f"names {path}, which is no file here"
@@ -241,7 +238,7 @@ class EndpointsEngine(OpenAiEngine):
                 "that has it, or option tokenizer to its name"
             )
         length_s = settings.min_duration_ms / 1000
-        content = self._configuration(concurrency, settings, folder.parent / PROMPTS)
+        content = self._configuration(concurrency, settings, folder.parent / PROMPTS_FILE)
         asked = content
         if scored:
             asked = {**content, "datasets": [*content["datasets"], *self._accuracy()]}
@@ -257,7 +254,7 @@ class EndpointsEngine(OpenAiEngine):
                 {
                     "name": f"accuracy{number or ''}",
                     **each,
-                    "type": ACCURATE,
+                    "type": ACCURACY_TYPE,
                     **({"path": str(Path(each["path"]).absolute())} if "path" in each else {}),
                 }
             )
@@ -281,7 +278,7 @@ class EndpointsEngine(OpenAiEngine):
             folder: Of the point.
             alive: Called whenever the client has shown that it works.
         """
-        paces, passed = folder.parent / PACES, len(self._loaded)
+        paces, passed = folder.parent / PACES_FOLDER, len(self._loaded)
         paces.mkdir(exist_ok=True)
         pace, pace_s = paces / folder.name, PACE_SHARE * length_s
         self._run(content, _by_time(pace_s), pace, pace_s, alive)
@@ -291,7 +288,7 @@ class EndpointsEngine(OpenAiEngine):
                 raise engine_error(
                     f"MLCommons' client completed no request in {pace_s:g} s", str(pace)
                 )
-            requests = math.ceil(rate * length_s * SPARE / passed) * passed
+            requests = math.ceil(rate * length_s * REQUEST_SPARE_RATIO / passed) * passed
             fixed = {**_by_time(length_s), "max_duration_ms": 0, "n_samples_to_issue": requests}
             self._run(asked, fixed, folder, requests / rate, alive)
             if self._point(folder).duration_s >= length_s:
@@ -321,7 +318,7 @@ class EndpointsEngine(OpenAiEngine):
         asked = {**content, "settings": settings, "report_dir": _escaped(str(folder))}
         config = folder.with_name(f"{folder.name}.json")
         config.write_text(json.dumps(asked, indent=1) + "\n", encoding="utf-8")
-        self._write_prompts(folder.parent / PROMPTS)
+        self._write_prompts(folder.parent / PROMPTS_FILE)
         self._follow(config, folder, expected_s, alive, scores=len(content["datasets"]) > 1)
 
     def _write_prompts(self, file: Path) -> None:
@@ -367,7 +364,11 @@ class EndpointsEngine(OpenAiEngine):
                 "datasets": [{"name": "prompts", "type": "performance", "path": str(prompts)}],
                 "settings": {
                     "drain": {"warmup_timeout_s": wait_s, "performance_timeout_s": wait_s},
-                    "warmup": {"enabled": True, "n_requests": WARM * concurrency, "drain": True},
+                    "warmup": {
+                        "enabled": True,
+                        "n_requests": WARMUP_REQUESTS * concurrency,
+                        "drain": True,
+                    },
                     **asked.settings,
                     "runtime": {
                         "scheduler_random_seed": settings.seeds.schedule,
@@ -392,8 +393,8 @@ class EndpointsEngine(OpenAiEngine):
         scores: bool,
     ) -> None:
         log, quiet_s = folder.with_name(f"{folder.name}.log"), self._options.request_timeout
-        limit_s = LONGER * expected_s + 2 * quiet_s + START_S
-        window = _WindowEnd(folder / EVENTS) if scores else None
+        limit_s = MAX_DURATION_RATIO * expected_s + 2 * quiet_s + START_TIMEOUT_SECONDS
+        window = _WindowEnd(folder / EVENTS_FILE) if scores else None
         log.write_bytes(b"")
         command = [*self._ours.client, "-m", "inference_endpoint.main", "benchmark"]
         environment = {**_environment(), **({KEY: self._key} if self._key else {})}
@@ -403,9 +404,9 @@ class EndpointsEngine(OpenAiEngine):
             stack.callback(process.stop)
             size, begun_s = 0, time.monotonic()
             heard_s = begun_s
-            while (end := process.ended(TICK_S)) is None:
+            while (end := process.ended(POLL_SECONDS)) is None:
                 now_s = time.monotonic()
-                if (grown := _bytes_in(log, folder / EVENTS)) != size:
+                if (grown := _bytes_in(log, folder / EVENTS_FILE)) != size:
                     size, heard_s = grown, now_s
                     alive()
                 if window is not None and window.is_over():
@@ -419,7 +420,7 @@ class EndpointsEngine(OpenAiEngine):
                     raise self._broke(log, f"did not end in {limit_s:.0f} s and was ended")
                 if self._server is not None:
                     self._server.check()
-        if end == GONE:
+        if end == UNKNOWN_END:
             raise self._broke(log, "is gone with the process that watched over it")
         if end:
             raise self._broke(log, ended(int(end)))
@@ -444,10 +445,10 @@ class _WindowEnd:
         with contextlib.suppress(FileNotFoundError):
             if not self._over:
                 with self._events.open("rb") as file:
-                    file.seek(max(0, self._read - len(ENDED)))
+                    file.seek(max(0, self._read - len(END_EVENT)))
                     new = file.read()
                     self._read = file.tell()
-                self._over = ENDED.encode() in new
+                self._over = END_EVENT.encode() in new
         return self._over
 
 
@@ -464,7 +465,7 @@ def _by_time(length_s: float) -> dict[str, int]:
     return {
         "min_duration_ms": length_ms,
         "max_duration_ms": length_ms,
-        "n_samples_to_issue": ENDLESS,
+        "n_samples_to_issue": ENDLESS_REQUESTS,
     }
 
 
@@ -492,9 +493,9 @@ def _version(client: Sequence[str]) -> tuple[str, str | None]:
         )
     try:
         answer = answer_of(
-            [*client, "-c", VERSION],
-            limit_s=VERSION_S,
-            killed_s=KILLED_S,
+            [*client, "-c", VERSION_CODE],
+            limit_s=VERSION_TIMEOUT_SECONDS,
+            killed_s=KILL_TIMEOUT_SECONDS,
             environment=_environment(),
         )
     except OSError as error:
@@ -503,7 +504,8 @@ def _version(client: Sequence[str]) -> tuple[str, str | None]:
         ) from None
     if answer is None:
         raise EnvironmentFault(
-            f"engine endpoints: {client[0]} did not import MLCommons' client in {VERSION_S:g} s",
+            f"engine endpoints: {client[0]} did not import MLCommons' client in "
+            f"{VERSION_TIMEOUT_SECONDS:g} s",
             option="client",
         )
     code, out, errors = answer
@@ -514,7 +516,7 @@ def _version(client: Sequence[str]) -> tuple[str, str | None]:
     raise EnvironmentFault(
         f"engine endpoints: {client[0]} has no MLCommons client "
         f"({_last_line(errors) or ended(code)}); install it there: "
-        f"{client[0]} -m pip install '{SOURCE}'",
+        f"{client[0]} -m pip install '{CLIENT_SOURCE}'",
         option="client",
     )
 

@@ -22,14 +22,12 @@ from typing import Any, Self
 
 from pytest_mlperf import SuiteError
 from pytest_mlperf.adapters.engines import engine_error
-from pytest_mlperf.adapters.engines.serving._launch import KILL_S
+from pytest_mlperf.adapters.engines.serving._launch import KILL_TIMEOUT_SECONDS
 from pytest_mlperf.extension import OUT_OF_MEMORY, ChildProcess, broken, check_devices, ended
 from pytest_mlperf.extension import parse_json as untrusted_json
 
-LARGEST_PAGE = 1 << 24
-"""Bytes that are read of a page about a server; vLLM's metrics, the longest, are below 1 MiB."""
-
-LARGEST_COUNT = 1 << 53
+MAX_PAGE_BYTES = 1 << 24
+MAX_COUNT = 1 << 53
 """Counts are below this: JSON of other languages has no whole numbers beyond."""
 
 
@@ -43,7 +41,7 @@ def parse_json(data: bytes) -> Any:
 
 def whole_number(value: object) -> int:
     """Return a count; what is infinite, negative, a fraction or text is a ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LARGEST_COUNT:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_COUNT:
         raise ValueError("not a whole number from 0 to 2^53")
     return value
 
@@ -127,7 +125,7 @@ def _lines(log: Path) -> list[str]:
     return [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in shown if line]
 
 
-NAMES = ("model", "host", "port")
+COMMAND_PLACEHOLDERS = ("model", "host", "port")
 
 _PLACEHOLDER = re.compile(r"(?<![{$])\{([A-Za-z_]\w*)\}")
 """{port}, but not {"json": 1}, ${VARIABLE} or {{a template}}."""
@@ -145,8 +143,8 @@ def check_command(command: Sequence[str], model: str | None) -> None:
         raise SuiteError("the first word of serve is empty; it is the program", option="serve")
     placeholders = [name for word in command for name in _PLACEHOLDER.findall(word)]
     for name in placeholders:
-        if name not in NAMES:
-            choices = ", ".join(f"{{{each}}}" for each in NAMES)
+        if name not in COMMAND_PLACEHOLDERS:
+            choices = ", ".join(f"{{{each}}}" for each in COMMAND_PLACEHOLDERS)
             raise SuiteError(f"serve has {{{name}}}; what is replaced is {choices}", option="serve")
     if "port" not in placeholders:
         raise SuiteError(
@@ -200,16 +198,11 @@ def _libraries(command: Sequence[str]) -> list[str]:
 
 LAUNCHER = Path(__file__).with_name("_launch.py")
 
-GRACE_S = 5.0
+KILL_GRACE_SECONDS = 5.0
 
-MARGIN_S = 5.0
-"""Time for the launcher itself to come up or to end on a busy machine."""
-
-LONGEST = 1 << 16
-"""No event of the launcher is as long."""
-
-GONE = "gone"
-"""How a server ended whose launcher was killed: nobody knows."""
+LAUNCHER_MARGIN_SECONDS = 5.0
+MAX_LAUNCHER_EVENT_BYTES = 1 << 16
+UNKNOWN_END = "gone"
 
 
 class ServerProcess:
@@ -229,14 +222,21 @@ class ServerProcess:
         with log.open("ab") as output:
             self._launcher = ChildProcess(
                 [
-                    *(sys.executable, "-I", "-S", str(LAUNCHER), str(GRACE_S), str(os.getpid())),
+                    *(
+                        sys.executable,
+                        "-I",
+                        "-S",
+                        str(LAUNCHER),
+                        str(KILL_GRACE_SECONDS),
+                        str(os.getpid()),
+                    ),
                     *command,
                 ],
                 stdout=subprocess.PIPE,
                 stderr=output,
                 environment=environment,
             )
-        first = self._event(time.monotonic() + MARGIN_S + GRACE_S) or {}
+        first = self._event(time.monotonic() + LAUNCHER_MARGIN_SECONDS + KILL_GRACE_SECONDS) or {}
         if "pid" in first:
             self._pid = int(first["pid"])
             return
@@ -245,42 +245,44 @@ class ServerProcess:
         raise engine_error(f"{title}: {command[0]} cannot be started: {reason}")
 
     def ended(self, within_s: float = 0.0) -> int | str | None:
-        """Return how it ended: its exit code, minus a signal, or GONE; None while it runs.
+        """Return how it ended: its exit code, minus a signal, or UNKNOWN_END; None while it runs.
 
         Safe from several threads.
         """
         with self._lock:
             deadline = time.monotonic() + within_s
             if self._end is None and (event := self._event(deadline)):
-                self._end = event.get("ended", GONE)
+                self._end = event.get("ended", UNKNOWN_END)
             return self._end
 
     def stop(self) -> None:
         """End it with all that it started; returns when nothing is left of it."""
-        self._launcher.end(alone_s=GRACE_S + KILL_S + MARGIN_S)
+        self._launcher.end(
+            alone_s=KILL_GRACE_SECONDS + KILL_TIMEOUT_SECONDS + LAUNCHER_MARGIN_SECONDS
+        )
         if self._launcher.returncode and self._pid is not None:
             with contextlib.suppress(OSError):
                 os.killpg(self._pid, signal.SIGKILL)
         with self._lock:
             self._launcher.close()
-            self._end = GONE if self._end is None else self._end
+            self._end = UNKNOWN_END if self._end is None else self._end
 
     def _event(self, deadline: float) -> Mapping[str, Any] | None:
-        """Return the launcher's next event, {"ended": GONE} after the last; None on time-out."""
+        """Return the launcher's next event, UNKNOWN_END after the last; None on time-out."""
         try:
-            line = self._launcher.line(deadline, LONGEST)
+            line = self._launcher.line(deadline, MAX_LAUNCHER_EVENT_BYTES)
         except EOFError:
-            return {"ended": GONE}
+            return {"ended": UNKNOWN_END}
         return None if line is None else json.loads(line)
 
 
-LIMIT_S = 5.0
+CONNECT_TIMEOUT_SECONDS = 5.0
 
 
 def require_listening(engine: str, host: str, port: int) -> None:
     """Open a connection; nothing is sent."""
     try:
-        socket.create_connection((host, port), LIMIT_S).close()
+        socket.create_connection((host, port), CONNECT_TIMEOUT_SECONDS).close()
     except OSError as error:
         raise engine_error(
             f"engine {engine}: no server listens at {host}:{port} ({error.strerror or error}); "
@@ -293,10 +295,8 @@ HOST = "127.0.0.1"
 STARTS = 3
 """Between our look for a free port and the server's use of it, others may take it."""
 
-PROBE_S = 5.0
-"""A server that takes longer to say whether it is healthy is not."""
-
-SHORTEST_S, LONGEST_S = 0.02, 0.5
+PROBE_TIMEOUT_SECONDS = 5.0
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.5
 
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 """How a process ends that SIGKILL ended; the second way by a shell's or a container's account."""
@@ -398,16 +398,18 @@ class Server:
         """Return None when the server is healthy, or how it ended before that."""
         assert self._process is not None
         deadline = time.monotonic() + self._start_timeout_s
-        pause_s, answer = SHORTEST_S, "nothing"
+        pause_s, answer = MIN_PAUSE_SECONDS, "nothing"
         while (left_s := deadline - time.monotonic()) > 0:
             end = self._process.ended(min(pause_s, left_s))
             if end is not None:
                 return end
-            answer = ask(port, self._health, min(PROBE_S, max(left_s, SHORTEST_S)))
+            answer = ask(
+                port, self._health, min(PROBE_TIMEOUT_SECONDS, max(left_s, MIN_PAUSE_SECONDS))
+            )
             if answer == "200":
                 # Another process's answer must not pass for that of a server that ended.
                 return self._process.ended()
-            pause_s = min(1.5 * pause_s, LONGEST_S)
+            pause_s = min(1.5 * pause_s, MAX_PAUSE_SECONDS)
         raise engine_error(
             f"the server was not healthy within start_timeout = {self._start_timeout_s:g} s: "
             f"GET {self._health} last gave {answer}; raise start_timeout if it is only slow, and "
@@ -416,7 +418,7 @@ class Server:
         )
 
     def _how(self, end: int | str, when: str = "") -> str:
-        if end == GONE:
+        if end == UNKNOWN_END:
             return f"the process that watches over the server was killed{when}"
         code = int(end)
         hint = ""

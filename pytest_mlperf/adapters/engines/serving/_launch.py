@@ -27,11 +27,10 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 """Linux: orphans below this process become its children, so that none is lost."""
 
-KILL_S = 10.0
+KILL_TIMEOUT_SECONDS = 10.0
 """A process that a SIGKILL does not end in this time hangs in the kernel."""
 
-AGAIN_S = 0.05
-"""Time between two looks for what was started while the rest was killed."""
+POLL_SECONDS = 0.05
 
 
 class Keeper:
@@ -60,10 +59,10 @@ class Keeper:
         self._signal(signal.SIGTERM)
         while not self._childless and (left := deadline - time.monotonic()) > 0:
             self._wait(left)
-        deadline = time.monotonic() + KILL_S
+        deadline = time.monotonic() + KILL_TIMEOUT_SECONDS
         while not self._childless and time.monotonic() < deadline:
             self._signal(signal.SIGKILL)
-            self._wait(AGAIN_S)
+            self._wait(POLL_SECONDS)
 
     def _wait(self, timeout_s: float | None) -> None:
         self._reap()

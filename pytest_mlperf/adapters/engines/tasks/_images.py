@@ -70,12 +70,11 @@ def pick_output(outputs: Sequence[Tensor]) -> Tensor:
     return (named or classes or list(outputs))[0]
 
 
-NAMES = {
+OUTPUT_NAMES = {
     "boxes": ("boxes", "detection_boxes"),
     "labels": ("labels", "detection_classes"),
     "scores": ("scores", "detection_scores"),
 }
-"""Names of outputs in models of torchvision, which MLPerf's RetinaNet is, and of TensorFlow."""
 
 ORDERS = {"xyxy": [1, 0, 3, 2], "yxyx": [0, 1, 2, 3]}
 """Where a model puts ymin, xmin, ymax, xmax."""
@@ -119,7 +118,7 @@ class Detect:
                 "has no input of shape (batch, channels, height, width); "
                 'task = "detect" runs models that take images'
             )
-        outputs = [_pick(graph, what) for what in NAMES]
+        outputs = [_pick(graph, what) for what in OUTPUT_NAMES]
         if len(outputs[0].shape) == 2 and batch_size != 1:
             raise graph.refuse(
                 f"gives the boxes of one image at a time ({outputs[0].name!r} has no batch "
@@ -202,7 +201,7 @@ class Detector(TaskRunner):
 
 
 def _pick(graph: Graph, role: str) -> Tensor:
-    for name in NAMES[role]:
+    for name in OUTPUT_NAMES[role]:
         for each in graph.outputs:
             if each.name.removesuffix(":0") == name:
                 return each

@@ -14,13 +14,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-KEPT = 6
-"""Columns of a model that suppresses boxes itself: corners, score and class."""
-
+SUPPRESSED_COLUMNS = 6
 CORNERS = 4
 
-BESIDE = ("frame", "categories")
-"""What the data set gives beside the image."""
+EXTRA_FIELDS = ("frame", "categories")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,14 +74,14 @@ class YoloDetector(TaskRunner):
     options: Yolo
 
     def prepare(self, raw: Any, index: int) -> Sample:
-        if not isinstance(raw, Mapping) or not {"images", *BESIDE} <= set(raw):
+        if not isinstance(raw, Mapping) or not {"images", *EXTRA_FIELDS} <= set(raw):
             raise self.graph.refuse(
                 f'task = "yolo" needs images, frame and categories of a sample, which sample '
                 f"{index} of the data set has not; use data set coco"
             )
         (tensor,) = self.graph.inputs
         sample = super().prepare({tensor.name: raw["images"]}, index)
-        return {**sample, **{name: raw[name] for name in BESIDE}}
+        return {**sample, **{name: raw[name] for name in EXTRA_FIELDS}}
 
     def key(self, sample: Sample) -> Any:
         return sample[self.graph.inputs[0].name].shape
@@ -92,7 +89,9 @@ class YoloDetector(TaskRunner):
     def run_batch(self, indices: Sequence[int], samples: Sequence[Sample]) -> Iterable[bytes]:
         (tensor,) = self.graph.inputs
         (boxes,) = self.call([self.output], [{tensor.name: each[tensor.name]} for each in samples])
-        fits = boxes.ndim == 3 and (boxes.shape[2] == KEPT or boxes.shape[1] > CORNERS)
+        fits = boxes.ndim == 3 and (
+            boxes.shape[2] == SUPPRESSED_COLUMNS or boxes.shape[1] > CORNERS
+        )
         if not fits or len(boxes) != len(samples):
             raise self.graph.refuse(
                 f"output {self.output!r} has shape {boxes.shape} for {len(samples)} images; task = "
@@ -110,7 +109,7 @@ class YoloDetector(TaskRunner):
         # What is not finite is no "lower score": the scorer is to see it.
         some = np.flatnonzero(~(scores <= self.options.score_threshold))
         some = some[np.argsort(-scores[some], kind="stable")]
-        if boxes.shape[-1] != KEPT:
+        if boxes.shape[-1] != SUPPRESSED_COLUMNS:
             some = suppress(
                 corners,
                 classes,
@@ -142,7 +141,7 @@ def _read(
     """Return left, top, right and bottom of every box, its score and its class."""
     import numpy as np
 
-    if boxes.shape[-1] == KEPT:
+    if boxes.shape[-1] == SUPPRESSED_COLUMNS:
         return boxes[:, :CORNERS], boxes[:, CORNERS], boxes[:, CORNERS + 1].astype(np.int64)
     centres, halves = boxes[:2].T, boxes[2:CORNERS].T / 2
     classes = boxes[CORNERS:].argmax(axis=0)

@@ -25,9 +25,7 @@ NUMPY = {
 }
 """Types of a model's inputs, and their names in numpy."""
 
-PRECISIONS = {"fp64": "tensor(double)", "fp32": "tensor(float)", "fp16": "tensor(float16)"}
-"""Precisions that show in the types of a model's inputs."""
-
+INPUT_TYPES = {"fp64": "tensor(double)", "fp32": "tensor(float)", "fp16": "tensor(float16)"}
 NO_PRECISION = {f"tensor({each})" for each in ("int8", "uint8", "int32", "int64", "bool")}
 """Numbers to look up, masks and images: their type is the same whatever the precision."""
 
@@ -88,7 +86,7 @@ def check_inputs(graph: Graph, precision: str | None) -> None:
                 f"its input {tensor.name!r} has no batch dimension; export the model with the "
                 "batch as first dimension of every input"
             )
-        expected = PRECISIONS.get(precision or "", tensor.type)
+        expected = INPUT_TYPES.get(precision or "", tensor.type)
         if tensor.type not in NO_PRECISION and tensor.type != expected:
             raise graph.refuse(
                 f"precision is {precision!r}, but the model's input {tensor.name!r} is "

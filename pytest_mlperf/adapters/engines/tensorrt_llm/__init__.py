@@ -14,9 +14,9 @@ from pytest_mlperf.adapters.engines import broken, check_words, is_count
 from pytest_mlperf.adapters.engines.llm.engine import LibraryEngine, LibraryOptions
 from pytest_mlperf.adapters.engines.llm.generation import TextOptions
 from pytest_mlperf.adapters.engines.llm.model_folder import (
-    DTYPES,
     METHODS,
     MODELOPT,
+    TORCH_DTYPES,
     Config,
     Quantisation,
     check_agrees,
@@ -27,8 +27,8 @@ from pytest_mlperf.adapters.engines.llm.model_folder import (
 )
 from pytest_mlperf.adapters.engines.llm.streaming import Streams
 from pytest_mlperf.adapters.engines.tensorrt_llm._requests import (
-    COUNTED,
-    ELSEWHERE,
+    COUNTED_TOKENS,
+    ENVIRONMENT_ADVICE,
     ConfigObject,
     DraftCount,
     Member,
@@ -38,25 +38,25 @@ from pytest_mlperf.adapters.engines.tensorrt_llm._requests import (
     load_model,
     versions,
 )
-from pytest_mlperf.extension import PLAIN, PrecisionName
+from pytest_mlperf.extension import PLAIN_PRECISIONS, PrecisionName
 
 KV_CACHE_DTYPES = ("auto", "fp8", "nvfp4", "float16", "bfloat16", "float32", "fp8_ds_mla")
 """Words of all versions; one that a version does not have it refuses itself."""
 SCHEDULER_POLICIES = ("guaranteed_no_evict", "max_utilization", "static_batch")
 
-QUANTISED: tuple[PrecisionName, ...] = (
+QUANTISED_PRECISIONS: tuple[PrecisionName, ...] = (
     *("fp8", "nvfp4", "mxfp4", "int8"),
     *("int4-awq", "w4a8-awq", "gptq", "mixed"),
 )
-PRECISIONS: tuple[PrecisionName, ...] = (*PLAIN, *QUANTISED)
+PRECISIONS: tuple[PrecisionName, ...] = (*PLAIN_PRECISIONS, *QUANTISED_PRECISIONS)
 
-PASSED = (
+PASSED_OPTIONS = (
     *("tensor_parallel_size", "pipeline_parallel_size", "load_format", "enable_chunked_prefill"),
     *("stream_interval", "max_batch_size", "max_num_tokens", "max_seq_len", "attn_backend"),
 )
 
 RESERVED: Mapping[str, str] = {
-    **{name: f"the option {name}" for name in PASSED},
+    **{name: f"the option {name}" for name in PASSED_OPTIONS},
     "model": "model of the workload or of the engine entry",
     "tokenizer": "the tokenizer in the model's folder, which the engine reads itself",
     "tokenizer_mode": "the tokenizer in the model's folder, which the engine reads itself",
@@ -210,26 +210,28 @@ class TensorRtLlmOptions(LibraryOptions):
             )
 
 
-FORMATS = (MODELOPT, *METHODS, "gptq", "gptq_marlin")
+CHECKPOINT_FORMATS = (MODELOPT, *METHODS, "gptq", "gptq_marlin")
 
 
 def read_weights(folder: Path, precision: str, config: Config) -> Quantisation:
     """Return how the weights in a folder are quantised; refuse what is unknown, or not so."""
     weights = read_quantisation(folder, config)
-    is_known = weights.method in FORMATS and any(name in QUANTISED for name in weights.names)
+    is_known = weights.method in CHECKPOINT_FORMATS and any(
+        name in QUANTISED_PRECISIONS for name in weights.names
+    )
     if weights.method is not None and not is_known:
         key = "quant_algo" if weights.method == MODELOPT else "quant_method"
         raise broken(
             folder / weights.file,
             f"names {key} {weights.algorithm!r}, which engine tensorrt_llm does not know; use a "
-            f"checkpoint in one of {', '.join(QUANTISED)}",
+            f"checkpoint in one of {', '.join(QUANTISED_PRECISIONS)}",
         )
     check_agrees(
         "tensorrt_llm",
         folder,
         precision,
         weights,
-        words=QUANTISED,
+        words=QUANTISED_PRECISIONS,
         otherwise="precision to bf16 or fp16",
     )
     return weights
@@ -244,9 +246,9 @@ def llm_arguments(folder: Path, precision: str, options: TensorRtLlmOptions) -> 
         "model": str(folder),
         # Its tokenizer would cost time in every request: prompts are token ids, answers too.
         "skip_tokenizer_init": True,
-        "dtype": DTYPES.get(precision, "auto"),
+        "dtype": TORCH_DTYPES.get(precision, "auto"),
         "return_perf_metrics": True,
-        **{name: getattr(options, name) for name in PASSED},
+        **{name: getattr(options, name) for name in PASSED_OPTIONS},
     }
     made = {name: value for name, value in arguments.items() if value is not None}
     further = dict(options.llm)
@@ -309,7 +311,7 @@ class TensorRtLlmEngine(LibraryEngine):
     checkpoints: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "modelopt": ("fp8", "nvfp4", "int4-awq", "w4a8-awq"),
     }
-    install: ClassVar[str] = f"{ELSEWHERE} (docs/tensorrt-llm.md)"
+    install: ClassVar[str] = f"{ENVIRONMENT_ADVICE} (docs/tensorrt-llm.md)"
     divides: ClassVar[Mapping[str, bool]] = {"context_parallel_size": False}
 
     _options: TensorRtLlmOptions
@@ -377,7 +379,7 @@ class TensorRtLlmEngine(LibraryEngine):
         self._put = streams.put
         if sampling.matters:
             streams.run(sampling.find_out(requests.ask, str(package.__version__)))
-            self._facts["min_tokens"] = COUNTED[sampling.counted]
+            self._facts["min_tokens"] = COUNTED_TOKENS[sampling.counted]
 
     def _settings(self, model: Any) -> Mapping[str, str]:
         """Return the knobs as facts: the limits as TensorRT-LLM has them, the rest as given."""

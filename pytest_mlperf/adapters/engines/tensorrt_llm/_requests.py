@@ -18,15 +18,15 @@ from pytest_mlperf.adapters.engines.llm.generation import Generation
 from pytest_mlperf.adapters.engines.llm.streaming import StreamedRequest
 from pytest_mlperf.extension import some, text_of
 
-OLDEST = (1, 2)
+MIN_TENSORRT_LLM = (1, 2)
 
-ELSEWHERE = (
+ENVIRONMENT_ADVICE = (
     "TensorRT-LLM pins other versions of torch and numpy than most environments have, so let the "
     'engine run in a Python or container of its own: python = "~/venvs/trtllm/bin/python" or '
     'command = ["docker", "run", ...] in the engine entry'
 )
 
-QUIET: Mapping[str, str] = {
+OFFLINE_ENVIRONMENT: Mapping[str, str] = {
     "HF_HUB_OFFLINE": "1",
     "TRTLLM_NO_USAGE_STATS": "1",
     "TOKENIZERS_PARALLELISM": "false",
@@ -40,7 +40,7 @@ AFFINITY = "TLLM_NUMA_AWARE_WORKER_AFFINITY"
 
 def import_package() -> Any:
     """Return the package, with its `llmapi`, where it can be imported and is new enough."""
-    for name, value in QUIET.items():
+    for name, value in OFFLINE_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     # Left to itself it takes such a binding away, and 1.2 binds by a GPU's place among those that
     # the process sees: a replica's processors are those next to its GPU already.
@@ -52,16 +52,18 @@ def import_package() -> Any:
     except ModuleNotFoundError as error:
         if error.name == "tensorrt_llm":
             raise EnvironmentFault(
-                f"engine tensorrt_llm needs tensorrt_llm, which is not installed; {ELSEWHERE}"
+                "engine tensorrt_llm needs tensorrt_llm, which is not installed; "
+                f"{ENVIRONMENT_ADVICE}"
             ) from error
         raise _broken_installation(error) from error
     # A library of CUDA, MPI or TensorRT that does not load.
     except (ImportError, OSError, RuntimeError) as error:
         raise _broken_installation(error) from error
     version = str(package.__version__)
-    if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST:
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < MIN_TENSORRT_LLM:
         raise EnvironmentFault(
-            f"engine tensorrt_llm needs TensorRT-LLM {'.'.join(map(str, OLDEST))} or newer; "
+            f"engine tensorrt_llm needs TensorRT-LLM {'.'.join(map(str, MIN_TENSORRT_LLM))} "
+            "or newer; "
             f"{version} is installed"
         )
     return package
@@ -140,7 +142,7 @@ def versions() -> Mapping[str, str]:
 def _broken_installation(error: BaseException) -> EnvironmentFault:
     return EnvironmentFault(
         "engine tensorrt_llm: tensorrt_llm is installed but cannot be imported: "
-        f"{text_of(error)}; {ELSEWHERE}"
+        f"{text_of(error)}; {ENVIRONMENT_ADVICE}"
     )
 
 
@@ -195,7 +197,7 @@ def sampling_arguments(
 
 Counted = Literal["answer", "prompt and answer", "nothing"]
 
-COUNTED: Mapping[Counted, str] = {
+COUNTED_TOKENS: Mapping[Counted, str] = {
     "answer": "of the answer",
     "prompt and answer": "of prompt and answer, made up for",
     "nothing": "not obeyed",
@@ -255,7 +257,7 @@ class SamplingByPrompt:
             )
 
 
-CUT = (
+CUT_NOTE = (
     "; TensorRT-LLM lowers it to what fits its own max_seq_len: set max_seq_len to the longest "
     "prompt and max_new_tokens together"
 )
@@ -345,7 +347,7 @@ class RequestLoop:
 
     def _report(self, request: StreamedRequest, completion: Any) -> None:
         row = list(completion.token_ids)
-        self.task.check(request.index, row, completion.finish_reason, CUT)
+        self.task.check(request.index, row, completion.finish_reason, CUT_NOTE)
         generation = self.task.generation_of(request.index)
         held_back, least = generation.ends[:1], generation.min_new_tokens
         # The other end tokens end an answer at any time.

@@ -30,10 +30,10 @@ from pytest_mlperf.adapters.engines.llm.model_folder import (
     read_config,
 )
 from pytest_mlperf.adapters.engines.llm.tools import ToolOptions
-from pytest_mlperf.extension import PLAIN, PrecisionName, Rule, require_options
+from pytest_mlperf.extension import PLAIN_PRECISIONS, PrecisionName, Rule, require_options
 
-QUANTISED: tuple[PrecisionName, ...] = ("int8", "int4", "fp8")
-PRECISIONS: tuple[PrecisionName, ...] = (*PLAIN, *QUANTISED)
+QUANTISED_PRECISIONS: tuple[PrecisionName, ...] = ("int8", "int4", "fp8")
+PRECISIONS: tuple[PrecisionName, ...] = (*PLAIN_PRECISIONS, *QUANTISED_PRECISIONS)
 STORED: PrecisionName = "mxfp4"
 """A precision that checkpoints of language models have, and nothing here makes."""
 
@@ -41,7 +41,7 @@ ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 IMAGE_ATTENTIONS = ("sdpa", "eager")
 BATCHINGS = ("auto", "static", "dynamic", "continuous")
 JOINS = ("stack", "concat", "pad")
-WEIGHTS = ("checkpoint", "dummy")
+WEIGHT_SOURCES = ("checkpoint", "dummy")
 SPARSITIES = ("2:4",)
 VAE_DTYPES = ("auto", "fp32", "bf16", "fp16")
 
@@ -106,7 +106,7 @@ class TokenOptions(DeviceOptions, TextOptions):
 
     def rules(self, precision: str) -> Iterator[Rule]:
         yield from super().rules(precision)
-        yield one_of("weights", self.weights, WEIGHTS)
+        yield one_of("weights", self.weights, WEIGHT_SOURCES)
         yield one_of("attention", self.attention, ATTENTIONS)
 
     def conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
@@ -119,8 +119,8 @@ class TokenOptions(DeviceOptions, TextOptions):
                 "sparsity",
             )
             yield (
-                precision not in PLAIN,
-                f'sparsity = "{sparsity}" needs precision = {" or ".join(PLAIN)}, not '
+                precision not in PLAIN_PRECISIONS,
+                f'sparsity = "{sparsity}" needs precision = {" or ".join(PLAIN_PRECISIONS)}, not '
                 f'"{precision}": quantised weights run in dense kernels',
                 *("sparsity", "precision"),
             )
@@ -232,7 +232,7 @@ class TorchModuleOptions(DeviceOptions):
 
     def rules(self, precision: str) -> Iterator[Rule]:
         yield from super().rules(precision)
-        yield one_of("weights", self.weights, WEIGHTS)
+        yield one_of("weights", self.weights, WEIGHT_SOURCES)
         right = self.compile is False or self.compile in COMPILE_MODES
         yield "compile", self.compile, right, f"false or one of {', '.join(COMPILE_MODES)}"
         right = self.workers >= 0
@@ -295,12 +295,10 @@ class DiffusionOptions(DeviceOptions):
         yield "compile", self.compile, right, f"false or one of {', '.join(BLOCK_MODES)}"
 
 
-LIBRARIES = {TORCHAO: "torchao", COMPRESSED: "compressed_tensors"}
-"""Formats that transformers loads from safetensors files, and the module that each needs."""
-
+FORMAT_LIBRARIES = {TORCHAO: "torchao", COMPRESSED: "compressed_tensors"}
 EXTRAS = {TORCHAO: "quantization", COMPRESSED: "compressed"}
 
-HOW = {
+DEQUANTISATION_NOTES = {
     TORCHAO: "by the checkpoint, run as such",
     COMPRESSED: "by the checkpoint, run in its own type with inputs rounded alike: right in its "
     "answers, and no faster",
@@ -331,11 +329,11 @@ def check_quantised(folder: Path, quantization: Mapping[str, Any], precision: st
         return
     weights = quantisation_of(quantization)
     method = weights.method or "unknown"
-    if method not in HOW:
+    if method not in DEQUANTISATION_NOTES:
         raise broken(
             folder,
             f"the weights are quantised in the format {method!r}; this engine takes plain weights, "
-            f"{', '.join(LIBRARIES)} and {STORED}",
+            f"{', '.join(FORMAT_LIBRARIES)} and {STORED}",
         )
     if not weights.weights or not all(precision in names for names in weights.weights):
         names = [names[0] if names else "an unknown precision" for names in weights.weights]
@@ -344,9 +342,9 @@ def check_quantised(folder: Path, quantization: Mapping[str, Any], precision: st
         raise broken(
             folder, f'config.json says {written} weights, and the suite "{precision}"{advice}'
         )
-    if method in LIBRARIES:
+    if method in FORMAT_LIBRARIES:
         who = f"engine torch: {folder} is a checkpoint of {method}, which"
-        require_module(who, LIBRARIES[method], EXTRAS[method])
+        require_module(who, FORMAT_LIBRARIES[method], EXTRAS[method])
 
 
 def quantised_facts(method: str, model: Any) -> dict[str, str]:
@@ -355,8 +353,8 @@ def quantised_facts(method: str, model: Any) -> dict[str, str]:
     import torch
     from torch import nn
 
-    if method not in LIBRARIES:
-        return {"quantisation": HOW[method]}
+    if method not in FORMAT_LIBRARIES:
+        return {"quantisation": DEQUANTISATION_NOTES[method]}
     linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
     small = sum(
         hasattr(layer, "weight_scale")  # packed weights have other names
@@ -364,15 +362,15 @@ def quantised_facts(method: str, model: Any) -> dict[str, str]:
         for layer in linear
     )
     return {
-        LIBRARIES[method]: version(method),
-        "quantisation": HOW[method],
+        FORMAT_LIBRARIES[method]: version(method),
+        "quantisation": DEQUANTISATION_NOTES[method],
         "quantised": f"{small} of {len(linear)} matrices",
     }
 
 
 def require_device(engine: str, *, device: str, precision: str, is_quantised: bool = False) -> None:
     """Ask torch for the device and for kernels; where neither is in question it is not imported."""
-    as_it_is = is_quantised or precision in PLAIN
+    as_it_is = is_quantised or precision in PLAIN_PRECISIONS
     if device == "cpu" and as_it_is:
         return
     from pytest_mlperf.adapters.engines.torch._devices import find_device, require_kernels

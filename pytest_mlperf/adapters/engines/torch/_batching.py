@@ -250,10 +250,10 @@ def late_end(generation: Generation, device: Any) -> Any:
 PAGE_TOKENS = 256
 """Tokens of one block of the key-value cache; transformers' default."""
 
-LEAST_BATCH_TOKENS = 512
+MIN_BATCH_TOKENS = 512
 """Tokens per forward pass of continuous batching, unless more samples are batched."""
 
-AHEAD = 2
+QUEUED_BATCHES = 2
 """Batches of requests in transformers' hands: its scheduler looks at each of them at every step."""
 
 
@@ -368,7 +368,7 @@ class ContinuousBatching:
 
     def _make_manager(self, blocks: int) -> Any:
         generation, options = self._text.generation, self._options
-        most = options.max_batch_tokens or max(LEAST_BATCH_TOKENS, options.batch_size)
+        most = options.max_batch_tokens or max(MIN_BATCH_TOKENS, options.batch_size)
         manager = self._text.model.init_continuous_batching(
             generation_config=transformers.GenerationConfig(
                 max_new_tokens=generation.max_new_tokens,
@@ -404,7 +404,7 @@ class ContinuousBatching:
             self._manager, self._blocks = None, 0
 
     def _feed(self) -> None:
-        while self._waiting and len(self._running) < AHEAD * self._options.batch_size:
+        while self._waiting and len(self._running) < QUEUED_BATCHES * self._options.batch_size:
             request = self._waiting.popleft()
             name = next(self._names)
             self._running[name] = request

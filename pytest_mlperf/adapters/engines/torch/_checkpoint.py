@@ -22,7 +22,7 @@ from pytest_mlperf import EnvironmentFault
 from pytest_mlperf.adapters.engines import broken, weight_files
 from pytest_mlperf.adapters.engines.llm.model_folder import check_ends, end_tokens
 from pytest_mlperf.adapters.engines.torch._base import (
-    QUANTISED,
+    QUANTISED_PRECISIONS,
     STORED,
     TokenOptions,
     check_quantised,
@@ -147,8 +147,7 @@ def read_config(folder: Path, kind: Kind, *, quantised: str | None = None) -> An
     return config
 
 
-SEED = 20_240_828
-"""Of the random weights, which are the same every time."""
+WEIGHTS_SEED = 20_240_828
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,7 +200,7 @@ def open_model(
     }
     if method is not None:
         facts |= quantised_facts(method, model)
-    elif precision in QUANTISED:
+    elif precision in QUANTISED_PRECISIONS:
         facts |= quantise(model, precision, device=device)
     if sparsity is not None:
         facts |= make_sparse(model, folder, device=device)
@@ -268,7 +267,7 @@ def make_dummy(auto: Any, config: Any, *, dtype: Any, attention: str, device: An
     """Return the model with random weights, made on the device: the same on every call."""
     cuda = [device] if device.type == "cuda" else []
     with _attention_there(attention), torch.random.fork_rng(devices=cuda), device:
-        torch.manual_seed(SEED)
+        torch.manual_seed(WEIGHTS_SEED)
         model = auto.from_config(
             config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
         )

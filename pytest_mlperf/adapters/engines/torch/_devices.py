@@ -24,9 +24,9 @@ import torch
 
 from pytest_mlperf import EnvironmentFault
 from pytest_mlperf.adapters.engines import broken, engine_error, not_installed
-from pytest_mlperf.extension import PLAIN, text_of
+from pytest_mlperf.extension import PLAIN_PRECISIONS, text_of
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def find_device(name: str, *, engine: str = "torch") -> Any:
@@ -96,9 +96,7 @@ SMALL_GROUP = 16
 TILE = 16
 """Kernels for fp8 multiply matrices whose two sides are multiples of this."""
 
-LEAST = {"int4": (8, 0), "fp8": (8, 9)}
-"""The least compute capability with kernels for it."""
-
+MIN_CAPABILITY = {"int4": (8, 0), "fp8": (8, 9)}
 Step = tuple[Any, Callable[[Any], bool]]
 """A configuration of torchao, and whether it is for a weight of shape (outputs, inputs)."""
 
@@ -119,19 +117,19 @@ def base_dtype(precision: str, checkpoint_dtype: Any, device: Any) -> Any:
     """
     if precision == "fp8" or (precision == "int4" and device.type == "cuda"):
         return torch.bfloat16
-    return DTYPES.get(precision, checkpoint_dtype)
+    return TORCH_DTYPES.get(precision, checkpoint_dtype)
 
 
 def require_kernels(precision: str, device: Any, *, engine: str = "torch") -> None:
     """Refuse, before a model is loaded, a precision that nothing here can run."""
-    if precision in PLAIN:
+    if precision in PLAIN_PRECISIONS:
         return
     try:
         import torchao  # noqa: F401 - used by `quantise`
     except ImportError as error:
         who = f"engine {engine}: precision {precision!r}"
         raise not_installed(who, "torchao", "quantization", option="precision") from error
-    least = LEAST.get(precision)
+    least = MIN_CAPABILITY.get(precision)
     if least is None or (precision == "int4" and device.type == "cpu"):
         return
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from pytest_mlperf import SuiteError
 from pytest_mlperf.adapters.engines import one_of
-from pytest_mlperf.adapters.engines.serving import LARGEST_PAGE, parse_json
+from pytest_mlperf.adapters.engines.serving import MAX_PAGE_BYTES, parse_json
 from pytest_mlperf.extension import require_options
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Address:
         return "loopback" if LOCAL.fullmatch(self.host) else "network"
 
 
-SHOWN = 300
+MAX_MESSAGE_CHARACTERS = 300
 
 
 class RequestError(Exception):
@@ -99,7 +99,9 @@ class RequestError(Exception):
 
     def __init__(self, text: str, *, lost: bool = False) -> None:
         line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-        super().__init__(line if len(line) <= SHOWN else f"{line[:SHOWN]}…")
+        super().__init__(
+            line if len(line) <= MAX_MESSAGE_CHARACTERS else f"{line[:MAX_MESSAGE_CHARACTERS]}…"
+        )
         self.lost = lost
 
 
@@ -154,7 +156,7 @@ OPTIONS = (
     ("grpc.enable_http_proxy", 0),
 )
 
-LOST = frozenset({"StatusCode.UNAVAILABLE", "StatusCode.CANCELLED"})
+LOST_STATUSES = frozenset({"StatusCode.UNAVAILABLE", "StatusCode.CANCELLED"})
 
 
 class GrpcClient:
@@ -242,20 +244,20 @@ class GrpcClient:
             if status == "StatusCode.DEADLINE_EXCEEDED":
                 raise RequestError(f"no answer within {self._timeout_s:g} s") from error
             text = f"gRPC {status.removeprefix('StatusCode.')}: {words}"
-            raise RequestError(text, lost=status in LOST) from error
+            raise RequestError(text, lost=status in LOST_STATUSES) from error
         except ValueError as error:  # gRPC's way to say that the channel is closed
             raise RequestError(str(error), lost=True) from error
 
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
-IDLE_S = 1.0
+MAX_IDLE_SECONDS = 1.0
 """A server may close a connection that rests; one that was just used it has no reason to."""
 
-LARGEST_ANSWER = 1 << 31
+MAX_ANSWER_BYTES = 1 << 31
 """Bytes of an answer with arrays at most: what gRPC's messages can hold."""
 
-PIECE = 1 << 20
+READ_PIECE_BYTES = 1 << 20
 """Bytes that are read at a time of an answer which does not say how long it is."""
 
 OK = 200
@@ -320,7 +322,7 @@ class HttpClient:
         requested = [InferRequestedOutput(name, binary_data=self._binary) for name in outputs]
         body, length = InferenceServerClient.generate_request_body(tensors, outputs=requested)
         status, headers, data = answer = self._ask(
-            f"{self._model}/infer", body, length, most=LARGEST_ANSWER
+            f"{self._model}/infer", body, length, most=MAX_ANSWER_BYTES
         )
         if status != OK:
             raise _refusal(answer)
@@ -360,7 +362,7 @@ class HttpClient:
         body: bytes | None = None,
         length: int | None = None,
         *,
-        most: int = LARGEST_PAGE,
+        most: int = MAX_PAGE_BYTES,
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
         """Return status, headers and body of an answer, of which `most` bytes are read.
 
@@ -398,7 +400,7 @@ class HttpClient:
             self._connection.close()
             sock = None
         if sock is not None:
-            return time.monotonic() - self._used_s > IDLE_S
+            return time.monotonic() - self._used_s > MAX_IDLE_SECONDS
         self._connection.connect()
         assert self._connection.sock is not None
         self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -433,7 +435,9 @@ def _body(response: http.client.HTTPResponse, most: int) -> bytes:
     if response.length is not None and response.length <= most:
         return response.read()
     body = bytearray()
-    while response.length is None and len(body) <= most and (piece := response.read(PIECE)):
+    while (
+        response.length is None and len(body) <= most and (piece := response.read(READ_PIECE_BYTES))
+    ):
         body += piece
     if response.length is not None or len(body) > most:
         raise RequestError(f"an answer of more than {most >> 20} MiB")

@@ -19,8 +19,8 @@ from pytest_mlperf import RunError, SuiteError
 from pytest_mlperf.adapters.engines import broken, engine_error
 from pytest_mlperf.adapters.engines.serving import (
     HOST,
-    LONGEST_S,
-    SHORTEST_S,
+    MAX_PAUSE_SECONDS,
+    MIN_PAUSE_SECONDS,
     Server,
     free_port,
     require_listening,
@@ -63,7 +63,7 @@ HEALTH = "/v2/health/ready"
 
 GRPC_PORT = "{grpc_port}"
 
-END_S = 1.0
+EXIT_DELAY_SECONDS = 1.0
 """A connection breaks a moment before the end of the process behind it shows."""
 
 SERVER, MODEL = "the server was not ready", "the model was not ready, or is not there"
@@ -429,7 +429,7 @@ class Service:
     def _wait(self, client: Connection) -> None:
         timeout_s, name = self._options.start_timeout, self._options.served_model
         deadline = time.monotonic() + timeout_s
-        pause_s, lacks = SHORTEST_S, ""
+        pause_s, lacks = MIN_PAUSE_SECONDS, ""
         while True:
             try:
                 lacks = _lacks(client)
@@ -451,7 +451,7 @@ class Service:
                     self.where, f"within start_timeout = {timeout_s:g} s, {lacks}{log_tail}"
                 )
             time.sleep(pause_s)
-            pause_s = min(1.5 * pause_s, LONGEST_S)
+            pause_s = min(1.5 * pause_s, MAX_PAUSE_SECONDS)
 
     def _explain(self, error: RequestError) -> RunError:
         others = self._requests.under_way
@@ -463,7 +463,7 @@ class Service:
         if self._server is None:
             return engine_error(message)
         try:
-            self._server.check(END_S if error.lost and not self._hung_up else 0.0)
+            self._server.check(EXIT_DELAY_SECONDS if error.lost and not self._hung_up else 0.0)
         except RunError as ended:
             return engine_error(f"{message}; {ended}", ended.log)
         return engine_error(f"{message}{self._server.log_tail()}", str(self._server.log))

@@ -18,7 +18,7 @@ from pytest_mlperf.adapters.engines.llm.engine import (
     check_names,
 )
 from pytest_mlperf.adapters.engines.llm.model_folder import (
-    DTYPES,
+    TORCH_DTYPES,
     Config,
     picture_chats,
     read_config,
@@ -36,7 +36,7 @@ from pytest_mlperf.adapters.engines.llm.tools import (
     tool_chats,
 )
 from pytest_mlperf.adapters.engines.vllm._library import (
-    WAYS,
+    ENVIRONMENT_ADVICE,
     AcceptedDrafts,
     AsyncBackend,
     Log,
@@ -48,14 +48,22 @@ from pytest_mlperf.adapters.engines.vllm._library import (
     find_version,
     loading,
 )
-from pytest_mlperf.extension import PLAIN, PrecisionName, Rule, is_speech
+from pytest_mlperf.extension import PLAIN_PRECISIONS, PrecisionName, Rule, is_speech
 
 APIS = ("async", "offline")
 
-QUANTISED: tuple[PrecisionName, ...] = ("fp8", "nvfp4", "mxfp4", "int8", "int4", "int4-awq", "gptq")
+QUANTISED_PRECISIONS: tuple[PrecisionName, ...] = (
+    "fp8",
+    "nvfp4",
+    "mxfp4",
+    "int8",
+    "int4",
+    "int4-awq",
+    "gptq",
+)
 """Precisions of quantised weights; what is not quantised keeps the checkpoint's type."""
 
-PRECISIONS: tuple[PrecisionName, ...] = (*PLAIN, *QUANTISED)
+PRECISIONS: tuple[PrecisionName, ...] = (*PLAIN_PRECISIONS, *QUANTISED_PRECISIONS)
 
 AT_LOADING: Mapping[str, tuple[PrecisionName, ...]] = {
     "fp8": ("fp8",),
@@ -67,14 +75,14 @@ AT_LOADING: Mapping[str, tuple[PrecisionName, ...]] = {
 }
 """What vLLM makes of plain weights while it loads them, by the option quantization."""
 
-PASSED = (
+PASSED_OPTIONS = (
     *("quantization", "load_format", "tensor_parallel_size", "pipeline_parallel_size"),
     *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"),
     *("kv_cache_dtype", "enable_prefix_caching", "enforce_eager"),
 )
 
 RESERVED: Mapping[str, str] = {
-    **{name: f"the option {name}" for name in PASSED},
+    **{name: f"the option {name}" for name in PASSED_OPTIONS},
     **dict.fromkeys(("model", "model_weights"), "the workload's model"),
     "tokenizer": "the tokenizer in the model's folder, which the engine reads itself",
     "skip_tokenizer_init": "nothing: prompts are always handed over as token ids",
@@ -165,13 +173,14 @@ class VllmOptions(LibraryOptions, ToolOptions):
         quantization = self.quantization
         if quantization is None:
             return
-        if precision in PLAIN:
+        if precision in PLAIN_PRECISIONS:
             raise self.refused(
                 f'quantization = "{quantization}" quantises weights, but precision = "{precision}" '
-                f"says that they are not; set precision to one of {', '.join(QUANTISED)}",
+                "says that they are not; set precision to one of "
+                f"{', '.join(QUANTISED_PRECISIONS)}",
                 *("quantization", "precision"),
             )
-        made = AT_LOADING.get(quantization, QUANTISED)
+        made = AT_LOADING.get(quantization, QUANTISED_PRECISIONS)
         if precision not in made:
             raise self.refused(
                 f'quantization = "{quantization}" makes {" or ".join(made)}, but precision = '
@@ -190,7 +199,7 @@ def check_agrees(folder: Path, precision: str, quantization: str | None, config:
         folder,
         precision,
         weights,
-        words=QUANTISED,
+        words=QUANTISED_PRECISIONS,
         otherwise='let vLLM quantise while it loads, as with quantization = "fp8"',
     )
 
@@ -199,8 +208,8 @@ def engine_arguments(folder: Path, precision: str, options: VllmOptions) -> dict
     """Return the arguments of AsyncEngineArgs and LLM; what the suite leaves open is left out."""
     arguments = {
         "model": str(folder),
-        "dtype": DTYPES.get(precision, "auto"),
-        **{name: getattr(options, name) for name in PASSED},
+        "dtype": TORCH_DTYPES.get(precision, "auto"),
+        **{name: getattr(options, name) for name in PASSED_OPTIONS},
         # Prompts and answers are token ids; a tokenizer might bring an end token of its own.
         "skip_tokenizer_init": True,
         # Sampling settings beside the weights are not read.
@@ -270,7 +279,7 @@ class VllmEngine(LibraryEngine):
         "compressed-tensors": ("int8", "int4", "fp8", "nvfp4"),
         "modelopt": ("fp8", "nvfp4"),
     }
-    install: ClassVar[str] = f"{WAYS} (docs/vllm.md)"
+    install: ClassVar[str] = f"{ENVIRONMENT_ADVICE} (docs/vllm.md)"
     divides: ClassVar[Mapping[str, bool]] = {
         "data_parallel_size": True,
         "prefill_context_parallel_size": False,  # 0.14 and newer

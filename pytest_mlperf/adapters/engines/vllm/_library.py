@@ -35,10 +35,8 @@ ERROR_STREAM = 2
 CAUSE = re.compile(r"^.*\bERROR\b.*?\] *((?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception): .+)$", re.M)
 """A line of vLLM's log that ends a traceback."""
 
-MOST = 1 << 20
-"""Bytes of a log that are searched, from its start."""
-
-SHOWN = 400
+MAX_LOG_BYTES = 1 << 20
+MAX_QUOTED_CHARACTERS = 400
 
 
 class Log:
@@ -57,15 +55,14 @@ class Log:
         try:
             with open(f"/proc/self/fd/{ERROR_STREAM}", "rb") as file:  # noqa: PTH123
                 file.seek(self._begin)
-                text = file.read(MOST).decode("utf-8", "replace")
+                text = file.read(MAX_LOG_BYTES).decode("utf-8", "replace")
         except OSError:
             return ""
         match = CAUSE.search(text)
-        return f"; its process said: {match[1].strip()[:SHOWN]}" if match else ""
+        return f"; its process said: {match[1].strip()[:MAX_QUOTED_CHARACTERS]}" if match else ""
 
 
-GRACE_S = 10.0
-"""Time for processes to end by themselves, once vLLM was shut down."""
+EXIT_GRACE_SECONDS = 10.0
 
 
 def below(root: int) -> set[int]:
@@ -100,7 +97,7 @@ class Started:
         helper = getattr(getattr(resource_tracker, "_resource_tracker", None), "_pid", None)
         return below(os.getpid()) - self._before - {helper}
 
-    def end(self, grace_s: float = GRACE_S) -> Collection[int]:
+    def end(self, grace_s: float = EXIT_GRACE_SECONDS) -> Collection[int]:
         """Wait for them to end, and kill those that do not, whose ids are returned."""
         left = {}
         for pid in self.now():
@@ -132,7 +129,7 @@ def _wait(left: dict[int, int], limit_s: float) -> None:
             del left[ids[handle]]
 
 
-OLDEST = (0, 20)
+MIN_VLLM = (0, 20)
 
 IMPORTED: Mapping[str, str] = {
     "AsyncEngineArgs": "vllm.engine.arg_utils",
@@ -144,7 +141,7 @@ IMPORTED: Mapping[str, str] = {
     "tokens_input": "vllm.inputs",
 }
 
-SETTINGS: Mapping[str, str] = {
+SETTING_PATHS: Mapping[str, str] = {
     "max_model_len": "model_config.max_model_len",
     "dtype": "model_config.dtype",
     "quantization": "model_config.quantization",
@@ -158,22 +155,18 @@ SETTINGS: Mapping[str, str] = {
     "enable_prefix_caching": "cache_config.enable_prefix_caching",
     "device": "device_config.device_type",
 }
-"""What vLLM settled on itself, read from its `vllm_config` once it is loaded."""
 
 
-ENVIRONMENT: Mapping[str, str] = {
+VLLM_ENVIRONMENT: Mapping[str, str] = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
     # This process has threads, and a forked one could wait for ever for a lock of theirs.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
 }
-"""Variables that are set for vLLM and its processes, unless they are set already."""
 
-BESIDE = ("torch", "transformers", "flashinfer-python", "triton")
-"""Packages whose versions decide speed too."""
-
-WAYS = (
+SPEED_PACKAGES = ("torch", "transformers", "flashinfer-python", "triton")
+ENVIRONMENT_ADVICE = (
     "vLLM pins its own torch and transformers, so give it an environment of its own "
     "(python -m venv vllm; vllm/bin/pip install vllm mlcommons-loadgen) and name that in the "
     'engine entry: python = "vllm/bin/python"; or measure its server: use = "openai" with '
@@ -184,7 +177,7 @@ WAYS = (
 @contextlib.contextmanager
 def environment() -> Iterator[None]:
     """Set vLLM's variables, and put things back afterwards."""
-    added = {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
+    added = {name: value for name, value in VLLM_ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)
     try:
         yield
@@ -199,15 +192,15 @@ def find_version() -> str:
     except ModuleNotFoundError as error:
         if error.name == "vllm":
             raise EnvironmentFault(
-                f"engine vllm needs vllm, which is not installed; {WAYS}"
+                f"engine vllm needs vllm, which is not installed; {ENVIRONMENT_ADVICE}"
             ) from error
         raise _broken(error) from error
     # Its own checks of the machine, and torch's of other packages, raise all kinds.
     except Exception as error:
         raise _broken(error) from error
     # A build between releases may say 0.0 or 0.1.dev.
-    if (0, 2) <= tuple(map(int, re.findall(r"\d+", vllm_version)[:2])) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
+    if (0, 2) <= tuple(map(int, re.findall(r"\d+", vllm_version)[:2])) < MIN_VLLM:
+        oldest = ".".join(map(str, MIN_VLLM))
         raise EnvironmentFault(
             f"engine vllm needs vLLM {oldest} or newer, and this is {vllm_version}; "
             f"try: pip install 'vllm>={oldest}'"
@@ -240,10 +233,10 @@ def loading(vllm_version: str, log: Log) -> Iterator[None]:
 def describe(vllm_version: str, settled: Any) -> dict[str, str]:
     """Return versions, what vLLM settled on, and the variables that it reads."""
     facts = {"vllm": vllm_version}
-    for package in BESIDE:
+    for package in SPEED_PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
             facts[package] = version(package)
-    for name, path in SETTINGS.items():
+    for name, path in SETTING_PATHS.items():
         value = settled
         for attribute in path.split("."):
             value = getattr(value, attribute, None)
@@ -258,7 +251,7 @@ def _variables() -> dict[str, str]:
         f"environment.{name}": value
         for name, value in sorted(os.environ.items())
         if name.startswith("VLLM_")
-        and name not in ENVIRONMENT
+        and name not in VLLM_ENVIRONMENT
         and not re.search("KEY|TOKEN|SECRET|HOST|PORT", name)
         and "/" not in value
     }
@@ -296,7 +289,7 @@ def compare(gaps: StampGaps, seen: SeenRequest, theirs: Any) -> None:
     gaps.add(seen.index, "last", seen.last_s, theirs.last_token_ts)
 
 
-ACCEPTED = "vllm:spec_decode_num_accepted_tokens"
+ACCEPTED_COUNTER = "vllm:spec_decode_num_accepted_tokens"
 """vLLM's counter of drafted tokens that were accepted, since it was loaded."""
 
 
@@ -310,7 +303,7 @@ class AcceptedDrafts:
     def take(self) -> int:
         """Return how many drafted tokens were accepted since the last call."""
         # One for each copy of the model with data parallelism.
-        total = sum(int(each.value) for each in self._snapshot() if each.name == ACCEPTED)
+        total = sum(int(each.value) for each in self._snapshot() if each.name == ACCEPTED_COUNTER)
         before, self._before = self._before, total
         return total - before
 
@@ -355,7 +348,7 @@ class SamplingByLength:
         return self._made[key]
 
 
-AHEAD = 2
+QUEUED_MULTIPLE = 2
 """Samples with pictures or sound that vLLM has at a time, as a multiple of those it works on."""
 
 
@@ -392,7 +385,7 @@ class AsyncBackend:
             # its file: of all at once, as in Offline, it would fill the machine's memory.
             copies = int(arguments.get("data_parallel_size") or 1)
             at_once = copies * self.settled.scheduler_config.max_num_seqs
-            self._room = asyncio.Semaphore(AHEAD * at_once)
+            self._room = asyncio.Semaphore(QUEUED_MULTIPLE * at_once)
         self.put = self._streams.put
 
     def close(self) -> None:

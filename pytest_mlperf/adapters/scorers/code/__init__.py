@@ -1,8 +1,8 @@
 """Programs that a model wrote: taken out of its answer, run in a sandbox, told apart."""
 
 from pytest_mlperf.adapters.scorers.code._programs import (
-    FIELDS,
     LANGUAGES,
+    REFERENCE_FIELDS,
     Problem,
     Reference,
     check_running,
@@ -14,8 +14,8 @@ from pytest_mlperf.adapters.scorers.code._programs import (
 )
 
 __all__ = [
-    "FIELDS",
     "LANGUAGES",
+    "REFERENCE_FIELDS",
     "Problem",
     "Reference",
     "check_running",

@@ -23,19 +23,17 @@ from pytest_mlperf.adapters.scorers.code.sandbox import (
     shown,
 )
 
-RUN_S = 20.0
+RUN_SECONDS = 20.0
 """MLPerf's limit for a program; evaluate_mbxp.py of its Mixtral 8x7B benchmark."""
 
-COMPILE_S = 100.0
-"""mxeval's limit for a compiler."""
-
-MEMORY_BYTES = 2048 * MIB
+COMPILE_SECONDS = 100.0
+MAX_PROGRAM_BYTES = 2048 * MIB
 ADDRESS_BYTES = 4096 * MIB
 PROCESSES = 32
 NODE_PROCESSES = 64
 """Node has about ten threads of its own."""
 
-LIBRARIES = "/libraries"
+LIBRARIES_FOLDER = "/libraries"
 NODE_FOLDERS = ("/usr/share/nodejs", "/usr/lib/node_modules", "/usr/local/lib/node_modules")
 
 DRIVER = Path(__file__).with_name("python.py")
@@ -87,7 +85,7 @@ def python_toolchain(driver: Path) -> Toolchain:
         numpy = Path(os.path.realpath(spec.submodule_search_locations[0]))
         for folder in (numpy, numpy.with_name("numpy.libs")):
             if folder.is_dir():
-                readable[f"{LIBRARIES}/python/{folder.name}"] = str(folder)
+                readable[f"{LIBRARIES_FOLDER}/python/{folder.name}"] = str(folder)
     files = {"driver": driver.read_bytes()}
     if driver != DRIVER:
         files["guard"] = DRIVER.read_bytes()
@@ -119,7 +117,7 @@ def _javascript() -> Toolchain:
             "lodash, which the tests import, is in none of node's folders (npm install -g lodash, "
             "or set NODE_PATH)"
         )
-    modules = f"{LIBRARIES}/node_modules"
+    modules = f"{LIBRARIES_FOLDER}/node_modules"
     lodash = os.path.realpath(Path(candidates[0], "lodash"))
     return Toolchain(
         file="main.js",
@@ -140,7 +138,7 @@ def _typescript() -> Toolchain:
     return Toolchain(
         file="main.ts",
         steps=(
-            _run_node(*command, wall_s=COMPILE_S, goes_on=frozenset({2})),
+            _run_node(*command, wall_s=COMPILE_SECONDS, goes_on=frozenset({2})),
             _run_node(node, f"{BOX}/main.js"),
         ),
         readable={**readable, **more},
@@ -189,22 +187,22 @@ def _tool(name: str) -> tuple[str, dict[str, str]]:
 
 
 def _compile(*command: str) -> SandboxStep:
-    return _run(*command, wall_s=COMPILE_S)
+    return _run(*command, wall_s=COMPILE_SECONDS)
 
 
-def _run(*command: str, wall_s: float = RUN_S) -> SandboxStep:
+def _run(*command: str, wall_s: float = RUN_SECONDS) -> SandboxStep:
     return SandboxStep(
         command=command,
         wall_s=wall_s,
         cpu_s=int(2 * wall_s),
-        memory_bytes=MEMORY_BYTES,
+        memory_bytes=MAX_PROGRAM_BYTES,
         address_bytes=ADDRESS_BYTES,
         processes=PROCESSES,
     )
 
 
 def _run_node(
-    *command: str, wall_s: float = RUN_S, goes_on: frozenset[int] = frozenset({0})
+    *command: str, wall_s: float = RUN_SECONDS, goes_on: frozenset[int] = frozenset({0})
 ) -> SandboxStep:
     step = _run(*command, wall_s=wall_s)
     return replace(step, address_bytes=None, processes=NODE_PROCESSES, goes_on=goes_on)

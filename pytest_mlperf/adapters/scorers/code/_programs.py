@@ -26,9 +26,9 @@ from pytest_mlperf.adapters.scorers.code.sandbox import StepResult, run_isolated
 LANGUAGES = tuple(TOOLCHAINS)
 """What the reference script runs; programs in other languages do not count."""
 
-FENCE = "```"
+CODE_FENCE = "```"
 
-PRINTING_S = 30.0
+PROGRESS_LINE_SECONDS = 30.0
 """Time between two lines that say how many programs have run."""
 
 TRIALS = {
@@ -80,7 +80,7 @@ def extract(language: str, prompt: str, completion: str) -> str:
         completion: What it answered, special tokens left out.
     """
     del prompt
-    code = completion.partition(FENCE)[0]
+    code = completion.partition(CODE_FENCE)[0]
     if language == "python":
         code = code.lstrip()
     elif language == "go":
@@ -142,10 +142,10 @@ def in_parallel(
 
 def _shown(results: Iterable[bool], name: str) -> Iterator[bool]:
     """Yield results, and print now and then how many: what a scorer prints is its progress."""
-    due_s = time.monotonic() + PRINTING_S
+    due_s = time.monotonic() + PROGRESS_LINE_SECONDS
     for number, result in enumerate(results, start=1):
         if (now_s := time.monotonic()) >= due_s:
-            due_s = now_s + PRINTING_S
+            due_s = now_s + PROGRESS_LINE_SECONDS
             print(f"{name}: {number:,} programs have run", flush=True)
         yield result
 
@@ -235,7 +235,7 @@ def _is_text(output: bytes, cut: bool) -> bool:
     return True
 
 
-FIELDS = ("target", "id", "language", "entry_point", "prompt")
+REFERENCE_FIELDS = ("target", "id", "language", "entry_point", "prompt")
 """What a reference must have, as text; data set mixtral gives it."""
 
 Reference = Mapping[str, str]
@@ -253,7 +253,7 @@ def score_programs(
 
     Args:
         texts: What the model wrote.
-        references: See FIELDS; in languages that are run.
+        references: See REFERENCE_FIELDS; in languages that are run.
         processes: How many programs run at a time; None takes one per core.
     """
     problems = [

@@ -14,7 +14,7 @@ import struct
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """AUDIT_ARCH_* by machine; Linux, linux/audit.h."""
 
-DENIED = {
+DENIED_CALLS = {
     "add_key": (248, 217),
     "bpf": (321, 280),
     "fsopen": (430, 430),
@@ -56,7 +56,7 @@ X32 = 0x40000000
 
 _LOAD, _EQUAL, _SET, _ABOVE, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
-_NUMBER, _ARCHITECTURE, _ARGUMENT = 0, 4, 16
+_CALL_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENT_OFFSET = 0, 4, 16
 
 
 def program(machine: str) -> bytes | None:
@@ -65,25 +65,25 @@ def program(machine: str) -> bytes | None:
         return None
     column = list(ARCHITECTURES).index(machine)
     lines = [
-        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_LOAD, 0, 0, _ARCHITECTURE_OFFSET),
         (_EQUAL, 1, 0, ARCHITECTURES[machine]),
         (_RETURN, 0, 0, _KILL),
-        (_LOAD, 0, 0, _NUMBER),
+        (_LOAD, 0, 0, _CALL_OFFSET),
         (_ABOVE, 0, 1, X32),
         (_RETURN, 0, 0, _KILL),
     ]
-    for numbers in DENIED.values():
+    for numbers in DENIED_CALLS.values():
         lines += [(_EQUAL, 0, 1, numbers[column]), (_RETURN, 0, 0, _ERROR | errno.EPERM)]
     # The C library falls back to clone, whose flags can be read here.
     lines += [(_EQUAL, 0, 1, CLONE3), (_RETURN, 0, 0, _ERROR | errno.ENOSYS)]
     lines += [
         (_EQUAL, 0, 4, CLONE[column]),
-        (_LOAD, 0, 0, _ARGUMENT),
+        (_LOAD, 0, 0, _ARGUMENT_OFFSET),
         (_SET, 0, 1, NAMESPACES),
         (_RETURN, 0, 0, _ERROR | errno.EPERM),
         (_RETURN, 0, 0, _ALLOW),
     ]
-    lines += [(_EQUAL, 0, 2 + len(FAMILIES), SOCKET[column]), (_LOAD, 0, 0, _ARGUMENT)]
+    lines += [(_EQUAL, 0, 2 + len(FAMILIES), SOCKET[column]), (_LOAD, 0, 0, _ARGUMENT_OFFSET)]
     for position, family in enumerate(FAMILIES):
         lines.append((_EQUAL, len(FAMILIES) - position, 0, family))
     lines += [(_RETURN, 0, 0, _ERROR | errno.EAFNOSUPPORT), (_RETURN, 0, 0, _ALLOW)]

@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_mlperf import RunError, UnavailableError
 from pytest_mlperf.adapters.scorers.code._languages import (
-    MEMORY_BYTES,
+    MAX_PROGRAM_BYTES,
     PROCESSES,
     Toolchain,
     python_toolchain,
@@ -25,18 +25,14 @@ from pytest_mlperf.adapters.scorers.code._programs import in_parallel
 from pytest_mlperf.adapters.scorers.code.sandbox import MIB, SandboxStep, run_isolated
 from pytest_mlperf.extension import inflate, parse_json
 
-TEST_S = 60
-"""Of LiveCodeBench, for each test of a program."""
-
-MOST_S = 1200
+TEST_SECONDS = 60
+MAX_PROGRAM_SECONDS = 1200
 """Of one program with all its tests: after so long without a result MLPerf's scripts crash."""
 
-MOST_BYTES = 2**30
-"""Of the tests of one program, unpacked."""
+MAX_TESTS_BYTES = 2**30
+MAX_LINE_BYTES = 2**30
 
-MOST_LINE_BYTES = 2**30
-
-SCRIPT = Path(__file__).with_name("livecodebench_inside.py")
+INSIDE_SCRIPT = Path(__file__).with_name("livecodebench_inside.py")
 
 IDENTIFIER = re.compile(rb'(?<!\\)"question_id":\s*"([^"\\]+)"')
 
@@ -102,7 +98,7 @@ class Archive:
         """Read the tests of one problem."""
         with path.open("rb") as file:
             file.seek(place)
-            line = file.readline(MOST_LINE_BYTES)
+            line = file.readline(MAX_LINE_BYTES)
         try:
             return _task(parse_json(line))
         except _BROKEN_ROWS as error:
@@ -125,7 +121,7 @@ def _hidden(text: str) -> list[Any]:
     try:
         tests = parse_json(text)
     except ValueError:
-        content = inflate(base64.b64decode(text), MOST_BYTES)
+        content = inflate(base64.b64decode(text), MAX_TESTS_BYTES)
         tests = parse_json(_pickled_text(content))
     if not isinstance(tests, list):
         raise TypeError(f"tests are a {type(tests).__name__}, not a list")
@@ -139,14 +135,16 @@ _BROKEN_ROWS = (
 """What a row raises that is none."""
 
 
-_TEXT = re.compile("(PROTO )?(FRAME )?(SHORT_)?BINUNICODE8? ((LONG_)?BINPUT |MEMOIZE )?STOP")
+_TEXT_OPCODES = re.compile(
+    "(PROTO )?(FRAME )?(SHORT_)?BINUNICODE8? ((LONG_)?BINPUT |MEMOIZE )?STOP"
+)
 
 
 def _pickled_text(content: bytes) -> str:
     """Return a pickle's text; others would run something, or take memory without end."""
     operations = list(islice(pickletools.genops(content), 6))
     names = " ".join(operation.name for operation, _, _ in operations)
-    if not _TEXT.fullmatch(names):
+    if not _TEXT_OPCODES.fullmatch(names):
         raise ValueError(f"the tests are a pickle of more than text: {names}")
     return next(str(text) for operation, text, _ in operations if "UNICODE" in operation.name)
 
@@ -172,7 +170,7 @@ def passed_tests(
     missing = sum(identifier not in places for identifier, _ in programs)
     if missing:
         print(f"{scorer}: {missing:,} programs have no tests and count as wrong, as in MLPerf's")
-    toolchain = python_toolchain(SCRIPT)
+    toolchain = python_toolchain(INSIDE_SCRIPT)
     return in_parallel(
         [
             partial(_passes, archive, places.get(identifier), code, toolchain)
@@ -193,18 +191,18 @@ def _passes(
 
 def passes(task: ProblemTests, code: str, toolchain: Toolchain | None = None) -> bool:
     """Return whether a program passes all tests of a task."""
-    toolchain = toolchain or python_toolchain(SCRIPT)
+    toolchain = toolchain or python_toolchain(INSIDE_SCRIPT)
     content = json.dumps(
-        {"code": code, "function": task.function, "tests": task.tests, "seconds": TEST_S}
+        {"code": code, "function": task.function, "tests": task.tests, "seconds": TEST_SECONDS}
     )
     word = secrets.token_hex(16).encode()
-    seconds = min((TEST_S + 1) * len(task.tests) + 5, MOST_S)
+    seconds = min((TEST_SECONDS + 1) * len(task.tests) + 5, MAX_PROGRAM_SECONDS)
     step = SandboxStep(
         command=toolchain.steps[0].command,
         wall_s=seconds,
         cpu_s=seconds,
-        memory_bytes=2 * MEMORY_BYTES,
-        address_bytes=4 * MEMORY_BYTES,
+        memory_bytes=2 * MAX_PROGRAM_BYTES,
+        address_bytes=4 * MAX_PROGRAM_BYTES,
         processes=PROCESSES,
     )
     finished = run_isolated(

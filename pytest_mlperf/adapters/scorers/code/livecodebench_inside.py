@@ -42,9 +42,7 @@ PREAMBLE = "\n".join(
         "sys.setrecursionlimit(50000)\n",
     ]
 )
-MOST_DIGITS = 50000
-"""Of a number that is written or read as text."""
-
+MAX_DIGITS = 50000
 FUNCTION = "wrapped_function"
 
 
@@ -198,7 +196,7 @@ def main() -> None:
     os.remove("task.json")
     os.remove("word.txt")
     out, write, leave = os.dup(1), os.write, os._exit
-    sys.set_int_max_str_digits(MOST_DIGITS)
+    sys.set_int_max_str_digits(MAX_DIGITS)
     runpy.run_path("guard")["prepare"](task["code"], ending=("quit", "help"))
     signal.signal(signal.SIGALRM, too_late)
     try:

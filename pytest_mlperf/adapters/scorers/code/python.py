@@ -28,7 +28,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import NoReturn
 
-LIBRARIES = "/libraries/python"
+PYTHON_LIBRARIES_FOLDER = "/libraries/python"
 
 PRELOADED = ("multiprocessing", "random", "shutil", "signal", "tempfile", "threading")
 """Modules that a program meets imported already, as in mxeval, which forks with them.
@@ -72,7 +72,7 @@ def prepare(program: str, *, ending: Sequence[str]) -> None:
         program: What will be run.
         ending: The built-in functions that will be missing, most of which end a program.
     """
-    sys.path = [*(entry for entry in sys.path if entry), LIBRARIES]
+    sys.path = [*(entry for entry in sys.path if entry), PYTHON_LIBRARIES_FOLDER]
     for name in PRELOADED:
         importlib.import_module(name)
     tempfile.gettempdir()  # it is looked for once; mxeval has made a temporary folder by now

@@ -50,7 +50,7 @@ USR = tuple(
 )
 """What commands see of /usr, where it is there; `readable` adds to it."""
 
-ENVIRONMENT = {
+COMMAND_ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "HOME": BOX,
     "TMPDIR": BOX,
@@ -58,7 +58,7 @@ ENVIRONMENT = {
 }
 
 MIB = 2**20
-GRACE_S = 10.0
+SETUP_GRACE_SECONDS = 10.0
 """Time to build a sandbox and to end it; the limits of the steps come on top."""
 
 CHILD = Path(__file__).with_name("sandbox_child.py")
@@ -167,7 +167,7 @@ def settings(
         "files": {name: base64.b64encode(text).decode() for name, text in contents.items()},
         "system": USR,
         "readable": dict(readable),
-        "environment": {**ENVIRONMENT, **environment},
+        "environment": {**COMMAND_ENVIRONMENT, **environment},
         "filter": base64.b64encode(code).decode(),
         "disk_bytes": disk_bytes,
         "entries": 4096,
@@ -198,7 +198,7 @@ def _step(one: SandboxStep, disk_bytes: int) -> dict[str, Any]:
 
 def launch(made: Mapping[str, Any], output_bytes: int) -> StepResult:
     """Start sandbox_child.py and wait for it. Only `run_isolated` and the check call this."""
-    limit_s = GRACE_S + sum(one["wall_s"] for one in made["steps"])
+    limit_s = SETUP_GRACE_SECONDS + sum(one["wall_s"] for one in made["steps"])
     status, status_end = os.pipe()
     with tempfile.TemporaryFile() as stream, os.fdopen(status, "rb") as report:
         try:
@@ -265,11 +265,11 @@ def _finished(
     )
 
 
-INSIDE = Path(__file__).with_name("sandbox_inside.py")
+INSIDE_SCRIPT = Path(__file__).with_name("sandbox_inside.py")
 
 PROCESSES = 16
-CPU_S = 10
-MEMORY_BYTES = 256 * MIB
+CPU_SECONDS = 10
+MAX_MEMORY_BYTES = 256 * MIB
 
 
 @cache
@@ -296,21 +296,22 @@ def _tried() -> str | None:
             "port": server.getsockname()[1],
             "hidden": _hidden(secret.name, readable),
             "readable": list(readable),
-            "environment": list(ENVIRONMENT),
-            "memory_bytes": MEMORY_BYTES,
-            "cpu_s": CPU_S,
+            "environment": list(COMMAND_ENVIRONMENT),
+            "memory_bytes": MAX_MEMORY_BYTES,
+            "cpu_s": CPU_SECONDS,
             "processes": PROCESSES,
         }
         step = SandboxStep(
             command=[python, "-S", "inside.py", json.dumps(asked)],
             wall_s=20,
-            cpu_s=CPU_S,
-            memory_bytes=MEMORY_BYTES,
-            address_bytes=8 * MEMORY_BYTES,
+            cpu_s=CPU_SECONDS,
+            memory_bytes=MAX_MEMORY_BYTES,
+            address_bytes=8 * MAX_MEMORY_BYTES,
             processes=PROCESSES,
         )
         finished = launch(
-            settings([step], {"inside.py": INSIDE.read_bytes()}, readable), output_bytes=10_000
+            settings([step], {"inside.py": INSIDE_SCRIPT.read_bytes()}, readable),
+            output_bytes=10_000,
         )
     *sentences, last = finished.stdout.decode(errors="replace").splitlines() or [""]
     if finished.returncode != 0 or last != "checked":

@@ -27,19 +27,17 @@ from typing import Any, NoReturn
 
 Settings = dict[str, Any]
 
-INSIDE = 1000
-"""User and group of the commands, as they see it."""
-
-NOBODY = 65534
+INSIDE_USER = 1000
+NOBODY_USER = 65534
 """Who root's commands are outside: root itself is under no limit on processes."""
 
 BOX = "/box"
-OLD = "/old"
+OLD_ROOT_FOLDER = "/old"
 MOUNT_POINT = "/tmp"  # noqa: S108 -- any folder that is everywhere
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 -- glibc knows no other place
-SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-SETTINGS = ("/etc/alternatives", "/etc/ld.so.cache")
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SETTINGS_FILES = ("/etc/alternatives", "/etc/ld.so.cache")
+DEVICE_FILES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 NEW_NAMESPACES = 0x10000000 | 0x00020000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x04000000
 """CLONE_NEWUSER, NEWNS, NEWPID, NEWNET, NEWIPC, NEWUTS."""
@@ -126,8 +124,8 @@ def enter() -> bool:
         return True
     with step("map its user"):
         write("/proc/self/setgroups", "deny")
-        write("/proc/self/uid_map", f"{INSIDE} {uid} 1")
-        write("/proc/self/gid_map", f"{INSIDE} {gid} 1")
+        write("/proc/self/uid_map", f"{INSIDE_USER} {uid} 1")
+        write("/proc/self/gid_map", f"{INSIDE_USER} {gid} 1")
     return False
 
 
@@ -135,7 +133,7 @@ def map_two(process: int) -> bool:
     """Give the namespace root, for the mounts, and nobody, for the commands."""
     try:
         for file in ("gid_map", "uid_map"):
-            write(f"/proc/{process}/{file}", f"0 0 1\n{INSIDE} {NOBODY} 1")
+            write(f"/proc/{process}/{file}", f"0 0 1\n{INSIDE_USER} {NOBODY_USER} 1")
     except OSError:
         return False
     return True
@@ -147,34 +145,34 @@ def build(settings: Settings) -> None:
         mount(None, "/", None, MS_REC | MS_PRIVATE)
     with step("mount a root of its own"):
         mount("tmpfs", MOUNT_POINT, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=0755")
-        os.mkdir(MOUNT_POINT + OLD)
-        call(LIBC.pivot_root, MOUNT_POINT.encode(), (MOUNT_POINT + OLD).encode())
+        os.mkdir(MOUNT_POINT + OLD_ROOT_FOLDER)
+        call(LIBC.pivot_root, MOUNT_POINT.encode(), (MOUNT_POINT + OLD_ROOT_FOLDER).encode())
         os.chdir("/")
-    for path in (*settings["system"], *SYSTEM):
+    for path in (*settings["system"], *SYSTEM_FOLDERS):
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        if os.path.islink(OLD + path):
-            os.symlink(os.readlink(OLD + path), path)
-        elif os.path.isdir(OLD + path):
+        if os.path.islink(OLD_ROOT_FOLDER + path):
+            os.symlink(os.readlink(OLD_ROOT_FOLDER + path), path)
+        elif os.path.isdir(OLD_ROOT_FOLDER + path):
             show(path, path)
-    for path in SETTINGS:
-        if os.path.exists(OLD + path):
+    for path in SETTINGS_FILES:
+        if os.path.exists(OLD_ROOT_FOLDER + path):
             show(path, path)
-    for path in DEVICES:
+    for path in DEVICE_FILES:
         show(path, path, device=True)
     for target, source in sorted(settings["readable"].items()):
         show(source, target)
     with step(f"mount {BOX}"):
         os.mkdir(BOX)
         size = f"size={settings['disk_bytes']},nr_inodes={settings['entries']}"
-        owner = f"mode=0700,uid={INSIDE},gid={INSIDE}"
+        owner = f"mode=0700,uid={INSIDE_USER},gid={INSIDE_USER}"
         mount("tmpfs", BOX, "tmpfs", MS_NOSUID | MS_NODEV, f"{size},{owner}")
         if not os.path.exists(MOUNT_POINT):  # an interpreter may be below it
             os.symlink(BOX, MOUNT_POINT)
         if not os.path.exists(SHARED_MEMORY):  # semaphores there count as files of the box
             os.symlink(BOX, SHARED_MEMORY)
     with step("hide the machine's files"):
-        call(LIBC.umount2, OLD.encode(), MNT_DETACH)
-        os.rmdir(OLD)
+        call(LIBC.umount2, OLD_ROOT_FOLDER.encode(), MNT_DETACH)
+        os.rmdir(OLD_ROOT_FOLDER)
         restrict("/", READ_ONLY | NO_SUID | NO_DEVICES, 0)
         call(LIBC.sethostname, b"sandbox", 7)
 
@@ -183,11 +181,11 @@ def show(source: str, target: str, *, device: bool = False) -> None:
     """Let commands read a file or folder of the machine, with all that is mounted below it."""
     with step(f"show {source} read-only"):
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        if os.path.isdir(OLD + source):
+        if os.path.isdir(OLD_ROOT_FOLDER + source):
             os.makedirs(target, exist_ok=True)
         elif not os.path.exists(target):
             os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
-        mount(OLD + source, target, None, MS_BIND | MS_REC)
+        mount(OLD_ROOT_FOLDER + source, target, None, MS_BIND | MS_REC)
         restrict(target, NO_SUID if device else READ_ONLY | NO_SUID | NO_DEVICES, AT_RECURSIVE)
 
 
@@ -207,7 +205,7 @@ def lead(settings: Settings, status: int, held: int, two: bool) -> NoReturn:
                 descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(base64.b64decode(text))
-                os.chown(name, INSIDE, INSIDE)
+                os.chown(name, INSIDE_USER, INSIDE_USER)
         for number, command in enumerate(settings["steps"]):
             process = os.fork()
             if process == 0:
@@ -254,8 +252,8 @@ def start(settings: Settings, command: dict[str, Any], status: int, two: bool) -
             # Without a second user the two processes of the sandbox count too.
             limit(name, value + 2 * (name == "RLIMIT_NPROC" and not two))
         if two:
-            os.setresgid(INSIDE, INSIDE, INSIDE)
-            os.setresuid(INSIDE, INSIDE, INSIDE)
+            os.setresgid(INSIDE_USER, INSIDE_USER, INSIDE_USER)
+            os.setresuid(INSIDE_USER, INSIDE_USER, INSIDE_USER)
         prctl(PR_SET_NO_NEW_PRIVS, 1)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         refuse(base64.b64decode(settings["filter"]))

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-SIMPLE = ("simple_python", "simple_java", "simple_javascript")
-LIVE = ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple")
+SIMPLE_SUBSETS = ("simple_python", "simple_java", "simple_javascript")
+LIVE_SUBSETS = ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple")
 IRRELEVANT = ("irrelevance", "live_irrelevance")
 """Subsets whose right answer calls nothing."""
 
-NON_LIVE = (SIMPLE, ("multiple",), ("parallel",), ("parallel_multiple",))
-SUBSETS = (*SIMPLE, *(name for (name,) in NON_LIVE[1:]), *LIVE, *IRRELEVANT)
+NON_LIVE = (SIMPLE_SUBSETS, ("multiple",), ("parallel",), ("parallel_multiple",))
+SUBSETS = (*SIMPLE_SUBSETS, *(name for (name,) in NON_LIVE[1:]), *LIVE_SUBSETS, *IRRELEVANT)
 
 
 class FunctionCallsScorer(ModelFreeScorer[NoOptions]):
@@ -68,7 +68,7 @@ class FunctionCallsScorer(ModelFreeScorer[NoOptions]):
         weights = _weights(named)
         value = float(weights @ scores)
         # Each sample moves the mean of its own subset, or of all live.
-        strata = np.where(np.isin(named, LIVE), "live", named)
+        strata = np.where(np.isin(named, LIVE_SUBSETS), "live", named)
         deviations = np.empty(len(scores))
         for stratum in np.unique(strata):
             chosen = strata == stratum
@@ -117,7 +117,7 @@ def _weights(subsets: NDArray[np.str_]) -> NDArray[np.float64]:
     weights = np.zeros(len(subsets))
     groups = [
         [[[name] for name in part if name in subsets] for part in NON_LIVE],
-        [[[*LIVE]] if np.isin(subsets, LIVE).any() else []],
+        [[[*LIVE_SUBSETS]] if np.isin(subsets, LIVE_SUBSETS).any() else []],
         [[[name]] for name in IRRELEVANT if name in subsets],
     ]
     categories = [[part for part in group if part] for group in groups]

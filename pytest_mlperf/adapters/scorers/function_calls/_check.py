@@ -119,7 +119,7 @@ def _fits(value: Any, allowed: Any, details: Any, language: Language) -> bool:
     inner = details["items"]["type"] if kind in ("array", "tuple", "Array", "ArrayList") else None
     nested = types[inner] if inner else None
     if convert:
-        if type(value) is not str or len(value) > _foreign.LONGEST:
+        if type(value) is not str or len(value) > _foreign.MAX_VALUE_CHARACTERS:
             return False
         value = convert(value, kind, inner)
     elif kind == "float" and type(value) is int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_mlperf.adapters.conventions import json_in
 
-LONGEST = 4096
+MAX_ANSWER_CHARACTERS = 4096
 """Characters of an answer that is searched for calls in prose; 1,024 tokens have about as many."""
 
 START = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
@@ -61,10 +61,10 @@ def _call(name: Any, arguments: Any) -> dict[str, Any]:
 def _in_prose(text: str) -> Iterator[dict[str, Any]]:
     """Yield calls such as `book(city="Oslo")`, none within another; heuristic, as MLPerf's is."""
     end = 0
-    for match in START.finditer(text[:LONGEST]):
+    for match in START.finditer(text[:MAX_ANSWER_CHARACTERS]):
         if match.start() < end or NO_CALLS.fullmatch(match[1]):
             continue
-        close = _closing(text[:LONGEST], match.end() - 1)
+        close = _closing(text[:MAX_ANSWER_CHARACTERS], match.end() - 1)
         if close is None:
             continue
         end = close + 1

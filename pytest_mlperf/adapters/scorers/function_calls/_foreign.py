@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-LONGEST = 1000
+MAX_VALUE_CHARACTERS = 1000
 """Characters; the longest value of BFCL's right answers has 160."""
 
 _LITERALS: dict[str, tuple[str, Callable[[str], Any]]] = {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MODEL = "openai/clip-vit-base-patch32"
 """Name on the Hugging Face Hub of the weights that open_clip calls ViT-B-32 "openai"."""
 
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 TOKENIZER, WHOLE_TOKENIZER = ("vocab.json", "merges.txt"), "tokenizer.json"
 """Either both of the former, or the latter."""
 
@@ -34,7 +34,11 @@ def look_for_clip(folder: Path) -> None:
     """
     missing = [
         " or ".join(names)
-        for names in (("config.json",), WEIGHTS, *((each, WHOLE_TOKENIZER) for each in TOKENIZER))
+        for names in (
+            ("config.json",),
+            WEIGHT_FILES,
+            *((each, WHOLE_TOKENIZER) for each in TOKENIZER),
+        )
         if not any((folder / name).is_file() for name in names)
     ]
     if missing:

@@ -17,7 +17,7 @@ OFFSET = 1e-6
 """What the reference adds to the diagonals of covariances whose product it finds singular."""
 
 
-LARGEST = 256 * 2**20
+MAX_ARRAY_BYTES = 256 * 2**20
 """Bytes of a file of statistics, and of each array when unpacked; 2,048 features take 34e6."""
 
 
@@ -55,7 +55,7 @@ def read_statistics(path: Path) -> Statistics:
     try:
         mean, covariance = (
             np.asarray(array, np.float64)
-            for array in read_arrays(path, ("mu", "sigma"), max_bytes=LARGEST)
+            for array in read_arrays(path, ("mu", "sigma"), max_bytes=MAX_ARRAY_BYTES)
         )
     except (ValueError, TypeError) as error:
         raise _wrong(path, f"NumPy cannot read the arrays mu and sigma ({error})") from error

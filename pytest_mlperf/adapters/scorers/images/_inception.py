@@ -198,12 +198,10 @@ def shapes(layers: Layers, channels: int) -> tuple[dict[str, tuple[int, ...]], i
     return weights, channels
 
 
-FILE = "pt_inception-2015-12-05-6726825d.pth"
-"""The weights that the reference fetches."""
+WEIGHTS_FILE = "pt_inception-2015-12-05-6726825d.pth"
+ADVICE = f"get {WEIGHTS_FILE} from the release fid_weights of the project pytorch-fid"
 
-ADVICE = f"get {FILE} from the release fid_weights of the project pytorch-fid"
-
-SIDE = 299
+INPUT_PIXELS = 299
 """Pixels that the network takes in height and width."""
 
 EPSILON = 1e-3
@@ -252,7 +250,7 @@ class InceptionFeatures:
         """Load the weights.
 
         Args:
-            file: Weights with the names of `FILE`.
+            file: Weights with the names of `WEIGHTS_FILE`.
             device: Where torch computes, "cpu" or "cuda".
         """
         check_device(device)
@@ -274,7 +272,9 @@ class InceptionFeatures:
 
         with torch.inference_mode():
             x = torch.from_numpy(images).to(self._device).permute(0, 3, 1, 2).float() / 255
-            x = functional.interpolate(x, size=(SIDE, SIDE), mode="bilinear", align_corners=False)
+            x = functional.interpolate(
+                x, size=(INPUT_PIXELS, INPUT_PIXELS), mode="bilinear", align_corners=False
+            )
             x = compute(NETWORK, 2 * x - 1, self._weights)
             features = functional.adaptive_avg_pool2d(x, 1).flatten(1).cpu().numpy()
         return np.asarray(features, np.float64)

@@ -15,14 +15,12 @@ from functools import cache
 FINAL = re.compile(r"<\|channel\|>final[^<]*+<\|message\|>")
 RETURN = "<|return|>"
 BOLD = re.compile(r"\*\*([^*]++)\*\*")
-LISTED = (("['", '["'), ("']", '"]'))
+LIST_BRACKETS = (("['", '["'), ("']", '"]'))
 
 BOXED = "\\boxed{"
 BOXED_NUMBER = re.compile(r"\\boxed\{\s*+(\d++)\s*+\}")
 NUMBER = re.compile(r"Answer:\s*+(\d++)(?!\.)\b", re.IGNORECASE)
-LARGEST = 999
-"""Of the answers of AIME."""
-
+MAX_AIME_ANSWER = 999
 FENCE = "```"
 LANGUAGE = re.compile(r"(?:python|py)\s*\n", re.IGNORECASE)
 
@@ -58,7 +56,7 @@ def _unescaped(text: str) -> str:
 
 def _unlisted(text: str) -> str:
     """Return a text without the brackets and quotes of a list that holds it alone."""
-    starts, ends = LISTED
+    starts, ends = LIST_BRACKETS
     if text.startswith(starts) and text.endswith(ends):
         text = text[2:-2].strip()
     return _unescaped(text)
@@ -112,7 +110,7 @@ def number(text: str) -> int | None:
     if not digits or len(digits[-1]) > 4300:
         return None
     value = int(digits[-1])
-    return value if value <= LARGEST else None
+    return value if value <= MAX_AIME_ANSWER else None
 
 
 def program(text: str) -> str | None:

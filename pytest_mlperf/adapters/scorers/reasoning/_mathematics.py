@@ -27,14 +27,12 @@ from typing import Any
 
 from pytest_mlperf import RunError
 
-CPU_S = 10.0
-"""Processor time that the comparison of one answer may take."""
-
-MEMORY_BYTES = 2**31
+COMPARISON_CPU_SECONDS = 10.0
+MAX_MEMORY_BYTES = 2**31
 
 Replacements = Iterable[tuple[str, str]]
 
-WRAPPED = re.compile(r"\\text\{(.+?)\}$")
+TEXT_COMMAND = re.compile(r"\\text\{(.+?)\}$")
 UNIT = "\\text{ "
 
 LINES_AND_COMMANDS = (
@@ -56,7 +54,7 @@ def _replaced(text: str, pairs: Replacements) -> str:
 
 
 def _unwrapped(text: str) -> str:
-    wrapped = WRAPPED.match(text)
+    wrapped = TEXT_COMMAND.match(text)
     return wrapped[1] if wrapped else text
 
 
@@ -280,7 +278,9 @@ def _value(node: ast.expr) -> Any:
     raise OddError
 
 
-def same_answers(pairs: Sequence[tuple[str, str]], *, cpu_s: float = CPU_S) -> list[bool]:
+def same_answers(
+    pairs: Sequence[tuple[str, str]], *, cpu_s: float = COMPARISON_CPU_SECONDS
+) -> list[bool]:
     """Return for each target and answer whether they are the same; one that takes longer is not."""
     verdicts: list[bool] = []
     while len(verdicts) < len(pairs):
@@ -301,7 +301,7 @@ def same_answers(pairs: Sequence[tuple[str, str]], *, cpu_s: float = CPU_S) -> l
 
 def main() -> None:
     """Compare the pairs of standard input; end where one takes too long."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     import sympy  # noqa: F401 -- its time is no answer's
 
     for line in sys.stdin.read().splitlines():

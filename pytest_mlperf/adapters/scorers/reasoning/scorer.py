@@ -25,8 +25,8 @@ from pytest_mlperf.adapters.scorers.reasoning._answers import (
 from pytest_mlperf.adapters.scorers.reasoning._mathematics import same_answers
 
 MATHEMATICS, PROGRAMS = "math500", "livecodebench"
-FIELDS = ("metric", "target")
-LIBRARIES = ("sympy", "pylatexenc")
+GRADED_FIELDS = ("metric", "target")
+MATHEMATICS_LIBRARIES = ("sympy", "pylatexenc")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class DeepSeekScorer:
         *("exact_match", "gpqa", "mmlu_pro", MATHEMATICS, "aime", PROGRAMS),
         "tokens_per_sample",
     )
-    libraries: ClassVar[tuple[str, ...]] = LIBRARIES
+    libraries: ClassVar[tuple[str, ...]] = MATHEMATICS_LIBRARIES
     optional_libraries: ClassVar[tuple[str, ...]] = ("transformers",)
     options: ClassVar[type] = ReasoningOptions
 
@@ -121,7 +121,9 @@ class DeepSeekScorer:
     def require(self) -> None:
         """Look for what decodes and compares; nothing is imported."""
         self._decoder.require()
-        if missing := [each for each in LIBRARIES if importlib.util.find_spec(each) is None]:
+        if missing := [
+            each for each in MATHEMATICS_LIBRARIES if importlib.util.find_spec(each) is None
+        ]:
             raise EnvironmentFault(
                 f"scorer {self.name} needs {' and '.join(missing)}, which are not installed; "
                 "try: pip install 'pytest-mlperf[math]'"
@@ -142,7 +144,7 @@ class DeepSeekScorer:
             The metrics of the class.
         """
         require_outputs(self.name, outputs, references)
-        checked = language.require_tables(self.name, references, FIELDS, "graded")
+        checked = language.require_tables(self.name, references, GRADED_FIELDS, "graded")
         kinds = [self._part(sample, one["metric"]) for sample, one in enumerate(checked)]
         decoded = self._decoder.decode(outputs)
         right = self._grade(kinds, decoded.texts, [one["target"] for one in checked])

@@ -10,8 +10,7 @@ from typing import Any
 
 from pytest_mlperf import EnvironmentFault, RunError, UnavailableError
 
-FILES = ("abbrev_types.txt", "collocations.tab", "ortho_context.tab", "sent_starters.txt")
-"""What NLTK's package punkt_tab has for each language."""
+PUNKT_FILES = ("abbrev_types.txt", "collocations.tab", "ortho_context.tab", "sent_starters.txt")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +19,7 @@ class Punkt:
 
     Attributes:
         scorer: Name of the scorer, for messages.
-        folder: Where FILES are, in the form that NLTK's package punkt_tab has.
+        folder: Where PUNKT_FILES are, in the form that NLTK's package punkt_tab has.
     """
 
     scorer: str
@@ -28,7 +27,7 @@ class Punkt:
 
     def check(self) -> None:
         """Look whether the files are there."""
-        for name in FILES:
+        for name in PUNKT_FILES:
             if not (self.folder / name).is_file():
                 raise UnavailableError(
                     f"scorer {self.scorer}: the Punkt model in {self.folder} lacks {name}; get "

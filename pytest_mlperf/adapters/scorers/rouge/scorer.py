@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.scorers import require_outputs, require_texts
 from pytest_mlperf.adapters.scorers.rouge.punkt import Punkt
-from pytest_mlperf.adapters.scorers.rouge.text import METRICS, f_measures, summary_f_measures
+from pytest_mlperf.adapters.scorers.rouge.text import ROUGE_METRICS, f_measures, summary_f_measures
 from pytest_mlperf.adapters.scorers.text import (
     Decoder,
     DecoderOptions,
@@ -53,7 +53,7 @@ class RougeScorer:
     gptj-6b, llama3.1-8b and mixtral-8x7b have it too.
     """
 
-    metrics = (*METRICS, "rougeLsum", "tokens_per_sample", "gen_len")
+    metrics = (*ROUGE_METRICS, "rougeLsum", "tokens_per_sample", "gen_len")
     libraries = ("rapidfuzz", "rouge_score")
 
     options: ClassVar[type] = RougeOptions
@@ -102,7 +102,9 @@ class RougeScorer:
         decoded = self._decoder.decode(outputs)
         texts = [text.strip() for text in decoded.texts]
         measured = dict(
-            zip(METRICS, f_measures(texts, references, processes=self._processes), strict=True)
+            zip(
+                ROUGE_METRICS, f_measures(texts, references, processes=self._processes), strict=True
+            )
         )
         if self._punkt is not None:
             split = self._punkt.load()

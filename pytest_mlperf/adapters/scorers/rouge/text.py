@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-METRICS = ("rouge1", "rouge2", "rougeL")
+ROUGE_METRICS = ("rouge1", "rouge2", "rougeL")
 
-BATCH = 128
+BATCH_PAIRS = 128
 """Pairs that are counted together; few enough for a processor's cache."""
 
 SIZE_BYTES = 8
 """How many bytes tell a helper how many follow."""
 
-APART = bytes(
+WORD_BYTES = bytes(
     c if c > 127 else ord(chr(c).lower() if chr(c).isalnum() else " ") for c in range(256)
 )
 """For each byte of UTF-8 a space where no word goes on, else the byte, as a lower-case letter."""
@@ -53,7 +53,7 @@ def f_measures(
 ) -> NDArray[np.float64]:
     """Return the F-measures of pairs of texts.
 
-    Equal to `rouge_score.rouge_scorer.RougeScorer(METRICS, use_stemmer=True)`.
+    Equal to `rouge_score.rouge_scorer.RougeScorer(ROUGE_METRICS, use_stemmer=True)`.
 
     Args:
         predictions: What was written, one text per pair.
@@ -61,7 +61,7 @@ def f_measures(
         processes: How many processes share the work; this one is one of them.
 
     Returns:
-        Shape (3, pairs): rows as in METRICS, values from 0 to 1.
+        Shape (3, pairs): rows as in ROUGE_METRICS, values from 0 to 1.
     """
     pairs = list(zip(predictions, references, strict=True))
     processes = max(1, min(processes, len(pairs)))
@@ -96,7 +96,7 @@ class Vocabulary(dict[bytes, tuple[int, ...]]):
 
     def numbers(self, text: str) -> list[int]:
         """Return the stems of a text."""
-        written = text.encode("utf-8", "surrogatepass").translate(APART).split()
+        written = text.encode("utf-8", "surrogatepass").translate(WORD_BYTES).split()
         return list(chain.from_iterable(map(self.__getitem__, written)))
 
 
@@ -112,10 +112,10 @@ def _score_here(pairs: Sequence[Pair]) -> NDArray[np.float64]:
 
     vocabulary = Vocabulary()
     batches = [
-        _score_batch(pairs[start : start + BATCH], vocabulary)
-        for start in range(0, len(pairs), BATCH)
+        _score_batch(pairs[start : start + BATCH_PAIRS], vocabulary)
+        for start in range(0, len(pairs), BATCH_PAIRS)
     ]
-    return np.concatenate([np.empty((len(METRICS), 0)), *batches], axis=1)
+    return np.concatenate([np.empty((len(ROUGE_METRICS), 0)), *batches], axis=1)
 
 
 def _score_batch(pairs: Sequence[Pair], vocabulary: Vocabulary) -> NDArray[np.float64]:
@@ -212,7 +212,7 @@ def _share(pairs: Sequence[tuple[str, str]], processes: int) -> NDArray[np.float
 
     command = [sys.executable, "-m", "pytest_mlperf.adapters.scorers.rouge.text"]
     pipe = subprocess.PIPE
-    measures = np.empty((len(METRICS), len(pairs)))
+    measures = np.empty((len(ROUGE_METRICS), len(pairs)))
     with ExitStack() as stack:
         helpers = [
             stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0))

@@ -18,7 +18,7 @@ from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.job import MLC_ENDPOINTS
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.results import LABEL, CaseResult, Results
+from pytest_mlperf.core.results import UNVERIFIED_LABEL, CaseResult, Results
 from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.reports.terminal.layout import relative
@@ -33,7 +33,7 @@ carries our name, and is no submission. What no measurement tells comes from a
 TOML, of which --skeleton writes one to fill in. Nothing is sent. MLCommons'
 own checker judges: endpoints-submission-cli check-submission FOLDER.
 
-{LABEL}
+{UNVERIFIED_LABEL}
 
 needs: pip install 'pytest-mlperf[endpoints]'; the runs' folders
 
@@ -92,7 +92,7 @@ def run(parsed: argparse.Namespace) -> int:
             *([f"scores left out, of each region one counts: {unused}"] if unused else []),
             *(f"will be refused: {what}" for what in shortfalls(points, about)),
             f"check it: endpoints-submission-cli check-submission {folder}",
-            LABEL,
+            UNVERIFIED_LABEL,
         ]
     )
     return 0

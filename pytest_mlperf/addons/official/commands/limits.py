@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.cli.round import SHORT
+from pytest_mlperf.cli.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.core.case import TECHNIQUES
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural, rounded
@@ -219,7 +219,7 @@ def results_table(workload: str | None, columns: int) -> Iterator[str]:
 
 
 def _summary(rows: Sequence[ResultRow], columns: int) -> Iterator[str]:
-    letters = ", ".join(f"{short} {name}" for name, short in SHORT.items())
+    letters = ", ".join(f"{short} {name}" for name, short in SCENARIO_ABBREVIATIONS.items())
     yield from fold(
         "limit: the certain one, in the value's unit (tokens/s for language models, ms for SS and "
         "MS, else samples/s); certain, estimated: % of either limit; * open division; run: "
@@ -246,7 +246,7 @@ def _row(row: ResultRow) -> Row:
         certain /= SECONDS.get(result.unit, 1.0)
     return {
         "workload": result.model + ("*" if result.division == "open" else ""),
-        "run": SHORT[result.scenario],
+        "run": SCENARIO_ABBREVIATIONS[result.scenario],
         "GPUs": f"{result.count}x{row.gpu.name}",
         "submitter": result.submitter.replace("_", " "),
         "value": f"{result.value:,.6g}",

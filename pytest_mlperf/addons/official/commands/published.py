@@ -11,19 +11,19 @@ from itertools import groupby
 from pathlib import Path
 
 from pytest_mlperf.cli.output import show, whole, width
-from pytest_mlperf.cli.round import SHORT
+from pytest_mlperf.cli.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.results import LABEL
+from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import json_text, nearest
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
 from pytest_mlperf.reports.export.exports import cell
 from pytest_mlperf.reports.export.github import escape
 from pytest_mlperf.reports.terminal.layout import Row, fold, relative, table
 from pytest_mlperf.rounds.published import (
-    COLUMNS,
-    KIND,
-    SCHEMA,
+    RESULT_COLUMNS,
+    SCHEMA_VERSION,
+    TABLE_KIND,
     OfficialResult,
     benchmarks,
     official_results,
@@ -51,12 +51,10 @@ examples:
       all of them, with every column
 """
 
-PER = ("system", "accelerator", "watt")
-FORMATS = ("table", "markdown", "csv", "json")
+PER_CHOICES = ("system", "accelerator", "watt")
+OUTPUT_FORMATS = ("table", "markdown", "csv", "json")
 
-MOST = 10
-"""Results of a group that a table shows, unless more are asked for."""
-
+MAX_GROUP_RESULTS = 10
 NOTE = (
     "The MLPerf name and logo are trademarks of MLCommons Association; these results are theirs, "
     "of github.com/mlcommons/inference_results_v4.1, _v5.1, _v6.0 and _v6.1."
@@ -85,23 +83,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the results of a file that import mlperf --rows wrote",
     )
     parser.add_argument("--round", metavar="ROUND", help=", ".join(rounds_with_results()))
-    parser.add_argument("--scenario", choices=tuple(SHORT), metavar="NAME", help=", ".join(SHORT))
+    parser.add_argument(
+        "--scenario",
+        choices=tuple(SCENARIO_ABBREVIATIONS),
+        metavar="NAME",
+        help=", ".join(SCENARIO_ABBREVIATIONS),
+    )
     parser.add_argument("--accelerator", metavar="NAME", help="a class, a kind or a part of a name")
     parser.add_argument("--submitter", metavar="NAME", help="a part of the name")
     parser.add_argument(
         "--division", choices=("closed", "open", "all"), default="closed", help="default: closed"
     )
     parser.add_argument("--harness", choices=("loadgen", "endpoints"), help="who measured it")
-    parser.add_argument("--per", choices=PER, default="system", help="what a value is of")
+    parser.add_argument("--per", choices=PER_CHOICES, default="system", help="what a value is of")
     parser.add_argument(
-        "--format", choices=FORMATS, default="table", help="default: a table; csv and json have all"
+        "--format",
+        choices=OUTPUT_FORMATS,
+        default="table",
+        help="default: a table; csv and json have all",
     )
     parser.add_argument(
         "--most",
         type=whole(lambda number: number > 0, "{!r} is no count: a whole number from 1 on"),
-        default=MOST,
+        default=MAX_GROUP_RESULTS,
         metavar="N",
-        help=f"results of each group in a table; default: {MOST}",
+        help=f"results of each group in a table; default: {MAX_GROUP_RESULTS}",
     )
 
 
@@ -110,9 +116,9 @@ def run(parsed: argparse.Namespace) -> int:
     figures = list(select(parsed))
     if parsed.format == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow((*COLUMNS, "per", "figure"))
+        writer.writerow((*RESULT_COLUMNS, "per", "figure"))
         for figure in figures:
-            cells = [_cell(getattr(figure.result, name)) for name in COLUMNS]
+            cells = [_cell(getattr(figure.result, name)) for name in RESULT_COLUMNS]
             writer.writerow((*cells, parsed.per, f"{figure.value:.9g}"))
     elif parsed.format == "json":
         print(json_text(table_of(documents(figures))))
@@ -164,7 +170,7 @@ def figure_of(result: OfficialResult, per: str) -> PublishedFigure | None:
 
 
 def _order(figure: PublishedFigure) -> tuple[object, ...]:
-    scenarios = list(SHORT)
+    scenarios = list(SCENARIO_ABBREVIATIONS)
     model, scenario, *others = figure.result.kind
     return (
         *(model, scenarios.index(scenario), *others),
@@ -229,13 +235,13 @@ def documents(figures: Sequence[PublishedFigure]) -> list[Mapping[str, object]]:
 
 def document(result: OfficialResult) -> dict[str, object]:
     """Return a result by column, without what is not known."""
-    columns = {name: getattr(result, name) for name in COLUMNS}
+    columns = {name: getattr(result, name) for name in RESULT_COLUMNS}
     return {name: value for name, value in columns.items() if value not in ("", None)}
 
 
 def table_of(rows: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
     """Return rows as the JSON that `published --format json` prints and `--from` reads."""
-    return {"schema": SCHEMA, "kind": KIND, "results": rows}
+    return {"schema": SCHEMA_VERSION, "kind": TABLE_KIND, "results": rows}
 
 
 def listing(
@@ -277,7 +283,7 @@ def listing(
             yield f"{len(rows) - most:,} more: --most {len(rows)}"
         yield ""
     marks = "~ inferred from another scenario; * open division; ^ not yet available or RDI. "
-    note = f"{relative(file)}: {LABEL}" if file else NOTE
+    note = f"{relative(file)}: {UNVERIFIED_LABEL}" if file else NOTE
     yield from (
         [marks + note]
         if markdown

@@ -14,11 +14,11 @@ from pytest_mlperf.addons.official.description import described
 from pytest_mlperf.addons.official.submission.form import (
     CALIBRATION,
     DIVISIONS,
-    IMPLEMENTATION,
+    IMPLEMENTATION_FILE,
     MARK,
     README,
-    SOURCE,
-    SYSTEM,
+    SOURCE_FOLDER,
+    SYSTEM_FILE,
     json_file,
     read_form,
 )
@@ -28,7 +28,7 @@ from pytest_mlperf.addons.official.submission.tree import tree_of
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.results import LABEL
+from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.hardware.machine import detect, split
 from pytest_mlperf.reports.terminal.layout import relative
@@ -48,7 +48,7 @@ and warnings. It exits with 1 if the checker finds errors.
 Power is not exported: MLPerf takes it from a wall meter that PTDaemon reads
 beside the run. This tool measures nothing that can be submitted as power.
 
-{LABEL}
+{UNVERIFIED_LABEL}
 
 needs: export: the folders of the runs; check: MLCommons' checker
 
@@ -131,11 +131,11 @@ def _init(parsed: argparse.Namespace) -> int:
     if lacking:
         raise MlperfError(f"{' and '.join(lacking)} missing: both name folders of the tree")
     content = {
-        SYSTEM: json_file(_described(parsed)),
-        IMPLEMENTATION: (TEMPLATES / "implementation.json").read_bytes(),
+        SYSTEM_FILE: json_file(_described(parsed)),
+        IMPLEMENTATION_FILE: (TEMPLATES / "implementation.json").read_bytes(),
         README: (TEMPLATES / "submission.md").read_bytes(),
         CALIBRATION: (TEMPLATES / "calibration.md").read_bytes(),
-        f"{SOURCE}/README.md": b"The code that was measured: engines, suites, scripts.\n",
+        f"{SOURCE_FOLDER}/README.md": b"The code that was measured: engines, suites, scripts.\n",
     }
     write_folder(folder, content)
     blanks = list(read_form(folder).blanks())
@@ -161,7 +161,7 @@ def _described(parsed: argparse.Namespace) -> dict[str, object]:
         "system_type": parsed.type,
         **described(machine, parsed.accelerator),
     }
-    blanks = json.loads((TEMPLATES / SYSTEM).read_text("utf-8"))
+    blanks = json.loads((TEMPLATES / SYSTEM_FILE).read_text("utf-8"))
     return {"id": parsed.system, **{key: facts.get(key, blank) for key, blank in blanks.items()}}
 
 
@@ -196,7 +196,9 @@ def _export(parsed: argparse.Namespace, rules: Round) -> int:
     tree = tree_of(entries, form, rules, rehearsal=parsed.rehearsal)
     refused = [f"not allowed: {one}" for one in refusals(entries, form, tree, rules)]
     if refused and not parsed.rehearsal:
-        show([*refused, "nothing was written; --rehearsal writes it all the same", LABEL])
+        show(
+            [*refused, "nothing was written; --rehearsal writes it all the same", UNVERIFIED_LABEL]
+        )
         return 1
     write_folder(parsed.output, tree)
     title = plural(len(entries), "result")
@@ -207,7 +209,7 @@ def _export(parsed: argparse.Namespace, rules: Round) -> int:
             *(["a rehearsal, and no submission"] * parsed.rehearsal),
             f"check it: pytest-mlperf submission check {relative(parsed.output)} --round "
             f"{rules.name} --checker PATH",
-            LABEL,
+            UNVERIFIED_LABEL,
         ]
     )
     return 0
@@ -228,7 +230,7 @@ def _check(parsed: argparse.Namespace, rules: Round) -> int:
     if not any(tree.glob("*/*/results/*")):
         raise MlperfError(f"no results are in {tree}: closed/SUBMITTER/results/SYSTEM/...")
     code, lines = run_checker(tree, rules.name, parsed.checker)
-    show([LABEL, *lines])
+    show([UNVERIFIED_LABEL, *lines])
     return code
 
 

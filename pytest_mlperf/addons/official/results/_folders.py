@@ -17,7 +17,7 @@ from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.run.logs import DETAIL
 
-SUMMARY = "mlperf_log_summary.txt"
+SUMMARY_LOG = "mlperf_log_summary.txt"
 
 DIVISIONS = ("closed", "open", "network")
 
@@ -30,7 +30,7 @@ Scenarios: Mapping[str, ScenarioName] = {
 }
 """By the name of a folder, in which submitters write them in capitals or not."""
 
-DEEPEST = 12
+MAX_FOLDER_DEPTH = 12
 """Folders below the one that is named: a repository of results has eight."""
 
 _PARTS = re.compile(r"TEST\d\d.*|accuracy|ranging|power|audit|compliance|\..*", re.IGNORECASE)
@@ -79,16 +79,18 @@ def result_folders(named: Path) -> Iterator[ResultPlace]:
     if at is not None:  # a run of a submission, named by itself
         yield _place(at.parent, top)
         return
-    yield from _below(top, top, DEEPEST)
+    yield from _below(top, top, MAX_FOLDER_DEPTH)
 
 
 def _below(folder: Path, top: Path, deepest: int) -> Iterator[ResultPlace]:
-    logged = any((folder / name).exists() for name in (DETAIL, SUMMARY))
+    logged = any((folder / name).exists() for name in (DETAIL, SUMMARY_LOG))
     if logged or (folder / "performance").is_dir():
         yield _place(folder, top)
         return
     if deepest == 0:
-        raise MlperfError(f"{folder}: more than {DEEPEST} folders deep; name one of those below")
+        raise MlperfError(
+            f"{folder}: more than {MAX_FOLDER_DEPTH} folders deep; name one of those below"
+        )
     try:
         inside = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:

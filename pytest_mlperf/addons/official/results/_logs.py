@@ -11,14 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.addons.official.results._folders import SUMMARY
+from pytest_mlperf.addons.official.results._folders import SUMMARY_LOG
 from pytest_mlperf.addons.official.results._reading import text_of
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.run.logs import DETAIL, PREFIX, Detail, parse_text
 
-LARGEST_SUMMARY = 2**20
-"""Bytes; theirs have some 2,000."""
-
+MAX_SUMMARY_BYTES = 2**20
 SCENARIOS = {"Single Stream": "SingleStream", "Multi Stream": "MultiStream"}
 """As the first releases wrote them."""
 
@@ -44,29 +42,29 @@ _PERCENTILE = re.compile(r"(\d\d\.\d\d) percentile latency \(ns\)")
 _CLOCK = re.compile(r"(POWER_BEGIN|POWER_END): [^\n]{0,80}\"time\" : ([-0-9:. ]{10,30})\n")
 """When a run was, in a detail log of the first releases."""
 
-_LINE = re.compile(r"[ *]*([^:]{1,60}?)\s*:\s*(\S.{0,80})")
+_SUMMARY_LINE = re.compile(r"[ *]*([^:]{1,60}?)\s*:\s*(\S.{0,80})")
 
 
 def read_log(run: Path, root: Path) -> Detail:
     """Return what LoadGen logged of a run; none, a cut or a damaged log is an MlperfError."""
-    detail, summary = run / DETAIL, run / SUMMARY
+    detail, summary = run / DETAIL, run / SUMMARY_LOG
     text = text_of(detail, root) if detail.exists() else ""
     if text and (PREFIX in text or not summary.exists()):
         return parse_text(detail, text, old=True)
     if summary.exists():
-        log = _summary(summary, text_of(summary, root, LARGEST_SUMMARY))
+        log = _summary(summary, text_of(summary, root, MAX_SUMMARY_BYTES))
         clocks = {match[1].lower(): match[2].strip() for match in _CLOCK.finditer(text)}
         return replace(log, values={**log.values, **clocks})
-    raise MlperfError(f"{run}: neither {DETAIL} nor {SUMMARY}: nothing of LoadGen lies there")
+    raise MlperfError(f"{run}: neither {DETAIL} nor {SUMMARY_LOG}: nothing of LoadGen lies there")
 
 
 def is_summary(log: Detail) -> bool:
     """Whether what was read is the summary."""
-    return log.path.endswith(SUMMARY)
+    return log.path.endswith(SUMMARY_LOG)
 
 
 def _summary(path: Path, content: str) -> Detail:
-    lines = [match for line in content.splitlines() if (match := _LINE.fullmatch(line))]
+    lines = [match for line in content.splitlines() if (match := _SUMMARY_LINE.fullmatch(line))]
     texts = {match[1]: match[2].strip() for match in lines}
     if missing := [name for name in ("Scenario", "Mode", "Result is") if name not in texts]:
         raise MlperfError(f"{path} is cut, or no summary of LoadGen: it has no {missing[0]!r}")

@@ -14,11 +14,10 @@ from pytest_mlperf.core.job import STREAMS
 from pytest_mlperf.rounds.published import PowerUnit
 from pytest_mlperf.run.logs import CLOCK, Detail
 
-SAMPLES = "spl.txt"
+POWER_FILE = "spl.txt"
 """Each line is "Time,<time>,Watts,<watts>,...", about one a second."""
 
-MOST_W = 1e7
-"""No system of a round takes as much."""
+MAX_SYSTEM_WATTS = 1e7
 
 
 def power_of(run: Path, root: Path, log: Detail, scenario: str) -> tuple[float, PowerUnit] | None:
@@ -28,7 +27,7 @@ def power_of(run: Path, root: Path, log: Detail, scenario: str) -> tuple[float, 
     a query in mJ: mean power times duration by queries. A MultiStream that was made of SingleStream
     counts eight of its queries as one.
     """
-    path = run / SAMPLES
+    path = run / POWER_FILE
     if not path.exists() or is_summary(log):
         return None
     begin_s, end_s = log.window_s
@@ -55,7 +54,7 @@ def _samples(path: Path, content: str) -> Iterator[tuple[float, float]]:
         try:
             moment = dt.datetime.strptime(cells[1], CLOCK).replace(tzinfo=dt.UTC)
             watts = float(cells[3])
-            if not abs(watts) <= MOST_W:
+            if not abs(watts) <= MAX_SYSTEM_WATTS:
                 raise ValueError
         except (ValueError, IndexError):
             raise MlperfError(f"{path}:{number}: no sample of PTDaemon") from None

@@ -8,8 +8,7 @@ from typing import Any
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.stores.foreign import MAX_LOG_BYTES, content_of, json_of
 
-LARGEST_DESCRIPTION = 2**20
-"""Bytes of a file that describes a system or what was measured; theirs have some 4,000."""
+MAX_DESCRIPTION_BYTES = 2**20
 
 
 def text_of(path: Path, root: Path, largest: int = MAX_LOG_BYTES) -> str:
@@ -27,7 +26,7 @@ def text_of(path: Path, root: Path, largest: int = MAX_LOG_BYTES) -> str:
 
 def object_of(path: Path, root: Path) -> dict[str, Any]:
     """Return the JSON object of a file."""
-    content = json_of(path, "JSON file", text_of(path, root, LARGEST_DESCRIPTION).encode())
+    content = json_of(path, "JSON file", text_of(path, root, MAX_DESCRIPTION_BYTES).encode())
     if not isinstance(content, dict):
         raise MlperfError(f"{path}: no JSON object")
     return content

@@ -20,10 +20,8 @@ from pytest_mlperf.rounds import ROUNDS, Round, load_round
 from pytest_mlperf.rounds.published import OfficialResult
 from pytest_mlperf.run.logs import Detail
 
-NONE = ("", "n/a", "none", "0")
-"""What submitters write for no accelerator."""
-
-MOST_ACCELERATORS = 1_000_000
+NO_ACCELERATOR_NAMES = ("", "n/a", "none", "0")
+MAX_ACCELERATORS = 1_000_000
 
 _CLASSIFIERS = re.compile(r"mobilenet|efficientnet|resnet50")
 """Models that the checker takes for submissions of ResNet-50 to the open division."""
@@ -80,7 +78,7 @@ def read_result(place: ResultPlace, named: str | None = None) -> RecordedResult:
         availability=_text(system, "status"),
         submitter=place.submitter,
         system=place.system,
-        accelerator="" if product.lower() in NONE else product,
+        accelerator="" if product.lower() in NO_ACCELERATOR_NAMES else product,
         count=per_node * max(1, nodes),
         nodes=nodes,
         model=model,
@@ -166,9 +164,9 @@ def _system(place: ResultPlace) -> Mapping[str, Any]:
 
 def _count(place: ResultPlace, system: Mapping[str, Any], key: str) -> int:
     text = str(system.get(key, "")).strip()
-    if text.lower() in NONE:
+    if text.lower() in NO_ACCELERATOR_NAMES:
         return 0
-    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) > MOST_ACCELERATORS:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) > MAX_ACCELERATORS:
         raise MlperfError(
             f"{place.submission / 'systems' / place.system}.json: {key} is {shown(text)}, no count"
         )

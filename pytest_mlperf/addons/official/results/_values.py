@@ -10,7 +10,7 @@ from pytest_mlperf.rounds import ROUNDS, Round, load_round
 from pytest_mlperf.rounds.published import Unit
 from pytest_mlperf.run.logs import Detail
 
-SAMPLES = {
+SAMPLE_RATE_KEYS = {
     "Offline": "result_samples_per_second",
     "Server": "result_completed_samples_per_sec",
     "Interactive": "result_completed_samples_per_sec",
@@ -83,7 +83,7 @@ def value_of(log: Detail, model: str, scenario: str, rules: Round | None) -> Tab
     number = _number(log, key)
     if not key.endswith("_ns") and not key.startswith("early"):
         counted = "tokens" in key
-        samples = SAMPLES.get(scenario, key)
+        samples = SAMPLE_RATE_KEYS.get(scenario, key)
         return TableValue(
             value=number,
             unit="tokens/s" if counted else "samples/s" if scenario == "Offline" else "queries/s",
@@ -112,10 +112,10 @@ def _key(log: Detail, model: str, scenario: str, rules: Round | None) -> str:
     if scenario in _LATENCIES:
         return _LATENCIES[scenario]
     if rules and workload is None:  # a table shows a model that it does not know by samples
-        return SAMPLES[scenario]
+        return SAMPLE_RATE_KEYS[scenario]
     tokens = _TOKENS["Offline" if scenario == "Offline" else "Server"]
-    keys = (*tokens, SAMPLES[scenario], _SCHEDULED)
-    return next((key for key in keys if key in log.values), SAMPLES[scenario])
+    keys = (*tokens, SAMPLE_RATE_KEYS[scenario], _SCHEDULED)
+    return next((key for key in keys if key in log.values), SAMPLE_RATE_KEYS[scenario])
 
 
 def _number(log: Detail, key: str) -> float:

@@ -14,12 +14,12 @@ from pytest_mlperf.stores.foreign import read_foreign
 MARK = "FILL IN"
 """Begins what is still to be filled in."""
 
-SYSTEM, IMPLEMENTATION = "system.json", "implementation.json"
+SYSTEM_FILE, IMPLEMENTATION_FILE = "system.json", "implementation.json"
 README, CALIBRATION = "README.md", "calibration.md"
-SOURCE = "src"
+SOURCE_FOLDER = "src"
 
 DIVISIONS = ("closed", "open")
-FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
+FOLDER_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
 """Names of folders: MLPerf's checker takes no blanks and no hidden ones."""
 
 
@@ -59,7 +59,10 @@ class Form:
 
     def blanks(self) -> Iterator[str]:
         """Yield what is still to be filled in, with its file."""
-        for name, content in ((SYSTEM, self.description), (IMPLEMENTATION, self.implementation)):
+        for name, content in (
+            (SYSTEM_FILE, self.description),
+            (IMPLEMENTATION_FILE, self.implementation),
+        ):
             for key, value in content.items():
                 if str(value).startswith(MARK):
                     yield f"{self.folder / name}: {key}"
@@ -74,24 +77,25 @@ def read_form(folder: Path) -> Form:
         raise MlperfError(
             f"{folder} is no folder: make one with pytest-mlperf submission init, and fill it in"
         )
-    description = _table(folder / SYSTEM)
+    description = _table(folder / SYSTEM_FILE)
     system = description.pop("id", "")
     form = Form(
         folder=folder,
         system=str(system),
         description=description,
-        implementation=_table(folder / IMPLEMENTATION),
+        implementation=_table(folder / IMPLEMENTATION_FILE),
         readme=_text(folder / README),
         calibration=_text(folder / CALIBRATION),
-        source=_source(folder / SOURCE),
+        source=_source(folder / SOURCE_FOLDER),
     )
     if form.division not in DIVISIONS:
         named = description.get("division")
-        raise MlperfError(f"{folder / SYSTEM}: division is {named!r}; it is closed or open")
+        raise MlperfError(f"{folder / SYSTEM_FILE}: division is {named!r}; it is closed or open")
     for key, name in (("id", form.system), ("submitter", form.submitter)):
-        if not FOLDER.fullmatch(name):
+        if not FOLDER_PATTERN.fullmatch(name):
             raise MlperfError(
-                f"{folder / SYSTEM}: {key} is {name!r}, which names a folder: letters, digits, "
+                f"{folder / SYSTEM_FILE}: {key} is {name!r}, which names a folder: letters, "
+                "digits, "
                 "'_', '.', '+' and inner '-' only, 64 at most"
             )
     return form

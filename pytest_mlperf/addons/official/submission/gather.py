@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_mlperf.addons.official.submission.layout import ANSWERS, DETAIL, SUMMARY
+from pytest_mlperf.addons.official.submission.layout import ANSWERS_LOG, DETAIL_LOG, SUMMARY_LOG
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Accuracy, Run, median_run
 from pytest_mlperf.core.results import CaseResult, Results
@@ -214,7 +214,7 @@ def _folder_of(file: Path, folder: str | None, parts: int) -> Path:
 
 
 def _logs(where: str, folder: Path) -> Path:
-    for name in (DETAIL, SUMMARY, "run.json"):
+    for name in (DETAIL_LOG, SUMMARY_LOG, "run.json"):
         if not (folder / name).is_file():
             raise MlperfError(
                 f"{where}: {folder} has no {name}: the run's folder must be there as LoadGen left "
@@ -231,7 +231,9 @@ def _answers(where: str, folder: Path) -> Path:
             f"{where}: the accuracy run was made in {len(blocks)} parts, as the quick profile "
             "does beside accepted scores: measure it with --mlperf-profile official"
         )
-    if not blocks or not all((blocks[0] / name).is_file() for name in (DETAIL, SUMMARY, ANSWERS)):
+    if not blocks or not all(
+        (blocks[0] / name).is_file() for name in (DETAIL_LOG, SUMMARY_LOG, ANSWERS_LOG)
+    ):
         raise MlperfError(
             f"{where}: {folder} has no logs of the accuracy run: keep the runs' folders, or "
             "measure accuracy again"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DETAIL, SUMMARY = "mlperf_log_detail.txt", "mlperf_log_summary.txt"
-ANSWERS, SCORES = "mlperf_log_accuracy.json", "accuracy.txt"
+DETAIL_LOG, SUMMARY_LOG = "mlperf_log_detail.txt", "mlperf_log_summary.txt"
+ANSWERS_LOG, SCORES_FILE = "mlperf_log_accuracy.json", "accuracy.txt"
 
 FLAT = ("v6.0", "v6.1")
 """Rounds that have measurements and compliance beside the results."""

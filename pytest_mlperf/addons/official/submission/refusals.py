@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from pytest_mlperf.addons.official.submission.form import MARK, SYSTEM, Form
+from pytest_mlperf.addons.official.submission.form import MARK, SYSTEM_FILE, Form
 from pytest_mlperf.addons.official.submission.gather import Entry
-from pytest_mlperf.addons.official.submission.layout import ANSWERS, DETAIL, FLAT
+from pytest_mlperf.addons.official.submission.layout import ANSWERS_LOG, DETAIL_LOG, FLAT
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.rounds import Round
 from pytest_mlperf.run.logs import Detail, parse_detail
@@ -38,7 +38,7 @@ def refusals(
     for key in NUMBERS:
         value = form.description.get(key, 0)
         if not isinstance(value, int | float) and not str(value).isdecimal():
-            yield f"{form.folder / SYSTEM}: {key} is {value!r}; it must be a whole number"
+            yield f"{form.folder / SYSTEM_FILE}: {key} is {value!r}; it must be a whole number"
     for name in names:
         if " " in name:
             yield f"{name}: rename it, names must have no spaces"
@@ -48,17 +48,17 @@ def refusals(
 
 
 def _entry(entry: Entry, rules: Round, *, closed: bool) -> Iterator[str]:
-    for problem in _timed_run(entry.run / DETAIL, entry, rules, closed=closed):
+    for problem in _timed_run(entry.run / DETAIL_LOG, entry, rules, closed=closed):
         yield f": {problem}"
-    for problem in _logged_errors(parse_detail(entry.answers / DETAIL)):
+    for problem in _logged_errors(parse_detail(entry.answers / DETAIL_LOG)):
         yield f", accuracy run: {problem}"
     for test, folder in entry.audits.items() if closed else ():
-        log = folder / "performance" / DETAIL
+        log = folder / "performance" / DETAIL_LOG
         if test in TIMED_TESTS and log.is_file():
             for problem in _timed_run(log, entry, rules, closed=True):
                 yield f", {test}: {problem}"
-        if test == "TEST01" and rules.name not in FLAT and not log.with_name(ANSWERS).is_file():
-            yield f", {test}: the folder of its run has no {ANSWERS}"
+        if test == "TEST01" and rules.name not in FLAT and not log.with_name(ANSWERS_LOG).is_file():
+            yield f", {test}: the folder of its run has no {ANSWERS_LOG}"
 
 
 def _timed_run(log: Path, entry: Entry, rules: Round, *, closed: bool) -> Iterator[str]:

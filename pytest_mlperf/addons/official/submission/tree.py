@@ -8,9 +8,15 @@ from pathlib import Path
 
 from pytest_mlperf.addons.official.submission.form import Form, json_file
 from pytest_mlperf.addons.official.submission.gather import Entry
-from pytest_mlperf.addons.official.submission.layout import ANSWERS, DETAIL, SCORES, SUMMARY, Leaf
+from pytest_mlperf.addons.official.submission.layout import (
+    ANSWERS_LOG,
+    DETAIL_LOG,
+    SCORES_FILE,
+    SUMMARY_LOG,
+    Leaf,
+)
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.results import LABEL
+from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.rounds import Round
 from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
@@ -19,10 +25,8 @@ from pytest_mlperf.rounds.compliance import HASHED, TESTS
 Files = Mapping[str, bytes | Path]
 """By relative path bytes, or a file that is copied as it is."""
 
-KEPT = 4096
-"""Bytes of the beginning and of the end of a log of answers that stay."""
-
-CUT = b"\n\n...\n\n"
+KEPT_LOG_BYTES = 4096
+CUT_MARK = b"\n\n...\n\n"
 
 NOTICE = "REHEARSAL.md"
 
@@ -30,7 +34,7 @@ REHEARSAL = f"""\
 # A rehearsal, and no submission
 
 Runs of the quick profile, or workloads that are none of MLPerf's, are in this tree: it shows what a
-submission is made of. MLCommons' checker refuses it. {LABEL}
+submission is made of. MLCommons' checker refuses it. {UNVERIFIED_LABEL}
 """
 
 
@@ -66,14 +70,14 @@ def tree_of(entries: Sequence[Entry], form: Form, rules: Round, *, rehearsal: bo
 
 
 def _measured(entry: Entry, leaf: Leaf) -> Iterator[tuple[str, bytes | Path]]:
-    for name in (DETAIL, SUMMARY):
+    for name in (DETAIL_LOG, SUMMARY_LOG):
         yield f"{leaf.performance}/{name}", entry.run / name
         yield f"{leaf.accuracy}/{name}", entry.answers / name
     metrics = {**entry.rules.metrics, **entry.constants.metrics}
-    cut, digest = truncated(entry.answers / ANSWERS)
+    cut, digest = truncated(entry.answers / ANSWERS_LOG)
     lines = accuracy_lines(entry.accuracy.scores, metrics)
-    yield f"{leaf.accuracy}/{ANSWERS}", cut
-    yield f"{leaf.accuracy}/{SCORES}", _hashed("\n".join(lines), digest)
+    yield f"{leaf.accuracy}/{ANSWERS_LOG}", cut
+    yield f"{leaf.accuracy}/{SCORES_FILE}", _hashed("\n".join(lines), digest)
 
 
 def _audited(test: str, folder: Path, place: str) -> Iterator[tuple[str, bytes | Path]]:
@@ -81,22 +85,22 @@ def _audited(test: str, folder: Path, place: str) -> Iterator[tuple[str, bytes |
         yield f"{place}/{file.name}", file
     logs, about = folder / "performance", TESTS[test]
     if about.logs:
-        for name in (DETAIL, SUMMARY):
+        for name in (DETAIL_LOG, SUMMARY_LOG):
             if (logs / name).is_file():
                 yield f"{place}/performance/run_1/{name}", logs / name
-    if not about.answers or not (logs / ANSWERS).is_file():
+    if not about.answers or not (logs / ANSWERS_LOG).is_file():
         return
     if test not in HASHED:
-        yield f"{place}/accuracy/{ANSWERS}", logs / ANSWERS
+        yield f"{place}/accuracy/{ANSWERS_LOG}", logs / ANSWERS_LOG
         return
-    cut, digest = truncated(logs / ANSWERS)
-    yield f"{place}/accuracy/{ANSWERS}", cut
+    cut, digest = truncated(logs / ANSWERS_LOG)
+    yield f"{place}/accuracy/{ANSWERS_LOG}", cut
     scored = [folder / name for name in ("baseline_accuracy.txt", "compliance_accuracy.txt")]
     for file in scored:
         if file.is_file():
             yield f"{place}/accuracy/{file.name}", file
     text = scored[1].read_text("utf-8") if scored[1].is_file() else ""
-    yield f"{place}/accuracy/{SCORES}", _hashed(text.strip(), digest)
+    yield f"{place}/accuracy/{SCORES_FILE}", _hashed(text.strip(), digest)
 
 
 def _hashed(text: str, digest: str) -> bytes:
@@ -113,11 +117,11 @@ def truncated(log: Path) -> tuple[bytes, str]:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             size = file.tell()
             file.seek(0)
-            if size <= 2 * KEPT:
+            if size <= 2 * KEPT_LOG_BYTES:
                 return file.read(), digest
-            start = file.read(KEPT)
-            file.seek(size - KEPT)
-            return start + CUT + file.read(KEPT), digest
+            start = file.read(KEPT_LOG_BYTES)
+            file.seek(size - KEPT_LOG_BYTES)
+            return start + CUT_MARK + file.read(KEPT_LOG_BYTES), digest
     except OSError as error:
         raise MlperfError(f"{log} cannot be read: {error.strerror}") from None
 
@@ -155,7 +159,7 @@ def _percent(value: object) -> object:
     return 100 * float(str(value))
 
 
-SETTINGS = {
+SETTING_KEYS = {
     "offline_expected_qps": ("target_qps", str),
     "server_target_qps": ("target_qps", str),
     "single_stream_expected_latency_ns": ("target_latency", _ms),
@@ -176,7 +180,7 @@ SETTINGS = {
 """LoadGen's key of each of its settings, and the value as its files have it; seeds are read from no
 file."""
 
-CHOSEN = {
+CHOSEN_KEYS = {
     "offline_expected_qps",
     "server_target_qps",
     "single_stream_expected_latency_ns",
@@ -191,10 +195,10 @@ def as_conf(attributes: Mapping[str, object], scenario: str) -> tuple[list[str],
     chosen: list[str] = []
     constant: list[str] = []
     for name, value in attributes.items():
-        if name in SETTINGS:
-            key, shown = SETTINGS[name]
+        if name in SETTING_KEYS:
+            key, shown = SETTING_KEYS[name]
             line = f"*.{loadgen}.{key} = {shown(value)}"  # type: ignore[operator]
-            (chosen if name in CHOSEN else constant).append(line)
+            (chosen if name in CHOSEN_KEYS else constant).append(line)
     return chosen, constant
 
 
@@ -224,7 +228,7 @@ def _readme(entry: Entry, form: Form) -> str:
             "",
             *rows,
             "",
-            LABEL,
+            UNVERIFIED_LABEL,
             "",
         ]
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_mlperf.run.logs import DETAIL, parse_detail
-from pytest_mlperf.run.score import ACCURACY, AccuracyLog
+from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog
 from tests.adapters.engines.onnxruntime.models import (
     INPUTS,
     detector,
@@ -65,7 +65,7 @@ def test_a_run_and_an_accuracy_pass_end_without_a_fault(tmp_path: Path, task: st
     assert loaded["engine"]["task"] == task
     assert finished["result"]["faults"] == accuracy["result"]["faults"] == []
     assert parse_detail(Path(finished["folder"]) / DETAIL).num_errors == 0
-    kept = dict(AccuracyLog(Path(accuracy["folder"]) / ACCURACY).items())
+    kept = dict(AccuracyLog(Path(accuracy["folder"]) / ACCURACY_LOG).items())
     inputs = [INPUTS[task](index) for index in range(40)]
     alone = answers(model, inputs, task=task, **options)
     assert sorted(kept) == list(range(40))

@@ -10,7 +10,12 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from pytest_mlperf.adapters.engines.onnxruntime._session import CPU, SHORT, TENSORRT, Providers
+from pytest_mlperf.adapters.engines.onnxruntime._session import (
+    CPU_PROVIDER,
+    PROVIDER_NAMES,
+    TENSORRT_PROVIDER,
+    Providers,
+)
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError
 from tests.adapters.engines.onnxruntime.models import detector, recommender, segmenter
 from tests.adapters.engines.onnxruntime.recorder import answers, engine
@@ -42,9 +47,15 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
     once = "provider_options = {!r} is not once one of the providers {}"
     cases: list[tuple[dict[str, Any], str]] = [
         ({"providers": []}, "providers = [] is not a list of execution providers"),
-        ({"providers": ["cpu", CPU]}, "is not a list in which each provider is named once"),
-        ({"engine_cache": "x"}, f"is for TensorRT, but providers are {CPU}; put {TENSORRT!r}"),
-        ({"provider_options": {"cuda": {"device_id": 1}}}, once.format("cuda", CPU)),
+        (
+            {"providers": ["cpu", CPU_PROVIDER]},
+            "is not a list in which each provider is named once",
+        ),
+        (
+            {"engine_cache": "x"},
+            f"is for TensorRT, but providers are {CPU_PROVIDER}; put {TENSORRT_PROVIDER!r}",
+        ),
+        ({"provider_options": {"cuda": {"device_id": 1}}}, once.format("cuda", CPU_PROVIDER)),
         ({"provider_options": {"cuda": {}, CUDA: {}}, **cuda}, once.format(CUDA, CUDA)),
         (
             {"provider_options": {"cuda": {"a": [1]}}, **cuda},
@@ -65,10 +76,10 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
 
 def test_options_are_given_to_onnxruntime_as_text_in_the_order_of_the_providers() -> None:
     for providers, names in (
-        (None, [CPU]),
-        (["cpu"], [CPU]),
-        (["CUDA", "cpu"], [CUDA, CPU]),
-        (["tensorrt", CUDA, "CPUExecutionProvider"], [TENSORRT, CUDA, CPU]),
+        (None, [CPU_PROVIDER]),
+        (["cpu"], [CPU_PROVIDER]),
+        (["CUDA", "cpu"], [CUDA, CPU_PROVIDER]),
+        (["tensorrt", CUDA, "CPUExecutionProvider"], [TENSORRT_PROVIDER, CUDA, CPU_PROVIDER]),
         (["DmlExecutionProvider"], ["DmlExecutionProvider"]),
     ):
         short = Providers.of(providers, None, None)
@@ -76,12 +87,14 @@ def test_options_are_given_to_onnxruntime_as_text_in_the_order_of_the_providers(
     options = {"cuda": {"device_id": 1, "do_copy_in_default_stream": True}}
     found = Providers.of(["tensorrt", "cuda", "cpu"], options, None)
     texts = {"device_id": "1", "do_copy_in_default_stream": "True"}
-    assert found.arguments("0" * 64) == [(TENSORRT, {}), (CUDA, texts), (CPU, {})]
+    assert found.arguments("0" * 64) == [(TENSORRT_PROVIDER, {}), (CUDA, texts), (CPU_PROVIDER, {})]
     assert json.loads(found.describe()["provider_options"]) == {CUDA: texts}
     # Baselines hold no names of users: a path is described by its last part.
     paths = {"tensorrt": {"trt_engine_cache_path": "/home/someone/engines", "trt_fp16_enable": 1}}
     described = json.loads(Providers.of(["tensorrt"], paths, None).describe()["provider_options"])
-    assert described == {TENSORRT: {"trt_engine_cache_path": "engines", "trt_fp16_enable": "1"}}
+    assert described == {
+        TENSORRT_PROVIDER: {"trt_engine_cache_path": "engines", "trt_fp16_enable": "1"}
+    }
 
 
 def test_engines_of_tensorrt_are_kept_by_model(tmp_path: Path) -> None:
@@ -112,7 +125,7 @@ def test_a_provider_that_is_not_installed_says_what_has_it(tmp_path: Path) -> No
     hints = {"cuda": gpu, "tensorrt": gpu, "openvino": gpu.replace("-gpu", "-openvino")}
     hints[own] = f"a build of onnxruntime with {own}"
     for name, hint in hints.items():
-        full = SHORT.get(name, name)
+        full = PROVIDER_NAMES.get(name, name)
         if full in onnxruntime.get_available_providers():
             continue
         with pytest.raises(EnvironmentFault) as raised:
@@ -123,7 +136,9 @@ def test_a_provider_that_is_not_installed_says_what_has_it(tmp_path: Path) -> No
         engine(recommender(tmp_path), [], providers=["MadeUpExecutionProvider"]).__enter__()
     message = str(unknown.value)
     assert "providers = 'MadeUpExecutionProvider' is none that onnxruntime knows" in message
-    assert all(name in message for name in (*onnxruntime.get_available_providers(), *SHORT))
+    assert all(
+        name in message for name in (*onnxruntime.get_available_providers(), *PROVIDER_NAMES)
+    )
 
 
 def test_onnxruntime_takes_options_as_they_are_given(tmp_path: Path) -> None:

@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.adapters.engines.onnxruntime import OnnxRuntimeEngine
 from pytest_mlperf.adapters.engines.onnxruntime._session import (
-    CPU,
-    TENSORRT,
+    CPU_PROVIDER,
+    TENSORRT_PROVIDER,
     Providers,
     open_graph,
     placement,
 )
 from pytest_mlperf.adapters.engines.onnxruntime.tensorrt import (
-    OTHERS,
+    FURTHER_OPTIONS,
     TensorRtEngine,
     TensorRtPlan,
     placed,
@@ -44,11 +44,11 @@ from tests.refusals import unrefused
 CUDA = "CUDAExecutionProvider"
 
 absent = pytest.mark.skipif(
-    TENSORRT in onnxruntime.get_available_providers(),
+    TENSORRT_PROVIDER in onnxruntime.get_available_providers(),
     reason="this build of onnxruntime has TensorRT",
 )
 present = pytest.mark.skipif(
-    TENSORRT not in onnxruntime.get_available_providers(),
+    TENSORRT_PROVIDER not in onnxruntime.get_available_providers(),
     reason="this build of onnxruntime has no TensorRT",
 )
 
@@ -149,7 +149,7 @@ def test_engines_are_kept_by_options_and_measurements_of_kernels_beside_them(
     for timing in (True, False):
         opened = engine(tmp_path, **cache, timing_cache=timing)
         ((name, options),) = opened._providers.arguments("a" * 64)
-        assert name == TENSORRT
+        assert name == TENSORRT_PROVIDER
         assert options["trt_engine_cache_enable"] == "True"
         assert options["trt_timing_cache_enable"] == str(timing)
         assert options["trt_engine_cache_path"] == options["trt_timing_cache_path"]
@@ -157,12 +157,16 @@ def test_engines_are_kept_by_options_and_measurements_of_kernels_beside_them(
 
 
 def test_other_providers_are_asked_only_if_they_are_allowed(tmp_path: Path) -> None:
-    allowed = {"none": [TENSORRT], "cuda": [TENSORRT, CUDA], "cpu": [TENSORRT, CUDA, CPU]}
+    allowed = {
+        "none": [TENSORRT_PROVIDER],
+        "cuda": [TENSORRT_PROVIDER, CUDA],
+        "cpu": [TENSORRT_PROVIDER, CUDA, CPU_PROVIDER],
+    }
     for fallback, names in allowed.items():
         opened = engine(tmp_path, fallback=fallback, device=2)
         arguments = dict(opened._providers.arguments("0" * 64))
         assert list(arguments) == names
-        assert {o["device_id"] for n, o in arguments.items() if n != CPU} == {"2"}
+        assert {o["device_id"] for n, o in arguments.items() if n != CPU_PROVIDER} == {"2"}
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -241,9 +245,9 @@ def test_no_engine_is_built_in_the_middle_of_a_run() -> None:
 
 
 def test_where_operators_run_is_told() -> None:
-    mixed = {CUDA: Counter(Shape=1, NonMaxSuppression=2), TENSORRT: Counter(Conv=118)}
+    mixed = {CUDA: Counter(Shape=1, NonMaxSuppression=2), TENSORRT_PROVIDER: Counter(Conv=118)}
 
-    assert placed(mixed) == f"{TENSORRT} 118, {CUDA} 3 (NonMaxSuppression, Shape)"
+    assert placed(mixed) == f"{TENSORRT_PROVIDER} 118, {CUDA} 3 (NonMaxSuppression, Shape)"
     assert placed(None) == "not told by this onnxruntime"
     with pytest.raises(RunError, match=f"none of the .* runs on TensorRT, but 3 on {CUDA}; see"):
         placed({CUDA: mixed[CUDA]})
@@ -263,7 +267,7 @@ def test_onnxruntime_tells_which_provider_runs_what(tmp_path: Path) -> None:
     both = open_graph(path, providers=Providers.of([first, "cpu"], None, None), **given)
     alone = open_graph(path, providers=Providers.of(None, None, None), **given)
 
-    assert placement(both) == {CPU: Counter(Conv=1)}
+    assert placement(both) == {CPU_PROVIDER: Counter(Conv=1)}
     assert placement(alone) is None
 
 
@@ -272,7 +276,7 @@ def test_onnxruntime_tells_which_provider_runs_what(tmp_path: Path) -> None:
 def test_a_machine_without_the_provider_says_what_has_it(tmp_path: Path) -> None:
     """In one sentence, before a model is read; `doctor` and the check of the contract too."""
     sentence = (
-        f"engine onnxruntime: provider {TENSORRT!r} is not installed; installed: "
+        f"engine onnxruntime: provider {TENSORRT_PROVIDER!r} is not installed; installed: "
         f"{', '.join(onnxruntime.get_available_providers())}. Try: pip install onnxruntime-gpu in "
         "place of onnxruntime"
     )
@@ -323,5 +327,5 @@ def test_the_provider_knows_every_word(tmp_path: Path) -> None:
     caches = {
         f"trt_{kind}_cache_{end}" for kind in ("engine", "timing") for end in ("enable", "path")
     }
-    used = {*options.for_provider(), *OTHERS, "trt_bf16_enable", *caches}
+    used = {*options.for_provider(), *FURTHER_OPTIONS, "trt_bf16_enable", *caches}
     assert {word.encode() for word in used} - words == set()

@@ -12,7 +12,7 @@ import pytest
 from pytest_mlperf.adapters.engines.openai._count import ReferenceCount, merged
 from pytest_mlperf.adapters.engines.openai._events import StreamedAnswer
 from pytest_mlperf.core.errors import RunError, SuiteError
-from pytest_mlperf.run.worker.closed_loop import COLUMNS, ClosedLoop, SlotSink
+from pytest_mlperf.run.worker.closed_loop import REQUEST_COLUMNS, ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Conversations
 from pytest_mlperf.run.worker.recount import NOTE
 from tests.adapters.engines.openai.recorder import open_engine
@@ -126,7 +126,7 @@ def test_a_curve_is_by_the_reference_count(tmp_path: Path) -> None:
     assert point["metrics"]["tokens_per_sample"] == 5  # think, hm, end, w0, w1
     assert point["tokens"] == 5 * point["requests"]
     assert "the reference tokenizer counts" in point["notes"][NOTE]
-    records = [dict(zip(COLUMNS, record, strict=True)) for record in sink.records or ()]
+    records = [dict(zip(REQUEST_COLUMNS, record, strict=True)) for record in sink.records or ()]
     assert [(one["output_tokens"], one["reference_tokens"]) for one in records] == [(4, 5)] * point[
         "requests"
     ]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.run.worker.closed_loop import LOG, REQUESTS
+from pytest_mlperf.run.worker.closed_loop import CURVE_LOG, REQUESTS
 from tests.adapters.engines.openai.echo import echo_server
 from tests.adapters.engines.openai.recorder import RUN_TOKENS, answering
 from tests.adapters.engines.openai.scripted import Asked, Manner, Reply, Scripted, failure
@@ -101,7 +101,7 @@ def test_conversations_are_measured_turn_by_turn(tmp_path: Path) -> None:
     assert events[-1]["event"] == "leaving", events[-1]
     (loaded,) = (one for one in events if one["event"] == "loaded")
     assert 0 < loaded["dataset"]["sizes"]["prefix_share"] < 1
-    (window,) = json.loads((tmp_path / "performance" / LOG).read_text("utf-8"))["points"]
+    (window,) = json.loads((tmp_path / "performance" / CURVE_LOG).read_text("utf-8"))["points"]
     assert [row[0] for row in window["turns"]] == [1, 2, 3]
     with gzip.open(tmp_path / "performance" / REQUESTS, "rt", encoding="utf-8") as lines:
         records = [json.loads(line) for line in lines]

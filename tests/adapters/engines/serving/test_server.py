@@ -82,7 +82,7 @@ def error_of(server: Server) -> str:
 
 def test_a_server_is_healthy_inside_and_gone_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though it takes no notice of SIGTERM; after an error of its user its log is kept."""
-    monkeypatch.setattr(serving, "GRACE_S", 0.2)
+    monkeypatch.setattr(serving, "KILL_GRACE_SECONDS", 0.2)
     with scripted("loading") as server, scripted("stubborn") as other:
         assert server.url != other.url
         server.check()
@@ -207,7 +207,7 @@ def test_what_a_server_started_ends_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even a process that left its session and its parent, and ignores SIGTERM."""
-    monkeypatch.setattr(serving, "GRACE_S", 0.2)
+    monkeypatch.setattr(serving, "KILL_GRACE_SECONDS", 0.2)
     for is_killed in (False, True):
         with scripted("leaves a grandchild", tmp_path) as server:
             grandchild = int((tmp_path / "grandchild").read_text("ascii"))
@@ -227,7 +227,7 @@ def test_a_killed_worker_leaves_no_server(tmp_path: Path) -> None:
     code = (
         "import os, sys, threading\n"
         "from pytest_mlperf.adapters.engines import serving\n"
-        "serving.GRACE_S = 0.2\n"
+        "serving.KILL_GRACE_SECONDS = 0.2\n"
         "given = dict(model=None, health='/health', start_timeout_s=20.0, environment={})\n"
         "with serving.Server(sys.argv[1:], engine='some', **given):\n"
         "    forked = os.fork()\n"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from pytest_mlperf.adapters.engines.torch.module.dlrm import (
-    BLOCK,
+    BLOCK_ROWS,
     Dlrm,
     EmbeddingTable,
     EmbeddingTables,
@@ -212,7 +212,7 @@ def test_lookups_stay_with_tables_on_the_cpu(tmp_path: Path) -> None:
 
 def test_int8_rows_lose_at_most_half_a_step() -> None:
     """Each row has a scale of its own; a row of zeros stays one."""
-    for count in (3, BLOCK + 5):
+    for count in (3, BLOCK_ROWS + 5):
         rows = torch.randn((count, 4), generator=torch.Generator().manual_seed(2))
         rows[1] = 0
         rows[2] *= 1e-6

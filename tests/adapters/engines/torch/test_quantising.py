@@ -196,7 +196,7 @@ def test_torchao_has_the_configurations_for_gpus() -> None:
     """They can be made without one; a weight has a step, or none."""
     weights = [torch.empty(shape, device="meta") for shape in ((48, 128), (48, 40), (7, 128))]
     steps = {"int8": [1, 1, 1], "int4": [1, 0, 1], "fp8": [1, 0, 0]}
-    assert set(steps) == set(options.QUANTISED)
+    assert set(steps) == set(options.QUANTISED_PRECISIONS)
     for precision, expected in steps.items():
         plan = devices._plan(precision, GPU)
         assert [sum(fits(weight) for _, fits in plan.steps) for weight in weights] == expected

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_mlperf.adapters.engines.torch.module._neighbours import CITES, Neighbours
+from pytest_mlperf.adapters.engines.torch.module._neighbours import CITATION_EDGE, Neighbours
 from pytest_mlperf.adapters.engines.torch.module.rgat import Attention, Rgat, RgatSizes
 from pytest_mlperf.core.errors import RunError
 from tests.adapters.engines.recording import Samples
@@ -20,7 +20,7 @@ from tests.refusals import unrefused
 
 COUNTS = {"paper": 60, "author": 30, "institute": 4, "fos": 9, "journal": 3, "conference": 3}
 EDGES = {
-    CITES: 5,
+    CITATION_EDGE: 5,
     ("paper", "written_by", "author"): 3,
     ("author", "affiliated_to", "institute"): 1,
     ("paper", "topic", "fos"): 2,

@@ -21,7 +21,7 @@ from transformers import (
     WhisperTokenizer,
 )
 
-from pytest_mlperf.adapters.engines.llm.speech import PROMPT
+from pytest_mlperf.adapters.engines.llm.speech import TRANSCRIPT_START
 from pytest_mlperf.adapters.engines.torch.whisper import WhisperEngine
 from pytest_mlperf.core.errors import RunError, SuiteError
 from tests.adapters.engines.recording import Recorder, Samples, ask
@@ -49,12 +49,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Whisper of one second with random weights, of which some transcripts end by themselves."""
     folder = tmp_path_factory.mktemp("whisper")
     letters = [*"abcdefghijklmnopqrstuvwxyzABC.,é5", "Ġ"]
-    names = [*letters, "<|endoftext|>", *PROMPT]
+    names = [*letters, "<|endoftext|>", *TRANSCRIPT_START]
     end = len(letters)
     tokenizer = WhisperTokenizer(
         vocab={name: number for number, name in enumerate(names)}, merges=[]
     )
-    tokenizer.add_special_tokens({"additional_special_tokens": list(PROMPT)})
+    tokenizer.add_special_tokens({"additional_special_tokens": list(TRANSCRIPT_START)})
     torch.manual_seed(4)  # some transcripts end by themselves, and some do not
     model = WhisperForConditionalGeneration(
         WhisperConfig(
@@ -100,7 +100,7 @@ def expected(folder: Path) -> list[tuple[bytes, int]]:
     model = WhisperForConditionalGeneration.from_pretrained(folder)
     tokenizer = WhisperTokenizer.from_pretrained(folder)
     extract = WhisperFeatureExtractor.from_pretrained(folder)
-    prompt = tokenizer.convert_tokens_to_ids(list(PROMPT))
+    prompt = tokenizer.convert_tokens_to_ids(list(TRANSCRIPT_START))
     answers = []
     for clip in CLIPS:
         features = extract(clip["audio"], sampling_rate=RATE, return_tensors="pt").input_features

@@ -62,14 +62,14 @@ def test_a_connection_that_the_server_closes_at_rest_is_opened_again(
         for _ in range(3):
             assert client.server()["name"] == "scripted"
             rest(client)
-        monkeypatch.setattr(http_client, "IDLE_S", -1.0)
+        monkeypatch.setattr(http_client, "MAX_IDLE_SECONDS", -1.0)
         client.server()
         rest(client)
         unseen = SimpleNamespace(select=lambda *_: ([], [], []))
         monkeypatch.setattr(http_client, "select", unseen)
         assert client.server()["name"] == "scripted"
         rest(client)
-        monkeypatch.setattr(http_client, "IDLE_S", 1e9)
+        monkeypatch.setattr(http_client, "MAX_IDLE_SECONDS", 1e9)
         with pytest.raises(RequestError) as caught:
             client.server()
     assert caught.value.lost

@@ -16,7 +16,7 @@ import pytest
 from pytest_mlperf.adapters.datasets.imagenet import ImageNetDataset
 from pytest_mlperf.adapters.engines.serving import HOST, free_port
 from pytest_mlperf.run.logs import DETAIL, parse_detail
-from pytest_mlperf.run.score import ACCURACY, AccuracyLog
+from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog
 from tests.adapters.engines.onnxruntime import recorder
 from tests.adapters.engines.onnxruntime.models import encoder, question
 from tests.adapters.engines.triton.harness import ROOT, answers, models, needs_mlserver, server
@@ -120,7 +120,7 @@ def test_a_run_and_an_accuracy_pass_end_without_a_fault(
     assert ("weights_sha256" in loaded["engine"]) is starts
     assert finished["result"]["faults"] == accuracy["result"]["faults"] == []
     assert parse_detail(Path(finished["folder"]) / DETAIL).num_errors == 0
-    kept = dict(AccuracyLog(Path(accuracy["folder"]) / ACCURACY).items())
+    kept = dict(AccuracyLog(Path(accuracy["folder"]) / ACCURACY_LOG).items())
     alone = recorder.answers(MODEL, images, batch_size=1)
     assert [kept[index] for index in range(40)] == alone
     assert psutil.wait_procs(servers(tmp_path), timeout=20)[1] == []

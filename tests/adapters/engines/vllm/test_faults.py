@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.adapters.engines.vllm import _library as processes
-from pytest_mlperf.adapters.engines.vllm._library import ENVIRONMENT
+from pytest_mlperf.adapters.engines.vllm._library import VLLM_ENVIRONMENT
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError
 from tests.adapters.engines.recording import Recorder, ask
 from tests.adapters.engines.vllm.conftest import forget
@@ -119,7 +119,7 @@ def test_a_vllm_that_is_too_old_or_cannot_be_imported_is_named(
 
 @pytest.mark.process
 def test_vllm_stays_off_the_network(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [*ENVIRONMENT, *(name for name in os.environ if name.startswith("VLLM_"))]:
+    for name in [*VLLM_ENVIRONMENT, *(name for name in os.environ if name.startswith("VLLM_"))]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
     monkeypatch.setenv("VLLM_API_KEY", "secret")
@@ -127,10 +127,10 @@ def test_vllm_stays_off_the_network(counting: Path, monkeypatch: pytest.MonkeyPa
 
     with open_engine(counting, PROMPTS) as engine:
         facts = engine.describe()
-        inside = {name: os.environ.get(name) for name in ENVIRONMENT}
+        inside = {name: os.environ.get(name) for name in VLLM_ENVIRONMENT}
 
-    assert inside == dict(ENVIRONMENT)
-    assert not set(ENVIRONMENT) & set(os.environ)
+    assert inside == dict(VLLM_ENVIRONMENT)
+    assert not set(VLLM_ENVIRONMENT) & set(os.environ)
     told = {name: value for name, value in facts.items() if name.startswith("environment.")}
     assert told == {"environment.VLLM_LOGGING_LEVEL": "DEBUG"}
 

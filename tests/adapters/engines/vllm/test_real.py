@@ -20,7 +20,7 @@ from pytest_mlperf.run.builds import Build
 from pytest_mlperf.run.child.process import Patience, WorkerProcess
 from pytest_mlperf.run.child.protocol import PACKAGE
 from pytest_mlperf.run.logs import DETAIL, parse_detail
-from pytest_mlperf.run.score import ACCURACY, AccuracyLog
+from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog
 from tests.adapters.engines.under_loadgen import token_settings
 from tests.adapters.engines.vllm import shapes
 from tests.adapters.engines.vllm.ready import READY
@@ -62,7 +62,7 @@ def run_in_vllms_python(
         worker.wait_for("ready")
         worker.send({"command": "stop"})
     assert finished["result"]["faults"] == []
-    answered = AccuracyLog(Path(accuracy["folder"]) / ACCURACY)
+    answered = AccuracyLog(Path(accuracy["folder"]) / ACCURACY_LOG)
     return facts, finished, dict(zip(answered, answered.values(), strict=True))
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.adapters.engines.llm.engine import EARLY_S, StampGaps
+from pytest_mlperf.adapters.engines.llm.engine import STAMP_ROUNDING_SECONDS, StampGaps
 from pytest_mlperf.adapters.engines.vllm._library import SeenRequest, compare
 from pytest_mlperf.core.errors import RunError
 from tests.refusals import unrefused
@@ -70,7 +70,7 @@ def test_sentences_name_the_library_whose_stamps_they_are() -> None:
     )
 
 
-@given(theirs_s=st.floats(0.001, 1000.0), late_s=st.floats(-EARLY_S / 2, 10.0))
+@given(theirs_s=st.floats(0.001, 1000.0), late_s=st.floats(-STAMP_ROUNDING_SECONDS / 2, 10.0))
 def test_no_stamp_that_is_possible_is_refused(theirs_s: float, late_s: float) -> None:
     gaps = new_gaps()
     gaps.add(0, "first", theirs_s + late_s, theirs_s)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ENGINE = "torch-diffusion"
 
-OFFICIAL = ("checkpoint_pipe", "checkpoint_scheduler")
+CHECKPOINT_FOLDERS = ("checkpoint_pipe", "checkpoint_scheduler")
 """Folders of MLPerf's checkpoint: the pipeline, and the Euler scheduler beside it."""
 
 INDEX = "model_index.json"
@@ -101,7 +101,7 @@ def unet_quantization(folder: Path) -> Mapping[str, Any]:
 
 
 def _find_pipeline(model: str | None) -> tuple[Path, Path]:
-    pipe, scheduler = OFFICIAL
+    pipe, scheduler = CHECKPOINT_FOLDERS
     if model is not None and (Path(model) / pipe / INDEX).is_file():
         official_scheduler = Path(model) / scheduler / "scheduler"
         if not official_scheduler.is_dir():

@@ -10,7 +10,7 @@ import torch
 
 from pytest_mlperf.adapters.conventions import MATRIX_CONVOLUTIONS
 
-INT8_LEAST, INT8_MOST, FP8_MOST = -128, 127, 448.0
+INT8_MIN, INT8_MAX, FP8_MAX = -128, 127, 448.0
 
 
 class MatrixConvolution(torch.nn.Linear):
@@ -39,15 +39,15 @@ class MatrixConvolution(torch.nn.Linear):
         return bool(self.weight.qdata.dtype == torch.int8)
 
     def _fp8_scale(self) -> float:
-        return float(self.weight.act_quant_kwargs.hp_value_ub) / FP8_MOST
+        return float(self.weight.act_quant_kwargs.hp_value_ub) / FP8_MAX
 
     def _rounded(self, inputs: Any) -> Any:
         """Return inputs in eight bits, seen as int8: a zero is one in both."""
         weight = self.weight
         if self._is_int8:
             scaled = inputs / weight.act_quant_scale.flatten()
-            return scaled.round().clamp(INT8_LEAST, INT8_MOST).to(torch.int8)
-        scaled = (inputs / self._fp8_scale()).clamp(-FP8_MOST, FP8_MOST)
+            return scaled.round().clamp(INT8_MIN, INT8_MAX).to(torch.int8)
+        scaled = (inputs / self._fp8_scale()).clamp(-FP8_MAX, FP8_MAX)
         return scaled.to(weight.qdata.dtype).view(torch.int8)
 
     def _below(self, inputs: Any) -> Any:

@@ -26,7 +26,11 @@ from pytest_mlperf.adapters.engines import broken, refused_sample
 from pytest_mlperf.adapters.engines.llm.model_folder import TORCHAO, load_tokenizer, read_json
 from pytest_mlperf.adapters.engines.torch import _checkpoint as checkpoint
 from pytest_mlperf.adapters.engines.torch import _devices as devices
-from pytest_mlperf.adapters.engines.torch._base import QUANTISED, DiffusionOptions, quantised_facts
+from pytest_mlperf.adapters.engines.torch._base import (
+    QUANTISED_PRECISIONS,
+    DiffusionOptions,
+    quantised_facts,
+)
 from pytest_mlperf.adapters.engines.torch._checkpoint import quiet_and_offline
 from pytest_mlperf.adapters.engines.torch._devices import dtype_name
 from pytest_mlperf.adapters.engines.torch.diffusion._convolutions import unet_class
@@ -63,7 +67,7 @@ def open_pipeline(
     names = [file.name for file in (folder / "unet").glob("*.safetensors*")]
     variant = "fp16" if names and all(".fp16" in name for name in names) else None
     files = [file for part in sorted(MODELS) for file in weights_of(folder / part, variant)]
-    checkpoint_dtype = _own_dtype(files) if precision in QUANTISED else None
+    checkpoint_dtype = _own_dtype(files) if precision in QUANTISED_PRECISIONS else None
     dtype = devices.base_dtype(precision, checkpoint_dtype, device)
     with quiet_and_offline(), quiet():
         parts = {name: _load(folder, name, dtype, variant, options.attention) for name in MODELS}
@@ -79,7 +83,7 @@ def open_pipeline(
         )
     pipe.set_progress_bar_config(disable=True)
     if options.vae_dtype != "auto":
-        pipe.vae.to(devices.DTYPES[options.vae_dtype])
+        pipe.vae.to(devices.TORCH_DTYPES[options.vae_dtype])
     elif dtype == torch.float16 and pipe.vae.config.force_upcast:
         # What the pipeline does before it decodes, at every call.
         pipe.vae.to(torch.float32)
@@ -89,7 +93,7 @@ def open_pipeline(
     facts = facts_of(pipe, files, digest, dtype, device, options.attention)
     if quantization:
         facts |= quantised_facts(TORCHAO, pipe.unet)
-    elif precision in QUANTISED:
+    elif precision in QUANTISED_PRECISIONS:
         facts |= devices.quantise(pipe.unet, precision, device=device, engine=ENGINE)
     if options.attention == "eager":
         pipe.unet.set_attn_processor(AttnProcessor())

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from pytest_mlperf.adapters.engines import number_of, one_of
 from pytest_mlperf.adapters.engines.torch._base import IMAGE_ATTENTIONS, DeviceOptions
-from pytest_mlperf.extension import PLAIN, Rule
+from pytest_mlperf.extension import PLAIN_PRECISIONS, Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class VideoOptions(DeviceOptions):
 
     def rules(self, precision: str) -> Iterator[Rule]:
         yield from super().rules(precision)
-        yield one_of("precision", precision, PLAIN)
+        yield one_of("precision", precision, PLAIN_PRECISIONS)
         for name, unit in (("steps", "steps"), ("frames", "frames"), ("prompt_tokens", "tokens")):
             yield number_of(name, getattr(self, name), unit)
         for name in ("guidance_scale", "guidance_scale_2"):

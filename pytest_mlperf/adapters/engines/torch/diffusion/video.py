@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pytest_mlperf.adapters.engines.llm.model_folder import find_model
 from pytest_mlperf.adapters.engines.torch._base import TorchBase
 from pytest_mlperf.adapters.engines.torch.diffusion._video_options import VideoOptions
-from pytest_mlperf.extension import PLAIN
+from pytest_mlperf.extension import PLAIN_PRECISIONS
 
 if TYPE_CHECKING:
     from pytest_mlperf.adapters.engines.torch.diffusion._videos import Videos
@@ -36,7 +36,7 @@ class VideoEngine(TorchBase):
     extra = "diffusion"
     libraries: ClassVar[tuple[str, ...]] = ("diffusers", "torch", "transformers")
     options: ClassVar[type[VideoOptions]] = VideoOptions
-    precisions: ClassVar[tuple[str, ...]] = PLAIN
+    precisions: ClassVar[tuple[str, ...]] = PLAIN_PRECISIONS
 
     _options: VideoOptions
     _samples: Videos

@@ -23,8 +23,7 @@ BUILT_IN = {
 }
 """Factories by a name of their own; their models are folders with config.json."""
 
-NEEDED = dict.fromkeys(BUILT_IN, "safetensors") | {"question-answering": "transformers"}
-"""What each of them imports besides torch."""
+NEEDED_MODULES = dict.fromkeys(BUILT_IN, "safetensors") | {"question-answering": "transformers"}
 
 
 class TorchModuleEngine(TorchBase):
@@ -66,7 +65,7 @@ class TorchModuleEngine(TorchBase):
         """Look for the device and for what the options need; import a factory of the suite's."""
         if self._options.factory in BUILT_IN:
             who = f'engine {ENGINE}: factory = "{self._options.factory}"'
-            require_module(who, NEEDED[self._options.factory], "lm")
+            require_module(who, NEEDED_MODULES[self._options.factory], "lm")
         else:
             from pytest_mlperf.adapters.engines.torch.module._runner import find_factory
 

@@ -15,9 +15,7 @@ from pytest_mlperf.adapters.engines import broken, weight_files
 from pytest_mlperf.adapters.engines.llm.model_folder import read_json
 from pytest_mlperf.extension import sha256, some
 
-SEED = 20_240_828
-"""Of random weights, which are the same every time."""
-
+WEIGHTS_SEED = 20_240_828
 S = TypeVar("S")
 M = TypeVar("M", bound=Any)
 
@@ -48,7 +46,7 @@ def filled(folder: Path, weights: str, make: Callable[[], M]) -> M:
     """Return a module with the weights of a folder, or "dummy" ones, and say which in its facts."""
     if weights == "dummy":
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(SEED)
+            torch.manual_seed(WEIGHTS_SEED)
             made = make()
         made.facts = {"weights": "dummy"}
         return made

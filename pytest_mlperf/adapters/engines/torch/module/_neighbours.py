@@ -13,7 +13,7 @@ Ints = NDArray[np.int64]
 Relation = tuple[str, str, str]
 """Kind of the neighbour, name, and kind of the node that it is a neighbour of."""
 
-CITES = ("paper", "cites", "paper")
+CITATION_EDGE = ("paper", "cites", "paper")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,10 +46,10 @@ class Neighbours:
         self._rows: dict[Relation, tuple[Ints, NDArray[Any]]] = {}
         for (first, name, second), pairs in edges.items():
             ends = pairs[:, 0], pairs[:, 1]
-            if (first, name, second) == CITES:
+            if (first, name, second) == CITATION_EDGE:
                 apart = ends[0] != ends[1]
                 both = [np.concatenate([ends[n][apart], ends[1 - n][apart]]) for n in (0, 1)]
-                self._rows[CITES] = _sorted(both[0], both[1], counts[second])
+                self._rows[CITATION_EDGE] = _sorted(both[0], both[1], counts[second])
                 continue
             self._rows[first, name, second] = _sorted(*ends, counts[second])
             self._rows[second, f"rev_{name}", first] = _sorted(*ends[::-1], counts[first])

@@ -13,7 +13,7 @@ import torch
 from pytest_mlperf import Dataset, MlperfError, Sink, SuiteError
 from pytest_mlperf.adapters.engines import engine_error, not_installed, refused_sample
 from pytest_mlperf.adapters.engines.torch import _devices as devices
-from pytest_mlperf.adapters.engines.torch._base import QUANTISED, TorchModuleOptions
+from pytest_mlperf.adapters.engines.torch._base import QUANTISED_PRECISIONS, TorchModuleOptions
 from pytest_mlperf.extension import not_imported, text_of
 
 Tree = Any
@@ -222,7 +222,7 @@ def open_module(
         "device": devices.device_name(device),
         **module_facts,
     }
-    if precision in QUANTISED:
+    if precision in QUANTISED_PRECISIONS:
         facts |= devices.quantise(module, precision, device=device, engine=ENGINE)
     if options.compile:
         module.compile(mode=options.compile)

@@ -26,7 +26,7 @@ import torch
 
 from pytest_mlperf import SuiteError
 from pytest_mlperf.adapters.engines import broken, weight_files
-from pytest_mlperf.adapters.engines.torch.module._folder import SEED, Weights, sizes_in
+from pytest_mlperf.adapters.engines.torch.module._folder import WEIGHTS_SEED, Weights, sizes_in
 from pytest_mlperf.adapters.engines.torch.module._runner import Mismatch
 from pytest_mlperf.extension import sha256
 
@@ -95,9 +95,9 @@ def read_sizes(folder: Path) -> LayerSizes:
     return sizes
 
 
-KINDS = ("checkpoint", "fp16", "int8")
+TABLE_KINDS = ("checkpoint", "fp16", "int8")
 
-BLOCK = 1 << 18
+BLOCK_ROWS = 1 << 18
 """Rows that are narrowed or drawn at a time, so that a table is never in memory twice."""
 
 
@@ -150,7 +150,7 @@ class EmbeddingTables(torch.nn.Module):
 
 
 def kept_table(rows: Any, kind: str) -> EmbeddingTable:
-    """Return a table of a checkpoint: rows of shape (rows, dim), floats, as one of `KINDS`."""
+    """Return a table of a checkpoint: rows of shape (rows, dim), floats, one of `TABLE_KINDS`."""
     if kind == "checkpoint":
         return EmbeddingTable(rows=rows)
     return _fill(len(rows), rows.shape[1], kind, lambda start, stop: rows[start:stop].float())
@@ -174,8 +174,8 @@ def _fill(count: int, dim: int, kind: str, block: Callable[[int, int], Any]) -> 
     dtype = {"checkpoint": torch.float32, "fp16": torch.float16, "int8": torch.int8}[kind]
     rows = torch.empty(count, dim, dtype=dtype)
     scales = torch.empty(count, 1) if kind == "int8" else None
-    for start in range(0, count, BLOCK):
-        stop = min(start + BLOCK, count)
+    for start in range(0, count, BLOCK_ROWS):
+        stop = min(start + BLOCK_ROWS, count)
         values = block(start, stop)
         if scales is not None:
             largest = values.abs().amax(dim=1, keepdim=True)
@@ -186,7 +186,7 @@ def _fill(count: int, dim: int, kind: str, block: Callable[[int, int], Any]) -> 
     return EmbeddingTable(rows=rows, scales=scales)
 
 
-BAGS = "sparse_arch.embedding_bag_collection.embedding_bags.t_cat_{}.weight"
+TABLE_WEIGHT_NAME = "sparse_arch.embedding_bag_collection.embedding_bags.t_cat_{}.weight"
 
 
 class Dlrm(torch.nn.Module):
@@ -281,10 +281,10 @@ def dlrm_v2(
             "int8": a scale per row, the largest absolute value over 127.
         tables_on_cpu: Look up on the CPU, whatever device runs the rest.
     """
-    if tables not in KINDS or type(tables_on_cpu) is not bool:
+    if tables not in TABLE_KINDS or type(tables_on_cpu) is not bool:
         raise SuiteError(
             f"engine torch-module: arguments: tables = {tables!r} should be one of "
-            f"{', '.join(KINDS)}, and tables_on_cpu = {tables_on_cpu!r} true or false",
+            f"{', '.join(TABLE_KINDS)}, and tables_on_cpu = {tables_on_cpu!r} true or false",
             option="arguments",
         )
     folder = Path(model)
@@ -293,15 +293,15 @@ def dlrm_v2(
     facts = {"tables": tables, "tables_on_cpu": str(tables_on_cpu).lower()}
     if weights == "dummy":
         facts["weights"] = "dummy"
-        drawn = [drawn_table(count, dim, tables, SEED + n) for n, count in enumerate(rows)]
+        drawn = [drawn_table(count, dim, tables, WEIGHTS_SEED + n) for n, count in enumerate(rows)]
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(SEED)
+            torch.manual_seed(WEIGHTS_SEED)
             return Dlrm(sizes, EmbeddingTables(drawn, on_cpu=tables_on_cpu), facts)
     files = weight_files(folder)
     facts["weights_sha256"] = sha256(files)[:16]
     checkpoint = Weights(folder, files)
     kept = [
-        kept_table(checkpoint.take(BAGS.format(number), (count, dim)), tables)
+        kept_table(checkpoint.take(TABLE_WEIGHT_NAME.format(number), (count, dim)), tables)
         for number, count in enumerate(rows)
     ]
     made = Dlrm(sizes, EmbeddingTables(kept, on_cpu=tables_on_cpu), facts)

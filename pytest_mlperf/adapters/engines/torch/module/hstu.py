@@ -26,7 +26,7 @@ from pytest_mlperf.adapters.engines.torch.module._runner import Mismatch
 USER, ACTION, CANDIDATE = 1, 2, 3
 """Kinds of a sequence's parts; 0 fills up."""
 
-COLUMNS = ("kind", "item", "rating", "label", "step", "query")
+PART_COLUMNS = ("kind", "item", "rating", "label", "step", "query")
 """Of a part: its item, or the user; the rest where it has one."""
 
 RATINGS = 5
@@ -112,7 +112,7 @@ class Hstu(torch.nn.Module):
         if not isinstance(sample, Mapping) or not needed <= sample.keys():
             raise Mismatch("is no request; use the data set streaming")
         actions, candidates = len(sample["history"]), len(sample["candidates"])
-        parts = np.zeros((1 + actions + candidates, len(COLUMNS)), np.int64)
+        parts = np.zeros((1 + actions + candidates, len(PART_COLUMNS)), np.int64)
         parts[:, 0] = np.repeat([USER, ACTION, CANDIDATE], [1, actions, candidates])
         parts[:, 1] = np.concatenate([[sample["user"]], sample["history"], sample["candidates"]])
         # As the reference does, whose ratings are cut to whole numbers.

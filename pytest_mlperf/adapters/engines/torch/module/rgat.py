@@ -1,10 +1,10 @@
 """R-GAT, the graph model of MLPerf: attention over neighbours, one for each relation of a graph.
 
-Each layer gives a node the sum over relations of what graph attention (https://arxiv.org/abs/1710.10903)
-makes of its neighbours; a paper is a neighbour of its own. As in MLPerf's reference a layer is
-applied to all nodes that later ones see, and neighbours are sampled anew for every query. There the
-nodes of a batch share their neighbourhoods; here each has its own, so that answers do not depend on
-what comes together.
+Each layer gives a node the sum over relations of what graph attention
+(https://arxiv.org/abs/1710.10903) makes of its neighbours; a paper is a neighbour of its own. As in
+MLPerf's reference a layer is applied to all nodes that later ones see, and neighbours are sampled
+anew for every query. There the nodes of a batch share their neighbourhoods; here each has its own,
+so that answers do not depend on what comes together.
 
 A model is a folder with config.json and safetensors files. Sizes in config.json, each with MLPerf's
 as its default, are those of `RgatSizes`; tensors are named as this module's.
@@ -24,7 +24,7 @@ from torch.nn.functional import leaky_relu
 from pytest_mlperf.adapters.engines import broken, engine_error
 from pytest_mlperf.adapters.engines.torch.module._folder import filled, sizes_in
 from pytest_mlperf.adapters.engines.torch.module._neighbours import (
-    CITES,
+    CITATION_EDGE,
     Level,
     Neighbours,
     Relation,
@@ -40,7 +40,7 @@ FORWARD: tuple[Relation, ...] = (
 )
 
 RELATIONS: tuple[Relation, ...] = (
-    CITES,
+    CITATION_EDGE,
     *FORWARD,
     *((target, f"rev_{name}", source) for source, name, target in FORWARD),
 )
@@ -181,7 +181,7 @@ class Rgat(torch.nn.Module):
             begins[source] = end = begin + len(places)
             rows = neighbours[source][begin:end]
             parents = torch.from_numpy(places).to(rows.device)
-            if relation == CITES:
+            if relation == CITATION_EDGE:
                 itself = torch.arange(len(nodes[target]), device=rows.device)
                 rows, parents = torch.cat([rows, nodes[target]]), torch.cat([parents, itself])
             part = layer["__".join(relation)](nodes[target], rows, parents)

@@ -21,11 +21,8 @@ from pytest_mlperf.judge.ratio import RelativeSpeed
 from pytest_mlperf.reports.terminal.layout import fold, line, paragraph, paragraphs, table, unbroken
 from pytest_mlperf.run.lineage import BuildAt
 
-MOST_SHOWN = 20
-"""Commits of a range that are listed."""
-
-LEAST_SUBJECT = 8
-"""Columns below which subjects are left out of a table."""
+MAX_LISTED_COMMITS = 20
+MIN_SUBJECT_COLUMNS = 8
 
 
 def say(lines: Sequence[str]) -> None:
@@ -144,9 +141,9 @@ def _range(search: Bisection, proof: Proof) -> list[str]:
     marks = {n: str(one.mark) for n, one in search.beside_good.items()}
     rows = [
         f"{search.builds[n].title} {marks.get(n, 'not tried')}  {search.builds[n].subject}".strip()
-        for n in inside[:MOST_SHOWN]
+        for n in inside[:MAX_LISTED_COMMITS]
     ]
-    rows += [f"and {count - MOST_SHOWN} more"] * (count > MOST_SHOWN)
+    rows += [f"and {count - MAX_LISTED_COMMITS} more"] * (count > MAX_LISTED_COMMITS)
     return [
         *fold(f"no {noun} is named: {reason}", width()),
         *(line(f"{noun}s" if place == 0 else "", row) for place, row in enumerate(rows)),
@@ -188,7 +185,7 @@ def _table(search: Bisection) -> list[str]:
     lines = table(columns, rows, width() - 2, left=[noun, "verdict", "metric"])
     wide = max(map(len, lines)) + 2
     room = width() - 2 - wide
-    if room < LEAST_SUBJECT:
+    if room < MIN_SUBJECT_COLUMNS:
         return [f"  {one}" for one in lines]
     subjects = [search.builds[n].subject for n in (0, *(one.now for one in beside_good))]
     cut = ["", *(text if len(text) <= room else f"{text[: room - 1]}…" for text in subjects)]

@@ -31,8 +31,7 @@ from pytest_mlperf.run.curve import CurveLog, curve_figures, lengths_within
 from pytest_mlperf.run.recorded import recorded_window
 from pytest_mlperf.stores.endpoints import RecordedPoint, has_result, is_run_folder, read_point
 
-LONGEST_NAME = 60
-"""Characters that a model's name gives to its workload."""
+MAX_WORKLOAD_CHARACTERS = 60
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -137,7 +136,8 @@ def _differs(
 def _case(parsed: argparse.Namespace, point: RecordedPoint) -> Case:
     model = point.facts.get("model_params.name", "").rstrip("/").rpartition("/")[2].lower()
     case = Case(
-        workload=parsed.workload or re.sub(r"[^a-z0-9._+]+", "-", model)[:LONGEST_NAME].strip("-."),
+        workload=parsed.workload
+        or re.sub(r"[^a-z0-9._+]+", "-", model)[:MAX_WORKLOAD_CHARACTERS].strip("-."),
         scenario="Concurrency",
         engine=parsed.engine or point.facts.get("endpoint_config.api_type", "openai"),
         precision=parsed.precision,

@@ -43,21 +43,16 @@ from pytest_mlperf.stores.atomic import write_whole
 
 LOGS, SUBMISSION = "LoadGen", "MLPerf submission"
 
-SHOWN = 20
-"""Folders of each kind that are named."""
-
+MAX_LISTED_FOLDERS = 20
 OFFICIAL_MS = 600_000
 """What the rules ask every run to last."""
 
 ENDPOINTS = "result_summary.json"
 
-LONGEST_NAME = 60
+MAX_WORKLOAD_CHARACTERS = 60
 
-UNSAID = "unsaid"
-"""The precision of a submission that names none."""
-
-SAID = ("workload", "precision", "accelerator")
-"""What submissions say and logs on their own do not."""
+UNKNOWN_PRECISION = "unsaid"
+CASE_FIELDS = ("workload", "precision", "accelerator")
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -91,7 +86,7 @@ def _read(
 ) -> tuple[list[RecordedResult], list[str]]:
     """Return the results that can be read, and why the others cannot."""
     results, refused = [], []
-    unnamed = [option for option in SAID if not getattr(parsed, option)]
+    unnamed = [option for option in CASE_FIELDS if not getattr(parsed, option)]
     for place in places:
         if unnamed and not place.division:
             options = ", ".join(f"--{option}" for option in unnamed)
@@ -126,9 +121,9 @@ def _counted(results: Sequence[RecordedResult]) -> Iterator[str]:
 
 
 def _listed(label: str, texts: Sequence[str]) -> Iterator[str]:
-    yield from (f"{label}: {_from_here(text)}" for text in texts[:SHOWN])
-    if len(texts) > SHOWN:
-        yield f"{label}: {len(texts) - SHOWN:,} more"
+    yield from (f"{label}: {_from_here(text)}" for text in texts[:MAX_LISTED_FOLDERS])
+    if len(texts) > MAX_LISTED_FOLDERS:
+        yield f"{label}: {len(texts) - MAX_LISTED_FOLDERS:,} more"
 
 
 def _from_here(text: str) -> str:
@@ -205,14 +200,14 @@ def _case(one: RecordedResult, parsed: argparse.Namespace) -> Case:
         workload=parsed.workload or _name(row.used_model or row.model),
         scenario=Scenarios[row.scenario.lower()],
         engine=parsed.engine or _name(re.split(r"[\s,;:]", one.framework)[0]) or "loadgen",
-        precision=parsed.precision or _name(row.precision) or UNSAID,
+        precision=parsed.precision or _name(row.precision) or UNKNOWN_PRECISION,
         accelerator=parsed.accelerator or _accelerator(one),
     )
     return checked(case, f"{one.place.folder}: ")
 
 
 def _name(text: str) -> str:
-    words = re.sub(r"[^a-z0-9._+]+", "-", text.lower())[:LONGEST_NAME]
+    words = re.sub(r"[^a-z0-9._+]+", "-", text.lower())[:MAX_WORKLOAD_CHARACTERS]
     return re.sub(r"^[^a-z0-9]+|-+$", "", words)
 
 
