@@ -12,7 +12,6 @@ __all__ = [
     "ENDED",
     "EVENTS",
     "MLC_ENDPOINTS",
-    "OUT_OF_MEMORY",
     "PLAIN",
     "REPLICA_NUMBER",
     "ChildProcess",
@@ -42,6 +41,7 @@ __all__ = [
     "sha256",
     "some",
     "text_of",
+    "usable_cores",
 ]
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ if TYPE_CHECKING:
     from pytest_mlperf.core.untrusted import inflate, is_deeper, parse_json
     from pytest_mlperf.core.untrusted_text import broken, some
     from pytest_mlperf.hardware.devices import check_devices
-    from pytest_mlperf.processes import OUT_OF_MEMORY, ChildProcess, answer_of, ended
+    from pytest_mlperf.hardware.host import usable_cores
+    from pytest_mlperf.processes import ChildProcess, answer_of, ended
     from pytest_mlperf.stores.digests import sha256
     from pytest_mlperf.stores.endpoints import (
         ENDED,
@@ -78,7 +79,6 @@ _ORIGINS = {
     "EVENTS": "stores.endpoints:EVENTS",
     "LoadGenSettings": "core.job:LoadGenSettings",
     "MLC_ENDPOINTS": "core.job:MLC_ENDPOINTS",
-    "OUT_OF_MEMORY": "processes:OUT_OF_MEMORY",
     "PLAIN": "core.case:PLAIN",
     "PrecisionName": "core.case:PrecisionName",
     "Progress": "core.extension:Progress",
@@ -106,6 +106,7 @@ _ORIGINS = {
     "sha256": "stores.digests:sha256",
     "some": "core.untrusted_text:some",
     "text_of": "core.errors:text_of",
+    "usable_cores": "hardware.host:usable_cores",
 }
 """Where each name is defined, below `pytest_mlperf`."""
 
