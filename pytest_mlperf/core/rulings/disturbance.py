@@ -85,8 +85,8 @@ def load_notes(
         share_of(run) is None or (run.contention is not None and run.contention.serves is False)
         for run in runs
     )
-    told = any(run.contention is None or run.contention.is_told for run in runs)
-    unseen = "" if told else f"{NOT_MEASURED}: "
+    is_told = any(run.contention is None or run.contention.is_told for run in runs)
+    unseen = "" if is_told else f"{NOT_MEASURED}: "
     before = sum(share_of(run) is None for run in kept)
     notes = (
         busy,
