@@ -197,7 +197,7 @@ def _stream(settings: LoadGenSettings, rate: float) -> tuple[dict[str, Any], int
 def require() -> None:
     """Look for LoadGen, before an engine loads for minutes."""
     if importlib.util.find_spec("mlperf_loadgen") is None:
-        raise EnvironmentFault(f"mlcommons-loadgen is not installed: {TO_MEASURE}")
+        raise EnvironmentFault(f"the run needs LoadGen, which is not installed; try: {TO_MEASURE}")
 
 
 def make_sink(plan: LoadGenPlan, fail: Fail, folder: Path) -> GuardedSink:
