@@ -64,7 +64,7 @@ def run(lacking: str, *command: str, folder: Path) -> subprocess.CompletedProces
         "PYTHONPATH": os.pathsep.join((str(ROOT / "tests" / "elsewhere"), str(ROOT))),
         "PYTEST_MLPERF_LEASES": str(folder / "leases"),
     }
-    for name in ("CI", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
+    for name in ("CI", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
         environment.pop(name, None)
     return subprocess.run(
         [sys.executable, *command],
@@ -100,7 +100,8 @@ def test_a_session_measures_where_linux_own_calls_and_files_are_lacking(tmp_path
     judged = measured(MACOS, tmp_path, "-omlperf_control=off")
 
     assert {case.verdict.outcome for case in recorded.values()} == {Outcome.RECORDED}
-    assert {case.verdict.outcome for case in judged.values()} == {Outcome.OK}
+    assert judged["accuracy"].verdict.outcome is Outcome.OK
+    assert judged["performance"].verdict.outcome in {Outcome.OK, Outcome.PROVISIONAL}
     verdict = judged["performance"].verdict
     assert any(NOT_MEASURED in note for note in verdict.notes), verdict.notes
     for one in verdict.runs:
@@ -112,10 +113,13 @@ def test_a_session_measures_where_linux_own_calls_and_files_are_lacking(tmp_path
 
 
 def test_what_measures_names_the_extra_that_brings_it(tmp_path: Path) -> None:
+    doctor = run(MEASURING, "-m", "pytest_mlperf", "doctor", folder=tmp_path)
     case = measured(MEASURING, tmp_path)["performance"]
 
     assert case.verdict.outcome is Outcome.ERROR
     assert "needs LoadGen, which is not installed; try: " + TO_MEASURE in str(case.verdict)
+    assert TO_MEASURE in doctor.stdout
+    assert doctor.stderr == ""
 
 
 KERNEL = """
@@ -163,4 +167,3 @@ def test_judging_commands_work_without_what_measures_and_without_unix(own_lab: L
     assert say("merge", old, "-o", "merged.json")[0] == 0
     assert read_results(folder / "merged.json").cases
     assert say("explain", new)[0] == 0
-    assert "is not installed" in say("doctor")[1]
