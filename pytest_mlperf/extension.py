@@ -12,7 +12,6 @@ __all__ = [
     "END_EVENT",
     "EVENTS_FILE",
     "MLC_ENDPOINTS",
-    "OUT_OF_MEMORY",
     "PLAIN_PRECISIONS",
     "REPLICA_NUMBER",
     "ChildProcess",
@@ -42,6 +41,7 @@ __all__ = [
     "sha256",
     "some",
     "text_of",
+    "usable_cores",
 ]
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ if TYPE_CHECKING:
     from pytest_mlperf.core.untrusted import inflate, is_deeper, parse_json
     from pytest_mlperf.core.untrusted_text import broken, some
     from pytest_mlperf.hardware.devices import check_devices
-    from pytest_mlperf.processes import OUT_OF_MEMORY, ChildProcess, answer_of, ended
+    from pytest_mlperf.hardware.host import usable_cores
+    from pytest_mlperf.processes import ChildProcess, answer_of, ended
     from pytest_mlperf.stores.digests import sha256
     from pytest_mlperf.stores.endpoints import (
         END_EVENT,
@@ -79,7 +80,6 @@ _ORIGINS = {
     "EVENTS_FILE": "stores.endpoints:EVENTS_FILE",
     "LoadGenSettings": "core.job:LoadGenSettings",
     "MLC_ENDPOINTS": "core.job:MLC_ENDPOINTS",
-    "OUT_OF_MEMORY": "processes:OUT_OF_MEMORY",
     "PLAIN_PRECISIONS": "core.case:PLAIN_PRECISIONS",
     "PrecisionName": "core.case:PrecisionName",
     "Progress": "core.extension:Progress",
@@ -107,6 +107,7 @@ _ORIGINS = {
     "sha256": "stores.digests:sha256",
     "some": "core.untrusted_text:some",
     "text_of": "core.errors:text_of",
+    "usable_cores": "hardware.host:usable_cores",
 }
 """Where each name is defined, below `pytest_mlperf`."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from pytest_mlperf.core.search import (
     result,
     tried,
 )
+from pytest_mlperf.hardware.host import usable_cores
 from pytest_mlperf.registry import clients_of
 from pytest_mlperf.run.accuracy import Ask
 from pytest_mlperf.run.builds import Build
@@ -327,7 +327,7 @@ class CaseRunner:
         is_written = engine.options.get("clients") is not None
         takes_more = clients_of(self.job.engine_use, options) == clients and options.get("url")
         uneven = (options.get("concurrency") or 0) % clients
-        if is_written or uneven or not takes_more or clients > len(os.sched_getaffinity(0)):
+        if is_written or uneven or not takes_more or clients > len(usable_cores()):
             return
         self.clients = clients
 

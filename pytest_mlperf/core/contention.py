@@ -114,6 +114,9 @@ MIN_TOLD_SHARE = 0.005
 """What is a smaller part of the window is left out of a sentence."""
 
 
+NOT_MEASURED = "not measured on this platform"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Contention:
     """Who used the processor in a window; None: the machine does not tell.
@@ -157,6 +160,11 @@ class Contention:
     serves: bool | None = None
     share: Probability | None = None
     drop_share: Probability | None = None
+
+    @property
+    def is_told(self) -> bool:
+        """Whether this platform tells anything of its processes."""
+        return (self.own_s, self.foreign_s, self.waited_s) != (None, None, None)
 
 
 def lost_share(seen: Contention, *, on_cpu: bool, memory: float = 0.0) -> float | None:

@@ -53,6 +53,10 @@ class EnvironmentFault(MlperfError):
     """This machine lacks what was asked for."""
 
 
+TO_MEASURE = "pip install 'pytest-mlperf[loadgen]'"
+"""What brings all that measures, where the package alone does not: see docs/install.md."""
+
+
 class UnavailableError(MlperfError):
     """A model or data set is not here; the message says what to set, `path` what is lacking."""
 

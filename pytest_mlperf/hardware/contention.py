@@ -1,7 +1,8 @@
 """Read who used the processor between two moments, and what a group of processes waited for.
 
 Every figure is a difference of totals that Linux keeps anyway: one reading at each end, and nothing
-runs between them. A container may hide any of them; what is not there is None.
+runs between them. A container may hide any of them, and other systems have none; what is not there
+is None.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pytest_mlperf.hardware.clock import ClockWatch
+from pytest_mlperf.hardware.host import usable_cores
 
-CLOCK_TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
+CLOCK_TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
 Key = tuple[int, int]
 """A process by its number and start, a thread by its process and its own number."""
 
@@ -251,7 +253,7 @@ class Watch:
         """
         self._leader, self._session, self._port = leader, session, port
         self._root = root
-        self._cores = frozenset(os.sched_getaffinity(0) if cores is None else cores)
+        self._cores = frozenset(usable_cores() if cores is None else cores)
         self._clock = clock
 
     def read(self) -> UsageTotals:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import json
 import math
 import os
@@ -34,6 +33,7 @@ from time import perf_counter
 from typing import Any
 
 from pytest_mlperf.core.control import COPY, LIBRARY, MATMUL, PEER
+from pytest_mlperf.core.errors import TO_MEASURE
 from pytest_mlperf.hardware.contention import Watch, Window, session_of
 
 MIN_REPEATS = 5
@@ -94,7 +94,10 @@ class UnavailableControl(Exception):
 
 def on_cpu(sizes: ControlSizes = CPU_SIZES) -> dict[str, float]:
     """Measure with numpy: a float32 product, and a copy by one thread."""
-    import numpy as np
+    try:
+        import numpy as np
+    except ImportError:
+        raise UnavailableControl(f"numpy is not installed: {TO_MEASURE}") from None
 
     (size,) = sizes.copied_bytes
     draw = np.random.default_rng(0).standard_normal
@@ -268,12 +271,16 @@ def end_with_stdin() -> None:
     """Let the kernel end this process when a pipe at stdin ends, whatever hangs by then.
 
     A thread that reads it would have to wait for the interpreter's lock, which a call into a
-    broken driver may never give back.
+    broken driver may never give back. Other systems than Linux send no signal for a pipe: there the
+    parent ends this process, if it can.
     """
     if not stat.S_ISFIFO(os.fstat(0).st_mode):
         return  # started by hand: the terminal's flags are not ours to change
-    fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)  # SIGIO ends us
+    if sys.platform == "linux":
+        import fcntl
+
+        fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)  # SIGIO ends us
     if select.select([0], [], [], 0)[0]:
         os._exit(1)  # it had ended before
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 Property = str | int | float | bool | None
@@ -46,8 +46,14 @@ def int8_can_saturate(root: Path = LINUX) -> bool:
     return "avx2" in features and features.isdisjoint({"avx512_vnni", "avx_vnni"})
 
 
+def usable_cores() -> Set[int]:
+    """Return the numbers of the cores that this thread may use: all where none can be kept away."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return frozenset(affinity(0) if affinity else range(os.cpu_count() or 1))
+
+
 def _cores(root: Path) -> float:
-    cores: float = len(os.sched_getaffinity(0))
+    cores: float = len(usable_cores())
     try:
         quota, period = (root / "sys/fs/cgroup/cpu.max").read_text("ascii").split()
     except (OSError, ValueError):

@@ -17,7 +17,7 @@ from pathlib import Path
 from pytest_mlperf.hardware import host as cpu
 from pytest_mlperf.hardware import host as surroundings
 from pytest_mlperf.hardware import nvidia, power_limit
-from pytest_mlperf.hardware.host import LINUX, Property, text_at
+from pytest_mlperf.hardware.host import LINUX, Property, text_at, usable_cores
 from pytest_mlperf.hardware.leases import lease_place
 from pytest_mlperf.hardware.power_limit import LimitNote
 from pytest_mlperf.processes import answer_of, last_line
@@ -282,7 +282,7 @@ class Machine:
         """
         gpus, name = split(accelerator)
         if name == "cpu":
-            here = sorted(os.sched_getaffinity(0))
+            here = sorted(usable_cores())
             each = len(here) // count
             return [Share(cpus=tuple(here[n * each : (n + 1) * each])) for n in range(count)]
         used, each = self._used(accelerator), gpus // count
@@ -379,7 +379,7 @@ def nearest(buses: Iterable[Property], root: Path = Path("/")) -> tuple[int, ...
             cpus |= set(_listed(text))
         except (OSError, ValueError):
             return ()
-    return tuple(sorted(cpus & os.sched_getaffinity(0)))
+    return tuple(sorted(cpus & usable_cores()))
 
 
 def _listed(text: str) -> Iterator[int]:

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, TypedDict
 
+from pytest_mlperf.core.errors import TO_MEASURE
 from pytest_mlperf.core.plausible import possible
 from pytest_mlperf.hardware._nvml import (
     ADVICE,
@@ -446,7 +447,7 @@ def main() -> None:
     try:
         report = read(binding())
     except ImportError as error:
-        report = {"gpus": [], "trouble": f"NVIDIA's binding: {error}; pip install nvidia-ml-py"}
+        report = {"gpus": [], "trouble": f"NVIDIA's binding: {error}; {TO_MEASURE}"}
     json.dump(report, sys.stdout)
 
 

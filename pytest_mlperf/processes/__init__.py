@@ -196,14 +196,18 @@ OUT_OF_MEMORY = "if nobody killed it, the machine ran out of memory (see dmesg)"
 """What to think of a process that SIGKILL ended."""
 
 
-def ended(code: int) -> str:
-    """Return how a process ended, by its exit code as `subprocess` gives it."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
+def ended(code: int, when: str = "") -> str:
+    """Return how a process ended, when, and what to think of that.
+
+    Args:
+        code: Its exit code as `subprocess` gives it.
+        when: What follows how it ended.
+    """
+    how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
+    with contextlib.suppress(ValueError):
+        how = how if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+    # By a shell's or a container's account 137.
+    return how + when + f"; {OUT_OF_MEMORY}" * (code in {-9, 128 + 9})
 
 
 def last_line(text: bytes) -> str:

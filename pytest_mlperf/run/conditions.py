@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
 import os
@@ -31,7 +30,7 @@ from pytest_mlperf.run.child.process import Patience, Waiting
 from pytest_mlperf.run.power.exporter import Exporter
 from pytest_mlperf.run.power.figures import Meter
 from pytest_mlperf.run.power_limit import limited, restored
-from pytest_mlperf.stores.atomic import open_regular, write_text
+from pytest_mlperf.stores.atomic import lock, open_regular, write_text
 
 Value = TypeVar("Value")
 
@@ -162,8 +161,7 @@ def _leased(name: str, *, shared: bool = False) -> Iterator[int]:
         descriptor = _open(path, folder)
     try:
         try:
-            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            lock(descriptor, shared=shared)
         except BlockingIOError:
             raise _Busy(name, path, _holder(descriptor)) from None
         except OSError as error:

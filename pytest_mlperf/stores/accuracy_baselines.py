@@ -18,7 +18,13 @@ from pytest_mlperf.core.case import path_part
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.documents import Document, written_to
-from pytest_mlperf.stores.foreign import BROKEN_ARCHIVES, NumpyArchive, UnfitError, read_regular
+from pytest_mlperf.stores.foreign import (
+    BROKEN_ARCHIVES,
+    NumpyArchive,
+    UnfitError,
+    numpy,
+    read_regular,
+)
 
 Scores = Mapping[str, Sequence[float | None]]
 
@@ -38,9 +44,7 @@ OUTPUTS = "output digests"
 
 def pack(scores: Scores, steps: Mapping[str, int], outputs: Sequence[int] | None) -> bytes:
     """Return an npz archive of whole steps: 2 bytes a score where they fit, else 4."""
-    import numpy as np
-
-    arrays = {}
+    np, arrays = numpy(), {}
     for name in sorted(scores):
         there = [value for value in scores[name] if value is not None]
         whole = np.array([round(value * steps[name]) for value in there], dtype=np.int64)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -63,6 +62,9 @@ def write_bytes(path: Path, content: bytes, place: LockedFolder | None = None) -
     with naming_disk(path), contextlib.ExitStack() as stack:
         if place is None:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if not _has_descriptors():
+                _replace(path, content)
+                return
             folder = stack.enter_context(opened_folder(path.parent, follow=True))
             _remove_stale(folder)
             place = LockedFolder(path.parent, folder, folder)
@@ -70,6 +72,19 @@ def write_bytes(path: Path, content: bytes, place: LockedFolder | None = None) -
             _write(path.name, content, place, unnamed=False)
         with contextlib.suppress(OSError):  # as sync_folder
             os.fsync(place.folder)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Replace a file by its name alone, where Python cannot open folders."""
+    temporary = path.with_name(_temporary_name())
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _write(name: str, content: bytes, place: LockedFolder, *, unnamed: bool) -> bool:
@@ -111,8 +126,17 @@ def _create(name: str, folder: int, mode: int, *, unnamed: bool) -> int:
     else:
         descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, mode, dir_fd=folder)
     with contextlib.suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(descriptor)
     return descriptor
+
+
+def lock(descriptor: int, *, shared: bool = False) -> None:
+    """Lock an open file at once; the error of `flock` where it is not to be had, or not here."""
+    try:
+        import fcntl
+    except ImportError:
+        raise OSError(errno.ENOSYS, "this platform has no flock") from None
+    fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
 def _link(descriptor: int, name: str, folder: int) -> None:
@@ -142,7 +166,7 @@ def _remove_stale(folder: int) -> None:
             descriptor = open_regular(name, folder)
             try:
                 if os.fstat(descriptor).st_uid == os.geteuid():
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    lock(descriptor)
                     os.unlink(name, dir_fd=folder)
             finally:
                 os.close(descriptor)
@@ -177,9 +201,14 @@ def open_regular(name: str, folder: int) -> int:
     raise OSError(errno.EPERM, "a pipe, a device or a hard link, where a lock is needed", name)
 
 
+def _has_descriptors() -> bool:
+    uses = {os.open, os.mkdir, os.unlink, os.rmdir, os.rename}
+    return hasattr(os, "O_DIRECTORY") and uses <= os.supports_dir_fd
+
+
 def require_descriptors() -> None:
     """Refuse a shared folder where Python cannot open files relative to a folder."""
-    if not {os.open, os.mkdir, os.unlink, os.rmdir, os.rename} <= os.supports_dir_fd:
+    if not _has_descriptors():
         raise OSError(errno.ENOTSUP, "this platform has no dir_fd, which shared folders need")
 
 
@@ -377,7 +406,7 @@ def _open_lock(folder: int) -> int:
 def _lock(descriptor: int, deadline: float) -> None:
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(descriptor)
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 raise BusyError from None

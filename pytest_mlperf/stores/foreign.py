@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from pytest_mlperf.core.errors import MlperfError, text_of
+from pytest_mlperf.core.errors import TO_MEASURE, EnvironmentFault, MlperfError, text_of
 from pytest_mlperf.core.untrusted import parse_json, parse_toml, require_bounded
 from pytest_mlperf.core.untrusted_text import encodable, visible
 
@@ -121,7 +121,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
 
 
 def _opened(path: Path) -> io.FileIO:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
     if kind != stat.S_IFREG:
         os.close(descriptor)
@@ -294,12 +294,21 @@ def read_arrays(path: Path, names: Sequence[str], *, max_bytes: int) -> list[Any
         raise ValueError(text_of(error)) from error
 
 
+def numpy() -> Any:
+    """Import numpy, which arrays of files need."""
+    try:
+        import numpy as np
+    except ImportError:
+        raise EnvironmentFault(
+            f"arrays need numpy, which is not installed; try: {TO_MEASURE}"
+        ) from None
+    return np
+
+
 def _array(name: str, content: bytes) -> Any:
     """Return an array; its header is untrusted, so nothing is allocated by it."""
-    import numpy as np
-    from numpy.lib import format as npy
-
-    file = io.BytesIO(content)
+    np = numpy()
+    npy, file = np.lib.format, io.BytesIO(content)
     if npy.read_magic(file) != (1, 0):
         raise ValueError(f"{name} is in a format that is not read")
     shape, by_columns, dtype = npy.read_array_header_1_0(file)

@@ -7,7 +7,6 @@ It is locked while its session runs, and gone once that has run to its end.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -126,9 +125,9 @@ def _line(value: Begun | CaseResult) -> str:
 
 
 def _locked(file: IO[bytes]) -> bool:
-    """Lock a file until it is closed; where a file system has no locks nobody is kept out."""
+    """Lock a file until it is closed; where there are no locks nobody is kept out."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        atomic.lock(file.fileno())
     except BlockingIOError:
         return False
     except OSError:

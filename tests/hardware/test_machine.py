@@ -369,7 +369,7 @@ def test_a_child_that_cannot_run_or_has_no_binding_says_its_last_word(
         (
             "pynvml",
             "raise ImportError('no pynvml')\n",
-            "NVIDIA's binding: no pynvml; pip install nvidia-ml-py",
+            "NVIDIA's binding: no pynvml; pip install 'pytest-mlperf[loadgen]'",
         ),
         ("pynvml", "nvmlInit = None\n", "is not nvidia-ml-py 12.575.51 or newer"),
         (

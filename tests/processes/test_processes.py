@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.processes import ChildProcess, answer_of, ended, last_line, log_tail
+from pytest_mlperf.processes import (
+    OUT_OF_MEMORY,
+    ChildProcess,
+    answer_of,
+    ended,
+    last_line,
+    log_tail,
+)
 from tests.children import LIMIT_S, is_gone
 from tests.test_architecture import MODULES
 
@@ -121,10 +128,11 @@ def test_what_cannot_start_leaves_no_descriptor() -> None:
 
 
 def test_how_a_process_ended_and_its_last_line_are_said() -> None:
-    assert {code: ended(code) for code in (0, 3, -9, -64, -99)} == {
+    assert {code: ended(code) for code in (0, 3, 137, -9, -64, -99)} == {
         0: "ended with exit code 0",
         3: "ended with exit code 3",
-        -9: "was killed by SIGKILL",
+        137: f"ended with exit code 137; {OUT_OF_MEMORY}",
+        -9: f"was killed by SIGKILL; {OUT_OF_MEMORY}",
         -64: "was killed by SIGRTMAX",
         -99: "was killed by signal 99",
     }

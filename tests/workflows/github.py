@@ -27,7 +27,7 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 ACTIONS = sorted((ROOT / ".github" / "actions").glob("*/action.yml"))
 SCRIPTS = ROOT / ".github" / "scripts"
 
-HOSTED = frozenset({"ubuntu-latest"})
+HOSTED = frozenset({"ubuntu-latest", "ubuntu-24.04-arm", "macos-latest"})
 """Machines of GitHub's own; all others are somebody's."""
 
 

@@ -43,7 +43,10 @@ def text_of(content: Any) -> str:
 
 
 def hosted(job: Job) -> bool:
-    return isinstance(job["runs-on"], str) and job["runs-on"] in HOSTED
+    named = job["runs-on"]
+    if named == "${{ matrix.os }}":
+        return {one["os"] for one in job["strategy"]["matrix"]["include"]} <= HOSTED
+    return isinstance(named, str) and named in HOSTED
 
 
 def own_machines(found: Workflow) -> Iterator[tuple[str, Job]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pytest_mlperf.adapters.scorers import require_outputs
 from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.adapters.scorers.rouge.punkt import Punkt
 from pytest_mlperf.adapters.scorers.rouge.text import ROUGE_METRICS, f_measures
+from pytest_mlperf.extension import usable_cores
 
 UUID = re.compile(r"\w{8}-\w{4}-\w{4}-\w{4}-\w{12}")
 DELIMITER = "Answer: "
@@ -104,7 +104,7 @@ class LongContextScorer:
         asked = LongContextOptions(**options)
         language.check_processes("long_context", asked.processes)
         self._decoder = language.Decoder.of("long_context", model, asked)
-        self._processes = asked.processes or len(os.sched_getaffinity(0))
+        self._processes = asked.processes or len(usable_cores())
         self._punkt = asked.punkt and Punkt(scorer="long_context", folder=Path(asked.punkt))
         if self._punkt:
             self._punkt.check()

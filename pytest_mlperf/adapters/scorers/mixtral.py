@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -20,6 +19,7 @@ from pytest_mlperf.adapters.scorers.text import (
     text_defect,
     tokens_per_sample,
 )
+from pytest_mlperf.extension import usable_cores
 
 PART_FIELDS = {
     "OpenOrca": ("target",),
@@ -122,7 +122,7 @@ class MixtralScorer(TextScorer[MixtralOptions]):
         measured = f_measures(
             [texts[sample].strip() for sample in samples],
             [references[sample]["target"] for sample in samples],
-            processes=self._asked.processes or len(os.sched_getaffinity(0)),
+            processes=self._asked.processes or len(usable_cores()),
         )
         rows = dict(zip(ROUGE_METRICS, (100 * measured).tolist(), strict=True))
         means = {

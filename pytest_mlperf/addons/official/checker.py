@@ -126,6 +126,6 @@ def _fault(code: int, last: str, round_name: str, folder: Path) -> EnvironmentFa
             f"this checkout's checker does not know {round_name} ({last}): {how_to_get(round_name)}"
         )
     return EnvironmentFault(
-        f"MLCommons' checker {ended(code)} and gave no verdict: {last[:MAX_CHARACTERS]}; its whole "
-        f"output: {folder / 'output.txt'}"
+        f"MLCommons' checker {ended(code, ' and gave no verdict')}: {last[:MAX_CHARACTERS]}; its "
+        f"whole output: {folder / 'output.txt'}"
     )

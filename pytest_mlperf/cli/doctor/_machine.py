@@ -28,8 +28,8 @@ from pytest_mlperf.cli.doctor.requirements import (
     lacking,
     library_trouble,
 )
-from pytest_mlperf.core.contention import TOLERATED_SHARE, Contention, in_words
-from pytest_mlperf.core.errors import MlperfError, RunError
+from pytest_mlperf.core.contention import NOT_MEASURED, TOLERATED_SHARE, Contention, in_words
+from pytest_mlperf.core.errors import TO_MEASURE, MlperfError, RunError
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
 from pytest_mlperf.hardware import host, power_limit, rapl
 from pytest_mlperf.hardware.contention import Watch
@@ -204,6 +204,8 @@ def load(seen: Contention) -> Check:
         "processor quotas": seen.throttled_s,
         "memory pressure": seen.memory_some_s,
     }
+    if not seen.is_told:
+        return Check("machine", "load", "note", NOT_MEASURED)
     hidden = [name for name, value in figures.items() if value is None]
     beside = f"; not told here: {', '.join(hidden)}" if hidden else ""
     if seen.foreign_s is None or not seen.window_s:
@@ -220,7 +222,7 @@ def memory() -> Check:
     try:
         rows = Path("/proc/meminfo").read_text("ascii").splitlines()
     except OSError:
-        return Check("machine", "memory", "note", "unknown")
+        return Check("machine", "memory", "note", NOT_MEASURED)
     kib = {name: int(rest.split()[0]) for name, _, rest in (row.partition(":") for row in rows)}
     free, total = kib["MemAvailable"] / 2**20, kib["MemTotal"] / 2**20
     text = f"{free:.1f} GiB free of {total:.1f} GiB"
@@ -301,9 +303,7 @@ def loadgen() -> Check:
     try:
         release = version(wheel)
     except PackageNotFoundError:
-        return Check(
-            "tools", "LoadGen", "broken", f"{wheel} is not installed", f"pip install {wheel}"
-        )
+        return Check("tools", "LoadGen", "broken", f"{wheel} is not installed", TO_MEASURE)
     try:
         with tempfile.TemporaryDirectory(prefix="pytest-mlperf-trial-") as folder:
             built = _trial(Path(folder))

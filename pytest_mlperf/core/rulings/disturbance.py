@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 from pytest_mlperf.core.baseline import BaselineRun
-from pytest_mlperf.core.contention import busiest, in_words
+from pytest_mlperf.core.contention import NOT_MEASURED, busiest, in_words
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import percent
@@ -85,11 +85,13 @@ def load_notes(
         share_of(run) is None or (run.contention is not None and run.contention.serves is False)
         for run in runs
     )
+    is_told = any(run.contention is None or run.contention.is_told for run in runs)
+    unseen = "" if is_told else f"{NOT_MEASURED}: "
     before = sum(share_of(run) is None for run in kept)
     notes = (
         busy,
         unknown
-        and f"load unknown in {unknown} of {len(runs)} runs: what others took from the "
+        and f"load unknown in {unknown} of {len(runs)} runs: {unseen}what others took from the "
         "engine cannot be told",
         before
         and f"load not recorded in {before} of {len(kept)} runs of the baseline: they count "

@@ -17,7 +17,7 @@ from typing import IO, Any, Self
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError
 from pytest_mlperf.core.untrusted_text import broken
-from pytest_mlperf.processes import OUT_OF_MEMORY, ChildProcess, ended
+from pytest_mlperf.processes import ChildProcess, ended
 from pytest_mlperf.run.builds import Build
 from pytest_mlperf.run.child.events import (
     ERROR,
@@ -257,10 +257,7 @@ class Child:
     def _died(self, process: EventProcess) -> RunError:
         if not process.ends_within(KILL_GRACE_SECONDS):
             return self._error("closed its pipe, did not end")
-        how = ended(process.returncode)
-        if process.returncode == -signal.SIGKILL:
-            how += f"; {OUT_OF_MEMORY}"
-        return self._error(f"the {self.whose} {how}")
+        return self._error(f"the {self.whose} {ended(process.returncode)}")
 
     def _error(self, message: str) -> RunError:
         return RunError(self.layer, self._named(message), str(self.log))
@@ -481,8 +478,13 @@ class WorkerProcess:
         if not self._process.ends_within(KILL_GRACE_SECONDS):
             return self._error("closed its pipe but did not end")
         code = self._process.returncode
-        hint = _hint(code, self._phase)
-        return self._error(f"the worker {ended(code)} during {self._phase_words}{hint}")
+        how = ended(code, f" during {self._phase_words}")
+        if code == -signal.SIGSEGV and self._phase in {"performance", "accuracy"}:
+            how += (
+                "; the log shows where. LoadGen itself crashes when a thread that completed many "
+                "samples ends during the run: complete from threads that outlive it"
+            )
+        return self._error(f"the worker {how}")
 
     def _error(self, message: str) -> RunError:
         return RunError("worker", message, str(self.log))
@@ -501,16 +503,6 @@ class WorkerProcess:
             "accuracy": "the accuracy run",
             "finished": "the end of a run",
         }.get(self._phase, f"the step after {self._phase!r}")
-
-
-def _hint(code: int, phase: str) -> str:
-    """Return what to think of a worker that ended, "" where its code says all."""
-    if code == -signal.SIGSEGV and phase in {"performance", "accuracy"}:
-        return (
-            "; the log shows where. LoadGen itself crashes when a thread that completed many "
-            "samples ends during the run: complete from threads that outlive it"
-        )
-    return f"; {OUT_OF_MEMORY}" if code == -signal.SIGKILL else ""
 
 
 def _of_build(kind: str, build: Build) -> str:

@@ -15,7 +15,14 @@ from typing import Any, NoReturn
 
 from pytest_mlperf.core.errors import LoggedError, MlperfError, RunError, text_of
 
+POLL_MS = 500
+"""Time between two looks for the worker where its end wakes nobody (no pidfd)."""
+
+MAX_DESCRIPTORS = 2**20
+"""Descriptors that are closed at most: a platform may say that there is no limit."""
+
 EXIT_GRACE_SECONDS = 2.0
+"""Time for a worker to end in order once its parent has let go of it."""
 
 
 def guard_group() -> int:
@@ -52,18 +59,21 @@ def _guard(worker: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.closerange(3, min(os.sysconf("SC_OPEN_MAX"), MAX_DESCRIPTORS))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A terminal or a service manager may end the group politely: the guard goes last.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     hang_up, worker_end = select.poll(), select.poll()
     hang_up.register(0, 0)  # no events asked for: what is left is the hang-up
-    with contextlib.suppress(OSError):  # without pidfd the parent's closing of the pipe must do
+    look_ms: int | None = POLL_MS
+    with contextlib.suppress(OSError, AttributeError):
         descriptor = os.pidfd_open(worker)
         hang_up.register(descriptor, select.POLLIN)
         worker_end.register(descriptor, select.POLLIN)
+        look_ms = None
+    while os.getppid() == worker and not hang_up.poll(look_ms):
+        pass
     if os.getppid() == worker:
-        hang_up.poll()
         # An engine may need its __exit__ to stop what does not belong to this process group.
         worker_end.poll(EXIT_GRACE_SECONDS * 1000)
     os.killpg(0, signal.SIGKILL)

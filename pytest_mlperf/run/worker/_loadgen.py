@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.errors import TO_MEASURE, EnvironmentFault, RunError
 from pytest_mlperf.core.extension import Engine
 from pytest_mlperf.core.job import STREAMS, LoadGenSettings
 from pytest_mlperf.run.worker._delivery import (
@@ -193,8 +194,15 @@ def _stream(settings: LoadGenSettings, rate: float) -> tuple[dict[str, Any], int
     return attributes, queries
 
 
+def require() -> None:
+    """Look for LoadGen, before an engine loads for minutes."""
+    if importlib.util.find_spec("mlperf_loadgen") is None:
+        raise EnvironmentFault(f"the run needs LoadGen, which is not installed; try: {TO_MEASURE}")
+
+
 def make_sink(plan: LoadGenPlan, fail: Fail, folder: Path) -> GuardedSink:
     """Return the sink that a run with its logs in this folder needs."""
+    require()
     import mlperf_loadgen
 
     port = Port(

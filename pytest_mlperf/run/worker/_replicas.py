@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Self
 from pytest_mlperf.core.errors import LoggedError, RunError
 from pytest_mlperf.core.extension import REPLICA_NUMBER, Dataset, Engine, Sink
 from pytest_mlperf.core.job import STREAMS
-from pytest_mlperf.processes import OUT_OF_MEMORY, ended, log_tail
+from pytest_mlperf.processes import ended, log_tail
 from pytest_mlperf.run.child.protocol import ReplicaSpec, WorkerSpec
 from pytest_mlperf.run.worker import _pipe as wire
 from pytest_mlperf.run.worker._sink import Fail, GuardedSink
@@ -487,8 +487,6 @@ class ReplicatedEngine(Engine):
             replica.process.wait(POLL_SECONDS)
         code = replica.process.poll()
         how = "hung up" if code is None else ended(code)
-        if code == -signal.SIGKILL:
-            how += f"; {OUT_OF_MEMORY}"
         self._fail(replica.error(f" {how}"))
 
     def _watch(self) -> None:

@@ -292,7 +292,7 @@ class Replica:
 
 def main(spec: str, descriptor: int, cpus: Sequence[int]) -> None:
     """Host one replica of the engine of a worker's spec file."""
-    if cpus:
+    if cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()

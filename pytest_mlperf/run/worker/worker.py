@@ -272,6 +272,9 @@ class EngineWorker:
         """Load, measure, then obey commands until stop."""
         threading.excepthook = self._thread_died
         self._reporter.event("loading")
+        if not self._spec.settings.points:
+            with self._reporter.blaming("loadgen"):
+                loadgen.require()
         self._load()
         if self._spec.performance:
             self._measure()

@@ -23,7 +23,7 @@ from typing import Any, Self
 from pytest_mlperf import SuiteError
 from pytest_mlperf.adapters.engines import engine_error
 from pytest_mlperf.adapters.engines.serving._launch import KILL_TIMEOUT_SECONDS
-from pytest_mlperf.extension import OUT_OF_MEMORY, ChildProcess, broken, check_devices, ended
+from pytest_mlperf.extension import ChildProcess, broken, check_devices, ended
 from pytest_mlperf.extension import parse_json as untrusted_json
 
 MAX_PAGE_BYTES = 1 << 24
@@ -298,9 +298,6 @@ STARTS = 3
 PROBE_TIMEOUT_SECONDS = 5.0
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.5
 
-KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-"""How a process ends that SIGKILL ended; the second way by a shell's or a container's account."""
-
 
 class Server:
     """Starts a server on entry, and leaves nothing of it on exit."""
@@ -420,13 +417,8 @@ class Server:
     def _how(self, end: int | str, when: str = "") -> str:
         if end == UNKNOWN_END:
             return f"the process that watches over the server was killed{when}"
-        code = int(end)
-        hint = ""
-        if code in KILLED:
-            hint = f"; {OUT_OF_MEMORY}"
-        elif code == 0 and when:
-            hint = "; serve must keep it in the foreground"
-        return f"the server {ended(code)}{when}{hint}"
+        hint = "; serve must keep it in the foreground" if when and not int(end) else ""
+        return f"the server {ended(int(end), when)}{hint}"
 
     def _stop(self) -> None:
         process, self._process = self._process, None

@@ -16,7 +16,7 @@ from pytest_mlperf.adapters.engines import engine_error
 from pytest_mlperf.adapters.engines.llm.engine import GenerateTask, LibraryOptions, check_names
 from pytest_mlperf.adapters.engines.llm.generation import Generation
 from pytest_mlperf.adapters.engines.llm.streaming import StreamedRequest
-from pytest_mlperf.extension import some, text_of
+from pytest_mlperf.extension import some, text_of, usable_cores
 
 MIN_TENSORRT_LLM = (1, 2)
 
@@ -44,7 +44,7 @@ def import_package() -> Any:
         os.environ.setdefault(name, value)
     # Left to itself it takes such a binding away, and 1.2 binds by a GPU's place among those that
     # the process sees: a replica's processors are those next to its GPU already.
-    if len(os.sched_getaffinity(0)) < (os.cpu_count() or 1):
+    if len(usable_cores()) < (os.cpu_count() or 1):
         os.environ.setdefault(AFFINITY, "0")
     try:
         package = importlib.import_module("tensorrt_llm")

@@ -22,6 +22,7 @@ from pytest_mlperf.adapters.scorers.code._languages import (
     toolchain,
 )
 from pytest_mlperf.adapters.scorers.code.sandbox import StepResult, run_isolated
+from pytest_mlperf.extension import usable_cores
 
 LANGUAGES = tuple(TOOLCHAINS)
 """What the reference script runs; programs in other languages do not count."""
@@ -130,7 +131,7 @@ def in_parallel(
         processes: How many run at a time; None takes one per core.
         name: Stands before what is printed.
     """
-    workers = processes or len(os.sched_getaffinity(0))
+    workers = processes or len(usable_cores())
     with ThreadPoolExecutor(workers) as pool:
         running = [pool.submit(one) for one in attempts]
         try:

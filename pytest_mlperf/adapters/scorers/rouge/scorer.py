@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from pytest_mlperf.adapters.scorers.text import (
     check_processes,
     tokens_per_sample,
 )
+from pytest_mlperf.extension import usable_cores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class RougeScorer:
         processes, punkt = asked.processes, asked.punkt
         check_processes("rouge", processes)
         self._decoder = Decoder.of("rouge", model, asked)
-        self._processes = processes or len(os.sched_getaffinity(0))
+        self._processes = processes or len(usable_cores())
         self._punkt = None if punkt is None else Punkt(scorer="rouge", folder=Path(punkt))
         if self._punkt is not None:
             self._punkt.check()
