@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.workflows.github import Runner, action, fill
+from tests.workflows.github import ROOT, Runner, action, fill
+
+FOLDER = ROOT / ".github" / "actions" / "run-suite"
+"""Where a job finds the action, unless a test names another copy."""
 
 Done = subprocess.CompletedProcess[str]
 
@@ -66,7 +69,8 @@ def _script(
     assert step["shell"] == "bash"
     (runner.folder / "output").unlink(missing_ok=True)
     own = {name: fill(value, known) for name, value in step.get("env", {}).items()}
-    outcome.steps[step["name"]] = runner.run(step["run"], **{**env, **own})
+    variables = {"GITHUB_ACTION_PATH": str(FOLDER), **env, **own}
+    outcome.steps[step["name"]] = runner.run(step["run"], **variables)
     _outputs(step, runner.outputs(), known)
 
 

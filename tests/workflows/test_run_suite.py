@@ -18,7 +18,7 @@ from pytest_mlperf.stores.results import read_results
 from tests.children import shebang
 from tests.workflows import composite
 from tests.workflows.conftest import CASE, REASON, Measured, given
-from tests.workflows.github import RECORDER, Runner, action, words
+from tests.workflows.github import RECORDER, ROOT, Runner, action, words
 
 pytestmark = pytest.mark.process
 
@@ -112,12 +112,15 @@ def acting(tmp_path: Path) -> Callable[..., tuple[composite.Outcome, list[list[s
     record = tmp_path / "words"
     runner.put("own-python", PYTHON.format(shebang=shebang(), record=str(record)))
 
-    def run(**inputs: str) -> tuple[composite.Outcome, list[list[str]]]:
+    def run(
+        at: Path = composite.FOLDER, **inputs: str
+    ) -> tuple[composite.Outcome, list[list[str]]]:
         record.unlink(missing_ok=True)
         shutil.rmtree(runner.temp / "mlperf-venv", ignore_errors=True)
         usual = {"suite": "suites/a.mlperf.toml", "accelerator": "H200", "python": "own-python"}
         named = {name.replace("_", "-"): value for name, value in inputs.items()}
-        return composite.run(runner, usual | named), words(record)
+        outcome = composite.run(runner, usual | named, GITHUB_ACTION_PATH=str(at))
+        return outcome, words(record)
 
     return run
 
@@ -156,7 +159,7 @@ def test_every_input_reaches_its_place(acting: Any) -> None:
         ],
     ]
     _, found = acting()
-    assert found[2][3:] == ["install", "--disable-pip-version-check", "--", "pytest-mlperf"]
+    assert found[2][3:] == ["install", "--disable-pip-version-check", "--", str(ROOT)]
     assert len(found[4]) == 9
     more = ["onnxruntime-gpu", "pillow", "--pre"]
     _, found = acting(package="p", requirements="onnxruntime-gpu  pillow --pre")
@@ -164,6 +167,23 @@ def test_every_input_reaches_its_place(acting: Any) -> None:
     _, found = acting(package=".", extras="lm", requirements="onnxruntime-gpu  pillow --pre")
     assert found[2][5:] == ["--editable", ".[lm]", "--", *more]
     assert acting(package=".")[1][2][-2:] == ["--editable", "."]
+
+
+def test_the_package_comes_with_the_action(acting: Any, tmp_path: Path) -> None:
+    """By default; a copy of the action alone asks for the package, whatever project it lies in."""
+    _, found = acting(extras="lm", requirements="pillow", constraints="c.txt")
+    assert found[2][5:] == ["--constraint", "c.txt", "--", f"{ROOT}[lm]", "pillow"]
+
+    copied = tmp_path / "a project" / ".github" / "actions" / "run-suite"
+    copied.mkdir(parents=True)
+    for content in (None, '[project]\nname = "other"\ndependencies = ["pytest-mlperf"]\n'):
+        if content is not None:
+            (tmp_path / "a project" / "pyproject.toml").write_text(content, "utf-8")
+        outcome, found = acting(at=copied)
+        assert outcome.failed == [SCRIPTS[1]]
+        assert "::error::set the input package" in outcome.log()
+        assert len(found) == 2, "nothing is installed"
+        assert acting(at=copied, package="p")[1][2][-1] == "p"
 
 
 def test_a_job_fails_where_doctor_or_pytest_does_and_after_all_is_kept(acting: Any) -> None:
