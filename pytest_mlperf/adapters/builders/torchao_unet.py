@@ -310,10 +310,7 @@ def as_matrix(layer: Any) -> Any:
 
 @contextmanager
 def ranges_of(layers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Keep the largest magnitude of each input of layers, (inputs,), of all that goes in.
-
-    Of a convolution an input is a channel.
-    """
+    """Record the largest magnitude of each input (a convolution's channel) of layers, (inputs,)."""
     import torch
 
     ranges: dict[str, Any] = {}

@@ -188,10 +188,7 @@ class ConversationsDataset(FileDataset[Turn]):
         return self._delay_s(turn) if turn.begun else None
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return how much of a prompt its conversation had asked before, "prefix_share".
-
-        Texts are weighed by their bytes, since nobody counts their tokens here.
-        """
+        """Return "prefix_share": the share of the prompts' bytes that earlier turns contain."""
         turns = [self._sample(index) for index in indices]
         total = sum(sum(turn.conversation.sizes[: turn.end]) for turn in turns)
         before = sum(sum(turn.conversation.sizes[: turn.begun]) for turn in turns)
@@ -202,11 +199,7 @@ class ConversationsDataset(FileDataset[Turn]):
 
 
 def _conversations(source: SampleFile) -> Iterator[list[Turn]]:
-    """Yield the turns of each conversation that ask for an answer.
-
-    Raises:
-        RunError: A line is no turn, or its conversation is none.
-    """
+    """Yield the turns of each conversation that ask for an answer; raise RunError on a bad line."""
     records = (one for one in objects(source.file) if one[1].get("_type") != METADATA)
     earlier: set[str] = set()
     for group, lines in groupby(records, lambda one: _id(source, one)):
@@ -252,7 +245,7 @@ def _asked(
     begun: int,
     end: int,
 ) -> Turn:
-    """Return a turn that asks; what it does not say of tools and lengths, the first turn does."""
+    """Return a turn that asks; it inherits missing tools and lengths from the first turn."""
     number, record = line
     tools = record.get("tools") or first.get("tools") or None
     if tools is not None and not _are_objects(tools):

@@ -267,10 +267,9 @@ def _used(there: int, asked: CriteoOptions, places: Places) -> int:
 
 
 def drawn_ends(rows: int) -> NDArray[np.int64]:
-    """Draw the samples as MLPerf's reference does, until all rows are used.
+    """Draw the samples as MLPerf's reference does; return where each ends, shape (samples,).
 
-    Where each sample ends is returned, shape (samples,). For the 89,137,319 official rows these are
-    330,067 samples, and the trace of them has the MD5 that MLPerf publishes,
+    The 89,137,319 official rows give 330,067 samples; MLPerf publishes the MD5 of their trace,
     3db90209564316f2506c99cc994ad0b2.
     """
     import numpy as np

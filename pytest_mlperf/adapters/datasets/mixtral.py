@@ -98,11 +98,10 @@ class MixtralDataset(PromptDataset):
         return self._prompts.prompt(self._checked(index))
 
     def stop(self, index: int) -> list[int]:
-        r"""Return the token ids after which the answer to one sample ends.
+        r"""Return the token ids that end an answer: the end token, or for MBXP those of "\n```\n".
 
-        The end of the sequence, but for MBXP the tokens of "\n```\n". They belong to the answer:
-        MLPerf's reference cuts an answer behind them, and its tokens per sample count them. The
-        reference counts no end of the sequence.
+        They belong to the answer: MLPerf's reference cuts behind them and counts them in its tokens
+        per sample, but counts no end token.
         """
         return self._stops.prompt(self._checked(index))
 

@@ -144,10 +144,7 @@ class Template:
     def __init__(self, dataset: str, text: str, *, valid: Sequence[str], required: str) -> None:
         """Parse a template: `{name}` is a field, `{{` and `}}` are braces.
 
-        Args:
-            dataset: For messages.
-            valid: Names of the fields that may occur.
-            required: The one that must.
+        Fields must be among `valid` and include `required`; messages name `dataset`.
         """
         title = f"data set {dataset}: template = {text!r}"
         if not isinstance(text, str):

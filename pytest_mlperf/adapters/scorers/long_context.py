@@ -116,15 +116,9 @@ class LongContextScorer:
             self._punkt.require()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, str]]) -> Scores:
-        """Score generated tokens.
+        """Score token ids of type `dtype` against GRADED_FIELDS of data set graded.
 
-        Args:
-            outputs: The token ids of each sample, of type `dtype`.
-            references: As data set graded gives them, see GRADED_FIELDS; the metric is one of
-            GRADED_BY.
-
-        Returns:
-            The metrics of the class.
+        Their metric is one of GRADED_BY. Returns the metrics of the class.
         """
         require_outputs("long_context", outputs, references)
         checked = language.require_tables("long_context", references, GRADED_FIELDS, "graded")

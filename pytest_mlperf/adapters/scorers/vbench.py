@@ -80,15 +80,10 @@ class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
     options: ClassVar[type] = VBenchScorerOptions
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
-        """Have videos scored.
+        """Score videos, uint8 (frames, height, width, 3), by the prompts of data set vbench.
 
-        Args:
-            outputs: Of each sample its frames, uint8 of shape (frames, height, width, 3).
-            references: The prompt of each, as data set vbench gives it.
-
-        Returns:
-            The metrics of the class. A sample's dimension is None where VBench did not ask it, or
-            gave no number for the video; its "vbench" is a pseudo-value.
+        Returns the metrics of the class. A sample's dimension is None if VBench did not ask it, or
+        gave no number for the video; its "vbench" is a pseudo-value.
         """
         require_outputs("vbench", outputs, references)
         prompts = require_texts("vbench", references, "the prompt")

@@ -42,16 +42,11 @@ class WordAccuracyScorer(ModelFreeScorer[NoOptions]):
     libraries = ("rapidfuzz", "whisper_normalizer")
 
     def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
-        """Score transcriptions against what was spoken.
+        """Score transcriptions against lower-case transcripts.
 
-        Args:
-            outputs: The characters of each answer, in lower case: for each an int64,
-                little-endian, its place in `SPEECH_LABELS`; others are left out.
-            references: The transcript of each sample, in lower case.
-
-        Returns:
-            Metric "accuracy", in per cent, over all words. A sample's score is its pseudo-value,
-            accuracy + samples x influence.
+        Each character of an answer is an int64, little-endian, its place in `SPEECH_LABELS`; others
+        are left out. Returns "accuracy", in per cent, over all words. A sample's score is its
+        pseudo-value, accuracy + samples x influence.
         """
         import numpy as np
 

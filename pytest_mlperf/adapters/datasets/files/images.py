@@ -73,10 +73,10 @@ def _eight_bit(opened: Image.Image, image: Image.Image) -> Image.Image:
 def neighbours(
     old: int, new: int, *, single: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Return the old pixels before and after each new one's centre, and the latter's share.
+    """Return the old pixels before and after each new pixel's centre, and the latter's weight.
 
-    At the borders both are the same pixel. Places are computed in double precision; `single` rounds
-    them first, as OpenCV does for 8-bit images.
+    At borders both are the same pixel. `single` rounds positions to float32, as OpenCV does for
+    uint8.
     """
     import numpy as np
 
@@ -159,8 +159,8 @@ def check_encoded(content: bytes) -> str | None:
 def encode_again(content: bytes) -> tuple[str, bytes]:
     """Return a picture's format, and the picture as Pillow writes it in that format.
 
-    It is turned as its EXIF data says, as the library datasets of Hugging Face does, and is then a
-    JPEG. A ValueError says that it is damaged.
+    An image turned by EXIF data, as by Hugging Face's datasets, becomes a JPEG. Raises ValueError
+    if it is damaged.
     """
     from PIL import ExifTags, Image, ImageOps
 

@@ -257,10 +257,9 @@ class UserPromptsDataset(PromptDataset):
         return super().input(index)
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return the mean prompt, "input_tokens", where its tokens are known.
+        """Return the mean "input_tokens" if known, and "prefix_share" for synthetic prompts.
 
-        Of prompts that are made up also "prefix_share", the share of their tokens that an earlier
-        one begins with, where each is asked once.
+        That is the share of tokens with which an earlier prompt begins, if each is asked once.
         """
         if self._made_up is None:
             return super().sizes(indices)

@@ -271,10 +271,7 @@ class Generation(TextOptions):
         return replace(self, max_new_tokens=length, min_new_tokens=min(self.min_new_tokens, length))
 
     def check_lengths(self, dataset: Dataset) -> bool:
-        """Return whether samples say how long answers are to be; refuse longer ones than allowed.
-
-        Of the data set's samples, all or none do.
-        """
+        """Return whether samples state answer lengths; refuse a mix, and lengths over the limit."""
         samples = range(len(dataset))
         if not samples or own_length(dataset, 0) is None:
             return False
@@ -305,8 +302,7 @@ class Generation(TextOptions):
     def packed(self, ids: Sequence[int], finish: str | None) -> bytes:
         """Return an answer as scorers take it: int64, little-endian, end token included.
 
-        Args:
-            finish: Why it ended; "length" where it was cut.
+        `finish` says why it ended; "length" if it was cut.
         """
         if self.ends and finish != "length" and (not ids or ids[-1] not in self.ends):
             ids = [*ids, self.ends[0]]
@@ -375,12 +371,10 @@ class Answers:
         watch_ends: bool,
         output: Callable[[int, Tokens], bytes] = lambda _, row: packed(row),
     ) -> None:
-        """Report for a model.
+        """Report answers for a model.
 
-        Args:
-            generation: How it generates.
-            watch_ends: One that never ends by itself is an error.
-            output: Makes of a sample's index and its tokens what a scorer takes.
+        `watch_ends` makes a model that never ends an answer an error; `output` encodes a sample's
+        index and tokens for the scorer.
         """
         self._generation = generation
         self._output = output

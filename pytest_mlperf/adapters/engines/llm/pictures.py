@@ -82,12 +82,7 @@ class PictureChats:
             self._pictures.pop(index, None)
 
     def features(self, indices: Sequence[int], tokens: Any) -> dict[str, Any]:
-        """Return what a model of transformers takes beside the token ids of some chats.
-
-        Args:
-            indices: Of the chats.
-            tokens: Their ids, shape (chats, tokens).
-        """
+        """Return transformers' inputs besides the chats' token ids, shape (chats, tokens)."""
         pictures = [picture for index in indices for picture in self.pictures(index)]
         patches = dict(self.processor(images=pictures, return_tensors="pt")) if pictures else {}
         return {**patches, "mm_token_type_ids": (tokens == self.picture_token).int()}

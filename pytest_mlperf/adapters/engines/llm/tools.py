@@ -297,9 +297,9 @@ READERS: Mapping[str, Callable[[str, Mapping[str, Mapping[str, Any]]], Iterator[
 
 
 def _typed(text: str, schema: Any) -> Any:
-    """Return an argument as its JSON schema has it; text that is no value of the type stays text.
+    """Return an argument by its JSON schema, as vLLM's parser qwen3_coder; else as text.
 
-    As vLLM's parser qwen3_coder reads it, but for a boolean that is neither true nor false.
+    A boolean that is neither true nor false stays text, too.
     """
     if not isinstance(schema, Mapping):
         return text

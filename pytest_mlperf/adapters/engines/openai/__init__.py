@@ -506,9 +506,9 @@ class OpenAiEngine(Engine):
         )
 
     def _count(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of texts as the server is to count them, but for its template.
+        """Count the tokens of texts as the server should, without its template.
 
-        A begin token that a text has already counts once: to add another one is the server's doing.
+        A begin token already in a text counts once; adding another one is the server's fault.
         """
         special, begin = self._options.api != "chat", self._tokenizer.bos_token_id
         rows = self._tokenizer(list(texts), add_special_tokens=special)["input_ids"]

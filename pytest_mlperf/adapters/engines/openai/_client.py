@@ -90,8 +90,7 @@ class Client:
     ) -> None:
         """Send a request and read its stream until the answer is complete, then to its end.
 
-        Args:
-            header: Further lines of the request's head, each with its end.
+        `header` holds further lines of the request's head, each with its line end.
         """
         request = b"%b%d\r\n%b\r\n%b" % (self._post, len(body), header, body)
         try:
@@ -123,10 +122,9 @@ class Client:
         return answer
 
     async def get(self, path: str, longest_s: float = PAGE_TIMEOUT_SECONDS) -> bytes:
-        """Return the page that the server has at a path.
+        """Return the page at a path of the server.
 
-        Failed where it has none, takes too long, or is larger than any page that says something of
-        a server.
+        Raises Failed if there is none, or it takes too long or is too large.
         """
         limit_s = min(self._timeout_s, longest_s)
         request = f"GET {self._connections.path}{path} HTTP/1.1\r\n{self._headers}\r\n".encode()
@@ -319,9 +317,9 @@ class Body:
 
 
 def as_text(tokenizer: Any, ids: Sequence[int]) -> tuple[str, bool]:
-    """Return token ids as text, and whether the tokenizer makes the same ids of it again.
+    """Return token ids as text, and whether the tokenizer encodes it to the same ids.
 
-    What it puts before every text is left out, because the server's does it too.
+    Tokens before every text are left out, because the server adds them too.
     """
     added = list(tokenizer("")["input_ids"])
     begin = len(added) if list(ids[: len(added)]) == added else 0
@@ -417,7 +415,7 @@ class Bodies:
         return changed
 
     def _counts(self, indices: Sequence[int]) -> dict[int, int]:
-        """Return the tokens of text that is sent as it is, where a tokenizer is at hand."""
+        """Count the tokens of prompts sent as plain text, if a tokenizer is available."""
         if self.count is None or not self.as_they_are:
             return {}
         texts = [_checked(index, self.dataset.input(index)) for index in indices]

@@ -216,11 +216,10 @@ class StreamedAnswer:
         return not self.model or bool({self.model, self.model.partition("@")[0]} & {*models})
 
     def take(self, events: bytes) -> int:
-        """Read whole events; return the tokens surely new: token ids, or 1 for the first text.
+        """Read whole events; return the certainly new tokens: token ids, or 1 for the first text.
 
-        Only events that may say something new are parsed: the first ones, those with usage, an
-        error or the end, and all of them where the answer is kept. Of the others that came together
-        token ids are counted by their commas, in one pass over all.
+        Only the first events, those with usage, an error or the end, and all events of a kept
+        answer are parsed. Token ids of the others are counted by their commas, in one pass.
         """
         new, begin = 0, 0
         skips = not self.keeps
@@ -366,12 +365,11 @@ def _added(events: bytes) -> tuple[int, int] | None:
 
 
 def _added_alike(events: bytes) -> tuple[int, int] | None:
-    """Do so in few passes where all events are as the first one but for text and token ids.
+    """Count as `_added` does, in few passes, if events differ only in text and token ids.
 
-    An event is a head up to its choice, what the choice says, and a tail from `finish_reason` on,
-    in which token ids may stand. The tail of one and the head of the next are searched as one long
-    text, which takes a quarter of the time of several short ones. Whatever else an event said would
-    have a name in quotes, and these are counted.
+    An event is a head up to its choice, the choice, and a tail from `finish_reason` on that may
+    hold token ids. The tail of one and the head of the next are searched as one text, which takes a
+    quarter of the time. Any other field would have a quoted name, and quotes are counted.
     """
     first = events[: events.find(b"\n\n") + 2]
     begins, ends = first.find(CHOICE) + len(CHOICE), first.find(UNFINISHED)
@@ -405,9 +403,9 @@ def _ids_in(events: bytes) -> int:
 
 
 def _only_adds(events: bytes) -> tuple[int, int] | None:
-    """Count token ids and events that have nothing but more text or token ids; else None.
+    """Count token ids and events that only add text or token ids; None for others.
 
-    In a JSON string every quote is escaped, so that no text looks like one of these keys.
+    JSON strings escape every quote, so that no text looks like one of these keys.
     """
     count = events.count(b"}\n\ndata: {") + 1
     whole = events.startswith(b"data: {") and events.endswith(b"}\n\n")

@@ -79,10 +79,9 @@ _PORT = re.compile(
 
 
 def new_log() -> Path:
-    """Return a new, empty file: server.log in the folder of the worker's run, else a temporary one.
+    """Return a new, empty file: server.log in the run's folder, else a temporary one.
 
-    The worker's stderr is a file in the folder of its run, and nothing else tells an engine which
-    folder that is.
+    The worker's stderr is a file in the run's folder: an engine has no other sign of that folder.
     """
     try:
         stderr = Path("/proc/self/fd/2").readlink()
@@ -166,9 +165,8 @@ def fill_in(command: Sequence[str], values: Mapping[str, str]) -> list[str]:
 def find_program(word: str) -> str:
     """Return the path of a program.
 
-    A name alone is looked up beside this Python, where the tools of its environment are, then on
-    PATH. Anything else is a path, `~` expanded, relative to the working folder. Links stay: what a
-    link to a Python points to has another environment.
+    A bare name is searched beside this Python, then on PATH. Others are paths with `~` expanded.
+    Links are kept: the target of a link to a Python has another environment.
     """
     if "/" in word:
         path = Path(word).expanduser().absolute()
@@ -245,10 +243,7 @@ class ServerProcess:
         raise engine_error(f"{title}: {command[0]} cannot be started: {reason}")
 
     def ended(self, within_s: float = 0.0) -> int | str | None:
-        """Return how it ended: its exit code, minus a signal, or UNKNOWN_END; None while it runs.
-
-        Safe from several threads.
-        """
+        """Return its exit code, minus a signal, or UNKNOWN_END; None while it runs. Thread-safe."""
         with self._lock:
             deadline = time.monotonic() + within_s
             if self._end is None and (event := self._event(deadline)):
@@ -318,10 +313,9 @@ class Server:
         start_timeout_s: float,
         environment: Mapping[str, str],
     ) -> None:
-        """Keep what to start.
+        """Keep the command, in which {model}, {host} and {port} are replaced.
 
-        {model}, {host} and {port} are replaced in `command`; GET `health` answers 200 once the
-        server is ready. `environment` is besides this process's own.
+        GET `health` answers 200 when the server is ready. `environment` adds to this process's own.
         """
         try:
             check_command(command, model)

@@ -305,8 +305,8 @@ class Segmenter(TaskRunner):
     def _segment(self, volume: NDArray[Any]) -> NDArray[np.uint8]:
         """Return the class of each voxel.
 
-        In memory are, for a float32 volume, its size x (classes + 1), one batch of windows, and
-        the answer.
+        Needs memory for a float32 volume's size x (classes + 1), one batch of windows, and the
+        answer.
         """
         import numpy as np
 

@@ -156,14 +156,10 @@ def suppress(
     overlap: float,
     most: int,
 ) -> NDArray[np.int64]:
-    """Return those of `order`, best first, that no better one of their class covers.
+    """Return the boxes of `order`, best first, that no better one of their class covers.
 
-    Args:
-        corners: Of every box, shape (boxes, 4).
-        classes: Of every box.
-        order: The boxes that are looked at.
-        overlap: Share of the area of both that two boxes may have in common.
-        most: Boxes that are kept.
+    `corners` has shape (boxes, 4). Two boxes may share `overlap` of their joint area; `most` are
+    kept.
     """
     import numpy as np
 

@@ -238,7 +238,7 @@ def read_weights(folder: Path, precision: str, config: Config) -> Quantisation:
 
 
 def llm_arguments(folder: Path, precision: str, options: TensorRtLlmOptions) -> dict[str, Any]:
-    """Return the arguments of LLM; what the suite leaves open is left to TensorRT-LLM.
+    """Return the arguments of LLM; TensorRT-LLM decides what the suite leaves open.
 
     A quantised precision is the checkpoint's own, and its other layers keep their type.
     """

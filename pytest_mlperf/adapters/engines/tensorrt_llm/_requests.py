@@ -97,10 +97,7 @@ def make(value: Any, api: Any) -> Any:
 
 
 def drafting(value: Any, api: Any) -> Any:
-    """Return how to draft as the class that has it.
-
-    In 1.2 the class alone says which kind of drafts; newer ones read `decoding_type` themselves.
-    """
+    """Return the object for drafting: 1.2 takes its class, newer ones read `decoding_type`."""
     kind = value.get("decoding_type") if isinstance(value, Mapping) else None
     name = f"{kind}DecodingConfig".replace("_", "").lower()
     cls = next((getattr(api, each) for each in dir(api) if each.lower() == name), None)
@@ -333,7 +330,7 @@ class RequestLoop:
         return list(output.outputs[0].token_ids)
 
     def _compare(self, index: int, completion: Any, first_s: float | None) -> None:
-        """Hold our time to first token against TensorRT-LLM's own, where there are both.
+        """Check our time to first token against TensorRT-LLM's, if there are both.
 
         Both count from the request's start, ours just before it is handed over: it is the longer.
         """

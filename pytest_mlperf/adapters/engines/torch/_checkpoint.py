@@ -121,10 +121,9 @@ def quiet_and_offline() -> Iterator[None]:
 
 
 def read_config(folder: Path, kind: Kind, *, quantised: str | None = None) -> Any:
-    """Return the model's configuration.
+    """Return the configuration of a model of this kind that needs no code of its own.
 
-    It must be of this kind of model and need no code of its own; its weights may have been
-    quantised to a precision, or with None must be plain.
+    Its weights may be quantised to a precision; with None they must be plain.
     """
     try:
         config = transformers.AutoConfig.from_pretrained(

@@ -126,10 +126,7 @@ class Connection(Protocol):
     def infer(
         self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]
     ) -> tuple[Sequence[NDArray[Any]], str]:
-        """Return outputs, and the version of the model that gave them.
-
-        Inputs are in the types of the model's metadata.
-        """
+        """Return outputs and the model's version, for inputs in the types of its metadata."""
 
     def close(self) -> None:
         """Close the connection, also under a request of another thread: that then fails."""
@@ -364,9 +361,9 @@ class HttpClient:
         *,
         most: int = MAX_PAGE_BYTES,
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
-        """Return status, headers and body of an answer, of which `most` bytes are read.
+        """Return status, headers and body of an answer, at most `most` bytes; a body makes a POST.
 
-        A body makes it a POST; `length` bytes of it are JSON, if not all.
+        `length` bytes of the body are JSON, if not all.
         """
         headers = {"Content-Type": "application/json" if length is None else BINARY}
         if length is not None:

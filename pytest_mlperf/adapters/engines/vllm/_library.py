@@ -311,8 +311,7 @@ class AcceptedDrafts:
 def sampling_arguments(generation: Generation, output_kind: Any, index: int = 0) -> dict[str, Any]:
     """Return the arguments of SamplingParams: ended by our end tokens and no others.
 
-    Args:
-        index: Of the sample, by which drawn answers differ.
+    Drawn answers differ by the `index` of the sample.
     """
     drawn = {
         "top_p": generation.top_p,

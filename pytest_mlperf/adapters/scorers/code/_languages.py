@@ -73,11 +73,7 @@ def toolchain(language: str) -> Toolchain:
 
 
 def python_toolchain(driver: Path) -> Toolchain:
-    """Return how to run a driver by the Python of this process; it has numpy beside it.
-
-    Args:
-        driver: The script; it may run the file `guard`, which is DRIVER.
-    """
+    """Return how to run a script, which may run DRIVER as `guard`, by this Python, with numpy."""
     program, readable = readable_python()
     readable = dict(readable)
     spec = importlib.util.find_spec("numpy")
@@ -128,9 +124,9 @@ def _javascript() -> Toolchain:
 
 
 def _typescript() -> Toolchain:
-    """Only exit code 2 of tsc lets a program run: errors, but output.
+    """Return tsc and node; after exit code 2 of tsc, errors but output, the program still runs.
 
-    The tests import "assert", whose types are not there, so that every program has one error.
+    The tests import "assert", whose types are missing, so that every program has one error.
     """
     node, readable = _tool("node")
     tsc, more = _tool("tsc")

@@ -65,7 +65,7 @@ class Problem:
 
 
 def extract(language: str, prompt: str, completion: str) -> str:
-    r"""Return the code that is run of what a model wrote.
+    r"""Return the code to run from a completion without special tokens.
 
     It ends at the first ```; "\_" becomes "_", which Mixtral likes to write. The prompt is not put
     before it: the model was asked to repeat it. Go and Scala are changed as in the reference too,
@@ -73,11 +73,6 @@ def extract(language: str, prompt: str, completion: str) -> str:
 
     Source: worker in language/mixtral-8x7b/evaluate_mbxp.py of
     https://github.com/mlcommons/inference.
-
-    Args:
-        language: As MBXP names it.
-        prompt: What the model was asked; the reference does not use it either.
-        completion: What it answered, special tokens left out.
     """
     del prompt
     code = completion.partition(CODE_FENCE)[0]
@@ -100,14 +95,11 @@ def _without_main(code: str) -> str:
 
 
 def passed(problems: Sequence[Problem], *, processes: int | None = None) -> list[bool]:
-    """Run programs with their tests, each in a sandbox of its own; return which ones pass.
+    """Run programs with their tests, each in its own sandbox; return which pass, in order.
 
     A program passes if it ends without an error within 20 seconds (compilers have 100), as in the
-    reference. One that writes what is no UTF-8 fails, as there. None is run where one could not be.
-
-    Args:
-        problems: In any order; results come in the same.
-        processes: How many run at a time; None takes one per core.
+    reference; output that is not UTF-8 fails. No program is run if one cannot be. `processes` run
+    at a time; None for one per core.
     """
     counts = Counter(problem.language for problem in problems)
     _require_known(counts)
@@ -125,10 +117,7 @@ def in_parallel(
 ) -> list[bool]:
     """Return the results of attempts, in order; the first error ends them.
 
-    Args:
-        attempts: Each runs a program.
-        processes: How many run at a time; None takes one per core.
-        name: Stands before what is printed.
+    `processes` run at a time, None for one per core; `name` begins each line of progress.
     """
     workers = processes or len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(workers) as pool:
@@ -249,12 +238,9 @@ def counted_programs(references: Sequence[Reference]) -> list[int]:
 def score_programs(
     texts: Sequence[str], references: Sequence[Reference], *, processes: int | None
 ) -> list[bool]:
-    """Return which programs pass their tests.
+    """Return which texts are programs that pass the tests in REFERENCE_FIELDS.
 
-    Args:
-        texts: What the model wrote.
-        references: See REFERENCE_FIELDS; in languages that are run.
-        processes: How many programs run at a time; None takes one per core.
+    `processes` run at a time; None for one per core.
     """
     problems = [
         Problem(

@@ -274,10 +274,10 @@ MAX_MEMORY_BYTES = 256 * MIB
 
 @cache
 def why_not() -> str | None:
-    """Return why generated code cannot be isolated here, None where it can.
+    """Return why generated code cannot be isolated here; None if it can.
 
-    Tried with a program of this project in a sandbox: it looks for a way out (network, files of the
-    machine, variables, privileges, memory, processes). Once per process; takes 0.1 s.
+    A program in a sandbox tries network, files, variables, privileges, memory and processes: once
+    per process, in 0.1 s.
     """
     if platform.system() != "Linux":
         return f"{platform.system()} has no namespaces; run on Linux"

@@ -130,10 +130,10 @@ def _js_array(text: str, nested: str | None) -> Any:
 
 
 def _end_of_rows(text: str) -> int | None:
-    """Return where an array of arrays ends that the text begins with, or None.
+    """Return where an array of arrays at the beginning of a text ends, or None.
 
-    BFCL's pattern for it, rows with commas between them, tries every "]" as the end of every row.
-    Here each is looked at once, from the last one on, for whether what follows is well formed.
+    BFCL's pattern, rows with commas between them, tries every "]" as the end of every row. Here
+    each is examined once, from the last one on: is the rest well formed?
     """
     head = re.match(r"\[\s*\[|new\s+Array\(\s*\[", text)
     if head is None:

@@ -119,15 +119,11 @@ class ClipFidScorer:
     def score(
         self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any] | str]
     ) -> Scores:
-        """Score images; each output is read once, and only its features are kept.
+        """Score images, height x width x 3 bytes (RGB) each, against captions; keep features alone.
 
-        Args:
-            outputs: Height x width x 3 bytes each: rows of pixels of red, green and blue.
-            references: The caption of each image, as text or under "caption".
-
-        Returns:
-            Metric "clip", 100 x the cosine per sample and its mean, and metric "fid", lower is
-            better: the distance, and per sample its pseudo-value.
+        A reference is a caption, as text or under "caption". Returns "clip", 100 x the cosine per
+        sample and its mean, and "fid", lower is better: the distance, and per sample its
+        pseudo-value.
         """
         import numpy as np
 

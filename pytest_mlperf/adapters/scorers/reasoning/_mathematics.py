@@ -250,7 +250,7 @@ def _names() -> dict[str, Any]:
 
 
 def _tree(text: str) -> ast.expr:
-    """Return the Python that sympy's parser makes of a formula, which is not run.
+    """Return the Python that sympy's parser makes of a formula; it is not run.
 
     The parser knows built-in functions, too: they are no symbols, and have no value.
     """
