@@ -88,7 +88,7 @@ class HttpConnection(asyncio.Protocol):
         self._framed = self._headed = self._ended = False
 
     def send(self, request: bytes, exchange: Exchange) -> asyncio.Future[None]:
-        """Return what is done when the answer has ended, or has the error that ended it."""
+        """Send a request; return a future of the end of its answer, or its error."""
         self._begin()
         self._exchange = exchange
         self._over = self._loop.create_future()
@@ -97,12 +97,10 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def ready(self) -> bool:
-        """It can take another request now."""
         return self.kept and not self._transport.is_closing()
 
     @property
     def answered(self) -> bool:
-        """The answer to its last request has begun."""
         return self._headed
 
     def drop(self) -> None:

@@ -230,7 +230,7 @@ class TorchAoUnetBuilder(Builder):
 def open_pipeline(source: Path, device: str) -> Any:
     """Return a pipeline on a device, in the type of its UNet; no code of its folder is run.
 
-    MLPerf's folder has it in checkpoint_pipe, and beside it the scheduler to be used.
+    MLPerf's folder holds it in checkpoint_pipe, next to the scheduler.
     """
     import diffusers
     import safetensors

@@ -127,10 +127,7 @@ class CnnDailyMailDataset(PromptDataset):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over prompts as the engine gets them, and summaries, in order.
-
-        The same samples in another layout, or beside other keys, have the same digest.
-        """
+        """Hex SHA-256 over prompts for the engine and summaries, whatever the file's layout."""
         kind = b"text" if isinstance(self._prompts, TextPrompts) else b"tokens"
         return hash_of(
             b"cnn_dailymail " + kind,

@@ -165,7 +165,6 @@ class ConversationsDataset(FileDataset[Turn]):
         return asked if turn.tools is None else {**asked, "tools": turn.tools}
 
     def reference(self, index: int) -> str:
-        """Return the text of the recorded answer."""
         if (answer := self._sample(index).answer) is not None:
             return answer
         raise RunError(
@@ -175,15 +174,13 @@ class ConversationsDataset(FileDataset[Turn]):
         )
 
     def output_tokens(self, index: int) -> int | None:
-        """Return how long the answer to one turn is to be; None where that is left open."""
         return self._sample(index).output_tokens
 
     def group(self, index: int) -> str:
-        """Return the id of the conversation that a turn belongs to."""
         return self._sample(index).conversation.group
 
     def pause_s(self, index: int) -> float | None:
-        """Return how long after the answer before a turn is asked; None: it is the first one."""
+        """Return the seconds from the answer before to a turn; None for the first turn."""
         turn = self._sample(index)
         return self._delay_s(turn) if turn.begun else None
 

@@ -208,10 +208,7 @@ class Kits19Dataset(FileDataset[_Case]):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over each case's name, shape, volume and label; all files are read once.
-
-        The same volumes in files of another kind have the same digest.
-        """
+        """Hex SHA-256 over each case's name, shape, volume and label, whatever the kind of file."""
         import numpy as np
 
         total = hashlib.sha256(b"kits19")

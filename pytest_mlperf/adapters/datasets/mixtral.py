@@ -106,11 +106,11 @@ class MixtralDataset(PromptDataset):
         return self._stops.prompt(self._checked(index))
 
     def reference(self, index: int) -> dict[str, str]:
-        """Return what one answer is compared with, as text.
+        """Return the text with which an answer is compared.
 
-        "dataset" is the part that the sample is of, see PART_NAMES; "target" the answer (OpenOrca),
-        the number (GSM8K) or the program that tests the answer (MBXP), which also has "id",
-        "language", "entry_point" and "prompt".
+        "dataset" is the sample's part, see PART_NAMES. "target" is the answer (OpenOrca), the
+        number (GSM8K) or the test program (MBXP). MBXP also has "id", "language", "entry_point" and
+        "prompt".
         """
         return dict(self._sample(index))
 
@@ -121,10 +121,7 @@ class MixtralDataset(PromptDataset):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over prompts, stop sequences and references, in order.
-
-        The same samples in a file of another kind, or beside other columns, have the same digest.
-        """
+        """Hex SHA-256 over prompts, stop sequences and references, whatever the kind of file."""
         return hash_of(
             b"mixtral",
             (

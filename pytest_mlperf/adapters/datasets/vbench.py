@@ -109,7 +109,6 @@ class VBenchDataset(FileDataset[str]):
         return {"prompt": self._sample(index), "latents": self._latents}
 
     def reference(self, index: int) -> str:
-        """Return the prompt, which the video is judged by."""
         return self._sample(index)
 
     @cached_property

@@ -66,7 +66,7 @@ def require_texts(scorer: str, references: Sequence[object], should_return: str)
 
 
 def require_choice(scorer: str, option: str, value: object, valid: Collection[str]) -> None:
-    """Refuse an option that is none of the valid values."""
+    """Refuse an option that is not one of the valid values."""
     if value not in valid:
         raise SuiteError(
             f"scorer {scorer}: {option} = {value!r} is unknown; valid are {', '.join(valid)}",

@@ -200,8 +200,8 @@ def auc(pairs: UserItemPairs) -> tuple[float, NDArray[np.float64]]:
     """Return the area under the ROC curve, 0 to 1, and the influence of each sample, (samples,).
 
     A clicked pair's influence is (V10 - AUC) / clicked, where V10 is the share of other pairs below
-    it; another pair's is (V01 - AUC) / others, where V01 is the share of clicked pairs above it;
-    equal predictions count half. A sample's influence is the sum over its pairs, and all of them
+    it. Another pair's is (V01 - AUC) / others, where V01 is the share of clicked pairs above it.
+    Equal predictions count half. A sample's influence is the sum over its pairs, and all of them
     add up to 0. Shares are added up as whole numbers of half pairs, which is exact. Both kinds must
     occur.
 
@@ -236,8 +236,9 @@ def _rank_others(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Place the other pairs among the clicked pairs' ascending `levels` of `many` pairs each.
 
-    Return for each sample twice the clicked pairs above its other pairs, summed, (samples,); and
-    the other pairs just below and on each level in turn, then those above all, (2 levels + 2,).
+    First return for each sample twice the clicked pairs above its other pairs, summed, (samples,).
+    Then return the other pairs just below and on each level in turn, and last those above all
+    levels, shape (2 levels + 2,).
     """
     import numpy as np
 

@@ -217,7 +217,6 @@ def match_classes(detections: Detections, truths: Truths) -> Iterator[Matched]:
 
 
 def _best(chosen: NDArray[np.int64], samples: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Keep the first `MAX_DETECTIONS` detections of each image."""
     import numpy as np
 
     images = samples[chosen]
@@ -281,7 +280,6 @@ def _listed(
 def _run(
     truths: list[dict[str, Any]], detected: list[dict[str, Any]], images: list[int]
 ) -> list[dict[str, Any]]:
-    """Return COCOeval's matches in each image; all boxes are of one class."""
     if not images:
         return []
     try:
@@ -353,15 +351,15 @@ class MeanApScorer(ModelFreeScorer[NoOptions]):
         """Score detections against annotations in one pass; return "map", in per cent.
 
         Outputs are float32 rows of index, ymin, xmin, ymax, xmax, score, label, little-endian, in
-        any order; 0 to 1 is the image's height or width; index is the sample's in the data set.
+        any order. 0 to 1 is the image's height or width; index is the sample's in the data set.
         References are those of data set openimages: `image_id`, `height`, `width`, `annotations`
         with `category_id`, `bbox`, `area`, `iscrowd`, and optionally `index`, which is compared
         with the rows.
 
-        A sample's score is its pseudo-value, map + samples x influence, where the influence is that
-        on average precision without interpolation, since the interpolated one has steps and no
-        derivative: paired differences have 0.9 to 1.25 times the standard error of resampled images
-        in simulations.
+        A sample's score is its pseudo-value, map + samples x influence. The influence is that on
+        average precision without interpolation, since the interpolated one has steps and no
+        derivative. In simulations paired differences have 0.9 to 1.25 times the standard error of
+        resampled images.
         """
         import numpy as np
 

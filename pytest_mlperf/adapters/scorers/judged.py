@@ -245,7 +245,7 @@ class _Reply(Exchange):
 
 
 def verdict(reply: str) -> bool:
-    """Return what a judge's reply says of "correct", of its fenced part if it has one."""
+    """Return the value of "correct" in a judge's reply, or in its fenced part."""
     _, fence, rest = reply.partition(CODE_FENCE)
     fenced, closed, _ = rest.partition(CODE_FENCE)
     text = fenced if fence and closed else reply

@@ -172,7 +172,7 @@ def _sides(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
 
 
 def _mean(row: Sequence[float | None]) -> float:
-    """Return the mean of what is there in pandas' order of rounding, which adds 0 for the rest."""
+    """Return the mean of the values that exist, rounded as pandas does, which adds 0 for others."""
     import numpy as np
 
     total = np.array([one or 0.0 for one in row]).sum()

@@ -196,7 +196,6 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
     def _logits(
         self, output: bytes, reference: Mapping[str, Any], sample: int
     ) -> NDArray[np.float64]:
-        """Return shape (2, max_seq_length): start logits and end logits."""
         import numpy as np
 
         dtype = np.dtype(LOGIT_DTYPES[self._asked.dtype])
@@ -228,7 +227,7 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
     def _improve(
         self, best: _BestSpan, logits: NDArray[np.float64], reference: Mapping[str, Any]
     ) -> None:
-        """Take the best span of a feature, if none was found or it beats what was."""
+        """Take the best span of a feature if it beats the best so far."""
         import numpy as np
 
         shift = reference["first"] - reference["start"]

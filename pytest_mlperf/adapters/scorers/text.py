@@ -97,7 +97,7 @@ def check_processes(scorer: str, processes: object) -> None:
 
 
 def text_defect(reference: object, fields: Sequence[str]) -> str | None:
-    """Return what a reference lacks that must be a table of texts, or None."""
+    """Return the defect of a reference that must be a table of texts, or None."""
     if not isinstance(reference, Mapping):
         return f"is a {type(reference).__name__}, but must be a table of texts"
     missing = [name for name in fields if not isinstance(reference.get(name), str)]

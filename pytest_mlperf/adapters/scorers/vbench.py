@@ -195,7 +195,7 @@ def _scores(results: Mapping[str, Any], names: Sequence[str]) -> Scores:
 
 
 def _share(row: Sequence[float | None], samples: int) -> NDArray[np.float64]:
-    """Return what each sample adds to a dimension's mean, times their number."""
+    """Return each sample's part of a dimension's mean, times their number."""
     import numpy as np
 
     there = np.array([one is not None for one in row])
@@ -218,7 +218,7 @@ def _mean(name: str, results: Mapping[str, Any]) -> float:
 
 
 def _number(value: object) -> float | None:
-    """Return what is a number, or a truth, as such; None for anything else."""
+    """Return a number or a truth value as float; None for anything else."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 

@@ -78,7 +78,6 @@ class FileDataset(Generic[S]):
 
     @classmethod
     def look(cls, **options: Any) -> None:
-        """Check the options, and look for the files without reading them."""
         cls.options(**options).find()
 
     def __len__(self) -> int:

@@ -269,7 +269,6 @@ class UserPromptsDataset(PromptDataset):
         return {**shared, "input_tokens": fmean(map(self._made_up.input_tokens, indices))}
 
     def reference(self, index: int) -> Any:
-        """Return what the answer to one sample is compared with."""
         reference = self._sample(index)
         if self._made_up is None and reference is not None:
             return reference
@@ -280,7 +279,6 @@ class UserPromptsDataset(PromptDataset):
         )
 
     def output_tokens(self, index: int) -> int | None:
-        """Return how long the answer to one sample is to be; None where that is left open."""
         if self._made_up is not None:
             return self._made_up.output_tokens(self._checked(index))
         return None if self._lengths is None else self._lengths[self._checked(index)]

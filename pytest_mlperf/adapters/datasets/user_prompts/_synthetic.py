@@ -79,7 +79,6 @@ class Lengths:
         )
 
     def draw(self, chance: float) -> int:
-        """Return the length at a chance from 0 to 1."""
         if self.normal is None:
             return min(self.low + int(chance * (self.high - self.low + 1)), self.high)
         # Inverse rather than rejected: the same number on every machine from one draw.
@@ -170,7 +169,6 @@ class MadeUp:
         return self.output.draw(random.Random(f"answer {VERSION} {self.seed} {index}").random())
 
     def digest(self, samples: int) -> str:
-        """Return hex SHA-256 over what decides the content."""
         text = repr(
             (VERSION, COMMON_WORDS, samples, self.seed, self.input, self.output, self.shared)
         )

@@ -180,7 +180,6 @@ class TextOptions:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether answers are drawn, not the likeliest."""
         return self.temperature > 0
 
     def generation(self, engine: str, *, num_beams: int = 1) -> Generation:
@@ -234,7 +233,7 @@ class Generation(TextOptions):
 
     @property
     def padding(self) -> int:
-        """A token for places that nobody reads."""
+        """A token for positions that are masked."""
         return self.eos[0] if self.eos else 0
 
     def prompts(
@@ -309,7 +308,7 @@ class Generation(TextOptions):
         return packed(ids)
 
     def seed_of(self, index: int) -> int | None:
-        """Return by what the answer to a sample is drawn: repeats of a question are others."""
+        """Return the seed of the answer to a sample; repeats of a question have different ones."""
         return None if self.seed is None else (self.seed + index) % SEEDS
 
     def cut(self, row: Sequence[int]) -> Tokens:
@@ -394,7 +393,6 @@ class Answers:
         sink.done(ids, outputs, counts)
 
     def reasons(self, rows: Sequence[Tokens]) -> list[str]:
-        """Return why each answer ended: at an end token, or where it was cut."""
         ends = self._generation.ends
         return ["stop" if len(row) and row[-1] in ends else "length" for row in rows]
 

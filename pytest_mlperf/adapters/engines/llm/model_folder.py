@@ -120,7 +120,7 @@ def with_ends(generation: Generation, folder: Path, config: Config, *, dummy: bo
 def weights_fact(
     folder: Path, *, dummy: bool = False, option: str = "weights"
 ) -> Mapping[str, str]:
-    """Return what the fingerprint says of weights; an engine's `option` makes them random."""
+    """Return the fingerprint's fact about weights; an engine's `option` makes them random."""
     if dummy:
         return {"weights": "dummy"}
     return {"weights_sha256": sha256(weight_files(folder, option=option))[:16]}

@@ -74,7 +74,6 @@ class PictureChats:
         ]
 
     def pictures(self, index: int) -> list[Any]:
-        """Return a chat's pictures, decoded to RGB."""
         return [_decoded(index, content).convert("RGB") for content in self._pictures[index]]
 
     def forget(self, indices: Iterable[int]) -> None:

@@ -101,7 +101,7 @@ class Lateness:
         return mean_s >= LATE_SHARE * lasted_s / events
 
     def take(self) -> Mapping[str, float]:
-        """Return percentiles of both, seconds, and start anew; {} where nothing was issued."""
+        """Return percentiles of both, seconds, and reset them; {} if nothing was issued."""
         issue, self._issue = self._issue, array("d")
         lag, self._lag = self._lag, array("d")
         times = {"issue": issue, "loop": lag} if issue and lag else {}
@@ -297,7 +297,7 @@ class Streams:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what a coroutine returns, called from another thread."""
+        """Run a coroutine from another thread and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     def put(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
@@ -317,7 +317,7 @@ class Streams:
         return self.run(taken())
 
     def close(self) -> None:
-        """Cancel what is under way, end the thread, and wait for it."""
+        """Cancel open requests, end the thread, and wait for it."""
         if self._thread.is_alive():
             self.run(self._cancel())
             self.loop.call_soon_threadsafe(self.loop.stop)

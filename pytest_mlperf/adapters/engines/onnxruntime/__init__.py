@@ -313,7 +313,6 @@ class OnnxRuntimeEngine(TaskEngine):
 
     @classmethod
     def parallelism(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG003 - one GPU
-        """Return nothing: one process works on one GPU."""
         return {}
 
     @classmethod

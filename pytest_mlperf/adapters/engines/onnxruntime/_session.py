@@ -232,7 +232,7 @@ def missing(library: Path) -> list[str]:
 
 
 def dynamic_entries(library: Path) -> list[tuple[int, str]]:
-    """Return what a library says of others: type and text of each entry, in its order."""
+    """Return the type and text of each dynamic entry of a library, in order."""
     with library.open("rb") as file:
         if file.read(6) != b"\x7fELF\x02\x01":
             return []
@@ -295,7 +295,7 @@ class OnnxGraph(Graph):
 
 
 def load_library() -> Any:
-    """Return onnxruntime, once onnx is there too, which reads what a model's file holds."""
+    """Return onnxruntime, after checking for onnx, which reads model files."""
     try:
         onnxruntime = importlib.import_module("onnxruntime")
         importlib.import_module("onnx")

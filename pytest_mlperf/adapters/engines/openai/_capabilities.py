@@ -86,7 +86,7 @@ def _names(page: bytes) -> dict[str, list[str]]:
 
 
 async def metrics_page(client: Client) -> tuple[str | None, bytes]:
-    """Return the path of a server's Prometheus page, and what it says; None: it has none."""
+    """Return path and text of a server's Prometheus page; None for its path if it has none."""
     for path in METRICS_PATHS:
         page = await _page(client, path)
         if is_page(page):
@@ -95,7 +95,7 @@ async def metrics_page(client: Client) -> tuple[str | None, bytes]:
 
 
 async def server_facts(client: Client, metrics: bytes) -> Mapping[str, str]:
-    """Return the server's version and how its cache is set up, where it says so."""
+    """Return a server's version and cache settings, if it reports them."""
     facts = {}
     try:
         version = parse_json(await _page(client, "/version") or b"{}").get("version")
@@ -112,7 +112,7 @@ async def server_facts(client: Client, metrics: bytes) -> Mapping[str, str]:
 
 
 async def accepted_by_server(client: Client, path: str | None) -> int | None:
-    """Return how many drafted tokens a server accepted since it started; None: it does not say."""
+    """Return a server's accepted draft tokens since its start; None if not reported."""
     accepted = read_server(await _page(client, path or METRICS_PATHS[0])).get("accepted")
     return None if accepted is None else round(accepted)
 
@@ -306,7 +306,7 @@ def _template(answer: StreamedAnswer, prompt: Prompt, form: str, count: Count | 
 
 
 def check_model(answer: StreamedAnswer, models: Sequence[str]) -> None:
-    """Refuse a server that answers with another model than was asked for."""
+    """Refuse a server that answers with a model other than the requested one."""
     if models and not answer.is_of(models):
         raise engine_error(
             f'"{models[0]}" was asked for, and "{answer.model}" answered: ask the server that has '
@@ -316,7 +316,7 @@ def check_model(answer: StreamedAnswer, models: Sequence[str]) -> None:
 
 
 def check_prompt(answer: StreamedAnswer, expected: int | None, form: str) -> None:
-    """Refuse a server that reads another prompt than was sent."""
+    """Refuse a server that reads a prompt other than the one sent."""
     counted = answer.prompt_tokens
     if expected is None or counted is None or counted == expected:
         return

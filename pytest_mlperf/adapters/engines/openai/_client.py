@@ -55,7 +55,7 @@ class Listener:
         """Take note of tokens that are surely new."""
 
     def complete(self) -> None:
-        """Take note that nothing more is needed of the stream; at most once."""
+        """Note that the answer is complete; called at most once."""
 
 
 class Client:
@@ -82,7 +82,7 @@ class Client:
 
     @property
     def keeps_connections(self) -> bool:
-        """Whether a connection takes one request after the other, as far as is known."""
+        """Whether the server is known to keep connections open between requests."""
         return self._connections.keeps
 
     async def stream(
@@ -406,7 +406,7 @@ class Bodies:
     def of_sample(
         self, index: int, fields: Mapping[str, Any], length: int | None
     ) -> dict[str, int]:
-        """Return what a seed and a length of its own change in the fields of a request."""
+        """Return the request fields that differ by sample: its seed and its own length."""
         seed, fewest = self.seed_of(index), fields.get("min_tokens")
         changed = {} if seed is None else {"seed": seed}
         if length is not None:

@@ -114,7 +114,7 @@ class EventStream:
 
 
 def payload(block: bytes) -> bytes:
-    """Return what an event of some lines carries; b"" for a comment."""
+    """Return the data of an event; b"" for a comment."""
     if block.startswith(b"data:") and b"\n" not in block:
         return block[6:] if block[5:6] == b" " else block[5:]
     lines = [line for line in block.split(b"\n") if line]
@@ -193,7 +193,6 @@ class StreamedAnswer:
 
     @property
     def visible(self) -> int:
-        """Tokens that were sent."""
         return (self.tokens or 0) - self.hidden
 
     @property
@@ -212,7 +211,7 @@ class StreamedAnswer:
         return max(1, self.visible - max(1, self.in_first))
 
     def is_of(self, models: Collection[str]) -> bool:
-        """Whether a model of these names answered: "name@revision" is one, "": it does not say."""
+        """Whether one of these models answered, also as "name@revision"; true if unreported."""
         return not self.model or bool({self.model, self.model.partition("@")[0]} & {*models})
 
     def take(self, events: bytes) -> int:
@@ -323,7 +322,7 @@ class StreamedAnswer:
 
 
 def _pieces(delta: dict[str, Any], text: str | None) -> Iterator[Piece]:
-    """Yield what an event adds to an answer, of each kind once: some servers send two names."""
+    """Yield the additions of an event, one of each kind: some servers send two names."""
     added = {
         TEXT_SUBSTITUTES[key]: delta[key] for key in reversed(TEXT_SUBSTITUTES) if delta.get(key)
     }
@@ -337,7 +336,7 @@ def _pieces(delta: dict[str, Any], text: str | None) -> Iterator[Piece]:
 
 
 def error_text(body: Any) -> str:
-    """Return what an object of a server says went wrong; "" where it tells of no error."""
+    """Return the error message of a server's JSON object; "" if it has none."""
     if not isinstance(body, dict):
         return ""
     error = body.get("error") or body.get("detail")

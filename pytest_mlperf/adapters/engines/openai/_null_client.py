@@ -60,7 +60,7 @@ def drive(
 
 @contextlib.contextmanager
 def null_server(tokens: int, writes: int, api: str, *, ids: bool) -> Iterator[str]:
-    """Start a server that answers with so many tokens in so many writes, yield its address."""
+    """Start a server that answers `tokens` in so many `writes`; yield its address."""
     command = [sys.executable, "-I", "-S", str(SERVER), "--tokens", str(tokens), "--api", api]
     child = ChildProcess(
         [*command, "--writes", str(writes), *(["--ids"] if ids else [])],

@@ -112,7 +112,7 @@ class SinkRequests:
         self._ending: asyncio.Task[None] | None = None
 
     def salt(self, index: int) -> str:
-        """Return what makes a sample's prompt another one; "": answers are read, it stays."""
+        """Return a sample's salt; "" if answers are read, so that prompts stay unchanged."""
         run = "" if self.sink.wants_output else getattr(self.sink, "run", "")
         self._times[index] += 1
         replica = os.environ.get(REPLICA_NUMBER, "")
@@ -432,7 +432,7 @@ class Traffic:
         request.done(output_bytes, tokens, reason, prompt)
 
     def _note(self, answer: StreamedAnswer, sent: int | None) -> None:
-        """Count what an answer was, see `Engine.answer_counts`."""
+        """Count the kind of an answer, see `Engine.answer_counts`."""
         seen = self.seen
         seen["answers"] += 1
         seen["refused"] += "refusal" in answer.fields

@@ -107,7 +107,6 @@ class EndpointsOptions(OpenAiOptions):
         """The client has a tokenizer whoever counts."""
 
     def check(self) -> None:
-        """Refuse also what the client cannot ask a server for."""
         super().check()
         unknown = {
             "ignore_eos": self.ignore_eos,
@@ -177,7 +176,6 @@ class EndpointsEngine(OpenAiEngine):
         self._tokenizer_name = self._ours.tokenizer or named
 
     def require(self) -> None:
-        """Also ask the client for its version."""
         super().require()
         require_module("engine endpoints", "yaml", "endpoints", "results of the client")
         version, commit = _version(self._ours.client)
@@ -188,7 +186,6 @@ class EndpointsEngine(OpenAiEngine):
         }
 
     def describe(self) -> Mapping[str, str]:
-        """Return what the server says, and the client's version."""
         return {**super().describe(), **self._harness}
 
     def load_samples(self, indices: Sequence[int]) -> None:
@@ -310,7 +307,7 @@ class EndpointsEngine(OpenAiEngine):
         self._follow(config, folder, expected_s, alive, scores=len(content["datasets"]) > 1)
 
     def _write_prompts(self, file: Path) -> None:
-        """Write the prompts, with a salt of their own, for one run of the client."""
+        """Write the prompts for one run of the client, with a salt of their own."""
         chat, key = self._options.api == "chat", secrets.token_hex(8)
         with file.open("w", encoding="utf-8") as lines:
             for index in self._loaded:

@@ -34,7 +34,6 @@ class Answer:
     """Answers are the logits of start and end of each token: float32, shape (seq, 2)."""
 
     def bind(self, graph: Graph, batch_size: int) -> Answerer:
-        """Return what runs this model, whose inputs are all of shape (batch, seq)."""
         check_batch(graph, batch_size)
         if not any(names(each) == IDS for each in graph.inputs):
             raise graph.refuse(

@@ -39,7 +39,7 @@ AFFINITY = "TLLM_NUMA_AWARE_WORKER_AFFINITY"
 
 
 def import_package() -> Any:
-    """Return the package, with its `llmapi`, where it can be imported and is new enough."""
+    """Import the package and its `llmapi`; refuse one that is missing or too old."""
     for name, value in OFFLINE_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     # Left to itself it takes such a binding away, and 1.2 binds by a GPU's place among those that
@@ -150,7 +150,7 @@ def _refused(version: str, error: BaseException) -> SuiteError:
 
 
 def _reasons(error: BaseException) -> str:
-    """Return what an error says, of pydantic's the place and reason of each: no web address."""
+    """Return an error's text; for pydantic the place and reason of each error, without URLs."""
     listed = getattr(error, "errors", None)
     if not callable(listed):
         return text_of(error)
@@ -288,7 +288,7 @@ class RequestLoop:
     drafts: DraftCount
 
     async def answer(self, request: StreamedRequest) -> None:
-        """Ask, tell tokens as they come where they are timed, and report the answer."""
+        """Send a request, report tokens as they arrive if timed, and report the answer."""
         prompt = self.task.prompts[request.index]
         streaming = self.streams(request.sink)
         begun_s = perf_counter()

@@ -221,7 +221,7 @@ def open_model(
 
 
 def _method(folder: Path, config: Any, *, dummy: bool) -> str | None:
-    """Return the format of quantised weights, which dummies cannot have; None: they are plain."""
+    """Return the format of quantised weights, which dummies cannot have; None if they are plain."""
     method = method_of(config)
     if method is not None and dummy:
         raise broken(
@@ -274,7 +274,7 @@ def make_dummy(auto: Any, config: Any, *, dtype: Any, attention: str, device: An
 
 
 def check_logits(model: Any, folder: Path, kind: Kind = CAUSAL) -> None:
-    """Run one token through the model: with scores that are no numbers all answers are alike."""
+    """Run one token through the model, and refuse scores that are NaN."""
     with torch.inference_mode():
         logits = model(**kind.trial(model)).logits
     if bool(logits.isnan().any()):

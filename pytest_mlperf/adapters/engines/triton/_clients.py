@@ -111,7 +111,7 @@ class Connection(Protocol):
     def server_ready(self) -> bool: ...
 
     def model_ready(self) -> bool:
-        """Whether the server says that the model is ready; False if it knows none such."""
+        """Whether the server reports the model as ready; False for an unknown model."""
 
     def server(self) -> Mapping[str, Any]: ...
 
@@ -121,7 +121,7 @@ class Connection(Protocol):
         """Return the model's configuration as Triton gives it; {} where the server has none."""
 
     def names(self) -> Sequence[str]:
-        """Return the names of the models that the server has; nothing where it does not tell."""
+        """Return the names of the server's models; empty if not reported."""
 
     def infer(
         self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]
@@ -129,7 +129,7 @@ class Connection(Protocol):
         """Return outputs and the model's version, for inputs in the types of its metadata."""
 
     def close(self) -> None:
-        """Close the connection, also under a request of another thread: that then fails."""
+        """Close the connection; a request under way in another thread fails."""
 
 
 def _tensors(kind: Any, inputs: Mapping[str, NDArray[Any]], **settings: Any) -> list[Any]:

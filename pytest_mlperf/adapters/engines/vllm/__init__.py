@@ -205,7 +205,7 @@ def check_agrees(folder: Path, precision: str, quantization: str | None, config:
 
 
 def engine_arguments(folder: Path, precision: str, options: VllmOptions) -> dict[str, Any]:
-    """Return the arguments of AsyncEngineArgs and LLM; what the suite leaves open is left out."""
+    """Return the arguments of AsyncEngineArgs and LLM that the suite sets."""
     arguments = {
         "model": str(folder),
         "dtype": TORCH_DTYPES.get(precision, "auto"),

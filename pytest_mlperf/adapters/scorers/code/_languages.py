@@ -63,12 +63,11 @@ class Toolchain:
 
 
 def source(language: str, code: str, test: str, entry_point: str) -> str:
-    """Return the whole program: the answer, then its test."""
     return f"{code}\n{test}\ncheck({entry_point})" if language == "python" else code + test
 
 
 def toolchain(language: str) -> Toolchain:
-    """Return how to run a language with programs of PATH; what is not here is a MissingError."""
+    """Return how to run a language with programs on PATH; raise MissingError without them."""
     return TOOLCHAINS[language]()
 
 
@@ -167,7 +166,7 @@ TOOLCHAINS: Mapping[str, Callable[[], Toolchain]] = {
 
 
 def _tool(name: str) -> tuple[str, dict[str, str]]:
-    """Return the path of a program, and what of the machine must be seen to run it."""
+    """Return the path of a program, and the files of the machine that it needs."""
     path = shutil.which(name)
     if path is None:
         raise MissingError(f"{name} is not on PATH")

@@ -87,7 +87,7 @@ def extract(language: str, prompt: str, completion: str) -> str:
 
 
 def _without_main(code: str) -> str:
-    """Leave out of a Go program what its test brings: package, imports and main."""
+    """Remove from a Go program the parts that its test has: package, imports and main."""
     code = code.replace("package main", "")
     code = re.sub(r"^import \(\n.+(?:\n.+)+\n\)", "", code, flags=re.MULTILINE)
     code = re.sub(r'^import ".*"', "", code)
@@ -130,7 +130,7 @@ def in_parallel(
 
 
 def _shown(results: Iterable[bool], name: str) -> Iterator[bool]:
-    """Yield results, and print now and then how many: what a scorer prints is its progress."""
+    """Yield results, and print their number from time to time as the scorer's progress."""
     due_s = time.monotonic() + PROGRESS_LINE_SECONDS
     for number, result in enumerate(results, start=1):
         if (now_s := time.monotonic()) >= due_s:
@@ -140,7 +140,7 @@ def _shown(results: Iterable[bool], name: str) -> Iterator[bool]:
 
 
 def toolchains() -> dict[str, str | None]:
-    """Return for each language why it cannot run here, None where it can: by running a program."""
+    """Run a program in each language; return why each cannot run here, or None."""
     return {language: _why_not(language) for language in LANGUAGES}
 
 

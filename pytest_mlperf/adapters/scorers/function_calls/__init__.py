@@ -86,7 +86,6 @@ def _is_right(output: bytes, subset: str, allowed: Any, functions: Any) -> bool:
 
 
 def _reference(sample: int, reference: Any) -> tuple[str, Any, Any]:
-    """Return subset, allowed calls and functions."""
     table = reference if isinstance(reference, Mapping) else {}
     subset = table.get("subset")
     lists = []
@@ -107,7 +106,7 @@ def _reference(sample: int, reference: Any) -> tuple[str, Any, Any]:
 
 
 def _weights(subsets: NDArray[np.str_]) -> NDArray[np.float64]:
-    """Return what each sample weighs in the normalised score, shape (samples,); their sum is 1."""
+    """Return each sample's weight in the normalised score, shape (samples,), sum 1."""
     import numpy as np
 
     weights = np.zeros(len(subsets))

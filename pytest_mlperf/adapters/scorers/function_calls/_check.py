@@ -127,7 +127,7 @@ def _fits(value: Any, allowed: Any, details: Any, language: Language) -> bool:
 
 
 def _is_value(value: Any, allowed: Any, nested: Any) -> bool:
-    """Whether a value that is no variable is allowed; of the right type it is already."""
+    """Whether a literal value of the right type is allowed."""
     if isinstance(value, dict):
         return _is_dict(value, allowed)
     if isinstance(value, str):

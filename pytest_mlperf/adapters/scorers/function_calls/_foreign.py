@@ -94,7 +94,7 @@ def _number(text: str) -> Any:
 
 
 def js_value(text: str, kind: str, nested: str | None = None) -> Any:
-    """Return what a text is as a JavaScript value of a type; a KeyError: there is no such type."""
+    """Return a text as a JavaScript value of a type; raise KeyError for an unknown type."""
     if kind == "any":
         return text
     if kind == "String":

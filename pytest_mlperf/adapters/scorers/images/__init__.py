@@ -106,7 +106,7 @@ class ClipFidScorer:
             raise UnavailableError("; also ".join(missing))
 
     def require(self) -> None:
-        """Look for what the two networks run in; nothing is imported."""
+        """Check for the libraries of both networks; import nothing."""
         needed = [] if CODE.fullmatch(self._clip) else ["torch", "transformers", "PIL"]
         needed += [] if CODE.fullmatch(self._inception) else ["torch"]
         for name in dict.fromkeys(needed):
@@ -228,7 +228,7 @@ def _caption(reference: Mapping[str, Any] | str, sample: int) -> str:
 
 
 def _missing(clip: str, inception: str, statistics: Path) -> Iterator[str]:
-    """Yield what is not here and where to get it, a sentence for each of the three."""
+    """Yield a sentence for each of the three missing files: its name and its source."""
     if not CODE.fullmatch(clip):
         try:
             look_for_clip(Path(clip))

@@ -60,7 +60,7 @@ Layers = tuple[Conv | Pool | Fork, ...]
 
 
 def conv(name: str, channels: int, height: int = 1, width: int | None = None) -> Conv:
-    """Return a convolution that keeps the size; where no width is given the kernel is a square."""
+    """Return a convolution that keeps the size; by default the kernel is a square."""
     kernel = height, height if width is None else width
     padding = kernel[0] // 2, kernel[1] // 2
     return Conv(name=name, channels=channels, kernel=kernel, stride=1, padding=padding)
@@ -215,7 +215,7 @@ COUNTER = ".bn.num_batches_tracked"
 
 
 def compute(layers: Layers, x: Any, weights: Mapping[str, Any]) -> Any:
-    """Send a tensor of shape (images, channels, height, width) through layers."""
+    """Apply layers to a tensor of shape (images, channels, height, width)."""
     import torch
     from torch.nn import functional
 

@@ -60,7 +60,7 @@ def _unlisted(text: str) -> str:
 
 
 def _alone(text: str, options: str) -> str | None:
-    """Return the last letter that stands alone, where there are so many options as MMLU-Pro has."""
+    """Return the last letter that stands alone, for MMLU-Pro's number of options only."""
     return _last(_letter(options, r"\b([OPTIONS])\b"), text) if options == "A-J" else None
 
 
@@ -76,8 +76,8 @@ def choice(text: str, options: str) -> str | None:
 def final_choice(text: str, options: str) -> str | None:
     """Return the letter that gpt-oss's script reads.
 
-    That is the first letter of its final section, so also the A of "A good choice is C"; else the
-    first after "Answer" there; else that of `choice` in the whole answer.
+    It is the letter that begins the final section, such as the A of "A good choice is C". Else it
+    is the first after "Answer" there, or else that of `choice` in the whole answer.
     """
     final = _unlisted(BOLD.sub(r"\1", final_section(text)))
     begins = _letter(options, r"[^a-zA-Z]*([OPTIONS])(?:[^a-zA-Z]|$)").match(final.strip())

@@ -243,7 +243,6 @@ MAKERS = frozenset({"Symbol", "Function", "Number", "Integer", "Float", "Rationa
 
 @cache
 def _names() -> dict[str, Any]:
-    """Return what the names of a formula mean: all that sympy offers."""
     import sympy
 
     return {name: getattr(sympy, name) for name in sympy.__all__}
@@ -300,7 +299,6 @@ def same_answers(
 
 
 def main() -> None:
-    """Compare the pairs of standard input; end where one takes too long."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     import sympy  # noqa: F401 -- its time is no answer's
 

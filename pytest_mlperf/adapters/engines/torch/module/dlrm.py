@@ -330,6 +330,6 @@ def _names(module: Dlrm) -> Iterator[tuple[str, Any]]:
 
 
 def _shape(name: str, parameter: Any) -> tuple[int, ...]:
-    """Return what a parameter has in the files: TorchRec's cross net keeps its bias as a column."""
+    """Return a parameter's shape in the files: TorchRec's cross net keeps its bias as a column."""
     shape = tuple(parameter.shape)
     return (*shape, 1) if ".crossnet.bias." in name else shape

@@ -149,7 +149,7 @@ class Hstu(torch.nn.Module):
         return torch.stack([row.float() for row in rows], dim=-1)
 
     def _sees(self, past: Any, is_candidate: Any) -> Any:
-        """Return what each part sees: the past before it, a candidate all of it and itself."""
+        """Return attention weights: each part sees the past, and a candidate also itself."""
         length = past.shape[1]
         order = torch.ones(length, length, dtype=torch.bool, device=past.device).tril()
         itself = torch.eye(length, dtype=torch.bool, device=past.device)

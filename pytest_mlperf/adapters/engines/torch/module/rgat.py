@@ -132,7 +132,6 @@ class Rgat(torch.nn.Module):
         self._neighbours = Neighbours(edges, {kind: len(rows) for kind, rows in features.items()})
 
     def prepare(self, sample: Any) -> dict[str, Any]:
-        """Return the paper of a sample of the data set igbh."""
         if not isinstance(sample, Mapping) or "paper" not in sample:
             raise Mismatch("is no paper; use the data set igbh")
         return {"paper": np.int64(sample["paper"])}
