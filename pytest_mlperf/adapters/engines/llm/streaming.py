@@ -82,8 +82,8 @@ class Lateness:
     def held_up(self, since_s: float, events: int) -> bool:
         """Return whether this process may have merged messages of an answer that ends now.
 
-        This is so if the loop's thread computed or waited for a core in half of the time `since_s`,
-        or if timers were late by half of the mean time between its `events` (messages).
+        This is so if the loop's thread computed or waited for a core in half of the time `since_s`.
+        It is also so if timers were late by half of the mean time between `events`, its messages.
         """
         now_s, looks = self.now(), self._looks
         begin = next((look for look in reversed(looks) if look[0] <= since_s), looks[0])

@@ -46,9 +46,9 @@ class FunctionCallsScorer(ModelFreeScorer[NoOptions]):
         """Score answers against right calls; return the metrics of the class, in per cent.
 
         Outputs are UTF-8: tool calls as JSON if there are any, else text. References are tables
-        with BFCL's `subset`; `ground_truth`, a list with a table of a function's name and its
-        arguments' allowed values for each call; and `func_description`, the list of functions; the
-        last two may be JSON. The "normalized" score of a sample is its pseudo-value, normalized +
+        with BFCL's `subset`, `ground_truth` and `func_description`, the list of functions.
+        `ground_truth` lists for each call a function's name and its arguments' allowed values. Both
+        lists may be JSON. The "normalized" score of a sample is its pseudo-value, normalized +
         samples x influence.
         """
         import numpy as np
