@@ -97,7 +97,10 @@ def _cpp() -> Toolchain:
     compiler, readable = _tool("g++")
     return Toolchain(
         file="main.cpp",
-        steps=(_compile(compiler, "main.cpp", "-o", "main_cpp"), _run(f"{BOX}/main_cpp")),
+        steps=(
+            _run(compiler, "main.cpp", "-o", "main_cpp", wall_s=COMPILE_SECONDS),
+            _run(f"{BOX}/main_cpp"),
+        ),
         readable=readable,
     )
 
@@ -179,10 +182,6 @@ def _tool(name: str) -> tuple[str, dict[str, str]]:
         folder.resolve().is_relative_to(prefix) for folder in private
     )
     return real, shown(str(prefix) if whole else real)
-
-
-def _compile(*command: str) -> SandboxStep:
-    return _run(*command, wall_s=COMPILE_SECONDS)
 
 
 def _run(*command: str, wall_s: float = RUN_SECONDS) -> SandboxStep:
