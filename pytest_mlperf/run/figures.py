@@ -186,7 +186,10 @@ CLOCK_SHARE = 0.1
 
 
 def clock_findings(job: Job, moved_s: float, window_s: float) -> Findings:
-    """Report a wall clock that was set by `moved_s` within windows of `window_s` or more."""
+    """Report a wall clock that was set by `moved_s` (see `RunFinished`), if it matters.
+
+    `window_s` is the shortest window in which this may have happened.
+    """
     smallest = min(job.limits.values(), default=min(each.limit for each in METRICS.values()))
     if abs(moved_s) <= max(MIN_MOVE_SECONDS, CLOCK_SHARE * smallest * window_s):
         return Findings()
@@ -252,7 +255,7 @@ def length_findings(settings: LoadGenSettings, duration_s: float, *, probed: boo
 
 
 def load_findings(job: Job, seen: Mapping[str, Any] | None) -> Load:
-    """Return the machine's load in a run, by the worker's `Contention`; None if it read nothing."""
+    """Return the machine's load during a run; `seen` is the worker's `Contention`, or None."""
     if seen is None:
         return Load()
     contention = Contention(

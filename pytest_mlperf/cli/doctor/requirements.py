@@ -88,7 +88,10 @@ def require_library(planned: Planned, job: Job) -> None:
 
 
 def import_errors(planned: Planned, job: Job) -> Iterator[MlperfError]:
-    """Import each user class in a fresh process; yield errors. `look_there` checks others."""
+    """Import each user class in a fresh process; yield the errors, with their place.
+
+    `look_there` checks the classes that only another Python imports.
+    """
     data, scored = job.dataset, job.accuracy
     parts: list[tuple[registry.Group, KeyPath, Factory | None]] = [
         ("scorers", ("workload", "scorer"), job.scorer),

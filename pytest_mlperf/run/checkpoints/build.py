@@ -91,7 +91,8 @@ def checkpoint_for(
 def state_of(step: CheckpointBuild | None, runs_dir: Path) -> str:
     """Return whether a case's checkpoint is built, in words; "" if its entry builds none.
 
-    It builds, reads weights and imports user code of none; an unremembered one counts as not built.
+    This builds nothing, reads no weights and imports no user code. A build that is not remembered
+    counts as not built.
     """
     if step is None or not step.registered:
         return ""

@@ -19,7 +19,7 @@ EXIT_GRACE_SECONDS = 2.0
 
 
 def guard_group() -> int:
-    """Fork the guard, and take stdin from all others here; return the descriptor of its commands.
+    """Fork the guard; take stdin from all other readers, and return its new descriptor.
 
     Call this before any thread is started. The guard is a process of its own because a worker that
     hangs in a library, or was killed, cannot clean up the servers that its engine started. It

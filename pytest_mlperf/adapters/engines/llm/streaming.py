@@ -82,8 +82,9 @@ class Lateness:
     def held_up(self, since_s: float, events: int) -> bool:
         """Return whether this process may have merged messages of an answer that ends now.
 
-        This is so if the loop's thread computed or waited for a core in half of the time `since_s`.
-        It is also so if timers were late by half of the mean time between `events`, its messages.
+        This is so if the loop's thread computed or waited for a core in half of the time since the
+        request, at `since_s`. It is also so if timers were late by half of the mean time between
+        its `events`, the messages.
         """
         now_s, looks = self.now(), self._looks
         begin = next((look for look in reversed(looks) if look[0] <= since_s), looks[0])

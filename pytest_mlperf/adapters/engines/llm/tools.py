@@ -298,7 +298,7 @@ READERS: Mapping[str, Callable[[str, Mapping[str, Mapping[str, Any]]], Iterator[
 def _typed(text: str, schema: Any) -> Any:
     """Return an argument by its JSON schema, as vLLM's parser qwen3_coder; else as text.
 
-    A boolean that is neither true nor false stays text, too.
+    Unlike there, a boolean that is neither true nor false stays text.
     """
     if not isinstance(schema, Mapping):
         return text

@@ -506,7 +506,8 @@ class OpenAiEngine(Engine):
     def _count(self, texts: Sequence[str]) -> list[int]:
         """Count the tokens of texts as the server should, without its template.
 
-        A begin token already in a text counts once; adding another one is the server's fault.
+        A begin token already in a text counts once; a server that adds another one counts it
+        itself.
         """
         special, begin = self._options.api != "chat", self._tokenizer.bos_token_id
         rows = self._tokenizer(list(texts), add_special_tokens=special)["input_ids"]

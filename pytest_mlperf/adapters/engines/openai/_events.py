@@ -364,7 +364,7 @@ def _added(events: bytes) -> tuple[int, int] | None:
 
 
 def _added_alike(events: bytes) -> tuple[int, int] | None:
-    """Count as `_added` does, in few passes, if events differ only in text and token ids.
+    """Count as `_only_adds` does, in few passes, if events differ only in text and token ids.
 
     An event is a head up to its choice, the choice, and a tail from `finish_reason` on that may
     hold token ids. The tail of one and the head of the next are searched as one text, which takes a
