@@ -88,7 +88,7 @@ class HttpConnection(asyncio.Protocol):
         self._framed = self._headed = self._ended = False
 
     def send(self, request: bytes, exchange: Exchange) -> asyncio.Future[None]:
-        """Return what is done when the answer has ended, or has the error that ended it."""
+        """Send a request; return a future of the end of its answer, or its error."""
         self._begin()
         self._exchange = exchange
         self._over = self._loop.create_future()
@@ -97,12 +97,10 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def ready(self) -> bool:
-        """It can take another request now."""
         return self.kept and not self._transport.is_closing()
 
     @property
     def answered(self) -> bool:
-        """The answer to its last request has begun."""
         return self._headed
 
     def drop(self) -> None:
@@ -249,9 +247,9 @@ class Connections:
         await asyncio.sleep(0)  # uvloop closes what it let go of in one pass more
 
     async def ask(self, request: bytes, exchange: Exchange) -> None:
-        """Send a request and give its answer to `exchange`, to its end.
+        """Send a request and pass its answer to `exchange`, to its end.
 
-        What the exchange raises, NoConnection, or OSError where the connection breaks.
+        Raises NoConnection, OSError if the connection breaks, or the exchange's own errors.
         """
         reused = self._kept()
         connection = reused or await self._connect()
@@ -269,11 +267,10 @@ class Connections:
             connection.drop()
 
     async def rest(self) -> None:
-        """See what the server does to a connection that has brought a stream, outside a run.
+        """Check, outside a run, whether the server closes connections that have brought a stream.
 
-        Some servers, as that of llama.cpp, close it and do not say so: a request that is on its way
-        by then would be lost. Where that is seen again, each has a connection of its own from there
-        on.
+        Some servers (llama.cpp) close them without saying so, and a request under way would be
+        lost. If that happens again, each request gets a new connection.
         """
         if self._idle:
             connection = self._idle[-1]
@@ -281,7 +278,7 @@ class Connections:
             self._hung_up += not connection.ready
 
     def _kept(self) -> HttpConnection | None:
-        """Return the connection that waits least; the others would be too old sooner."""
+        """Return the least busy connection; the others would be too old sooner."""
         least_s = self._loop.time() - MAX_IDLE_SECONDS
         while self._idle and self._idle[0].idle_s < least_s:
             self._idle.popleft().drop()

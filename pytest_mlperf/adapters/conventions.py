@@ -19,7 +19,7 @@ SPEECH_LABELS = " abcdefghijklmnopqrstuvwxyz'0123456789$%+-"
 
 
 def json_in(text: str, default: Any) -> Any:
-    """Return what a text says in JSON; the default where it is none."""
+    """Parse a text as JSON; return the default if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

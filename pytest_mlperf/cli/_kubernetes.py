@@ -76,15 +76,9 @@ def objects(
 ) -> dict[str, Any]:
     """Return a List of objects for `kubectl apply`.
 
-    Args:
-        jobs: By accelerator and suite file the minutes after which a part is hung.
-        plan: The manifest of the plan, as JSON.
-        cluster: Where they run.
-        run: Id of this plan: names the objects and the folder of its results.
-        options: Of pytest, for all suites.
-
-    Raises:
-        MlperfError: The manifest is larger than a cluster keeps.
+    `jobs` has, by accelerator and suite file, the minutes after which a part counts as hung. `plan`
+    is its manifest as JSON, `run` its id, which names objects and results folder. `options` of
+    pytest are for all suites. Raises MlperfError if the manifest is larger than a cluster keeps.
     """
     if len(plan.encode()) > PLAN_BYTES:
         raise MlperfError("this plan is too large for a ConfigMap of Kubernetes: name fewer suites")

@@ -52,8 +52,7 @@ Prices = Mapping[str, GpuPrice]
 def read_prices(path: Path) -> Prices:
     """Return the `[prices]` of a TOML file, as suites have them, by accelerator.
 
-    Raises:
-        MlperfError: It cannot be read, a price has no day, or is of an accelerator nobody knows.
+    Raises MlperfError if it cannot be read, a price has no day, or its accelerator is unknown.
     """
     raw = read_toml(path, "file of prices").get("prices")
     if not isinstance(raw, dict) or not raw:
@@ -158,7 +157,7 @@ def _measured(a: Measured, b: Measured) -> set[str]:
 def _ratios(a: Measured, b: Measured, rule: RuleR) -> dict[str, MetricVerdict]:
     """Return B against A: the rate, what each limits, and what a joule gives.
 
-    Under an offered rate the rate says nothing; latencies at the same rate do.
+    An offered rate says nothing about the systems; latencies at the same rate do.
     """
     both = _measured(a, b)
     limited = {*(a.limits or {}), *(b.limits or {})} & both

@@ -16,13 +16,10 @@ _FUNCTION = re.compile(r"test_(\w+?)(?:\[(.*)\])?")
 
 
 def performance_tests(texts: Sequence[str]) -> tuple[dict[str, Planned], Machine]:
-    """Return the cases of the tests that are named, by node id, and the machine they run on.
+    """Return the cases of the named tests by node id, and their machine.
 
-    Of a file or folder it is what runs here, as pytest would select it.
-
-    Raises:
-        MlperfError: There is no such test, or it is none of performance.
-        EnvironmentFault: Its accelerator is not here.
+    A file or folder gives what runs here, as pytest would select it. Raises MlperfError for an
+    unknown or other test, EnvironmentFault without its accelerator.
     """
     chosen = [(text, one) for text in texts for one in _cases(text)]
     machine = detect(gpus=any(split(one.case.accelerator)[1] != "cpu" for _, one in chosen))

@@ -220,10 +220,9 @@ def money(planned: Sequence[Testable], measured: Costs, max_runs: int, prices: P
 
 
 def on_fleet(planned: Sequence[Testable], fleet: Sequence[str]) -> list[Testable]:
-    """Return what a fleet can run; a name that no case runs on is no error.
+    """Return the tests that a fleet can run; a name that no case runs on is allowed.
 
-    Raises:
-        MlperfError: It can run none of them, or a name is one of theirs but for its letters' case.
+    Raises MlperfError if it can run none, or a name differs only in its letters' case.
     """
     names = dict.fromkeys(name for one in planned for name in one.accelerators)
     for name in fleet:
@@ -423,12 +422,9 @@ Source: https://slurm.schedmd.com/slurm.conf.html#OPT_MaxArraySize
 def script(
     jobs: Mapping[str, Mapping[str, int]], plan: Sequence[str], options: Sequence[str]
 ) -> str:
-    """Return the script of some jobs, each with the minutes that it may take.
+    """Return the script of some jobs, with their minutes by accelerator and suite file.
 
-    Args:
-        jobs: By accelerator and suite file.
-        plan: Words of `plan` that give their manifest.
-        options: Of pytest, for all of them.
+    `plan` holds the words of `plan` that give their manifest; `options` of pytest are for all.
     """
     text = files("pytest_mlperf.cli").joinpath("templates/slurm.sh").read_text("utf-8")
     files_of = [

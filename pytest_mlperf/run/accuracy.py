@@ -127,10 +127,7 @@ class AccuracyPass:
                     return
 
     def scores(self) -> tuple[Accuracy, Scored]:
-        """Return the scores of all blocks.
-
-        Call it when the worker is gone: the last scoring needs no accelerator.
-        """
+        """Score all blocks after the worker has ended: the last scoring needs no accelerator."""
         return self._decided or self._score_blocks()
 
     def _score_blocks(self) -> tuple[Accuracy, Scored]:
@@ -159,11 +156,10 @@ def _scored(answer: Mapping[str, Any]) -> Scored:
 def score_logs(
     scoring: Scoring, blocks: Sequence[Mapping[str, Any]], total: int
 ) -> tuple[Accuracy, Scored]:
-    """Return the scores of logged answers, from a process of their own.
+    """Score logged answers in a new process, and return the scores.
 
-    Args:
-        blocks: Each with its `log`, and with `indices`: data set indices by LoadGen's index.
-        total: Samples of the data set.
+    Each block has its `log`, and `indices`: data set indices by LoadGen's index. `total` is the
+    number of the data set's samples.
     """
     child = Child(
         title="scoring",
@@ -214,9 +210,9 @@ def _scores_in(path: Path) -> Any:
 
 
 def accuracy_key(job: Job, fingerprint: Mapping[str, str]) -> str:
-    """Return the hex key under which an accuracy pass may be taken for another run's.
+    """Return the hex key of equal accuracy passes.
 
-    Equal engine version, weights, options, data, precision, scorer and scenario.
+    It covers engine version, weights, options, data, precision, scorer and scenario.
     """
     scorer = job.written_scorer
     text = json.dumps(

@@ -46,11 +46,9 @@ ANSWER_SHAPE = {
 def benchmarked(
     job: Job, conditions: Conditions, folder: Path, show: Callable[[str], None]
 ) -> Evidence:
-    """Run the test of a job once and return what it left.
+    """Run the test of a job once and return its evidence.
 
-    Raises:
-        RunError: The test failed, timed nothing, or its process broke.
-        UnavailableError: The test was skipped.
+    Raises RunError if it failed, timed nothing or broke, UnavailableError if it was skipped.
     """
     assert job.benchmark is not None
     spec = {

@@ -73,16 +73,10 @@ def hold(
     waiting: Callable[[str], None],
     fits: Callable[[Collection[str]], bool] = lambda _: True,
 ) -> Iterator[HeldLeases]:
-    """Hold the processors, and the first GPUs that are free; only the turn is kept while waiting.
+    """Hold the processors and the first free of `gpus`, by preference; yield them with leases.
 
-    Args:
-        gpus: UUIDs to choose from, the most welcome first; the first `count` do fit.
-        count: So many of them are needed.
-        alone: Nobody else may measure on this machine meanwhile.
-        fits: Whether some of them will do together.
-
-    Yields:
-        The GPUs, in the order of `gpus`, with the leases.
+    While waiting, only the turn is kept. `count` of the UUIDs are needed, and the first ones fit;
+    `fits` says whether others do together. `alone` lets no other process measure on this machine.
     """
     patiently = partial(
         _patiently, until_s=time.monotonic() + limit_s, limit_s=limit_s, waiting=waiting
@@ -219,14 +213,9 @@ def control(
 ) -> tuple[Control, str | None]:
     """Measure now; about 0.6 s on a CPU, some seconds on GPUs.
 
-    Nothing else may run on the machine meanwhile, so hold its lease.
-
-    Args:
-        gpus: So many to measure, one after the other, of which the slowest counts; 0: the CPU.
-        environment: Variables by which a process sees these GPUs and no other.
-
-    Returns:
-        The values, and None; or no values, and why they cannot be had.
+    Hold the machine's lease, so that it is idle. `gpus` are measured one after the other, of which
+    the slowest counts; 0 for the CPU. `environment` makes a process see only these GPUs. Returns
+    the values and None, or no values and the reason.
     """
     command = [sys.executable, "-m", "pytest_mlperf.hardware.control"]
     variables = {**os.environ, **environment}
@@ -384,14 +373,12 @@ def placed(
 ) -> Iterator[Placement]:
     """Hold the next free GPUs of an accelerator's class, or the processors, for a run.
 
-    They are of one identity with the first ones, by which the case's baseline was looked up. One
-    that the session lost is passed over. They have the machine's power limit as long as they are
-    held, where it has one, and their own again before anybody else gets them.
+    They are of the first ones' identity, by which the case's baseline was looked up; lost ones are
+    skipped. They get the machine's power limit, if any, while held, and their own afterwards.
 
-    Raises:
-        RunError: Somebody else kept them too long, too few of one identity are not lost, or a power
-            limit could not be set or restored.
-        SuiteError, UnavailableError: A GPU cannot have the power limit; this user may not set it.
+    Raises RunError if another process kept them too long, too few of one identity are left, or a
+    power limit could not be set or restored. Raises SuiteError if a GPU cannot have the limit,
+    UnavailableError if this user may not set it.
     """
     if conditions.is_held:
         yield Placement(conditions=conditions)
@@ -487,9 +474,9 @@ class WarmUps:
     folder: Path
 
     def before(self, job: Job, names: Sequence[str], make: Callable[[], object]) -> bool:
-        """Warm an accelerator up, if it has not worked yet and that is wanted.
+        """Warm an accelerator up if it has not worked yet and if that is wanted.
 
-        What breaks in a warm-up is not said: the run that follows breaks alike, and says it.
+        Errors are ignored: the run that follows meets the same ones and reports them.
         """
         if self.used(names):
             return True
@@ -518,7 +505,7 @@ class WarmUps:
 
 
 def is_due(accelerator: str, engine: str, mode: str) -> bool:
-    """Whether a case is preceded by a warm-up where its accelerator has not worked yet.
+    """Whether an accelerator needs a warm-up before its first case.
 
     On CPUs no first run was seen to differ from later ones.
     """

@@ -168,14 +168,11 @@ def curve_validity(
     may_fail: float = 0.0,
     load: Contention | None = None,
 ) -> Findings:
-    """Return why a curve may not be judged: at which point what was not so.
+    """Return why a curve may not be judged, with the point.
 
-    Args:
-        gated: Metrics that are judged; how late an open loop was is held against these.
-        client: How late the engine was by itself, see `Engine.client_lateness`.
-        at_a_time: Requests that the engine sends at a time; None: any number.
-        may_fail: Share of a point's requests that may fail.
-        load: Who used the processor; None: nobody knows.
+    `gated` metrics also limit an open loop's lateness; `client` is that of the engine itself, see
+    `Engine.client_lateness`. The engine sends `at_a_time` requests, None for any number. `may_fail`
+    is a share of a point's requests. `load` is the processor's; None if unknown.
     """
     seen: list[Findings] = []
     users = core_users(load, fmean(point.client_busy for point in log.points))
@@ -323,12 +320,7 @@ def _work(point: PointWindow) -> Callable[[tuple[int, int, float]], int]:
 
 
 def drift(values: Sequence[float]) -> tuple[float, float]:
-    """Return how far a straight line through equal parts moves, and how rare that is by chance.
-
-    Returns:
-        The change from the first to the last part as a share of the mean, and the two-sided p of
-        the least-squares slope.
-    """
+    """Return a line's change over equal parts, as a share of the mean, and its two-sided p."""
     count, mean = len(values), fmean(values) if values else 0.0
     if count < 3 or not mean:
         return 0.0, 1.0

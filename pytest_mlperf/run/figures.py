@@ -147,14 +147,11 @@ def figures(
 def with_token_rate(
     metrics: Mapping[str, float], *, samples: int, duration_s: float
 ) -> dict[str, float]:
-    """Add the tokens/s of a run whose tokens were counted, where LoadGen logs none.
+    """Add the tokens/s of a run whose tokens were counted, if LoadGen logs none.
 
-    LoadGen logs tokens/s only where it times tokens. In MLPerf's own figures of gptj it puts 69
-    tokens per sample instead of a count; that constant never enters a measurement of ours.
-
-    Args:
-        duration_s: From the first issue to the last completion; counts where there is no
-            throughput, that is in SingleStream and MultiStream.
+    It logs them only if it times tokens. In MLPerf's own figures of gptj it puts 69 tokens per
+    sample instead of a count; that constant never enters a measurement of ours. `duration_s`, from
+    the first issue to the last completion, counts in SingleStream and MultiStream.
     """
     rated = dict(metrics)
     tokens = rated.get("tokens_per_sample")
@@ -189,11 +186,9 @@ CLOCK_SHARE = 0.1
 
 
 def clock_findings(job: Job, moved_s: float, window_s: float) -> Findings:
-    """Return that the wall clock was set or slewed while something was measured, if so.
+    """Report a wall clock that was set by `moved_s` (see `RunFinished`), if it matters.
 
-    Args:
-        moved_s: How far, see `RunFinished`.
-        window_s: The shortest window that it may have been in.
+    `window_s` is the shortest window in which this may have happened.
     """
     smallest = min(job.limits.values(), default=min(each.limit for each in METRICS.values()))
     if abs(moved_s) <= max(MIN_MOVE_SECONDS, CLOCK_SHARE * smallest * window_s):
@@ -214,11 +209,7 @@ SAMPLE_TIME_METRICS = ("throughput", "tokens_per_second", "tokens_per_second_per
 
 
 def start_findings(job: Job, seen: Mapping[str, float]) -> Findings:
-    """Return that a run began unlike it went on, where that changes what is gated.
-
-    Args:
-        seen: What it adds, see `worker.clocks.slow_start`.
-    """
+    """Report a different beginning of a run (`worker.clocks.slow_start`), if it changes gates."""
     names = {name: name for name in job.limits if name in seen}
     paced = job.settings.scenario == "Server"
     if not paced:
@@ -245,12 +236,10 @@ wrong; a longer one is told. Neighbours on the machine slow a run down about 4 t
 
 
 def length_findings(settings: LoadGenSettings, duration_s: float, *, probed: bool) -> Findings:
-    """Return that a run lasted far shorter or longer than was planned.
+    """Return that a run lasted far shorter or longer than was planned by its used rate.
 
-    Args:
-        settings: With the rate that was used.
-        duration_s: From the first issue to the last completion.
-        probed: Its rate was probed just before: no earlier run fixes its work.
+    `duration_s` is from the first issue to the last completion. If its rate was just `probed`, no
+    earlier run fixes its work.
     """
     planned_s = settings.planned_s
     if probed and settings.fixed_work_s and duration_s < MIN_DURATION_SHARE * planned_s:
@@ -266,11 +255,7 @@ def length_findings(settings: LoadGenSettings, duration_s: float, *, probed: boo
 
 
 def load_findings(job: Job, seen: Mapping[str, Any] | None) -> Load:
-    """Return what a run's machine did meanwhile.
-
-    Args:
-        seen: What the worker read, see `Contention`; None: nothing.
-    """
+    """Return the machine's load during a run; `seen` is the worker's `Contention`, or None."""
     if seen is None:
         return Load()
     contention = Contention(

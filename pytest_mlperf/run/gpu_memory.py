@@ -27,18 +27,12 @@ def require_free(
     limit_s: float = MEMORY_FREE_SECONDS,
     waiting: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Wait until GPUs have back what the last process on them took, and keep what is free now.
+    """Wait until earlier processes have freed the memory of GPUs, and record what is free.
 
-    Ranks of MPI, and workers that an engine started in a session of their own, end after the
-    process group that they were started from, and give their memory back later still.
-
-    Args:
-        gpus: UUIDs; whoever calls this holds them.
-        folder: Of the session, whose processes share what was free.
-        waiting: Shows that it is waited.
-
-    Raises:
-        RunError: More is taken than before the first load of the session.
+    Ranks of MPI, and workers in sessions of their own, end after their process group, and free
+    memory even later. The caller holds the UUIDs `gpus`. `folder` is the session's, whose processes
+    share the record; `waiting` shows the wait. Raises RunError if more is taken than before the
+    session's first load.
     """
     if not gpus:
         return

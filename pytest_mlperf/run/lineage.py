@@ -60,12 +60,9 @@ class BuildAt:
 
 
 def commits(folder: Path, good: str, bad: str) -> list[BuildAt]:
-    """Return the commits from a good one to a bad one in a straight line, both included.
+    """Return the first-parent commits from a good to a bad one, both included.
 
-    Of a merge the first parent is followed: what was merged counts as one step.
-
-    Raises:
-        MlperfError: There is no such commit, or no way from one to the other.
+    A merge counts as one step. Raises MlperfError for an unknown commit, or without a way.
     """
     if _git(folder, "rev-parse", "--show-toplevel").returncode:
         raise MlperfError(
@@ -132,14 +129,10 @@ _RANGE = re.compile(r"([A-Za-z0-9][\w.-]*)==(\w[\w.+]*?)\.\.(\w[\w.+]*)")
 
 
 def versions(text: str, elsewhere: Elsewhere | None) -> list[BuildAt]:
-    """Return the versions of a library that pip can install, from one to another, both included.
+    """Return the versions of "LIBRARY==A..B" that pip can install, both ends included.
 
-    Args:
-        text: "LIBRARY==A..B".
-        elsewhere: The Python that they are for; None: this one.
-
-    Raises:
-        MlperfError: It is no such text, or one of its ends is not there.
+    `elsewhere` is the Python that they are for; None for this one. Raises MlperfError for another
+    text, or a missing end.
     """
     match = _RANGE.fullmatch(text)
     if match is None:

@@ -213,12 +213,9 @@ def parse_detail(path: Path) -> Detail:
 
 
 def parse_text(path: Path, content: str, *, old: bool = False) -> Detail:
-    """Parse the text of a detail log.
+    """Parse the text of a detail log; `path` is for messages.
 
-    Args:
-        path: Where it lies, for messages.
-        content: The text.
-        old: Read those of releases that counted no errors as well, where they end as these did.
+    `old` accepts logs of releases that counted no errors, if they end as these did.
     """
     values: dict[str, Any] = {}
     errors: list[str] = []

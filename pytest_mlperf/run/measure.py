@@ -191,10 +191,9 @@ class _Measured:
 def _work(
     case: _Measured, unscored: list[RunError]
 ) -> tuple[Evidence, AccuracyPass | None, Placement]:
-    """Have a worker measure where it may, once nothing is in its way.
+    """Have a worker measure once nothing is in its way.
 
-    Returns:
-        What it left, what is to be scored where none broke, and where it was.
+    Returns its evidence, the pass to be scored if none broke, and its placement.
     """
     job, task, show = case.job, case.task, case.progress.show
     checkpoint = checkpoint_for(job, case.conditions, case.folder, show) if job.build else None
@@ -328,10 +327,7 @@ def _is_sampled(case: _Measured) -> bool:
 
 @contextlib.contextmanager
 def _sampling(case: _Measured) -> Iterator[PowerSampling]:
-    """Sample a case's GPUs; what breaks because one of them was lost is said to.
-
-    The session's later cases do without what was lost.
-    """
+    """Sample a case's GPUs; report errors of a lost one, so that later cases do without it."""
     machine, accelerator = case.conditions.machine, case.job.accelerator
     used = machine.used(accelerator, case.job.replicas)
     sampling = PowerSampling(list(used), case.folder)
@@ -386,10 +382,7 @@ REPLICA_SHARE = 0.9
 
 
 def _replicas(job: Job, machine: Machine) -> tuple[ReplicaSpec, ...]:
-    """Return the processes that share an accelerator, or are clients of one server.
-
-    None where the worker does it alone.
-    """
+    """Return the processes that share an accelerator or a server; () if the worker is alone."""
     if (clients := clients_of(job.engine_use, job.engine.options)) > 1:
         return tuple(ReplicaSpec(name=f"client {n}", client=True) for n in range(clients))
     if job.replicas == 1:

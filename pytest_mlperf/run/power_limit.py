@@ -28,16 +28,10 @@ _COMMAND = (sys.executable, "-m", power_limit.__name__)
 
 @contextlib.contextmanager
 def limited(gpus: Sequence[str], watts: int, leases: Sequence[int]) -> Iterator[None]:
-    """Hold GPUs at a power limit.
+    """Hold GPUs, which the caller holds by `leases` (locked descriptors), at a power limit.
 
-    Args:
-        gpus: UUIDs; whoever calls this holds them.
-        leases: Descriptors of the files that are locked for it.
-
-    Raises:
-        SuiteError: A GPU cannot have this limit.
-        UnavailableError: This user may not set it.
-        RunError: It could not be set, or not be restored.
+    Raises SuiteError if a GPU cannot have this limit, UnavailableError if this user may not set it,
+    and RunError if it could not be set or restored.
     """
     command = [*_COMMAND, "set", str(lease_folder()), str(watts), *gpus]
     pipe = subprocess.PIPE
@@ -79,16 +73,9 @@ def _require_set(guard: ChildProcess) -> None:
 
 
 def restored(gpus: Sequence[str]) -> tuple[str, ...]:
-    """Give GPUs back the limits that a process which was killed had set.
+    """Restore the limits that a killed process changed on GPUs, which the caller holds.
 
-    Args:
-        gpus: UUIDs; whoever calls this holds them.
-
-    Returns:
-        A sentence for each of which there was a note.
-
-    Raises:
-        RunError: One could not be given back.
+    Returns a sentence for each note of such a limit. Raises RunError if one cannot be restored.
     """
     folder = lease_folder() if gpus else None
     left = sorted(set(gpus) & power_limit.noted(folder).keys()) if folder else []

@@ -87,11 +87,9 @@ def _done(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes] |
 
 
 def commit_of(folder: Path, recorded: Sequence[Path] = ()) -> str | None:
-    """Return the commit checked out in a folder, with "+" when tracked files differ, or None.
+    """Return a folder's commit, with "+" if tracked files differ, or None.
 
-    Args:
-        recorded: Folders of baselines beside those called `baselines`: what is recorded there is
-            no part of what is measured.
+    Folders called `baselines`, and those in `recorded`, do not count.
     """
     commit = git("rev-parse", "--short=12", "HEAD", folder=folder)
     if commit is None:
@@ -134,16 +132,11 @@ def code_differs(
 def files_since(
     folder: Path, commit: str, loaded: Iterable[str], recorded: Sequence[Path] = ()
 ) -> tuple[list[Path], list[Path] | None] | None:
-    """Return the files that differ from a commit, in the work tree too, and what git does not have.
+    """Return files that differ from a commit, also in the work tree, and files unknown to git.
 
-    Args:
-        commit: From a file; a short name will do.
-        loaded: Paths; those that git neither has nor ignores are the second list.
-        recorded: See `commit_of`.
-
-    Returns:
-        Absolute paths, baselines left out. The second list is None if git cannot list its files;
-        None in place of both if this clone does not have the commit, or there is no clone.
+    The second list has those of `loaded` that git neither has nor ignores, None if it cannot list
+    its files. Paths are absolute, without baselines (see `commit_of`). Returns None without a clone
+    that has the commit.
     """
     top, diff = git("rev-parse", "--show-toplevel", folder=folder), None
     if top is not None and _COMMIT.fullmatch(commit):

@@ -77,10 +77,8 @@ def subject_of(
 ) -> Subject:
     """Return machine, engine and data of a process.
 
-    Args:
-        build: Where the worker ran, if not in this Python.
-        built: How its checkpoint was made, where its entry builds one.
-        exporter: Through which its server's GPUs are watched.
+    It ran in `build`, None for this Python; `built` says how its checkpoint was made; `exporter`
+    watches its server's GPUs.
     """
     beside = _beside(build, python) if build and python else {}
     # What becomes part of a baseline in git names no folder of a user, as options may.
@@ -323,10 +321,9 @@ def energy_findings(
     figures: Figures,
     moved_s: float,
 ) -> list[Findings]:
-    """Return what sampler, host's counters, DCGM exporter and wall meter saw, where they did.
+    """Return findings of sampler, host's counters, DCGM exporter and wall meter, if present.
 
-    Args:
-        moved_s: How far the wall clock was set meanwhile, which dates the ends of the window.
+    `moved_s` is the change of the wall clock, which dates the ends of the window.
     """
     seen: list[Findings] = []
     if not (evidence.power or evidence.host or evidence.exporter or conditions.meter):

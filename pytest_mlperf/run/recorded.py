@@ -22,14 +22,10 @@ from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, read_regular
 
 
 def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
-    """Return the points of a run, each in a folder beside the worker's log, and what they say.
+    """Return the points of a run, each in a folder beside the worker's log, and findings.
 
-    Args:
-        path: The log of the run.
-        harness: The client and its version, as it was asked before the run.
-
-    Raises:
-        RunError: A folder is cut or no such result, or another version wrote it.
+    `harness` is the client's version before the run. Raises RunError if a folder is cut or has no
+    such result, or another version wrote it.
     """
     try:
         content = parse_json(read_regular(path, MAX_FILE_BYTES))
@@ -64,10 +60,9 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
 
 
 def _tracked(point: RecordedPoint, clock_s: float) -> PointWindow:
-    """Return a point with the window that its events have.
+    """Return a point with the window of its events.
 
-    Args:
-        clock_s: How much later the monotonic clock began than the wall clock.
+    Its monotonic clock began `clock_s` later than the wall clock.
     """
     events = read_events(point.folder)
     begin_s, end_s = events.begin_ns / 1e9, events.end_ns / 1e9

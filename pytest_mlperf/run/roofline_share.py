@@ -54,10 +54,9 @@ def light_findings(
     sizes: Mapping[str, float],
     drafts: int | None = None,
 ) -> Nearness:
-    """Return a run's share of the speed of light; INVALID where it is above the limit.
+    """Return a run's share of the speed of light; INVALID if it is above the limit.
 
-    Args:
-        drafts: Drafted tokens that were accepted; None: none were made, or nobody knows.
+    `drafts` are accepted draft tokens; None for none or unknown.
     """
     count, kind = split(job.accelerator)
     gpu = gpu_of(job, identity)
@@ -98,10 +97,7 @@ def _drafts(a_step: float, *, undeclared: bool) -> Sign:
 
 
 def tokens_a_step(figures: Figures, drafts: int) -> float | None:
-    """Return the mean tokens of a step, of which drafts gave so many; the first is the prompt's.
-
-    None: there are fewer tokens than drafts, as where a server has others to answer too.
-    """
+    """Return the mean decoded tokens of a step; None unless more than `drafts` were decoded."""
     decoded = (figures.metrics.get("tokens_per_sample", 0.0) - 1) * figures.samples
     return decoded / (decoded - drafts) if decoded > drafts else None
 

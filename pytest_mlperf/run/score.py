@@ -235,10 +235,9 @@ def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
 
 
 def answers(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[AccuracyLog, int]]:
-    """Return where the answer of each sample is: by data set index the log and LoadGen's index.
+    """Return the log and LoadGen's index of each sample's answer, by data set index.
 
-    Args:
-        blocks: Each with its `log`, and with `indices`: data set indices by LoadGen's index.
+    Each block has its `log`, and `indices`: data set indices by LoadGen's index.
     """
     places: dict[int, tuple[AccuracyLog, int]] = {}
     asked: set[int] = set()
@@ -264,12 +263,9 @@ def answers(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[AccuracyLog,
 def artefacts(
     blocks: Sequence[Mapping[str, Any]], indices: Sequence[int], needed: Sequence[str]
 ) -> Callable[[int], dict[str, bytes]]:
-    """Return what reads the artefacts of a sample; each must have those that are needed.
+    """Return a reader of samples' artefacts, each with those `needed`; without any it reads none.
 
-    Args:
-        blocks: As `answers` takes them.
-        indices: Data set indices of all samples.
-        needed: Names that the scorer asks for; without them nothing is read.
+    `blocks` are those of `answers`; `indices` are the data set indices of all samples.
     """
     archive_of: dict[int, ArtefactArchive] = {}
     for block in blocks if needed else ():

@@ -115,10 +115,8 @@ class Scraper:
     ) -> None:
         """Start nothing yet.
 
-        Args:
-            urls: All are read at each look, which fails where one of them cannot be.
-            take: Called in the thread with when that was, seconds since the epoch, and the pages.
-            period_s: Time between two looks.
+        All `urls` are read every `period_s`, and fail together. `take` is called in the thread with
+        the time, seconds since the epoch, and the pages.
         """
         self._pages = [MetricsPage(url) for url in urls]
         self._take, self._period_s = take, period_s

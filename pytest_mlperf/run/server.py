@@ -120,14 +120,11 @@ def served(
     limits: Collection[str] = (),
     answers: Answers = NO_ANSWERS,
 ) -> Served:
-    """Return what a server showed in the windows of a run.
+    """Return a server's figures in the windows of a run.
 
-    Args:
-        log: An empty one if the engine is no client of a server.
-        shared: Share of the prompts' tokens that earlier prompts begin with, as the data set says;
-            None: it does not.
-        limits: Metrics that are gated; those of the server become metrics of the run.
-        answers: Of each window, what answers say, see `Engine.answer_counts`.
+    The `log` is empty if the engine is no client. `shared` is the data set's share of prompt tokens
+    that earlier prompts begin with, None if unknown. Gated `limits` of the server become metrics of
+    the run. `answers` has each window's counts, see `Engine.answer_counts`.
     """
     by_usage = {
         _share_at(point): min(1.0, counts["cached_tokens"] / whole)

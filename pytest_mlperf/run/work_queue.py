@@ -22,13 +22,10 @@ class WorkQueue:
     """
 
     def __init__(self, work: Work, *, threads: int = 1, max_batch: int | None = None) -> None:
-        """Start the threads.
+        """Start the `threads` of the pool, which call `work`; an exception ends the run as ERROR.
 
-        Args:
-            work: Called in a thread of the pool; what it raises ends the run as ERROR.
-            threads: Size of the pool.
-            max_batch: Samples in one call of `work` at most; None takes all there are, which is
-                for a pool of one: it leaves nothing to the other threads.
+        `max_batch` is the most samples of a call; None takes all, which leaves nothing to other
+        threads.
         """
         if threads < 1 or (max_batch is not None and max_batch < 1):
             raise ValueError(f"threads={threads!r}, max_batch={max_batch!r}; both at least 1")

@@ -26,7 +26,7 @@ def choose(
     device: str,
     max_prompt_tokens: int = 1,
 ) -> Any:
-    """Return what a builder knows under the name of a recipe, once its options mean something."""
+    """Return the settings of a builder's recipe, after checking its options."""
     is_device = re.fullmatch(r"cpu|cuda(:\d+)?", device) is not None
     rules = (
         ("recipe", recipe, recipe in recipes, f"one of {', '.join(recipes)}"),

@@ -230,7 +230,7 @@ class TorchAoUnetBuilder(Builder):
 def open_pipeline(source: Path, device: str) -> Any:
     """Return a pipeline on a device, in the type of its UNet; no code of its folder is run.
 
-    MLPerf's folder has it in checkpoint_pipe, and beside it the scheduler to be used.
+    MLPerf's folder holds it in checkpoint_pipe, next to the scheduler.
     """
     import diffusers
     import safetensors
@@ -310,10 +310,7 @@ def as_matrix(layer: Any) -> Any:
 
 @contextmanager
 def ranges_of(layers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Keep the largest magnitude of each input of layers, (inputs,), of all that goes in.
-
-    Of a convolution an input is a channel.
-    """
+    """Record the largest magnitude of each input (a convolution's channel) of layers, (inputs,)."""
     import torch
 
     ranges: dict[str, Any] = {}

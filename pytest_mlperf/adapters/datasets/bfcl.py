@@ -105,12 +105,10 @@ class BfclDataset(FileDataset[_Question]):
         return dict(self._sample(index).asked)
 
     def reference(self, index: int) -> dict[str, Any]:
-        """Return BFCL's subset, ground_truth and func_description."""
         return self._sample(index).reference
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over questions as the engine gets them, and what they are held against."""
         return hash_of(
             b"bfcl", ([encode(json.dumps(part)) for part in each] for each in self._samples)
         ).hexdigest()

@@ -127,10 +127,7 @@ class CnnDailyMailDataset(PromptDataset):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over prompts as the engine gets them, and summaries, in order.
-
-        The same samples in another layout, or beside other keys, have the same digest.
-        """
+        """Hex SHA-256 over prompts for the engine and summaries, whatever the file's layout."""
         kind = b"text" if isinstance(self._prompts, TextPrompts) else b"tokens"
         return hash_of(
             b"cnn_dailymail " + kind,
@@ -162,10 +159,7 @@ def _value(source: SampleFile, row: int, key: str, value: Any) -> Any:
 
 
 def _packed(value: Any) -> Any:
-    """Return a list of whole numbers as an array, four bytes each where they fit.
-
-    Anything else is refused with the other prompts, and comes back as it is.
-    """
+    """Return a list of whole numbers as an array, int32 if they fit; any other value unchanged."""
     import numpy as np
 
     if not isinstance(value, list) or not value or any(type(token) is not int for token in value):

@@ -125,10 +125,7 @@ def letterbox(
 
 
 def resize(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
-    """Return an image in another size, to the bit as OpenCV's resize of uint8 with INTER_LINEAR.
-
-    Shares of neighbours are whole 2048ths, and what is cut off on the way is OpenCV's.
-    """
+    """Resize an image, bit for bit as OpenCV's uint8 INTER_LINEAR: weights are whole 2048ths."""
     import numpy as np
 
     if pixels.shape[:2] == (height, width):

@@ -148,10 +148,9 @@ class CocoCaptionsDataset(FileDataset[Row]):
         self._latents = None if latents is None else read_latents(latents, asked.shape, of)
 
     def input(self, index: int) -> dict[str, Any]:
-        """Return one "caption", and the "latents" of every sample.
+        """Return one "caption", and the "latents" of every sample, None if the engine draws them.
 
-        Latents have shape (1, 4, height / 8, width / 8), float32, and are one array for all
-        samples that cannot be written to; None where the engine draws its own.
+        Latents are one read-only float32 array, shape (1, 4, height / 8, width / 8).
         """
         return {"caption": self._sample(index)[1], "latents": self._latents}
 
@@ -168,7 +167,7 @@ class CocoCaptionsDataset(FileDataset[Row]):
     def digest(self) -> str:
         """Hex SHA-256 over ids and captions in order, and the latents' shape and numbers.
 
-        Other columns, and whether latents are a file of torch or of NumPy, do not count.
+        Other columns and the latents' file format do not count.
         """
         rows = ((encode(str(identity)), encode(caption)) for identity, caption, _ in self._samples)
         total = hash_of(b"coco_captions", rows)

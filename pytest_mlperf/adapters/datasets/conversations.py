@@ -165,7 +165,6 @@ class ConversationsDataset(FileDataset[Turn]):
         return asked if turn.tools is None else {**asked, "tools": turn.tools}
 
     def reference(self, index: int) -> str:
-        """Return the text of the recorded answer."""
         if (answer := self._sample(index).answer) is not None:
             return answer
         raise RunError(
@@ -175,23 +174,18 @@ class ConversationsDataset(FileDataset[Turn]):
         )
 
     def output_tokens(self, index: int) -> int | None:
-        """Return how long the answer to one turn is to be; None where that is left open."""
         return self._sample(index).output_tokens
 
     def group(self, index: int) -> str:
-        """Return the id of the conversation that a turn belongs to."""
         return self._sample(index).conversation.group
 
     def pause_s(self, index: int) -> float | None:
-        """Return how long after the answer before a turn is asked; None: it is the first one."""
+        """Return the seconds from the answer before to a turn; None for the first turn."""
         turn = self._sample(index)
         return self._delay_s(turn) if turn.begun else None
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return how much of a prompt its conversation had asked before, "prefix_share".
-
-        Texts are weighed by their bytes, since nobody counts their tokens here.
-        """
+        """Return "prefix_share": the share of the prompts' bytes that earlier turns contain."""
         turns = [self._sample(index) for index in indices]
         total = sum(sum(turn.conversation.sizes[: turn.end]) for turn in turns)
         before = sum(sum(turn.conversation.sizes[: turn.begun]) for turn in turns)
@@ -202,11 +196,7 @@ class ConversationsDataset(FileDataset[Turn]):
 
 
 def _conversations(source: SampleFile) -> Iterator[list[Turn]]:
-    """Yield the turns of each conversation that ask for an answer.
-
-    Raises:
-        RunError: A line is no turn, or its conversation is none.
-    """
+    """Yield the turns of each conversation that ask for an answer; raise RunError on a bad line."""
     records = (one for one in objects(source.file) if one[1].get("_type") != METADATA)
     earlier: set[str] = set()
     for group, lines in groupby(records, lambda one: _id(source, one)):
@@ -252,7 +242,7 @@ def _asked(
     begun: int,
     end: int,
 ) -> Turn:
-    """Return a turn that asks; what it does not say of tools and lengths, the first turn does."""
+    """Return a turn that asks; it inherits missing tools and lengths from the first turn."""
     number, record = line
     tools = record.get("tools") or first.get("tools") or None
     if tools is not None and not _are_objects(tools):

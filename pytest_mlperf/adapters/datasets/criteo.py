@@ -202,11 +202,11 @@ class CriteoDataset(FileDataset[int]):
 
     @property
     def digest(self) -> str:
-        """Hex SHA-256 over a part of the data that tells other data apart, not over all of it.
+        """Hex SHA-256 over a part of the data that distinguishes other data, not over all of it.
 
-        It covers the ends of the samples, the lookups of each feature, all labels, and dense and
-        sparse values of 1,000 blocks of 8 pairs, spread evenly over the pairs that are used. A
-        change of other values alone leaves it as it is. How files are packed does not count.
+        It covers the ends of the samples, the lookups of each feature and all labels. Of dense and
+        sparse values it covers 1,000 blocks of 8 pairs, spread evenly. It ignores changes of other
+        values, and how files are packed.
         """
         return self._digest
 
@@ -215,7 +215,6 @@ class CriteoDataset(FileDataset[int]):
         return int(self._ends[index - 1]) if index else 0, end
 
     def _check_values(self, hotness: Sequence[int]) -> str:
-        """Check labels and blocks of values, and return the digest of what was read."""
         import numpy as np
 
         rows = int(self._ends[-1])
@@ -267,10 +266,9 @@ def _used(there: int, asked: CriteoOptions, places: Places) -> int:
 
 
 def drawn_ends(rows: int) -> NDArray[np.int64]:
-    """Draw the samples as MLPerf's reference does, until all rows are used.
+    """Draw the samples as MLPerf's reference does; return where each ends, shape (samples,).
 
-    Where each sample ends is returned, shape (samples,). For the 89,137,319 official rows these are
-    330,067 samples, and the trace of them has the MD5 that MLPerf publishes,
+    The 89,137,319 official rows give 330,067 samples; MLPerf publishes the MD5 of their trace,
     3db90209564316f2506c99cc994ad0b2.
     """
     import numpy as np

@@ -75,7 +75,6 @@ class FramesDataset(FileDataset[Mapping[str, Any]]):
         self._keep(samples, asked.count, table, f"the table has {len(samples)} questions")
 
     def input(self, index: int) -> str:
-        """Return a question."""
         return str(self._sample(index)["question"])
 
     def reference(self, index: int) -> Mapping[str, Any]:
@@ -155,12 +154,10 @@ class PagesDataset(FileDataset[Path]):
         self._keep(pages, asked.count, pages[0].parent, f"the folder has {len(pages)} pages")
 
     def input(self, index: int) -> dict[str, str]:
-        """Return the file's "path" and its "name"."""
         page = self._sample(index)
         return {"path": str(page), "name": page.name}
 
     def reference(self, index: int) -> str:
-        """Return the name: what an engine answers is not compared with it."""
         return self._sample(index).name
 
     @cached_property

@@ -102,10 +102,7 @@ class GradedDataset(prompts.PromptDataset):
         self._samples = list(zip(names, source.texts(TARGET[0], texts), strict=True))
 
     def reference(self, index: int) -> dict[str, str]:
-        """Return by which metric an answer is graded, and the "target" that it should meet.
-
-        "metric" is that column, or where there is none, the column "dataset".
-        """
+        """Return "target" and the "metric" that grades it: that column, or else "dataset"."""
         metric, target = self._sample(index)
         return {"metric": metric, "target": target}
 
@@ -125,10 +122,7 @@ class GradedDataset(prompts.PromptDataset):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over prompts, metrics and targets, in order.
-
-        The same samples in a file of another kind, or beside other columns, have the same digest.
-        """
+        """Hex SHA-256 over prompts, metrics and targets, in order, whatever the kind of file."""
         return prompts.hash_of(
             b"graded",
             (

@@ -122,11 +122,9 @@ class IgbhDataset(FileDataset[int]):
         self._digest = self._look_into()
 
     def input(self, index: int) -> dict[str, int]:
-        """Return "paper", the number of its node."""
         return {"paper": self._sample(index)}
 
     def reference(self, index: int) -> int:
-        """Return the label of a paper."""
         return int(self._labels[self._checked(index)])
 
     @property
@@ -152,7 +150,7 @@ def _spread(count: int) -> list[int]:
 
 
 def _mapped(file: Path, width: int, *, whole: bool = False) -> NDArray[Any]:
-    """Map rows of numbers: of NumPy's format, or, where they are floats, without a header."""
+    """Map rows of numbers: in NumPy's format, or floats without a header."""
     import numpy as np
 
     with file.open("rb") as opened:

@@ -126,10 +126,7 @@ class ImageNetDataset(FileDataset[tuple[str, int]]):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over the preprocessing, the labels and the bytes of every image file.
-
-        File names do not count: a copy elsewhere has the same digest.
-        """
+        """Hex SHA-256 over preprocessing, labels and image files' bytes, whatever their names."""
         settings = repr((self._size, self._shorter_side, self._mean, self._std)).encode()
         labels = ((name, label.to_bytes(8, "little")) for name, label in self._samples)
         return hash_of_images(settings, self._folder, labels)

@@ -187,19 +187,13 @@ class Kits19Dataset(FileDataset[_Case]):
         return np.ascontiguousarray(self._sample(index).image.load())
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return the mean number of windows over these cases, "parts", as the reference moves them.
-
-        Windows of 128^3 that overlap by half, over sides that are rounded up to whole halves.
-        """
+        """Return "parts": the mean number of windows of 128^3 voxels that overlap by half."""
         shapes = (self._sample(index).image.shape[1:] for index in indices)
         along = ([max(math.ceil(side / 64) - 1, 1) for side in shape] for shape in shapes)
         return {"parts": fmean(map(math.prod, along))}
 
     def reference(self, index: int) -> dict[str, Any]:
-        """Read one case's "label": 0 background, 1 kidney, 2 tumor; "case" is its name.
-
-        Labels have the shape (depth, height, width), and are uint8.
-        """
+        """Read a case's name, "case", and "label", uint8: 0 background, 1 kidney, 2 tumor."""
         import numpy as np
 
         case = self._sample(index)
@@ -214,10 +208,7 @@ class Kits19Dataset(FileDataset[_Case]):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over each case's name, shape, volume and label; all files are read once.
-
-        The same volumes in files of another kind have the same digest.
-        """
+        """Hex SHA-256 over each case's name, shape, volume and label, whatever the kind of file."""
         import numpy as np
 
         total = hashlib.sha256(b"kits19")

@@ -108,7 +108,6 @@ class LibriSpeechDataset(FileDataset[_Clip]):
         return {"audio": stored.astype(np.float32) / np.float32(32768), "sampling_rate": RATE}
 
     def reference(self, index: int) -> str:
-        """Return what was said, in lower case and without punctuation, as the list has it."""
         return self._sample(index).transcript
 
     def group(self, index: int) -> str | None:
@@ -205,7 +204,6 @@ def _opened(path: Path) -> wave.Wave_read:
 
 
 def _pcm(clip: _Clip) -> bytes:
-    """Return the samples of a clip as they are stored: int16, little-endian."""
     with _opened(clip.file) as sound:
         content = sound.readframes(clip.samples)
     _check_length(clip, len(content) // 2)

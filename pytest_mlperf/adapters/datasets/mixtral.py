@@ -98,20 +98,19 @@ class MixtralDataset(PromptDataset):
         return self._prompts.prompt(self._checked(index))
 
     def stop(self, index: int) -> list[int]:
-        r"""Return the token ids after which the answer to one sample ends.
+        r"""Return the token ids that end an answer: the end token, or for MBXP those of "\n```\n".
 
-        The end of the sequence, but for MBXP the tokens of "\n```\n". They belong to the answer:
-        MLPerf's reference cuts an answer behind them, and its tokens per sample count them. The
-        reference counts no end of the sequence.
+        They belong to the answer: MLPerf's reference cuts behind them and counts them in its tokens
+        per sample, but counts no end token.
         """
         return self._stops.prompt(self._checked(index))
 
     def reference(self, index: int) -> dict[str, str]:
-        """Return what one answer is compared with, as text.
+        """Return the text with which an answer is compared.
 
-        "dataset" is the part that the sample is of, see PART_NAMES; "target" the answer (OpenOrca),
-        the number (GSM8K) or the program that tests the answer (MBXP), which also has "id",
-        "language", "entry_point" and "prompt".
+        "dataset" is the sample's part, see PART_NAMES. "target" is the answer (OpenOrca), the
+        number (GSM8K) or the test program (MBXP). MBXP also has "id", "language", "entry_point" and
+        "prompt".
         """
         return dict(self._sample(index))
 
@@ -122,10 +121,7 @@ class MixtralDataset(PromptDataset):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over prompts, stop sequences and references, in order.
-
-        The same samples in a file of another kind, or beside other columns, have the same digest.
-        """
+        """Hex SHA-256 over prompts, stop sequences and references, whatever the kind of file."""
         return hash_of(
             b"mixtral",
             (

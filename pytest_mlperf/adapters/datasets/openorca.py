@@ -94,10 +94,7 @@ class OpenOrcaDataset(PromptDataset):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over identities, prompts as the engine gets them, and answers, in order.
-
-        The same samples in a file of another kind, or beside other columns, have the same digest.
-        """
+        """Hex SHA-256 over identities, prompts for the engine and answers, whatever the file."""
         return hash_of(
             self._kind,
             (
@@ -109,7 +106,7 @@ class OpenOrcaDataset(PromptDataset):
         ).hexdigest()
 
     def _check_repeats(self, source: SampleFile) -> None:
-        """Refuse an identity that is there twice: scores are compared sample by sample."""
+        """Refuse duplicate identities: scores are compared sample by sample."""
         seen: dict[str, int] = {}
         for row, identity in enumerate(self._identities):
             first = seen.setdefault(identity, row)

@@ -43,7 +43,6 @@ class SampleFile:
         require_enough(self.file, count, rows, f"the {self.whole} has {rows} {self.row}s")
 
     def texts(self, column: str, cells: Sequence[Any]) -> list[str]:
-        """Return cells that must be text."""
         return [self.text(row, column, cell) for row, cell in enumerate(cells)]
 
     def text(self, row: int, column: str, cell: Any) -> str:
@@ -72,7 +71,6 @@ class TokenLists:
         return tokens
 
     def mean_length(self, indices: Sequence[int]) -> float:
-        """Return the mean number of token ids of these lists."""
         return fmean(len(self._slice(index)) for index in indices)
 
     def content(self, index: int) -> bytes:
@@ -121,7 +119,6 @@ class PromptDataset(FileDataset[Any]):
         return {"input_tokens": self._prompts.mean_length(indices)}
 
     def reference(self, index: int) -> Any:
-        """Return what the answer to one sample is compared with."""
         return self._sample(index)
 
 
@@ -144,10 +141,7 @@ class Template:
     def __init__(self, dataset: str, text: str, *, valid: Sequence[str], required: str) -> None:
         """Parse a template: `{name}` is a field, `{{` and `}}` are braces.
 
-        Args:
-            dataset: For messages.
-            valid: Names of the fields that may occur.
-            required: The one that must.
+        Fields must be among `valid` and include `required`; messages name `dataset`.
         """
         title = f"data set {dataset}: template = {text!r}"
         if not isinstance(text, str):
@@ -173,24 +167,23 @@ class Template:
         self._text = text
 
     def fill(self, values: Mapping[str, str]) -> str:
-        """Return the prompt with the values of its fields."""
         return self._text.format_map(values)
 
 
 def encode(text: str) -> bytes:
-    """Return text as UTF-8, as digests take it; also what is no valid text."""
+    """Return text as UTF-8, as digests take it, even if it is not valid Unicode."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def framed(parts: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield each part after its length, so that a digest tells ("ab", "") from ("a", "b")."""
+    """Yield each part after its length, so that digests of ("ab", "") and ("a", "b") differ."""
     for part in parts:
         yield len(part).to_bytes(8, "little")
         yield part
 
 
 def token_defect(cell: Any, kind: str) -> str | None:
-    """Return what is wrong with a list of token ids, or None."""
+    """Return the defect of a list of token ids, or None."""
     import numpy as np
 
     if isinstance(cell, list | np.ndarray) and len(cell) == 0:

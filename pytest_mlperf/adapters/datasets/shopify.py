@@ -121,12 +121,12 @@ def schema_of(version: str) -> dict[str, Any]:
 
 
 def system_text(version: str) -> str:
-    """Return what the system's message says in a round."""
+    """Return the system message of a round."""
     return SYSTEM_PROMPT.format(**SPELLED[version], schema=json.dumps(schema_of(version), indent=2))
 
 
 def user_text(version: str, title: Any, description: Any, choices: list[str]) -> str:
-    """Return what the user's message says of a product in a round."""
+    """Return the user message about a product in a round."""
     # v6.0 prints a list of Python.
     listed = choices if version == "v6.0" else json.dumps(choices)
     return USER.format(title=title, description=description, choices=listed)

@@ -140,7 +140,6 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         }
 
     def reference(self, index: int) -> dict[str, Any]:
-        """Return what the answer must have beside its predictions."""
         sample = self.input(index)
         return {name: sample[name] for name in ("step", "query", "labels")}
 
@@ -155,7 +154,6 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         return self._digest
 
     def _requests_of(self, step: int) -> list[tuple[int, int]]:
-        """Return place and user of the requests of a step."""
         users, ends = self._stream[step]
         file = self._folder / "requests_per_ts.csv"
         if len(ends) != len(self._places) or ends != sorted(ends) or ends[-1:] != [len(users)]:

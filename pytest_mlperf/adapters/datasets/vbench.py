@@ -105,14 +105,10 @@ class VBenchDataset(FileDataset[str]):
         self._latents = None if latents is None else read_latents(latents, shape, of)
 
     def input(self, index: int) -> dict[str, Any]:
-        """Return one "prompt", and the "latents" of every sample; None: the engine draws them.
-
-        Latents are one array, float32, that cannot be written to.
-        """
+        """Return the "prompt", and all samples' read-only float32 "latents"; None if drawn."""
         return {"prompt": self._sample(index), "latents": self._latents}
 
     def reference(self, index: int) -> str:
-        """Return the prompt, which the video is judged by."""
         return self._sample(index)
 
     @cached_property

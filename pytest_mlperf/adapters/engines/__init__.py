@@ -66,7 +66,7 @@ def engine_error(message: str, log: str | None = None) -> RunError:
 
 
 def broken(place: Path | str, problem: str) -> RunError:
-    """Return the error that names a file, a folder or a server, and what is wrong with it."""
+    """Return the error of a file, a folder or a server: its name and its problem."""
     return engine_error(f"{place}: {problem}")
 
 
@@ -76,7 +76,7 @@ def refused_sample(index: int, problem: object) -> RunError:
 
 
 def not_installed(who: str, library: str, extra: str, *, option: str = "") -> EnvironmentFault:
-    """Return the error that somebody needs what an extra of this package brings."""
+    """Return the error that a library of one of this package's extras is missing."""
     return EnvironmentFault(
         f"{who} needs {library}, which is not installed; try: pip install 'pytest-mlperf[{extra}]'",
         option=option or (),
@@ -100,7 +100,7 @@ def number_of(name: str, value: object, things: str) -> Rule:
 
 
 def check_words(engine: str, options: object, **words: Sequence[str | None]) -> None:
-    """Refuse options whose value is none of their words."""
+    """Refuse options whose value is not one of their words."""
     rules = (one_of(name, getattr(options, name), choices) for name, choices in words.items())
     require_options(f"engine {engine}", rules)
 

@@ -63,7 +63,6 @@ class RecordedEngine(Engine):
         self._model = None if model is None else find_model("recorded", model)
 
     def require(self) -> None:
-        """Look for the libraries and the folder."""
         require_module("engine recorded", "yaml", "endpoints", "results of the client")
         require_module("engine recorded", "transformers", "openai", "the model's tokenizer")
         if not Path(self._asked.folder).is_dir():
@@ -131,7 +130,7 @@ class RecordedEngine(Engine):
         return Generation(**asked, eos=read_config(self._model).eos)
 
     def describe(self) -> Mapping[str, str]:
-        """Return what the client was told of answers, in the words of engine openai."""
+        """Return the client's recorded options, in the words of engine openai."""
         temperature = self._config.get("model_params.temperature", "the server's")
         chat = self._config.get("endpoint_config.api_type", CHAT) == CHAT
         sampled = {} if temperature == "0.0" else {"generation.temperature": temperature}

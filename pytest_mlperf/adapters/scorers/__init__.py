@@ -50,10 +50,7 @@ def require_outputs(scorer: str, outputs: Sequence[bytes], references: Sequence[
 def require_texts(scorer: str, references: Sequence[object], should_return: str) -> list[str]:
     """Return references, each read once, if they are texts.
 
-    Args:
-        scorer: Name of the scorer, for messages.
-        references: Of all samples.
-        should_return: What the data set should return as text, e.g. "the target text".
+    Messages name the `scorer`, and what the data set `should_return`, e.g. "the target text".
     """
     texts = []
     for sample, reference in enumerate(references):
@@ -69,7 +66,7 @@ def require_texts(scorer: str, references: Sequence[object], should_return: str)
 
 
 def require_choice(scorer: str, option: str, value: object, valid: Collection[str]) -> None:
-    """Refuse an option that is none of the valid values."""
+    """Refuse an option that is not one of the valid values."""
     if value not in valid:
         raise SuiteError(
             f"scorer {scorer}: {option} = {value!r} is unknown; valid are {', '.join(valid)}",

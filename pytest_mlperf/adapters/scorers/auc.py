@@ -55,15 +55,11 @@ class AucScorer(ModelFreeScorer[AucOptions]):
     options: ClassVar[type] = AucOptions
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
-        """Score predictions against labels; outputs and references are gone through once.
+        """Score predictions against labels in one pass; return "auc", in per cent, of all pairs.
 
-        Args:
-            outputs: The predictions of each sample's pairs, float32, little-endian.
-            references: The labels of each sample's pairs, 0 or 1, shape (pairs,).
-
-        Returns:
-            Metric "auc", in per cent, of all pairs. A sample's score is its pseudo-value,
-            auc + samples x influence: what the sample adds to auc, times the number of samples.
+        Outputs are float32, little-endian; references are labels 0 or 1, shape (pairs,). A sample's
+        score is its pseudo-value, auc + samples x influence: its share of auc, times the number of
+        samples.
         """
         import numpy as np
 
@@ -201,21 +197,16 @@ class UserItemPairs:
 
 
 def auc(pairs: UserItemPairs) -> tuple[float, NDArray[np.float64]]:
-    """Return the area under the ROC curve, and the influence of each sample on it.
+    """Return the area under the ROC curve, 0 to 1, and the influence of each sample, (samples,).
 
     A clicked pair's influence is (V10 - AUC) / clicked, where V10 is the share of other pairs below
-    it; another pair's is (V01 - AUC) / others, where V01 is the share of clicked pairs above it;
-    equal predictions count half. A sample's influence is the sum over its pairs, and all of them
-    add up to 0. Shares are added up as whole numbers of half pairs, which is exact.
+    it. Another pair's is (V01 - AUC) / others, where V01 is the share of clicked pairs above it.
+    Equal predictions count half. A sample's influence is the sum over its pairs, and all of them
+    add up to 0. Shares are added up as whole numbers of half pairs, which is exact. Both kinds must
+    occur.
 
     Source: structural components of DeLong, DeLong and Clarke-Pearson, Biometrics 44 (1988) 837,
     which are the infinitesimal jackknife of AUC.
-
-    Args:
-        pairs: Both kinds must occur.
-
-    Returns:
-        AUC from 0 to 1, and shape (samples,).
     """
     import numpy as np
 
@@ -243,17 +234,11 @@ def auc(pairs: UserItemPairs) -> tuple[float, NDArray[np.float64]]:
 def _rank_others(
     pairs: UserItemPairs, levels: NDArray[np.float32], many: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Place the pairs that were not clicked among the levels of those that were.
+    """Place the other pairs among the clicked pairs' ascending `levels` of `many` pairs each.
 
-    Args:
-        pairs: All pairs.
-        levels: The different predictions of clicked pairs, ascending.
-        many: How many clicked pairs each has.
-
-    Returns:
-        For each sample, twice the clicked pairs above its other pairs, summed, shape (samples,).
-        How many other pairs lie just below each level, and how many on it, in turns, and at last
-        how many above all levels, shape (2 levels + 2,).
+    First return for each sample twice the clicked pairs above its other pairs, summed, (samples,).
+    Then return the other pairs just below and on each level in turn, and last those above all
+    levels, shape (2 levels + 2,).
     """
     import numpy as np
 

@@ -303,17 +303,15 @@ class PointPaintingScorer(ModelFreeScorer[NoOptions]):
     metrics = ("map",)
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
-        """Score detections against annotations.
+        """Score detections against annotations; return "map", in per cent, of all samples.
 
-        Args:
-            outputs: Float32 rows, little-endian, of width, height, length, x, y, z, rotation, four
-                of a box in the image, label, score and image: at least one of each sample.
-            references: Objects with `image_id`, and of each annotated box `names`, `difficulty` and
-                `boxes`: x, y, z, width, height, length, rotation, in the camera's frame.
+        Outputs are float32 rows, little-endian, of width, height, length, x, y, z, rotation, four
+        of a box in the image, label, score and image: at least one of each sample. References are
+        objects with `image_id`, and of each annotated box `names`, `difficulty` and `boxes`: x, y,
+        z, width, height, length, rotation, in the camera's frame.
 
-        Returns:
-            Metric "map", in per cent, of all samples. A sample's score is its pseudo-value, by the
-            influence on average precision without interpolation, as of scorer map.
+        A sample's score is its pseudo-value, by the influence on average precision without
+        interpolation, as of scorer map.
         """
         import numpy as np
 
@@ -352,10 +350,7 @@ class PointPaintingScorer(ModelFreeScorer[NoOptions]):
 def _ranked(
     parts: Sequence[ClassFrame], images: Sequence[int]
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Return which detections are right, and their samples, best score first.
-
-    Equal scores are ranked by image id, whatever the order of the samples.
-    """
+    """Return which detections are right, and their samples, best score first, then by image id."""
     import numpy as np
 
     listed = []

@@ -76,14 +76,9 @@ class CategoryF1Scorer:
             self._decoder.require()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
-        """Score answers against categories.
+        """Score token ids or texts against categories such as "Home > Lamps > Desk lamps".
 
-        Args:
-            outputs: The token ids of each answer, or its text.
-            references: The right category of each sample, such as "Home > Lamps > Desk lamps".
-
-        Returns:
-            Metric "f1", 0 to 1. A sample's score is its pseudo-value, f1 + samples x influence.
+        Returns "f1", 0 to 1. A sample's score is its pseudo-value, f1 + samples x influence.
         """
         import numpy as np
 

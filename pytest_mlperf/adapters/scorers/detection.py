@@ -62,13 +62,11 @@ class Truths:
 
 
 def gather(outputs: Sequence[bytes], references: Sequence[Any]) -> tuple[Detections, Truths]:
-    """Go once through outputs and references, one sample at a time.
+    """Read outputs and references once, one sample at a time.
 
-    Args:
-        outputs: Rows of `DETECTION_COLUMNS` float32, little-endian, boxes from 0 to 1; any number
-        of rows.
-        references: Objects with `image_id`, `height`, `width`, `annotations` and, optionally,
-            `index`, which must then be the first number of each row.
+    Outputs are rows of `DETECTION_COLUMNS` float32, little-endian, boxes from 0 to 1. References
+    have `image_id`, `height`, `width`, `annotations`, and optionally `index`, the first number of
+    each row.
     """
     import numpy as np
 
@@ -219,7 +217,6 @@ def match_classes(detections: Detections, truths: Truths) -> Iterator[Matched]:
 
 
 def _best(chosen: NDArray[np.int64], samples: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Keep the first `MAX_DETECTIONS` detections of each image."""
     import numpy as np
 
     images = samples[chosen]
@@ -283,7 +280,6 @@ def _listed(
 def _run(
     truths: list[dict[str, Any]], detected: list[dict[str, Any]], images: list[int]
 ) -> list[dict[str, Any]]:
-    """Return COCOeval's matches in each image; all boxes are of one class."""
     if not images:
         return []
     try:
@@ -321,11 +317,8 @@ RECALLS = 101
 def interpolated(right: NDArray[np.bool_], boxes: int) -> float:
     """Return COCO's average precision: the best one at or beyond each of 101 recalls, averaged.
 
-    Equals pycocotools' COCOeval.accumulate, also in its rounding.
-
-    Args:
-        right: Whether each detection is right, best score first, shape (detections,).
-        boxes: How many annotated boxes there are to be found, at least 1.
+    Equals pycocotools' COCOeval.accumulate, also in its rounding. `right` has shape (detections,),
+    best score first; `boxes`, at least 1, are to be found.
     """
     import numpy as np
 
@@ -355,22 +348,18 @@ class MeanApScorer(ModelFreeScorer[NoOptions]):
     libraries = ("pycocotools",)
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
-        """Score detections against annotations; outputs and references are gone through once.
+        """Score detections against annotations in one pass; return "map", in per cent.
 
-        Args:
-            outputs: Each sample's detections in any number and order: float32 rows of index, ymin,
-                xmin, ymax, xmax, score, label, little-endian; 0 to 1 is the image's height or
-                width; index is the sample's in the data set.
-            references: What data set openimages gives: `image_id`, `height`, `width`, and
-                `annotations` with `category_id`, `bbox`, `area`, `iscrowd`; and, to be compared
-                with the rows, `index`.
+        Outputs are float32 rows of index, ymin, xmin, ymax, xmax, score, label, little-endian, in
+        any order. 0 to 1 is the image's height or width; index is the sample's in the data set.
+        References are those of data set openimages: `image_id`, `height`, `width`, `annotations`
+        with `category_id`, `bbox`, `area`, `iscrowd`, and optionally `index`, which is compared
+        with the rows.
 
-        Returns:
-            Metric "map", in per cent, of all samples. A sample's score is its pseudo-value,
-            map + samples x influence, where the influence is that on average precision without
-            interpolation, since the interpolated one has steps and no derivative: paired
-            differences of them have about the standard error that drawing images anew gives, in
-            simulations 0.9 to 1.25 times as much.
+        A sample's score is its pseudo-value, map + samples x influence. The influence is that on
+        average precision without interpolation, since the interpolated one has steps and no
+        derivative. In simulations paired differences have 0.9 to 1.25 times the standard error of
+        resampled images.
         """
         import numpy as np
 

@@ -54,17 +54,14 @@ class DiceScorer(ModelFreeScorer[DiceOptions]):
     options: ClassVar[type] = DiceOptions
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any]]) -> Scores:
-        """Score predicted volumes against labels; one of each is in memory at a time.
+        """Score predicted volumes against labels, one pair in memory at a time.
 
-        Args:
-            outputs: The predicted classes of each sample: depth x height x width numbers of type
-                `dtype`, 0 background, 1 kidney, 2 tumor, the last axis running fastest.
-            references: Of each sample, "case" with its name, and "label" with the same classes as
-                an array of shape (depth, height, width), uint8.
+        Outputs are depth x height x width numbers of type `dtype`, 0 background, 1 kidney, 2 tumor,
+        the last axis running fastest. References have the name "case", and "label": the same
+        classes, shape (depth, height, width), uint8.
 
-        Returns:
-            Metric "dice", from 0 to 1 as the reference prints it: the score of each case, and their
-            mean. As aggregates only, since nothing is gated by them: "dice_kidney", "dice_tumor".
+        Returns "dice", 0 to 1 as the reference prints it, per case and as a mean, and the
+        aggregates "dice_kidney" and "dice_tumor", which have no gate.
         """
         require_outputs("dice", outputs, references)
         organs = [
@@ -112,12 +109,7 @@ class DiceScorer(ModelFreeScorer[DiceOptions]):
 
 
 def dice(predicted: NDArray[np.integer[Any]], label: NDArray[np.integer[Any]]) -> list[float]:
-    """Return the Dice score of each class but the background.
-
-    Args:
-        predicted: Classes, shape (voxels,).
-        label: Classes, shape (voxels,).
-    """
+    """Return the Dice score of each class but the background, for classes of shape (voxels,)."""
     import numpy as np
 
     common, both = [0] * CLASSES, [0] * CLASSES

@@ -92,15 +92,10 @@ class EvaluateScorer:
             self._decoder.require()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
-        """Score outputs with the metric.
+        """Score outputs, token ids or one number each (option `outputs`), with the metric.
 
-        Args:
-            outputs: Token ids or one number per sample, see the option `outputs`.
-            references: What the metric takes as references.
-
-        Returns:
-            Every number that the metric gave, as an aggregate; and every list of one number per
-            sample, as scores and their mean.
+        Every number of its result is an aggregate; every list of one number per sample gives scores
+        and their mean.
         """
         require_outputs("evaluate", outputs, references)
         predictions: Sequence[Any]
@@ -165,13 +160,9 @@ class EvaluateScorer:
 
 
 def read_result(result: Mapping[str, Any], *, samples: int, scale: float) -> Scores:
-    """Read what a metric's `compute` gave.
+    """Read the result of a metric's `compute`: numbers, and lists of one number per sample.
 
-    Args:
-        result: Numbers count, and lists of numbers that are as long as there are samples; anything
-            else is left out.
-        samples: How many samples were scored.
-        scale: Scores are multiplied by it.
+    Other values are left out. Scores are multiplied by `scale`.
     """
     per_sample: dict[str, list[float]] = {}
     aggregate: dict[str, float] = {}
@@ -197,7 +188,7 @@ def read_result(result: Mapping[str, Any], *, samples: int, scale: float) -> Sco
 
 
 def _numbers(value: Any) -> list[float]:
-    """Return the numbers of a number, list, tuple or array; none where it holds anything else."""
+    """Return the numbers of a number, list, tuple or array; [] if it holds anything else."""
     listed = value.tolist() if hasattr(value, "tolist") else value
     listed = listed if isinstance(listed, list | tuple) else [listed]
     return [float(one) for one in listed] if all(isinstance(one, Real) for one in listed) else []

@@ -30,14 +30,9 @@ class Gsm8kScorer(TextScorer[DecoderOptions]):
     name: ClassVar[str] = "gsm8k"
 
     def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
-        """Score generated tokens against numbers.
+        """Score token ids of type `dtype` against numbers in text without commas.
 
-        Args:
-            outputs: The token ids of each sample, of type `dtype`; none give no number.
-            references: The right number of each sample, as text, without commas.
-
-        Returns:
-            The metrics of the class.
+        An empty answer has no number. Returns the metrics of the class.
         """
         require_outputs("gsm8k", outputs, references)
         targets = require_texts("gsm8k", references, "the number as text")

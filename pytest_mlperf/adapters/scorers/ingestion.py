@@ -45,14 +45,10 @@ class IngestionScorer(ModelFreeScorer[IngestionOptions]):
     options: ClassVar[type] = IngestionOptions
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
-        """Score the answers to documents.
+        """Score the answers to documents; references are not used.
 
-        Args:
-            outputs: Of each document one byte, 1 where it was taken in, or 32 letters of an MD5.
-            references: Of each document anything: nothing is compared with it.
-
-        Returns:
-            The metrics of the class; "store" is the score of the document that has the MD5.
+        An output is one byte, 1 if the document was ingested, or 32 letters of an MD5, whose
+        document has the score "store". Returns the metrics of the class.
         """
         require_outputs("ingestion", outputs, references)
         digests = [place for place, output in enumerate(outputs) if DIGEST.fullmatch(output)]

@@ -142,15 +142,10 @@ class JudgedScorer:
         references: Sequence[Mapping[str, str]],
         artefacts: Sequence[Mapping[str, bytes]] = (),
     ) -> Scores:
-        """Have answers judged.
+        """Have answers judged; return the metric of the class.
 
-        Args:
-            outputs: Of each sample what the log has: its answer, where that is not attached.
-            references: Of each sample a table with `question` and `answer`, the right one.
-            artefacts: Of each sample its answer, UTF-8, as "text", where that is attached.
-
-        Returns:
-            The metric of the class.
+        An answer is an artefact "text", UTF-8, else the output in the log. A reference is a table
+        with `question` and `answer`, the right one.
         """
         require_outputs("judged", outputs, references)
         answers = self._answers(outputs, artefacts)
@@ -250,7 +245,7 @@ class _Reply(Exchange):
 
 
 def verdict(reply: str) -> bool:
-    """Return what a judge's reply says of "correct", of its fenced part if it has one."""
+    """Return the value of "correct" in a judge's reply, or in its fenced part."""
     _, fence, rest = reply.partition(CODE_FENCE)
     fenced, closed, _ = rest.partition(CODE_FENCE)
     text = fenced if fence and closed else reply

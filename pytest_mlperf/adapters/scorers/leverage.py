@@ -49,11 +49,7 @@ class Shares:
         self._of_samples += shown
 
     def leverage(self, largest: float) -> Leverage:
-        """Return what the parts come to, of at least one.
-
-        Args:
-            largest: How much the score of one part may change, points.
-        """
+        """Return the leverage of all parts; `largest` is the most that one part changes, points."""
         import numpy as np
 
         shown, squares = float(self._of_samples.sum()), float(np.square(self._of_samples).sum())
@@ -69,13 +65,9 @@ def ratio_scores(
 ) -> tuple[list[float], Leverage]:
     """Return the samples' pseudo-values of a quotient of sums, and their leverage.
 
-    Such as right words by words: the quotient plus the number of samples times each one's
-    influence on it, (counted - quotient x weight) / sum of weights.
-
-    Args:
-        counted: What the samples add to the numerator, shape (samples,).
-        weights: What they add to the denominator, 0 or more, not all 0, shape (samples,).
-        scale: 100 for per cent.
+    For example right words by words: the quotient plus the number of samples times each one's
+    influence on it, (counted - quotient x weight) / sum of weights. Both have shape (samples,);
+    weights are 0 or more, not all 0. `scale` is 100 for per cent.
     """
     total = weights.sum()
     quotient = counted.sum() / total
@@ -88,7 +80,7 @@ def ratio_scores(
 def influences(
     right: NDArray[np.bool_], samples: NDArray[np.int64], boxes: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return how much average precision changes with the weight of each image.
+    """Return how average precision changes with the weight of each image, (samples,), sum 0.
 
     With weights w of the images, average precision without interpolation is the mean, over boxes,
     of the precision at the detection that found one, 0 for a box not found:
@@ -99,14 +91,8 @@ def influences(
     w at w = 1, by sums from the last detection upwards: the infinitesimal jackknife of B. Efron,
     The Jackknife, the Bootstrap and Other Resampling Plans (1982), chapter 6.
 
-    Args:
-        right: Whether each detection is right, best score first, shape (detections,).
-        samples: Position of the sample of each detection, shape (detections,).
-        boxes: How many boxes there are to be found in each sample, at least 1 in all, shape
-            (samples,).
-
-    Returns:
-        Shape (samples,); their sum is 0.
+    `right` (best score first) and the positions `samples` have shape (detections,); `boxes`, the
+    boxes to be found in each sample, shape (samples,), at least 1 in all.
     """
     import numpy as np
 

@@ -116,15 +116,9 @@ class LongContextScorer:
             self._punkt.require()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, str]]) -> Scores:
-        """Score generated tokens.
+        """Score token ids of type `dtype` against GRADED_FIELDS of data set graded.
 
-        Args:
-            outputs: The token ids of each sample, of type `dtype`.
-            references: As data set graded gives them, see GRADED_FIELDS; the metric is one of
-            GRADED_BY.
-
-        Returns:
-            The metrics of the class.
+        Their metric is one of GRADED_BY. Returns the metrics of the class.
         """
         require_outputs("long_context", outputs, references)
         checked = language.require_tables("long_context", references, GRADED_FIELDS, "graded")
@@ -178,7 +172,7 @@ def _sides(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
 
 
 def _mean(row: Sequence[float | None]) -> float:
-    """Return the mean of what is there in pandas' order of rounding, which adds 0 for the rest."""
+    """Return the mean of the values that exist, rounded as pandas does, which adds 0 for others."""
     import numpy as np
 
     total = np.array([one or 0.0 for one in row]).sum()

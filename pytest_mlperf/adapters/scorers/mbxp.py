@@ -74,15 +74,10 @@ class MbxpScorer(TextScorer[MbxpOptions]):
         require_sandbox()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Reference]) -> Scores:
-        """Score generated tokens by running them.
+        """Score token ids of type `dtype` by running them as programs.
 
-        Args:
-            outputs: The token ids of each sample, of type `dtype`.
-            references: As data set mixtral gives them for MBXP, see REFERENCE_FIELDS; "target" is
-            the test.
-
-        Returns:
-            The metrics of the class; without "mbxp" where no program counts.
+        References are MBXP's of data set mixtral, see REFERENCE_FIELDS; "target" is the test.
+        Returns the metrics of the class; without "mbxp" if no program counts.
         """
         require_outputs("mbxp", outputs, references)
         checked = require_tables(

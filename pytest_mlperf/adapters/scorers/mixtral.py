@@ -87,14 +87,9 @@ class MixtralScorer(TextScorer[MixtralOptions]):
             require_sandbox()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[programs.Reference]) -> Scores:
-        """Score generated tokens.
+        """Score token ids of type `dtype` against PART_FIELDS of data set mixtral.
 
-        Args:
-            outputs: The token ids of each sample, of type `dtype`.
-            references: As data set mixtral gives them, see PART_FIELDS.
-
-        Returns:
-            The metrics of the class.
+        Returns the metrics of the class.
         """
         checked = _check(outputs, references)
         decoded = self._decoder.decode(outputs)

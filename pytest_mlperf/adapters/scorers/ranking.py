@@ -60,17 +60,12 @@ class RankingScorer(ModelFreeScorer[NoOptions]):
     metrics = ("normalized_entropy", "accuracy", "gauc")
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
-        """Score requests; outputs and references are gone through once.
+        """Score requests in one pass; return the metrics of the class, 0 and up.
 
-        Args:
-            outputs: Of each request, little-endian float32: time step, query, n predictions, n
-                labels 0 or 1, n weights, and n.
-            references: None, or a table with any of "step", "query" and "labels", which must then
-                be those of the output.
-
-        Returns:
-            The metrics of the class, 0 and up. Of the first two a sample's score is its
-            pseudo-value, score + samples x influence.
+        Outputs are little-endian float32: time step, query, n predictions, n labels 0 or 1, n
+        weights, and n. References are None, or tables whose "step", "query" and "labels" must be
+        those of the output. A sample's score of the first two metrics is its pseudo-value, score +
+        samples x influence.
         """
         import numpy as np
 

@@ -23,15 +23,10 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def answer_text(reference: Mapping[str, Any], first: int, last: int) -> str:
-    """Return the text that pieces `first` to `last` of a paragraph stand for, as it was written.
+    """Return the original text of pieces `first` to `last` of a paragraph of data set squad.
 
     Source: write_predictions in language/bert/accuracy-squad.py of
     https://github.com/mlcommons/inference.
-
-    Args:
-        reference: As data set squad gives it.
-        first: Number of a piece in the paragraph.
-        last: Number of that piece or of a later one.
     """
     joined = " ".join(reference["pieces"][first : last + 1]).replace(" ##", "").replace("##", "")
     words = slice(reference["word_of_piece"][first], reference["word_of_piece"][last] + 1)
@@ -43,15 +38,10 @@ def answer_text(reference: Mapping[str, Any], first: int, last: int) -> str:
 
 
 def written_text(*, span: str, normalized: str, written: str) -> str:
-    """Cut from `written` what `span` was in it before it was normalized.
+    """Cut from `written`, whole words, the original of `span` in its `normalized` tokens.
 
-    Where both have the same number of characters other than spaces, these belong to each other one
-    by one; where not, nothing can be cut off.
-
-    Args:
-        span: Part of `normalized`, or something else, as where a piece is [UNK].
-        normalized: The basic tokens of `written`, with spaces between them.
-        written: Whole words of the paragraph, with spaces between them.
+    If both have the same number of characters other than spaces, these correspond one by one; if
+    not, nothing can be cut off. `span` may be something else, as for a piece [UNK].
     """
     start = normalized.find(span)
     places = [place for place, character in enumerate(written) if character != " "]
@@ -63,13 +53,9 @@ def written_text(*, span: str, normalized: str, written: str) -> str:
 
 
 def text_scores(answer: str, accepted: Iterable[str]) -> tuple[float, bool]:
-    """Return F1 (0–1) of the words, and whether all are equal, each at its best.
+    """Return F1 (0–1) of the words, and whether all are equal, each the best of `accepted`.
 
     Source: language/bert/evaluate_v1.1.py of https://github.com/mlcommons/inference.
-
-    Args:
-        answer: The text found.
-        accepted: Texts that count as right, at least one.
     """
     predicted = normalized_words(answer)
     right = [normalized_words(text) for text in set(accepted)]
@@ -77,10 +63,7 @@ def text_scores(answer: str, accepted: Iterable[str]) -> tuple[float, bool]:
 
 
 def normalized_words(text: str) -> list[str]:
-    """Return the words of a text in lower case, without ASCII's punctuation and without articles.
-
-    A blank is put in place of an article, but not of a mark: "the-cat" becomes "thecat".
-    """
+    """Return lower-case words; remove ASCII's punctuation, replace articles by blanks."""
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
@@ -186,21 +169,16 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
     options: ClassVar[type] = SquadScorerOptions
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any]]) -> Scores:
-        """Score the answers that logits give; goes through the outputs once, one at a time.
+        """Score the answers that logits give in one pass, one at a time.
 
-        Args:
-            outputs: Of each feature, logits of shape (seq, 2): for each position how well an answer
-                starts there, then how well it ends there; seq is from the feature's own length to
-                `max_seq_length`.
-            references: Of the same features, as data set squad gives them.
+        Outputs are logits (seq, 2) of each feature: for each position how well an answer starts and
+        ends there; seq is from the feature's own length to `max_seq_length`; minus infinity bars a
+        position. References are those of data set squad.
 
-        Returns:
-            Metrics "f1" and "exact_match" in per cent, each at its best over a question's answers.
-            A question has one score, which stands at its first feature; its other features have
-            None, so the mean of what is not None is the aggregate. A question of which only some
-            features are here has none yet: with the others its answer may be another one. Where
-            no question is complete, all are scored from what is here. Minus infinity bars a
-            position.
+        Returns "f1" and "exact_match" in per cent, each at its best over a question's answers. A
+        question's score stands at its first feature; others have None, so that the mean of the rest
+        is the aggregate. A question with missing features has no score, since they may change its
+        answer. If no question is complete, all are scored from the features here.
         """
         require_outputs("squad", outputs, references)
         questions: dict[str, _BestSpan] = {}
@@ -218,7 +196,6 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
     def _logits(
         self, output: bytes, reference: Mapping[str, Any], sample: int
     ) -> NDArray[np.float64]:
-        """Return shape (2, max_seq_length): start logits and end logits."""
         import numpy as np
 
         dtype = np.dtype(LOGIT_DTYPES[self._asked.dtype])
@@ -250,7 +227,7 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
     def _improve(
         self, best: _BestSpan, logits: NDArray[np.float64], reference: Mapping[str, Any]
     ) -> None:
-        """Take the best span of a feature, if none was found or it beats what was."""
+        """Take the best span of a feature if it beats the best so far."""
         import numpy as np
 
         shift = reference["first"] - reference["start"]

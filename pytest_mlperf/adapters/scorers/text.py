@@ -28,11 +28,10 @@ NUMBER = re.compile(r"-?[\d,]*\.?\d+")
 
 
 def answer(text: str) -> str:
-    """Return the number that a text gives as its answer, without commas, or "" without one.
+    """Return the number after the first "The answer is", else the last number, without commas.
 
-    It is the first number after the last "The answer is", else the last number of all.
-
-    Source: language/mixtral-8x7b/evaluate-accuracy.py of https://github.com/mlcommons/inference.
+    Returns "" without a number. Source: language/mixtral-8x7b/evaluate-accuracy.py of
+    https://github.com/mlcommons/inference.
     """
     answered = text.partition(NEXT_QUESTION)[0]
     _, delimiter, rest = answered.rpartition(DELIMITER)
@@ -44,10 +43,7 @@ def answer(text: str) -> str:
 
 
 def is_right(text: str, target: str) -> bool:
-    """Return whether a text's answer and a target are the same number, as float64.
-
-    A target that is no number, such as "1,000", is never met.
-    """
+    """Return whether a text's answer equals a target as float64; "1,000" is never met."""
     try:
         return float(answer(text)) == float(target)
     except ValueError:
@@ -101,7 +97,7 @@ def check_processes(scorer: str, processes: object) -> None:
 
 
 def text_defect(reference: object, fields: Sequence[str]) -> str | None:
-    """Return what a reference lacks that must be a table of texts, or None."""
+    """Return the defect of a reference that must be a table of texts, or None."""
     if not isinstance(reference, Mapping):
         return f"is a {type(reference).__name__}, but must be a table of texts"
     missing = [name for name in fields if not isinstance(reference.get(name), str)]
@@ -111,13 +107,9 @@ def text_defect(reference: object, fields: Sequence[str]) -> str | None:
 def require_tables(
     scorer: str, references: Sequence[Any], fields: Sequence[str], advice: str
 ) -> list[Mapping[str, str]]:
-    """Return references, each read once, if they are tables with these texts.
+    """Return references, each read once, if they are tables with the texts `fields`.
 
-    Args:
-        scorer: Name of the scorer, for messages.
-        references: Of all samples.
-        fields: What each must have.
-        advice: Which data set has them.
+    Messages name the `scorer` and, as `advice`, the data set that has them.
     """
     tables = list(references)
     for sample, reference in enumerate(tables):
@@ -334,15 +326,9 @@ class Tokenizer:
 def load_tokenizer(folder: Path, clean_up: bool | None, *, special: bool = False) -> Tokenizer:
     """Load the tokenizer in a folder of Hugging Face's files.
 
-    Args:
-        folder: Where the files are.
-        clean_up: Whether `clean` is applied; None does as transformers 5 does: where
-            tokenizer_config.json asks for it, and the tokenizer is no BPE.
-        special: Whether texts keep special tokens.
-
-    Raises:
-        ImportError: The library is not installed.
-        Exception: Whatever the library raises on files it cannot read.
+    `clean_up` applies `clean`; None does as transformers 5: if tokenizer_config.json asks for it,
+    and the tokenizer is no BPE. `special` keeps special tokens in texts. Raises ImportError without
+    the library, and the library's own errors for bad files.
     """
     if library_for(folder) == LIGHT:
         settings, content = map(_read, (folder / CONFIG_FILE, folder / TOKENIZER_FILE))
@@ -352,10 +338,7 @@ def load_tokenizer(folder: Path, clean_up: bool | None, *, special: bool = False
 
 
 def library_for(folder: Path) -> str:
-    """Return which library reads the tokenizer in a folder: "tokenizers" or "transformers".
-
-    A file that is no JSON is for either to refuse.
-    """
+    """Return the library for a tokenizer, "tokenizers" or "transformers"; either may refuse it."""
     if (folder / "tekken.json").exists():
         return FULL
     try:
@@ -375,13 +358,9 @@ def clean(text: str) -> str:
 def is_light(settings: Mapping[str, Any], content: Mapping[str, Any], named: set[str]) -> bool:
     """Return whether tokenizer.json alone decodes as transformers' AutoTokenizer does.
 
-    So it is where transformers uses that file's decoder or one that equals it, and knows no
-    special token besides the file's own.
-
-    Args:
-        settings: Content of tokenizer_config.json, empty without one.
-        content: Content of tokenizer.json, empty without one.
-        named: Special tokens that the other files name.
+    That is so if transformers uses that file's decoder or an equal one, and `named`, the other
+    files' special tokens, are all in it. `settings` is tokenizer_config.json, `content`
+    tokenizer.json; both are empty without the file.
     """
     kind = str(settings.get("tokenizer_class")).removesuffix("Fast")
     decoder = content.get("decoder") or {}

@@ -42,15 +42,9 @@ class Top1Scorer(ModelFreeScorer[Top1Options]):
     options: ClassVar[type] = Top1Options
 
     def score(self, outputs: Sequence[bytes], references: Sequence[int]) -> Scores:
-        """Score predicted classes against labels.
+        """Score predicted classes, numbers of type `dtype` cut to integers, against labels.
 
-        Args:
-            outputs: The predicted class of each sample as one number of type `dtype`; a fraction
-                is cut off.
-            references: The label of each sample.
-
-        Returns:
-            Metric "top1", in per cent: 100 or 0 per sample, and their mean.
+        Returns "top1", in per cent: 100 or 0 per sample, and their mean.
         """
         require_outputs("top1", outputs, references)
         labels = list(references)

@@ -80,15 +80,10 @@ class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
     options: ClassVar[type] = VBenchScorerOptions
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
-        """Have videos scored.
+        """Score videos, uint8 (frames, height, width, 3), by the prompts of data set vbench.
 
-        Args:
-            outputs: Of each sample its frames, uint8 of shape (frames, height, width, 3).
-            references: The prompt of each, as data set vbench gives it.
-
-        Returns:
-            The metrics of the class. A sample's dimension is None where VBench did not ask it, or
-            gave no number for the video; its "vbench" is a pseudo-value.
+        Returns the metrics of the class. A sample's dimension is None if VBench did not ask it, or
+        gave no number for the video; its "vbench" is a pseudo-value.
         """
         require_outputs("vbench", outputs, references)
         prompts = require_texts("vbench", references, "the prompt")
@@ -200,7 +195,7 @@ def _scores(results: Mapping[str, Any], names: Sequence[str]) -> Scores:
 
 
 def _share(row: Sequence[float | None], samples: int) -> NDArray[np.float64]:
-    """Return what each sample adds to a dimension's mean, times their number."""
+    """Return each sample's part of a dimension's mean, times their number."""
     import numpy as np
 
     there = np.array([one is not None for one in row])
@@ -223,7 +218,7 @@ def _mean(name: str, results: Mapping[str, Any]) -> float:
 
 
 def _number(value: object) -> float | None:
-    """Return what is a number, or a truth, as such; None for anything else."""
+    """Return a number or a truth value as float; None for anything else."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 

@@ -42,16 +42,11 @@ class WordAccuracyScorer(ModelFreeScorer[NoOptions]):
     libraries = ("rapidfuzz", "whisper_normalizer")
 
     def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
-        """Score transcriptions against what was spoken.
+        """Score transcriptions against lower-case transcripts.
 
-        Args:
-            outputs: The characters of each answer, in lower case: for each an int64,
-                little-endian, its place in `SPEECH_LABELS`; others are left out.
-            references: The transcript of each sample, in lower case.
-
-        Returns:
-            Metric "accuracy", in per cent, over all words. A sample's score is its pseudo-value,
-            accuracy + samples x influence.
+        Each character of an answer is an int64, little-endian, its place in `SPEECH_LABELS`; others
+        are left out. Returns "accuracy", in per cent, over all words. A sample's score is its
+        pseudo-value, accuracy + samples x influence.
         """
         import numpy as np
 
@@ -143,7 +138,7 @@ def word_errors(heard: Sequence[str], spoken: Sequence[str]) -> tuple[int, int]:
 
 
 def _joined(heard: Sequence[str], spoken: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return both with words joined where that makes one of the other side."""
+    """Join adjacent words on either side that form one word of the other."""
     left: list[str] = []
     right: list[str] = []
     i = j = 0
@@ -156,7 +151,7 @@ def _joined(heard: Sequence[str], spoken: Sequence[str]) -> tuple[list[str], lis
 
 
 def _run(heard: Sequence[str], spoken: Sequence[str], i: int, j: int) -> tuple[int, int]:
-    """Return how many words are one from here on, of those spoken and of those heard."""
+    """Return how many words on each side join to one word at these positions."""
     for many in range(1, MAX_JOINED_WORDS + 1):
         if "".join(spoken[i : i + many]) == heard[j]:
             return many, 1

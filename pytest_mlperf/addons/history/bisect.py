@@ -193,11 +193,9 @@ class Bisection:
     def compare(
         self, before: int, now: int, *, every: bool = False, again: bool = False
     ) -> Comparison:
-        """Compare two builds by all that is followed, until a drop is proven or all is decided.
+        """Compare two builds by all metrics until a drop is proven, or all is decided if `every`.
 
-        Args:
-            every: All tests are run, even where one has dropped.
-            again: They were compared before: runs of that are not asked.
+        `again` repeats a comparison without its stored runs.
         """
         ratios: dict[MetricOf, Ratio] = {}
         reason, runs = "", 0
@@ -319,9 +317,9 @@ class Bisection:
     # --- what it proves ----------------------------------------------------------------------
 
     def proof(self) -> Proof:
-        """Return what all comparisons prove; the two builds that are left are compared directly.
+        """Return the proof of all comparisons; the last two builds are compared directly.
 
-        Where they do not differ for sure it is the smallest range that does.
+        If these do not differ for sure, it is the smallest range that does.
         """
         left = self.range
         first = self.beside_good[left.bad]

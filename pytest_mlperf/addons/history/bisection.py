@@ -44,10 +44,10 @@ def steps(last: int) -> int:
 
 
 def most_comparisons(last: int) -> int:
-    """Return how many comparisons a search makes at most: what its error is shared among.
+    """Return the most comparisons of a search, which share its error.
 
-    The bad commit, the steps of the search, a few that may stay undecided, and at the end the two
-    commits that are left.
+    These are the bad commit, the steps of the search, some undecided ones, and the last two
+    commits.
     """
     return 1 + steps(last) + SPARE_COMPARISONS + 1
 
@@ -55,9 +55,9 @@ def most_comparisons(last: int) -> int:
 def shared(rule: RuleR, last: int, metrics: int) -> RuleR:
     """Return the rule of one comparison, so that its promises hold for the search as a whole.
 
-    By Bonferroni's inequality: where nothing changed any of the comparisons proves a drop in any of
-    so many metrics at most a share `alpha` of the time, and a drop of the limit is excluded in any
-    of them at most a share `beta`.
+    By Bonferroni's inequality, for all comparisons and metrics together: without a change a drop is
+    proven at most a share `alpha` of the time, and a drop of the limit is excluded at most a share
+    `beta` of the time.
     """
     parts = most_comparisons(last)
     return replace(rule, alpha=rule.alpha / (parts * metrics), beta=rule.beta / parts)
@@ -79,15 +79,12 @@ class BisectRange:
 
 
 def search_range(last: int, marks: Mapping[int, Mark], again: Collection[int] = ()) -> BisectRange:
-    """Return where a search stands after some commits between the first and the last were marked.
+    """Return the range that is left after some commits between the first and the last were marked.
 
-    The next one is the middle of those that were not tried. What is skipped is as if it were not
-    there. What stays undecided cuts the range in two, of which the longer one is searched: where a
-    drop is in several steps, whatever lies on a step between them is as undecided. Once nothing
-    else is left, it is judged again: a machine that was busy may be calm by then.
-
-    Args:
-        again: Commits that were judged twice; their marks are those of the second time.
+    The next commit is the middle of the untried ones. Skipped commits do not count. An undecided
+    one cuts the range in two, of which the longer is searched: if a drop has several steps, all
+    commits on a step are undecided. At the end it is judged again, when the machine may be less
+    busy. Those in `again` have their second marks.
     """
     good = max((i for i, mark in marks.items() if mark is Mark.GOOD), default=0)
     bad = min((i for i, mark in marks.items() if mark is Mark.BAD), default=last)
@@ -119,19 +116,16 @@ def speed_of(ratio: Ratio) -> RelativeSpeed:
 
 
 def across(before: RelativeSpeed, now: RelativeSpeed) -> RelativeSpeed:
-    """Return what lies between two commits that were each compared with a third.
-
-    Its interval holds where theirs do.
-    """
+    """Combine two commits' comparisons with a third; the interval holds if theirs do."""
     return RelativeSpeed(
         ratio=now.ratio / before.ratio, low=now.low / before.high, high=now.high / before.low
     )
 
 
 def smallest_drop(speeds: Mapping[int, RelativeSpeed]) -> tuple[int, int] | None:
-    """Return the two nearest commits of which the later one is worse for sure; None: none are.
+    """Return the nearest two commits of which the later one is certainly worse, or None.
 
-    They are those whose intervals do not touch; of several as near the first ones.
+    Their intervals do not touch; of several pairs it is the first.
     """
     proven = [
         (now - before, before, now)

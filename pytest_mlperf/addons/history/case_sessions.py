@@ -15,12 +15,10 @@ from pytest_mlperf.stores.database import opened
 def histories_here(
     names: Sequence[str], url: str | None, runs_dir: Path, notes: list[str]
 ) -> list[CaseHistory]:
-    """Return the histories of cases by id or a part of it, those with the newest points last.
+    """Return the histories of cases by id or a part that fits one case, the newest points last.
 
-    Args:
-        names: Ids, or parts of them that fit one case; a file is no case.
-        url: The store; None: the usual one where it is, else the results files of the runs folder.
-        notes: Takes what could not be read.
+    Without a store's `url` it is the usual one if it exists, else the results files of the runs
+    folder. `notes` gets what could not be read.
     """
     if url := store_here(url or str(STORE)):
         with opened(url) as store:

@@ -61,12 +61,10 @@ Span = tuple[float, float]
 
 
 def power_of(folder: Path) -> Packed | None:
-    """Return power, clock and temperature of the GPUs over a run, thinned out: the figure "power".
+    """Return power, clock and temperature of a run's GPUs, thinned out, as the figure "power".
 
-    Its times are seconds after LoadGen's window began; None where no GPU was sampled.
-
-    Args:
-        folder: With LoadGen's logs of the performance run; the sampler's file is above it.
+    Times are seconds after LoadGen's window began; None if no GPU was sampled. `folder` has the
+    performance run's logs; the sampler's file is above it.
     """
     path = _file(folder.parent, POWER_FILE)
     if path is None or _file(folder, DETAIL) is None:
@@ -96,9 +94,9 @@ def power_of(folder: Path) -> Packed | None:
 
 
 def _numbered(gpus: Sequence[GpuLog]) -> list[tuple[int, GpuLog]]:
-    """Return GPUs with the driver's numbers; with their places, as of older files, where one lacks.
+    """Return GPUs with the driver's numbers, or with positions if one is missing.
 
-    Two instances of a GPU have one number.
+    Two instances of a GPU have one number; older files have none.
     """
     numbers = [gpu.facts.get("identity", {}).get("index") for gpu in gpus]
     certain = None not in numbers and len(set(numbers)) == len(gpus)
@@ -245,10 +243,10 @@ _TIMED: tuple[Timed, ...] = ("latency", "ttft", "tpot")
 
 
 def folder_below(root: Path, named: str) -> Path | None:
-    """Return a run's folder below the folder of its results file; None: it is not there.
+    """Return a run's folder below the folder of its results file, or None.
 
-    A results file names folders of the machine that measured, so only the path's end is looked
-    for, and whatever leads elsewhere is not followed.
+    A results file names folders of another machine: only the path's end is searched, and links out
+    of the folder are not followed.
     """
     parts = PurePath(named).parts
     for length in range(min(MAX_RUN_FOLDERS, len(parts)), 0, -1):
@@ -403,10 +401,9 @@ def page_of(
     root: Path = Path(),
     store: str = "",
 ) -> str:
-    """Return the page of a session; runs are looked for below the file's folder alone.
+    """Return the page of a session; search runs only below the file's folder.
 
-    Args:
-        store: Of earlier sessions; "": there is none.
+    `store` holds earlier sessions; "" if there is none.
     """
     return render(results, _Search(file.resolve().parent, root).beside(results, store), absent)
 

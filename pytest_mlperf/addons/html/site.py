@@ -104,10 +104,9 @@ def write(url: str, folder: Path) -> int:
 
 
 def write_site(cases: Sequence[SiteCase], folder: Path, place: str) -> int:
-    """Write the site whole into a folder, in the place of an older one; return its pages.
+    """Write the site into a folder, replacing an older one; return its number of pages.
 
-    Raises:
-        MlperfError: The folder holds something else, or cannot be written.
+    Raises MlperfError if the folder holds something else, or cannot be written.
     """
     if folder.exists() and not (folder / MARK).is_file() and any(folder.iterdir()):
         raise MlperfError(f"{folder}: holds something that is no site of ours; name another folder")

@@ -43,18 +43,11 @@ def how_to_get(round_name: str) -> str:
 
 
 def run_checker(tree: Path, round_name: str, checkout: Path) -> tuple[int, list[str]]:
-    """Run the checker on a tree, which it only reads.
+    """Run the checker on a submission's tree, which it only reads, for a round such as "v6.1".
 
-    Args:
-        tree: The submission.
-        round_name: "v6.1".
-        checkout: A checkout of mlcommons/inference, or its folder tools/submission.
-
-    Returns:
-        1 if the checker finds errors, else 0; and what to show, the verdict last.
-
-    Raises:
-        EnvironmentFault: It cannot be run, or ended without a verdict.
+    `checkout` is one of mlcommons/inference, or its folder tools/submission. Returns 1 if the
+    checker finds errors, else 0, and the lines to show, the verdict last. Raises EnvironmentFault
+    if it cannot run, or ends without a verdict.
     """
     place, module = _entry_point(checkout, round_name)
     folder = Path(tempfile.mkdtemp(prefix="pytest-mlperf-checker-"))

@@ -68,13 +68,9 @@ class Point:
 
 
 def points_of(run: Run, verdict: Verdict, root: Path) -> list[Point]:
-    """Read the points of a run from its folder, in ascending order.
+    """Read the points of a run from its folder, relative to `root`, in ascending order.
 
-    Args:
-        root: Folder from which a relative one is named.
-
-    Raises:
-        MlperfError: The folder is gone, or is not that of the results.
+    Raises MlperfError if the folder is gone, or is not that of the results.
     """
     folder = root / run.folder
     subject = verdict.subject

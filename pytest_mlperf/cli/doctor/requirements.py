@@ -88,9 +88,9 @@ def require_library(planned: Planned, job: Job) -> None:
 
 
 def import_errors(planned: Planned, job: Job) -> Iterator[MlperfError]:
-    """Import each class of the user's own in a fresh process; yield the errors, with their place.
+    """Import each user class in a fresh process; yield the errors, with their place.
 
-    What only another Python imports is left to `look_there`.
+    `look_there` checks the classes that only another Python imports.
     """
     data, scored = job.dataset, job.accuracy
     parts: list[tuple[registry.Group, KeyPath, Factory | None]] = [

@@ -100,11 +100,10 @@ class Memory:
     def __init__(
         self, builds: Path | None, about: Mapping[str, Any], files: Sequence[Path]
     ) -> None:
-        """Look at the files; they are not read.
+        """Check the files without reading them.
 
-        Args:
-            builds: The folder of builds; None: nothing is remembered.
-            about: All that decides a build beside the content of files.
+        `builds` is the folder of builds, None to remember nothing; `about` decides a build with the
+        files.
         """
         self._file: Path | None = None
         looked = list(_looks(files))
@@ -207,9 +206,9 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def making(self, key: str) -> Iterator[Path]:
-        """Yield an empty folder to write into; it vanishes unless `publish` took it.
+        """Yield an empty folder, which is removed unless `publish` took it.
 
-        Call it while `alone`. What killed builders left is removed.
+        Call it while `alone`. It also removes the folders of killed builders.
         """
         with _writable(self.folder):
             self._sweep(current=key)
@@ -221,11 +220,9 @@ class CheckpointStore:
             self._discard(temporary.name)
 
     def publish(self, key: str, model: Path, provenance: Mapping[str, Any]) -> Built:
-        """Put what was made into its place, safely on the disk before it can be seen.
+        """Move the filled folder of `making` into its place, once it is safely on the disk.
 
-        Args:
-            model: The folder that `making` gave, filled.
-            provenance: What it was made of; the sizes of its files are added.
+        File sizes are added to its `provenance`.
         """
         files = sorted(path for path in model.rglob("*") if path.is_file())
         sizes = {str(path.relative_to(model)): path.stat().st_size for path in files}

@@ -89,10 +89,10 @@ def checkpoint_for(
 
 
 def state_of(step: CheckpointBuild | None, runs_dir: Path) -> str:
-    """Return whether a case's checkpoint is built, in words; "" where its entry builds none.
+    """Return whether a case's checkpoint is built, in words; "" if its entry builds none.
 
-    Nothing is built, and no weights are read: what is not remembered counts as not built. Code of
-    the user's own is not imported.
+    This builds nothing, reads no weights and imports no user code. A build that is not remembered
+    counts as not built.
     """
     if step is None or not step.registered:
         return ""
@@ -259,10 +259,7 @@ def _decided(step: CheckpointBuild, about: Event) -> dict[str, Any]:
 
 
 def _memory(step: CheckpointBuild, store: CheckpointStore, about: Event) -> Memory:
-    """Return what may know the build without reading anything.
-
-    Of calibration data that code of the user's own makes nothing is known beforehand.
-    """
+    """Return the memory of a build without reading anything; unknown for user calibration data."""
     prompts, files = step.calibration, model_files(step.source)
     calibration = [asdict(prompts.dataset), prompts.count] if prompts else None
     if prompts and (path := prompts.dataset.options.get("path")):

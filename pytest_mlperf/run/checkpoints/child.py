@@ -49,7 +49,7 @@ def main(file: str) -> None:
 
 
 def about(spec: dict[str, Any], _: Any) -> dict[str, Any]:
-    """Return versions of what decides a builder's result, and a digest of its own code.
+    """Return versions that decide a builder's result, and its code's digest.
 
     Nothing but the builder's module is imported.
     """
@@ -77,10 +77,7 @@ def about(spec: dict[str, Any], _: Any) -> dict[str, Any]:
 
 
 def code_of(module: str) -> list[Path]:
-    """Return the files whose text decides what a builder does.
-
-    The module, and of a package its other modules: what adapters of this package share lies there.
-    """
+    """Return the files of a builder's module, and of its package's other modules."""
     file = sys.modules[module].__file__
     if file is None:
         return []

@@ -229,10 +229,9 @@ class ChildEvents:
     ) -> None:
         """Read from a pipe.
 
-        Args:
-            layer: Whose error it is when something else arrives.
-            ended: Whether the child has ended; what it left behind may hold the pipe open.
-            follows: What may come after each event; None: any.
+        `layer` is blamed for anything unexpected. `ended` says whether the child has ended, since
+        its descendants may hold the pipe open. `follows` maps events to the next ones; None allows
+        any.
         """
         self._descriptor = descriptor
         self._kinds = kinds
@@ -245,13 +244,10 @@ class ChildEvents:
         self._buffer = b""
 
     def next(self, timeout_s: float) -> Event | None:
-        """Return the next event; None when there is none yet, or only a part of one has arrived.
+        """Return the next event, or None if no whole one arrives within `POLL_SECONDS`.
 
-        It waits for `POLL_SECONDS` at most: whoever waits can look at its own limits after every
-        read.
-
-        Raises:
-            EOFError: The child closed its end, or has ended.
+        The short wait lets callers check their own limits. Raises EOFError if the child closed its
+        end or has ended.
         """
         line, end, rest = self._buffer.partition(b"\n")
         if not end:

@@ -26,18 +26,13 @@ EXIT_GRACE_SECONDS = 2.0
 
 
 def guard_group() -> int:
-    """Fork the guard, and take stdin away from whatever else runs here.
+    """Fork the guard; take stdin from all other readers, and return its new descriptor.
 
-    Call this before any thread is started.
-
-    It is a process of its own because a worker that hangs in a library, or was killed, cannot
-    clean up the servers that its engine started. The guard sleeps until the writing end of the
-    worker's stdin closes (the parent let go, or is gone) or the worker ends, then kills what is
-    left of the group. An engine, or a process that it starts, that read stdin would wait for the
-    parent's next command, or take it: it reads the end of a file instead.
-
-    Returns:
-        The descriptor of what was stdin: the parent's commands, and its end when it lets go.
+    Call this before any thread is started. The guard is a process of its own because a worker that
+    hangs in a library, or was killed, cannot clean up the servers that its engine started. It
+    sleeps until the writing end of the worker's stdin closes or the worker ends, then kills the
+    rest of the group. Other readers of stdin would wait for the parent's next command, or take it:
+    they get the end of a file.
     """
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)

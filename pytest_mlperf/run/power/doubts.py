@@ -38,11 +38,9 @@ MIN_LIMIT_SHARE = 0.25
 
 
 def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> str | None:
-    """Return what shows that a GPU did not work in a window; None: it did, or nothing tells.
+    """Return the sign that a GPU did not work in a window; None if it did, or it is unknown.
 
-    Args:
-        begin_s: Where the window begins, monotonic.
-        busy: Share of the window in which the engine had work.
+    `begin_s` is monotonic; `busy` is the share of the window in which the engine had work.
     """
     first_s = gpu.trace[0].time_s if gpu.trace else begin_s
     before = [r.value for r in gpu.trace if r.time_s <= first_s + REST_SECONDS]
@@ -157,14 +155,11 @@ def doubts(
     busy: float = 1.0,
     linked: bool = False,
 ) -> Doubts:
-    """Return what speaks against judging a window; that a GPU was lost is not for here.
+    """Return the doubts about a window, except that a GPU was lost.
 
-    Args:
-        warm_s: When the engine had warmed up: a process that comes later is foreign.
-        allowed: Processes that may be there, as the host numbers them.
-        limit_w: Power limit of the session's identity; None: not known.
-        busy: Share of the window in which the engine had work.
-        linked: Others work with it, so that its NVLinks matter.
+    A process after `warm_s`, when the engine had warmed up, is foreign unless `allowed` (by the
+    host's ids). `limit_w` is the session's power limit, None if unknown. The engine had work for a
+    share `busy`. `linked` says that others work with the GPU, so that its NVLinks matter.
     """
     if gpu.unavailable:
         return Doubts(energy=(gpu.unavailable,))

@@ -104,11 +104,7 @@ def watched_exporter(exporter: Exporter) -> Iterator[ExporterLog]:
 def exported(
     figures: Figures, log: ExporterLog, timed: TimedLog, *, expected: int | None
 ) -> Exported:
-    """Return the energy of a run's timed part, and samples and tokens per joule of it.
-
-    Args:
-        expected: GPUs that the case has; None: nobody knows.
-    """
+    """Return a run's timed energy, samples and tokens per joule, for `expected` GPUs if known."""
     begin_s, end_s = timed.window_s
     failure = log.failures[-1] if log.failures else ""
     looks = log.looks

@@ -54,10 +54,9 @@ def sampled(
     warm_s: float,
     used: Mapping[str, UsedGpu] = _UNKNOWN,
 ) -> Sampled:
-    """Return a run's energy and the reasons to doubt it; processes after `warm_s` are not ours.
+    """Return a run's energy and the doubts about it.
 
-    Args:
-        used: What the session knows of its GPUs, by UUID.
+    Processes after `warm_s` are foreign. `used` is the session's knowledge of its GPUs, by UUID.
     """
     if unsampled := _unsampled(log, used):
         return unsampled
@@ -191,14 +190,11 @@ POLL_SECONDS = 0.1
 def read_meter(
     path: Path, *, until_s: float, patience_s: float = 5.0, local_offset_s: float = 0.0
 ) -> tuple[MeterReading, ...]:
-    """Return the readings of a file; a last line without its end is left out.
+    """Return the readings of a file, without an incomplete last line.
 
-    Whether they reach far enough is for `wall_energy` to say: a logger that writes in bunches may
-    be late by more than anybody waits.
-
-    Args:
-        until_s: Wait for a reading later than this, wall clock, seconds since the epoch.
-        local_offset_s: How far the meter's clock is ahead of UTC where it writes no zone, seconds.
+    Waits for one after `until_s`, wall clock, seconds since the epoch; `wall_energy` checks whether
+    they suffice, as loggers may write in long bunches. If the meter writes no zone, its clock is
+    `local_offset_s` ahead of UTC, seconds.
     """
     deadline = time.monotonic() + patience_s
     seen: tuple[int, int] | None = None

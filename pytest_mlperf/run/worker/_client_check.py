@@ -36,15 +36,10 @@ def with_reach(
     *,
     lasts_ms: int = LASTS_MS,
 ) -> list[dict[str, Any]]:
-    """Return points as they are logged, with the client's reach where it had much to do.
+    """Return points as they are logged, with the client's reach if it had much to do.
 
-    Args:
-        points: As of `PointWindow`.
-        engine: Nothing of it is under way.
-        loaded: Its samples.
-        settings: Of the run.
-        fail: Told of a server or client that broke.
-        lasts_ms: How long it is measured for each of these points.
+    Nothing of the engine, which `loaded` these samples, is under way. `fail` gets a broken server
+    or client. Each measurement lasts `lasts_ms`.
     """
     brief = dataclasses.replace(settings, min_duration_ms=lasts_ms, ramp_ms=0, arrivals="")
     return [

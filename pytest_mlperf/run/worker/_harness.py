@@ -40,9 +40,8 @@ def measured(
 ) -> dict[str, Any]:
     """Have the harness measure all points, each in a folder of its own below `folder`.
 
-    Returns:
-        What is to be logged: the order, and by folder how much later the monotonic clock began
-        than the wall clock, seconds.
+    Returns for the log the order, and by folder the seconds by which the monotonic clock began
+    later than the wall clock.
     """
     clocks, points = dict[str, float](), order(settings, folder.parent.name)
     at_edges()

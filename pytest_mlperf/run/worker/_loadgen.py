@@ -63,11 +63,9 @@ class LoadGenPlan:
 def plan_performance(
     settings: LoadGenSettings, total_samples: int, *, lasts: bool = False
 ) -> LoadGenPlan:
-    """Return the performance run that these settings ask for.
+    """Return the performance run of these settings.
 
-    Args:
-        lasts: Of streams: hold the planned time although the work is fixed, as no earlier run did
-            the same work.
+    `lasts` keeps a stream's planned time although its work is fixed, as no earlier run did it.
     """
     rate = settings.target_qps
     if rate is None or not rate > 0:
@@ -242,12 +240,11 @@ def run(
     indices: Sequence[int] | None = None,
     at_edges: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run LoadGen; returns when every sample is completed and its logs are written.
+    """Run LoadGen until every sample is completed and its logs are written.
 
-    Args:
-        sink: What `make_sink` returned for this plan; its `failed` gets what the engine raises.
-        indices: Data set index of each of LoadGen's samples; None when they are the same.
-        at_edges: Called when samples are loaded, and when all are completed: LoadGen times between.
+    The `sink` of this plan's `make_sink` gets the engine's errors. `indices` maps LoadGen's samples
+    to data set indices, None if equal. `at_edges` is called after loading and after the last
+    sample.
     """
     import mlperf_loadgen
 

@@ -166,14 +166,9 @@ class Stamps:
 
 
 def batch_means_error(stamps: Sequence[tuple[float, int]]) -> float:
-    """Return the relative standard error of a rate, from times and counts along a run.
+    """Return the relative standard error of a rate, from (seconds, samples completed), in order.
 
-    Args:
-        stamps: (seconds, samples completed so far), in order.
-
-    Returns:
-        Standard error of the mean time per sample over equal batches, as a share of that mean;
-        0 when there are too few stamps to tell.
+    It is that of the mean time per sample over equal batches; 0 with too few stamps.
     """
     if len(stamps) < BATCHES:
         return 0.0

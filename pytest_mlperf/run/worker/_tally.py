@@ -116,9 +116,8 @@ class Tally:
 def shares(tallies: Sequence[Tally], *, lists: bool) -> list[list[float]]:
     """Return each replica's speed in each part of a run, as a share of the median replica's.
 
-    Args:
-        lists: Samples came in lists, so that a replica's speed is its work in a second of work.
-            Else they come at the rate of a schedule, and it is the inverse of their mean latency.
+    With `lists` it is the work in a second of work. Else samples follow a schedule, and it is the
+    inverse of their mean latency.
     """
     begin_s = max(tally.ends_s[0] for tally in tallies)
     end_s = min(tally.ends_s[1] for tally in tallies)

@@ -144,14 +144,10 @@ class TokenTimes:
         return min(stamps.after, tokens - 1)
 
     def end(self, sample: int, tokens: int, issued_s: float) -> str | None:
-        """Take a sample as finished.
+        """Finish a sample with its output tokens, as the engine counts them.
 
-        Args:
-            tokens: Its output tokens, as the engine counts them.
-            issued_s: When it was issued, by `time.perf_counter`.
-
-        Returns:
-            Why its stamps cannot be right, or None.
+        It was issued at `issued_s`, by `time.perf_counter`. Returns the fault of its stamps, or
+        None.
         """
         self.tokens += tokens
         self._samples += 1
@@ -193,9 +189,9 @@ class TokenTimes:
             self._decode.append(decode_s / after)
 
     def metrics(self) -> Mapping[str, float]:
-        """Return what the stamps give, by the names of the metric table, SI units.
+        """Return metrics by their names in the metric table, in SI units.
 
-        A metric is absent where not every sample has its stamps, or where they do not show it.
+        A metric is absent unless every sample has its stamps, and they show it.
         """
         if not self._samples:
             return {}
@@ -292,12 +288,8 @@ MAX_QUERIES = 500_000
 def moments(ended_s: Sequence[float], latencies_s: Sequence[float]) -> list[list[float]]:
     """Return, for equal parts of a run, [middle, p50, p99, outstanding at its end].
 
-    Args:
-        ended_s: When each query ended, by any one clock.
-
-    Returns:
-        Times in seconds after the first query began; parts in which none ended are left out.
-        Nothing of more than `MAX_QUERIES` queries.
+    Times are seconds after the first query began; `ended_s` is by any one clock. Parts without an
+    end are left out. Returns nothing for more than `MAX_QUERIES` queries.
     """
     if not 0 < len(ended_s) <= MAX_QUERIES:
         return []
@@ -327,20 +319,16 @@ all, and by more than the two-sided quantile of Student's t with 4 degrees of fr
 
 
 def slow_start(costs_s: Sequence[float], prefix: str, queries: int = 0) -> dict[str, float]:
-    """Return what the beginning of a run adds to its percentiles and its mean.
+    """Return the effect of a run's beginning on its percentiles and its mean.
 
     The mean of each tenth is compared with those of the five in the second half by Student's t: a
     further one has the variance s²·(1 + 1/5), with 4 degrees of freedom. The beginning is every
     tenth before the first one that is like them.
 
-    Args:
-        costs_s: Times of queries or samples in the order in which they began, seconds.
-        prefix: Of the names: "latency" gives "latency_p50".
-        queries: Queries or samples of the run, where a time is the mean of several.
-
-    Returns:
-        Logarithms of the whole run's value over that without its beginning, by name; under the
-        prefix alone that of the first tenth's mean over the second half's. {} if that is alike.
+    `costs_s` are in the order in which queries began, seconds; `queries` is their number if a time
+    is the mean of several. Returns logarithms of the whole run's value over that without its
+    beginning, by name: the prefix "latency" gives "latency_p50". Under the prefix alone is that of
+    the first tenth's mean over the second half's. {} if that is alike.
     """
     if not MIN_TENTH_COSTS <= len(costs_s) <= MAX_QUERIES:
         return {}

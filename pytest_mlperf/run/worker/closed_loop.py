@@ -419,10 +419,9 @@ class SlotSink(GuardedSink):
             kept.append((now_s - request.from_s, ttft_s))
 
     def begin(self, point: float, lasts_s: float = math.inf) -> float:
-        """Open a window of a point, return when that was.
+        """Open a window of a point, return its time.
 
-        What is completed from now on counts; of an open loop, whose window ends by itself, what
-        arrives in it.
+        Completions count from now on; in an open loop, whose window ends by itself, arrivals do.
         """
         with self._lock:
             self._forget()
@@ -576,22 +575,16 @@ class Loop:
         settings: LoadGenSettings,
         trace: Sequence[float] = (),
     ) -> None:
-        """Drive `engine` over samples that are loaded.
-
-        Args:
-            trace: When each of them arrives, seconds; (): whenever the loop draws it.
-        """
+        """Drive `engine` over loaded samples, which arrive as in `trace` [s]; () for any time."""
         self._engine, self._sink, self._trace = engine, sink, trace
         self._asked, self._settings = asked, settings
         self._ids = itertools.count(1)
 
     def run(self, name: str, alone_s: float, at_edges: Callable[[], None]) -> dict[str, Any]:
-        """Measure all points and return what is to be logged of them, as `CURVE_LOG` has it.
+        """Measure all points and return their log, as `CURVE_LOG` has it.
 
-        Args:
-            name: Of this run; decides the order of the points.
-            alone_s: How long a lone request takes.
-            at_edges: Called when the first window begins, and when the last one ends.
+        The run's name decides the order of points; a lone request takes `alone_s`. `at_edges` is
+        called when the first window begins, and when the last one ends.
         """
         places, sink, points = order(self._settings, name), self._sink, list[PointWindow]()
         completed: list[int] = []
@@ -683,7 +676,7 @@ class ClosedLoop(Loop):
         return window
 
     def _ramp(self, concurrency: int, ramp_s: float) -> list[int]:
-        """Fill the slots one after the other; return how often each was refilled meanwhile.
+        """Fill the slots one after the other; return how often each was refilled.
 
         Requests that begin together stay together.
         """

@@ -61,10 +61,9 @@ class Conversations:
 
 
 def conversations(dataset: Dataset, alone: Sequence[int]) -> Conversations:
-    """Return how the samples of a data set follow each other: all of them, or else those `alone`.
+    """Return how a data set's samples, or those `alone`, follow each other.
 
-    Raises:
-        RunError: The data set says of a turn what it cannot say.
+    Raises RunError if the data set's pause before a turn is no valid time.
     """
     ask = getattr(dataset, "pause_s", None)
     if not callable(ask):
@@ -95,10 +94,9 @@ class Slots:
         self.count = first
 
     def next(self, slot: int) -> Asked:
-        """Return what a slot asks now: its next turn, or what begins another conversation.
+        """Return a slot's next turn, or the beginning of another conversation.
 
-        A slot's very first conversation begins with any turn, as drawn: so old ones and young ones
-        are mixed from the beginning on.
+        A slot's first conversation begins with a random turn, so that old and young ones are mixed.
         """
         before = self._now.get(slot)
         if before is not None and self._all.pause_s(before.index) is not None:

@@ -25,14 +25,10 @@ MODEL_FOLDERS = ("config.json", "adapter_config.json")
 
 
 def model_files_facts(model: str | None, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return digests of a model's files that its engine did not hash, and of files in its options.
+    """Return digests of model files that the engine did not hash, and of files in its options.
 
-    Args:
-        model: File or folder of the model, or a name that is no path.
-        options: Options of the engine; paths in them are absolute.
-
-    Returns:
-        16 hex digits of SHA-256 by fact; nothing where there are no such files.
+    These are 16 hex digits of SHA-256 by fact. The model may be a name that is no path; paths in
+    options are absolute.
     """
     of_model = list(_files(Path(model))) if model else []
     named = [file for path in sorted(set(_paths(options))) for file in _files(path)]

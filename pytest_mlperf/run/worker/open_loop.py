@@ -52,10 +52,9 @@ def window(settings: LoadGenSettings, rate: float, draw: random.Random) -> list[
 
 
 def recorded(dataset: Dataset, settings: LoadGenSettings) -> Sequence[float]:
-    """Return when the requests of a trace arrive, seconds from its first, as far as is needed.
+    """Return the arrivals of a trace, seconds from its first, up to the end of the windows.
 
-    Raises:
-        RunError: The data set is no trace, or ends before a window begins.
+    Raises RunError if the data set is no trace, or ends before a window begins.
     """
     arrival = getattr(dataset, "arrival_s", None)
     if arrival is None:

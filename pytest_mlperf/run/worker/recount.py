@@ -42,16 +42,11 @@ def recounted(
     counts: Mapping[int, tuple[int, int]],
     duration_s: float,
 ) -> tuple[dict[str, float], str]:
-    """Return a window's metrics by other counts, and what is to be said of these.
+    """Return a window's metrics by other counts, and a text about these.
 
     Time per token is that after the first piece by the tokens after it, as MLPerf Endpoints has it;
-    times between two tokens, which are of the engine's own ones, are left out.
-
-    Args:
-        counts: By sample: its tokens in all, and those after its first piece.
-
-    Raises:
-        RunError: A request of the window was not counted.
+    times between the engine's own tokens are left out. `counts` has each sample's tokens, and those
+    after its first piece. Raises RunError if a request of the window was not counted.
     """
     missing = [one.sample for one in ended if one.sample not in counts]
     if missing:

@@ -51,11 +51,9 @@ def as_dataset(built: object) -> Dataset:
 
 
 def sizes(dataset: Dataset, performance_samples: int) -> dict[str, float]:
-    """Return the means that decide the work of a performance run, empty where none are told.
+    """Return the means that decide the work of a run, by a data set's method `sizes`; {} without.
 
-    Args:
-        dataset: The samples; one that has a method `sizes` tells the means of some of them.
-        performance_samples: How many of them LoadGen draws from: the first ones.
+    LoadGen draws from the first `performance_samples`.
     """
     ask = getattr(dataset, "sizes", None)
     if not callable(ask):

@@ -139,17 +139,11 @@ def longest_warmup_s(settings: LoadGenSettings) -> float:
 def warm_up(
     driver: Driver, settings: LoadGenSettings, shortest_s: float, least: int = 1
 ) -> tuple[float, float]:
-    """Submit lists as the scenario does until they become no faster.
+    """Submit `least` lists or more, `shortest_s` or longer, until they become no faster.
 
-    An engine that begins slowly may be equally slow for a while. Where no rate tells that, the
-    warm-up takes as long as it may.
-
-    Args:
-        shortest_s: Shortest length, seconds.
-        least: Fewest lists.
-
-    Returns:
-        Seconds that it took, and samples/s by the median of its last window.
+    An engine that begins slowly may be equally slow for a while: without a rate to show it, the
+    warm-up takes the full time. Returns its seconds, and samples/s by the median of its last
+    window.
     """
     samples, lists, before_s = query_size(settings), 0, 0.0
     longest_s = longest_warmup_s(settings)
@@ -172,12 +166,10 @@ def warm_up(
 def full_rate(
     driver: Driver, reached: float, enough: float, settings: LoadGenSettings, most: int
 ) -> float:
-    """Return samples/s of an engine that seems too slow: it may begin slowly, or work on more.
+    """Return samples/s of an engine that seems too slow: it may begin slowly, or need larger lists.
 
-    Args:
-        reached: Samples/s at the end of the warm-up.
-        enough: Samples/s above which nothing more need be known.
-        most: Samples of a list at most; lists of Offline and Server are doubled.
+    It `reached` a rate, samples/s, in the warm-up; above `enough` nothing more need be known. Lists
+    of Offline and Server are doubled up to `most` samples.
     """
     samples, begun_s, longest_s = query_size(settings), perf_counter(), longest_warmup_s(settings)
     doubles = settings.scenario not in STREAMS

@@ -27,11 +27,10 @@ class FileOptions:
         raise NotImplementedError
 
     def check(self, dataset: str, *rules: Rule, **units: str) -> None:
-        """Refuse what breaks a rule, a wrong `count`, and a wrong `checksum` if there is one.
+        """Refuse broken rules, a wrong `count` and a wrong `checksum`.
 
-        Args:
-            units: What options that must be whole numbers from 1 on count, e.g. size="pixels". None
-                is valid where it is the default.
+        `units` names whole-number options and their units, e.g. size="pixels"; None is valid if it
+        is the default.
         """
         owner = f"data set {dataset}"
         require_options(owner, rules)
@@ -55,11 +54,7 @@ class FileOptions:
 
     @staticmethod
     def require(*places: tuple[bool, str]) -> None:
-        """Refuse all that is not here in one error.
-
-        Args:
-            places: Of each whether it is here, and what is said if it is not.
-        """
+        """Report all missing places in one error; each is (whether it is here, message if not)."""
         if missing := [sentence for is_here, sentence in places if not is_here]:
             raise UnavailableError("; also ".join(missing))
 
@@ -83,7 +78,6 @@ class FileDataset(Generic[S]):
 
     @classmethod
     def look(cls, **options: Any) -> None:
-        """Check the options, and look for the files without reading them."""
         cls.options(**options).find()
 
     def __len__(self) -> int:
@@ -150,13 +144,10 @@ def find_file(
     whole: str,
     advice: str,
 ) -> Path:
-    """Return the path itself, or the official file in a folder, or the only one; none is read.
+    """Return the path itself, or the official file in a folder, or its only file; read none.
 
-    Args:
-        official: Names of the official files; the first one found wins.
-        endings: How other names end.
-        lacks: What a folder without official files has not, e.g. "no a.json".
-        whole: What the file is, for messages.
+    The first of the `official` names wins; other names end in `endings`. Messages say what the
+    folder `lacks` (e.g. "no a.json") and what the file is (`whole`).
     """
     if path.is_file():
         return path

@@ -167,7 +167,6 @@ class AnnotatedOptions(FileOptions):
         self.check(self.dataset, size="pixels", count="images")
 
     def find(self) -> tuple[Path, Path]:
-        """Return the annotation file and the folder of images."""
         folder = Path(self.path)
         file, images = folder / self.annotations, folder / self.images
         if not folder.is_dir():
@@ -220,10 +219,7 @@ class AnnotatedImages(FileDataset[Image]):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over the preparation, the references and the bytes of every image file.
-
-        File names do not count: a copy elsewhere has the same digest.
-        """
+        """Hex SHA-256 over preparation, references and image files' bytes, whatever their names."""
         texts = ((name, json.dumps(each, sort_keys=True).encode()) for name, each in self._samples)
         references = ((name, hashlib.sha256(text).digest()) for name, text in texts)
         return hash_of_images(self._preparation.encode(), self._folder, references)

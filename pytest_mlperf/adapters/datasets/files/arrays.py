@@ -70,7 +70,6 @@ class StoredArray:
 
     @property
     def size(self) -> int:
-        """Bytes of the values."""
         return math.prod(self.shape) * int(self.dtype[2:])
 
     def load(self) -> NDArray[Any]:

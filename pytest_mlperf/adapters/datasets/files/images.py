@@ -57,8 +57,8 @@ def decode(path: Path) -> NDArray[np.uint8]:
 def _eight_bit(opened: Image.Image, image: Image.Image) -> Image.Image:
     """Return grey pixels of 16 bits as their upper 8, as OpenCV reads them; Pillow would clip them.
 
-    Pixels that are 32-bit numbers are refused: nobody says what white is. `opened` is the image
-    before it was turned, which alone knows its format.
+    32-bit numbers are refused, as their white level is undefined. Only `opened`, the image before
+    it was turned, knows its format.
     """
     import numpy as np
     from PIL import Image
@@ -73,10 +73,10 @@ def _eight_bit(opened: Image.Image, image: Image.Image) -> Image.Image:
 def neighbours(
     old: int, new: int, *, single: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Return the old pixels before and after each new one's centre, and the latter's share.
+    """Return the old pixels before and after each new pixel's centre, and the latter's weight.
 
-    At the borders both are the same pixel. Places are computed in double precision; `single` rounds
-    them first, as OpenCV does for 8-bit images.
+    At borders both are the same pixel. `single` rounds positions to float32, as OpenCV does for
+    uint8.
     """
     import numpy as np
 
@@ -112,11 +112,9 @@ def require_images(folder: Path, names: Sequence[str], listed: Path) -> None:
 def check_images(folder: Path, names: Sequence[str]) -> list[tuple[int, int]]:
     """Return the width and height of each image as stored, in pixels; refuse damaged ones.
 
-    Of each file the header is read, which must be that of an image, and the end, which must be that
-    of its format. A file without such an end, or of a format whose end is not known, is decoded to
-    find out; so is one with bytes after its end, which decoders do not mind. What lies in between
-    is not read: a bit that flipped there is found when the image is decoded, or never, where the
-    decoder takes it for pixels; comparing the data set's digest with a known one finds it too.
+    Only a file's header and end are read, which must be those of its format. A file without such an
+    end, with bytes after it, or of another format is decoded. A flipped bit in between is found
+    when the image is decoded, or by comparing the data set's digest with a known one.
     """
     require_pillow()
     sizes: list[tuple[int, int]] = []
@@ -143,7 +141,7 @@ PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 
 def check_encoded(content: bytes) -> str | None:
-    """Return what is wrong with a picture by its header, or None; it is not decoded."""
+    """Return the defect of a picture's header, or None; the picture is not decoded."""
     require_pillow()
     from PIL import Image, UnidentifiedImageError
 
@@ -159,8 +157,8 @@ def check_encoded(content: bytes) -> str | None:
 def encode_again(content: bytes) -> tuple[str, bytes]:
     """Return a picture's format, and the picture as Pillow writes it in that format.
 
-    It is turned as its EXIF data says, as the library datasets of Hugging Face does, and is then a
-    JPEG. A ValueError says that it is damaged.
+    An image turned by EXIF data, as by Hugging Face's datasets, becomes a JPEG. Raises ValueError
+    if it is damaged.
     """
     from PIL import ExifTags, Image, ImageOps
 
@@ -198,7 +196,7 @@ def _inspect_all(folder: Path, names: Sequence[str]) -> Iterator[tuple[int, int]
 
 
 def _inspect(path: Path) -> tuple[int, int] | str:
-    """Return an image's width and height, or what is wrong with it."""
+    """Return an image's width and height, or its defect."""
     from PIL import Image, UnidentifiedImageError
 
     try:

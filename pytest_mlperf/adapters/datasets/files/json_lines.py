@@ -36,11 +36,7 @@ def lines_of(path: Path) -> Iterator[str]:
 
 
 def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a JSONL file, each with its line, counted from 1.
-
-    Raises:
-        RunError: While they are read: a line that is no object.
-    """
+    """Yield (line from 1, object) of a JSONL file; raise RunError at a line without an object."""
     for number, line in enumerate(lines_of(path), 1):
         if not line.strip():
             continue

@@ -78,7 +78,7 @@ class _Text:
         self.at = 0
 
     def sign(self) -> str:
-        """Go on to the next character that is no white space, and return it; "" at the end."""
+        """Skip white space and return the next character; "" at the end."""
         while True:
             space = _SPACE.match(self._buffer, self.at)
             assert space is not None
@@ -89,7 +89,7 @@ class _Text:
                 return ""
 
     def value(self) -> Any:
-        """Take the next value; a ValueError says that there is none that is complete."""
+        """Take the next value; raise ValueError if there is no complete one."""
         self.sign()
         while True:
             try:

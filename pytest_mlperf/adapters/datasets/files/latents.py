@@ -27,12 +27,9 @@ def require_reader(file: Path) -> None:
 
 
 def read_latents(file: Path, shape: tuple[int, ...], of: str) -> NDArray[np.float32]:
-    """Return latents that cannot be written to; nothing in the file is run as code.
+    """Read latents of torch.save or numpy.save, read-only, without running code from the file.
 
-    Args:
-        file: Of torch.save or numpy.save.
-        shape: What they must have.
-        of: Where the shape is from, for messages.
+    They must have `shape`; `of` says in messages where the shape is from.
     """
     import numpy as np
 

@@ -77,10 +77,7 @@ _MALFORMED = (
 
 
 def find_arrays(path: Path) -> list[StoredArray]:
-    """Return where the arrays lie that a pickled list or tuple holds; no values are read.
-
-    Arrays of numbers as NumPy pickles them with protocol 3 to 5.
-    """
+    """Locate the arrays of a pickled list or tuple (NumPy, protocols 3 to 5); read no values."""
     try:
         with path.open("rb") as file:
             tree = outline(file, ARRAY_NAMES)
@@ -147,11 +144,7 @@ class PickledFrame:
     """A DataFrame that pandas pickled."""
 
     def __init__(self, file: BufferedIOBase, *, max_bytes: int) -> None:
-        """Read the pickle; cells are made when a column is asked for.
-
-        Raises:
-            PickleError: It holds no DataFrame, or one that is not read.
-        """
+        """Read the pickle, but no column yet; raise PickleError if it holds no DataFrame."""
         tree = parse(file, PICKLE_NAMES, max_bytes=max_bytes)
         if not isinstance(tree, PickledObject) or tree.name != "DataFrame":
             raise PickleError(f"it holds {_named(tree)}, not a pandas DataFrame")
@@ -168,11 +161,7 @@ class PickledFrame:
             raise PickleError(f"its DataFrame is malformed ({error})") from error
 
     def column(self, place: int) -> list[Any]:
-        """Return the text, numbers, bytes, None, arrays and lists of the former in one column.
-
-        Raises:
-            PickleError: A cell holds something else, or the table is malformed.
-        """
+        """Return one column: text, numbers, bytes, None, arrays, lists; else raise PickleError."""
         try:
             for block in self._blocks:
                 values, placement, *_ = block.args
@@ -188,10 +177,7 @@ class PickledFrame:
 def read_records(file: BufferedIOBase, *, max_bytes: int) -> list[Any]:
     """Return a pickled list of tables: dictionaries, lists, text, numbers, and NumPy's arrays.
 
-    Arrays have any number of dimensions; of numbers and of text, or of both as objects.
-
-    Raises:
-        PickleError: It holds something else, or is damaged.
+    Arrays of numbers or text have any number of dimensions. Raises PickleError for others.
     """
     tree = parse(file, ARRAY_NAMES, max_bytes=max_bytes)
     if type(tree) is not list:

@@ -64,7 +64,7 @@ def parse(file: BufferedIOBase, names: Container[tuple[str, str]], *, max_bytes:
 
 
 def outline(file: BufferedIOBase, names: Container[tuple[str, str]]) -> Any:
-    """Return the same with a Place for each string of bytes, which stays where it is."""
+    """Return the same as `parse`, with a Place for each string of bytes, which is not read."""
     return _load(_Outliner(_SparseWindow(file, OUTLINE_LIMIT), names))
 
 
@@ -105,7 +105,6 @@ class _Window:
 
     @property
     def position(self) -> int:
-        """Bytes of the file that were taken."""
         return self._before + self._at
 
     def read(self, size: int) -> bytes:
@@ -170,7 +169,7 @@ class _SparseWindow(_Window):
         return super().read(size)
 
     def skip(self, size: int) -> Place:
-        """Go on behind the next bytes, and return where they lie."""
+        """Skip bytes, and return their place."""
         place = Place(self.position, size)
         if size <= _MAX_TEXT_BYTES:
             self.read(size)

@@ -39,13 +39,11 @@ class TensorUnpickler(pickle.Unpickler):
     """Reads how a tensor lies; every other name is refused."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what stands for a name."""
         if (module, name) not in PICKLE_GLOBALS:
             raise pickle.UnpicklingError(f"it has a {module}.{name}, and no list of whole numbers")
         return PICKLE_GLOBALS[module, name]
 
     def persistent_load(self, pid: Any) -> Any:
-        """Return what is said of a string of bytes."""
         return pid
 
 

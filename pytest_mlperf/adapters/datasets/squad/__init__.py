@@ -84,7 +84,6 @@ class SquadOptions(FileOptions):
             )
 
     def find(self) -> tuple[Path, Path]:
-        """Return the questions and the vocabulary."""
         folder = Path(self.path)
         file = folder / OFFICIAL_FILE if folder.is_dir() else folder
         names = [VOCABULARY, f"{MODEL_FOLDER}/{VOCABULARY}"] if self.vocab is None else [self.vocab]
@@ -165,12 +164,12 @@ class SquadDataset(FileDataset[Feature]):
     def reference(self, index: int) -> dict[str, Any]:
         """Return what scores a feature; lists are shared between features, so leave them as is.
 
-        "id" of the question; its "answers"; "words" of the paragraph, and each of them
-        "normalized", its basic tokens with spaces between; "pieces" of the paragraph, and of each
-        of them "word_of_piece"; "first", the position of the window's first piece in the feature;
-        "start", the number of that piece in "pieces"; "length", how many pieces the window has;
-        "max_context", runs [begin, end) of the pieces that no other window of the question shows
-        with more context; "features", how many the question has here.
+        "id" of the question; its "answers". "words" of the paragraph, and each of them
+        "normalized", its basic tokens with spaces between. "pieces" of the paragraph, and each
+        one's "word_of_piece". "first", the position of the window's first piece in the feature;
+        "start", its number in "pieces"; "length", the pieces of the window. "max_context", runs
+        [begin, end) of the pieces that no other window of the question shows with more context.
+        "features", how many the question has here.
         """
         feature = self._sample(index)
         paragraph = feature.paragraph
@@ -194,10 +193,7 @@ class SquadDataset(FileDataset[Feature]):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over every feature as the engine gets it, and its reference, in order.
-
-        The same paragraphs, questions and answers in another file have the same digest.
-        """
+        """Hex SHA-256 over every feature for the engine and its reference, whatever the file."""
         total = hashlib.sha256(f"squad {self._padded}".encode())
         paragraph = None
         for feature in self._samples:

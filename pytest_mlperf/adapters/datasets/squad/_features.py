@@ -211,11 +211,10 @@ class WordPieces:
         return word
 
     def split(self, text: str) -> list[str]:
-        """Return the word pieces of a text."""
         return [piece for token in basic_tokens(text) for piece in self._pieces(token)]
 
     def numbers(self, pieces: list[str]) -> list[int]:
-        """Return the number of each piece, that of [UNK] where it has none."""
+        """Return each piece's number, or that of [UNK]."""
         unknown = self._numbers[UNK_TOKEN]
         return [self._numbers.get(piece, unknown) for piece in pieces]
 
@@ -352,7 +351,7 @@ class FeatureBuilder:
 
 
 def split_windows(pieces: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Return start and length of the windows that show a paragraph of so many pieces."""
+    """Return start and length of the windows that cover a paragraph of so many `pieces`."""
     windows = [(0, min(pieces, room))]
     while sum(windows[-1]) < pieces:
         start = windows[-1][0] + min(windows[-1][1], stride)

@@ -257,10 +257,9 @@ class UserPromptsDataset(PromptDataset):
         return super().input(index)
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return the mean prompt, "input_tokens", where its tokens are known.
+        """Return the mean "input_tokens" if known, and "prefix_share" for synthetic prompts.
 
-        Of prompts that are made up also "prefix_share", the share of their tokens that an earlier
-        one begins with, where each is asked once.
+        That is the share of tokens with which an earlier prompt begins, if each is asked once.
         """
         if self._made_up is None:
             return super().sizes(indices)
@@ -270,7 +269,6 @@ class UserPromptsDataset(PromptDataset):
         return {**shared, "input_tokens": fmean(map(self._made_up.input_tokens, indices))}
 
     def reference(self, index: int) -> Any:
-        """Return what the answer to one sample is compared with."""
         reference = self._sample(index)
         if self._made_up is None and reference is not None:
             return reference
@@ -281,7 +279,6 @@ class UserPromptsDataset(PromptDataset):
         )
 
     def output_tokens(self, index: int) -> int | None:
-        """Return how long the answer to one sample is to be; None where that is left open."""
         if self._made_up is not None:
             return self._made_up.output_tokens(self._checked(index))
         return None if self._lengths is None else self._lengths[self._checked(index)]

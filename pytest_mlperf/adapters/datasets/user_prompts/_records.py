@@ -24,12 +24,10 @@ Record = tuple[int, Mapping[str, Any]]
 
 
 def read(path: Path, columns: Sequence[str]) -> tuple[SampleFile, Iterator[Record]]:
-    """Return what a file's records are called, and the records: some columns of each.
+    """Return a file's name for records, and the records: some columns of each.
 
-    Lines count from 1 as editors do, rows of Parquet from 0. Of CSV all values are text.
-
-    Raises:
-        RunError: While records are read: a column that is not there, a line that is no record.
+    Lines count from 1, Parquet rows from 0. CSV values are text. Reading a bad record raises
+    RunError.
     """
     if path.suffix == ".parquet":
         return SampleFile(file=path), _rows(path, columns)

@@ -79,7 +79,6 @@ class Lengths:
         )
 
     def draw(self, chance: float) -> int:
-        """Return the length at a chance from 0 to 1."""
         if self.normal is None:
             return min(self.low + int(chance * (self.high - self.low + 1)), self.high)
         # Inverse rather than rejected: the same number on every machine from one draw.
@@ -142,10 +141,7 @@ class MadeUp:
         return self._fit(count, begin, draw)
 
     def prefix_share(self, indices: Sequence[int]) -> float:
-        """Return the share of these prompts' tokens that an earlier one of them begins with.
-
-        A word is taken as a token.
-        """
+        """Return the share of prompt words, as tokens, with which an earlier prompt begins."""
         total = cached = 0
         groups: set[int] = set()
         for count, group, _ in map(self._drawn, indices):
@@ -156,7 +152,7 @@ class MadeUp:
         return cached / total if total else 0.0
 
     def _drawn(self, index: int) -> tuple[int, int | None, random.Random]:
-        """Return a prompt's length, which beginning it shares, and what draws its words."""
+        """Return a prompt's length, its shared prefix's index, and the generator of its words."""
         draw = random.Random(f"prompts {VERSION} {self.seed} {index}")
         count = self.input.draw(draw.random())
         if self.shared is None or draw.random() >= self.shared.share:
@@ -173,7 +169,6 @@ class MadeUp:
         return self.output.draw(random.Random(f"answer {VERSION} {self.seed} {index}").random())
 
     def digest(self, samples: int) -> str:
-        """Return hex SHA-256 over what decides the content."""
         text = repr(
             (VERSION, COMMON_WORDS, samples, self.seed, self.input, self.output, self.shared)
         )
@@ -202,7 +197,7 @@ class MadeUp:
 
     @cached_property
     def _words(self) -> Sequence[str]:
-        """The words to choose from: with a tokenizer, those that are one token each."""
+        """Return the words to choose from: with a tokenizer, those of one token each."""
         if self.tokenizer is None:
             return COMMON_WORDS.split()
         alone = len(self._tokenizer("x")["input_ids"])

@@ -60,9 +60,9 @@ class Replayed(MadeUp):
         )
 
     def prefix_share(self, indices: Sequence[int]) -> float:
-        """Return the share of these prompts' tokens whose blocks earlier ones of them begin with.
+        """Return the share of prompt tokens in blocks with which earlier prompts begin.
 
-        A block's id stands for all that comes before it as well.
+        A block's id covers all tokens before it.
         """
         total = cached = 0
         seen: set[int] = set()
@@ -84,10 +84,9 @@ class Replayed(MadeUp):
 
 
 def read_trace(path: Path, count: int | None) -> Sequence[Request]:
-    """Return the requests of a trace, the first `count` of them.
+    """Return the first `count` requests of a trace; all if None.
 
-    Raises:
-        RunError: A line is not as Mooncake has it, or an earlier one is later.
+    Raises RunError if a line is not in Mooncake's format or out of order.
     """
     source, records = read(path, TRACE_FIELDS)
     requests = list(islice(_requests(source, records), count))

@@ -74,7 +74,7 @@ class LibraryOptions(TextOptions):
         return sink.needs_first_tokens if self.stream is None else self.stream and sink.times_tokens
 
     def check(self, precision: str) -> None:
-        """Refuse what the library could only refuse after seconds or minutes of loading."""
+        """Refuse options that the library would refuse only after a long load."""
         require_options(f"engine {self.engine}", self._rules(precision))
         for name in getattr(self, self.table):
             if name in self.reserved:
@@ -194,7 +194,7 @@ class LibraryEngine(Engine):
         chats: PictureChats | ToolChats | None = None,
         clips: SpeechClips | None = None,
     ) -> GenerateTask:
-        """Return what the library is asked; `most_tokens` of prompt and answer fit it."""
+        """Return the generation task; `most_tokens` limits prompt and answer together."""
         limits = (config.vocabulary, config.context, most_tokens)
         generation, dataset = self._generation, self._dataset
         # Answers that are as long as the data set says are meant to be cut.
@@ -241,7 +241,7 @@ class GenerateTask:
         return self.generation.of(self.prompts.lengths.get(index))
 
     def check(self, index: int, row: Sequence[int], finish_reason: Any, cut: str = "") -> None:
-        """Refuse an answer that did not end as it must; `cut` says what cuts one early."""
+        """Refuse an answer with a wrong end; `cut` is the limit that cuts one early."""
         ends, most = self.generation.ends, self.generation_of(index).max_new_tokens
         if finish_reason == "stop" and (not row or row[-1] not in ends):
             fault = (
@@ -289,7 +289,7 @@ class StampGaps:
         self._gaps_s.setdefault(token, []).append(ours_s - theirs_s)
 
     def take(self) -> str:
-        """Return a line for the log about what came since the last call; "" where nothing did."""
+        """Return a log line about the gaps since the last call; "" if there were none."""
         gaps_s, self._gaps_s = self._gaps_s, {}
         if not gaps_s:
             return ""

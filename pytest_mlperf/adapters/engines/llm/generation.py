@@ -180,7 +180,6 @@ class TextOptions:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether answers are drawn, not the likeliest."""
         return self.temperature > 0
 
     def generation(self, engine: str, *, num_beams: int = 1) -> Generation:
@@ -234,7 +233,7 @@ class Generation(TextOptions):
 
     @property
     def padding(self) -> int:
-        """A token for places that nobody reads."""
+        """A token for positions that are masked."""
         return self.eos[0] if self.eos else 0
 
     def prompts(
@@ -271,10 +270,7 @@ class Generation(TextOptions):
         return replace(self, max_new_tokens=length, min_new_tokens=min(self.min_new_tokens, length))
 
     def check_lengths(self, dataset: Dataset) -> bool:
-        """Return whether samples say how long answers are to be; refuse longer ones than allowed.
-
-        Of the data set's samples, all or none do.
-        """
+        """Return whether samples state answer lengths; refuse a mix, and lengths over the limit."""
         samples = range(len(dataset))
         if not samples or own_length(dataset, 0) is None:
             return False
@@ -305,15 +301,14 @@ class Generation(TextOptions):
     def packed(self, ids: Sequence[int], finish: str | None) -> bytes:
         """Return an answer as scorers take it: int64, little-endian, end token included.
 
-        Args:
-            finish: Why it ended; "length" where it was cut.
+        `finish` says why it ended; "length" if it was cut.
         """
         if self.ends and finish != "length" and (not ids or ids[-1] not in self.ends):
             ids = [*ids, self.ends[0]]
         return packed(ids)
 
     def seed_of(self, index: int) -> int | None:
-        """Return by what the answer to a sample is drawn: repeats of a question are others."""
+        """Return the seed of the answer to a sample; repeats of a question have different ones."""
         return None if self.seed is None else (self.seed + index) % SEEDS
 
     def cut(self, row: Sequence[int]) -> Tokens:
@@ -375,12 +370,10 @@ class Answers:
         watch_ends: bool,
         output: Callable[[int, Tokens], bytes] = lambda _, row: packed(row),
     ) -> None:
-        """Report for a model.
+        """Report answers for a model.
 
-        Args:
-            generation: How it generates.
-            watch_ends: One that never ends by itself is an error.
-            output: Makes of a sample's index and its tokens what a scorer takes.
+        `watch_ends` makes a model that never ends an answer an error; `output` encodes a sample's
+        index and tokens for the scorer.
         """
         self._generation = generation
         self._output = output
@@ -400,7 +393,6 @@ class Answers:
         sink.done(ids, outputs, counts)
 
     def reasons(self, rows: Sequence[Tokens]) -> list[str]:
-        """Return why each answer ended: at an end token, or where it was cut."""
         ends = self._generation.ends
         return ["stop" if len(row) and row[-1] in ends else "length" for row in rows]
 

@@ -89,7 +89,7 @@ def read_config(folder: Path) -> Config:
 def end_tokens(folder: Path, named: Any) -> tuple[int, ...]:
     """Return the end tokens that generation_config.json names, or else config.json: `named`.
 
-    Both name one, a list, none, or -1 for none.
+    Each file has one token, a list, nothing, or -1 for none.
     """
     file = folder / "generation_config.json"
     generation_eos = read_json(file).get("eos_token_id") if file.is_file() else None
@@ -120,17 +120,14 @@ def with_ends(generation: Generation, folder: Path, config: Config, *, dummy: bo
 def weights_fact(
     folder: Path, *, dummy: bool = False, option: str = "weights"
 ) -> Mapping[str, str]:
-    """Return what the fingerprint says of weights; an engine's `option` makes them random."""
+    """Return the fingerprint's fact about weights; an engine's `option` makes them random."""
     if dummy:
         return {"weights": "dummy"}
     return {"weights_sha256": sha256(weight_files(folder, option=option))[:16]}
 
 
 def tokenizer_for(engine: str, folder: Path, dataset: Dataset) -> tuple[Any, Mapping[str, str]]:
-    """Return the tokenizer that a data set's text needs, and what the fingerprint says of it.
-
-    Both are empty where the data set gives token ids.
-    """
+    """Return the tokenizer for a data set's text, and its facts; both are empty for token ids."""
     if not len(dataset) or not isinstance(dataset.input(0), str | Mapping):
         return None, {}
     tokenizer, digest = load_tokenizer(engine, folder)
@@ -337,8 +334,8 @@ def check_agrees(
 ) -> None:
     """Refuse a precision that the weights of a folder do not have.
 
-    Where none of the engine's `words` is the checkpoint's, any is let pass, as the checkpoint does
-    not say which. `otherwise` is what else helps where weights are plain.
+    If the checkpoint does not say its precision in the engine's `words`, any is accepted.
+    `otherwise` is the advice for plain weights.
     """
     if quantisation.method is None:
         if precision in PLAIN_PRECISIONS:

@@ -74,7 +74,6 @@ class PictureChats:
         ]
 
     def pictures(self, index: int) -> list[Any]:
-        """Return a chat's pictures, decoded to RGB."""
         return [_decoded(index, content).convert("RGB") for content in self._pictures[index]]
 
     def forget(self, indices: Iterable[int]) -> None:
@@ -82,12 +81,7 @@ class PictureChats:
             self._pictures.pop(index, None)
 
     def features(self, indices: Sequence[int], tokens: Any) -> dict[str, Any]:
-        """Return what a model of transformers takes beside the token ids of some chats.
-
-        Args:
-            indices: Of the chats.
-            tokens: Their ids, shape (chats, tokens).
-        """
+        """Return transformers' inputs besides the chats' token ids, shape (chats, tokens)."""
         pictures = [picture for index in indices for picture in self.pictures(index)]
         patches = dict(self.processor(images=pictures, return_tensors="pt")) if pictures else {}
         return {**patches, "mm_token_type_ids": (tokens == self.picture_token).int()}

@@ -95,7 +95,7 @@ class SpeechClips:
     _clips: dict[int, NDArray[Any]] = field(default_factory=dict)
 
     def tokens(self, index: int) -> list[int]:
-        """Return what a clip's transcript begins with, and keep the clip."""
+        """Return the tokens with which a clip's transcript begins, and keep the clip."""
         self._clips[index] = clip_of(self.dataset, index, self.seconds)
         return list(self.prompt)
 

@@ -80,14 +80,11 @@ class Lateness:
             self._look_again()
 
     def held_up(self, since_s: float, events: int) -> bool:
-        """Return whether this process may have joined messages of an answer that ends now.
+        """Return whether this process may have merged messages of an answer that ends now.
 
-        So it is where the loop's thread computed, or waited for a core, in half of the answer's
-        life, or where its timers were late by half of the time between two messages.
-
-        Args:
-            since_s: When the request was sent, on this clock.
-            events: Messages of the answer.
+        This is so if the loop's thread computed or waited for a core in half of the time since the
+        request, at `since_s`. It is also so if timers were late by half of the mean time between
+        its `events`, the messages.
         """
         now_s, looks = self.now(), self._looks
         begin = next((look for look in reversed(looks) if look[0] <= since_s), looks[0])
@@ -105,7 +102,7 @@ class Lateness:
         return mean_s >= LATE_SHARE * lasted_s / events
 
     def take(self) -> Mapping[str, float]:
-        """Return percentiles of both, seconds, and start anew; {} where nothing was issued."""
+        """Return percentiles of both, seconds, and reset them; {} if nothing was issued."""
         issue, self._issue = self._issue, array("d")
         lag, self._lag = self._lag, array("d")
         times = {"issue": issue, "loop": lag} if issue and lag else {}
@@ -166,10 +163,10 @@ class StreamedRequest:
     stamped: int = 0
 
     def tokens(self, count: int = 1) -> None:
-        """Tell that `count` more tokens are here, now; needed only where `sink.times_tokens`.
+        """Report `count` new tokens, now; needed only where `sink.times_tokens`.
 
-        An engine that cannot count the tokens of a message tells the first message as one token
-        and leaves out the rest: time per token is then known, the time between tokens is not.
+        An engine that cannot count a message's tokens reports one token for the first message only:
+        then time per token is known, and time between tokens is not.
         """
         if count < 1 or not self.sink.times_tokens:
             return
@@ -188,10 +185,9 @@ class StreamedRequest:
         reason: str | None = None,
         prompt_tokens: int | None = None,
     ) -> None:
-        """Tell that the sample is finished; its tokens are None where nothing counts them.
+        """Report a finished sample; its tokens are None if unknown.
 
-        Args:
-            reason: Why it ended, and how long its prompt was, see `Sink.ended`; None: unknown.
+        `reason` and `prompt_tokens` are those of `Sink.ended`; None if unknown.
         """
         ended = self._ends.of(self.sink)
         if reason is not None:
@@ -286,9 +282,9 @@ class Streams:
         concurrency: int | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Start the thread; `concurrency` samples are answered at a time at most, None: all.
+        """Start the thread, which answers at most `concurrency` samples at a time; None for all.
 
-        The loop is asyncio's unless one is given, which is closed with the rest.
+        A given loop is closed with the rest; the default is asyncio's.
         """
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency={concurrency!r}; at least 1")
@@ -302,7 +298,7 @@ class Streams:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what a coroutine returns, called from another thread."""
+        """Run a coroutine from another thread and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     def put(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
@@ -322,7 +318,7 @@ class Streams:
         return self.run(taken())
 
     def close(self) -> None:
-        """Cancel what is under way, end the thread, and wait for it."""
+        """Cancel open requests, end the thread, and wait for it."""
         if self._thread.is_alive():
             self.run(self._cancel())
             self.loop.call_soon_threadsafe(self.loop.stop)

@@ -59,7 +59,6 @@ class ToolOptions:
         yield "chat_template_kwargs", variables, isinstance(variables, Mapping), "a table"
 
     def require_tools(self, engine: str, dataset: Dataset) -> None:
-        """Refuse options of chats with tools where a data set has none."""
         usual = ToolOptions()
         unused = [
             name
@@ -165,7 +164,7 @@ class ToolChats:
 def tool_chats(
     engine: str, folder: Path, tokenizer: Any, options: ToolOptions
 ) -> tuple[ToolChats, Mapping[str, str]]:
-    """Return how a model takes chats with tools, and what the fingerprint says of it."""
+    """Return a model's handling of chats with tools, and its facts for the fingerprint."""
     require_module(f"engine {engine}", "jinja2", "lm", "the model's chat template")
     template = _template(folder, tokenizer)
     form = options.tool_format
@@ -214,7 +213,7 @@ def _template(folder: Path, tokenizer: Any) -> str:
 
 
 def without_thought(text: str, *, is_thinking: bool) -> str:
-    """Return what an answer says after it thought; "" where it did not come to an end with that."""
+    """Return an answer's text after its thought; "" if the thought did not end."""
     _, end, answer = text.partition(THOUGHT_END)
     if end:
         return answer.lstrip("\n")
@@ -297,9 +296,9 @@ READERS: Mapping[str, Callable[[str, Mapping[str, Mapping[str, Any]]], Iterator[
 
 
 def _typed(text: str, schema: Any) -> Any:
-    """Return an argument as its JSON schema has it; text that is no value of the type stays text.
+    """Return an argument by its JSON schema, as vLLM's parser qwen3_coder; else as text.
 
-    As vLLM's parser qwen3_coder reads it, but for a boolean that is neither true nor false.
+    Unlike there, a boolean that is neither true nor false stays text.
     """
     if not isinstance(schema, Mapping):
         return text

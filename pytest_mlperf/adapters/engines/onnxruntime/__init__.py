@@ -81,10 +81,10 @@ class Contents:
 
 
 def read(path: Path) -> Contents | None:
-    """Return what a file holds; None: it is in onnxruntime's own format; ValueError: it is no ONNX.
+    """Return a file's contents; None for onnxruntime's own format; ValueError if it is no ONNX.
 
-    Weights that lie in files of their own are not read. Those in the file itself are parsed with
-    it: 480 MB take 0.9 s, once, while a model is loaded.
+    Weights in files of their own are not read. Weights in the file are parsed with it: 480 MB take
+    0.9 s, once, while a model is loaded.
     """
     import onnx
 
@@ -189,10 +189,10 @@ def check_word(precision: str, providers: Providers) -> None:
 def check_model(
     path: Path, graph: Graph, precision: str, providers: Providers
 ) -> Mapping[str, str]:
-    """Refuse a model of another precision; return what belongs to the fingerprint.
+    """Refuse a model of another precision; return its facts for the fingerprint.
 
-    A file in onnxruntime's own format (.ort), and one whose graph a provider has compiled, do not
-    show what they hold: of these only the types of the inputs are checked.
+    Files in onnxruntime's own format (.ort) and graphs compiled by a provider hide their contents:
+    only the types of their inputs are checked.
     """
     try:
         contents = read(path)
@@ -313,7 +313,6 @@ class OnnxRuntimeEngine(TaskEngine):
 
     @classmethod
     def parallelism(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG003 - one GPU
-        """Return nothing: one process works on one GPU."""
         return {}
 
     @classmethod
@@ -367,9 +366,9 @@ class OnnxRuntimeEngine(TaskEngine):
 
 
 def digests(model: Path, contents: Contents | None) -> Mapping[str, str]:
-    """Return 16 hex digits of the SHA-256 of a model file, and of the files of its weights.
+    """Return 16 hex digits of the SHA-256 of a model file, and of its weight files.
 
-    The two are apart, as baselines from before have the first alone.
+    They are apart because older baselines have only the first.
     """
     digest = {"weights_sha256": sha256([model])[:16]}
     external = [model.parent / name for name in sorted(contents.external)] if contents else []

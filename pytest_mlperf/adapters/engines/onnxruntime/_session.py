@@ -103,10 +103,9 @@ class Providers:
         )
 
     def arguments(self, model_key: str) -> list[tuple[str, dict[str, str]]]:
-        """Return what onnxruntime takes, and make the folder for TensorRT's engines.
+        """Return onnxruntime's arguments, and make the folder for TensorRT's engines.
 
-        Each model has a folder of its own, so that none is given the engines of an older one of its
-        name.
+        Each model has its own folder, so that it never gets engines of an older model of its name.
         """
         by_provider = {name: dict(self.options.get(name, {})) for name in self.names}
         if self.engine_cache is not None:
@@ -210,9 +209,9 @@ END_ENTRY, NEEDED_ENTRY, STRINGS_ENTRY, FOLDER_ENTRIES = 0, 1, 5, (15, 29)
 
 
 def missing(library: Path) -> list[str]:
-    """Return the libraries that one needs and the loader does not load, each with its reason.
+    """Return the libraries that cannot be loaded for another, each with its reason.
 
-    Of what is no ELF file of 64 bits, little-endian, nothing is missing.
+    Only ELF files of 64 bits, little-endian, are examined.
     """
     entries = dynamic_entries(library)
     here = str(library.parent)
@@ -233,7 +232,7 @@ def missing(library: Path) -> list[str]:
 
 
 def dynamic_entries(library: Path) -> list[tuple[int, str]]:
-    """Return what a library says of others: type and text of each entry, in its order."""
+    """Return the type and text of each dynamic entry of a library, in order."""
     with library.open("rb") as file:
         if file.read(6) != b"\x7fELF\x02\x01":
             return []
@@ -296,7 +295,7 @@ class OnnxGraph(Graph):
 
 
 def load_library() -> Any:
-    """Return onnxruntime, once onnx is there too, which reads what a model's file holds."""
+    """Return onnxruntime, after checking for onnx, which reads model files."""
     try:
         onnxruntime = importlib.import_module("onnxruntime")
         importlib.import_module("onnx")
@@ -326,10 +325,9 @@ def require_providers(providers: Providers, *, engine: str) -> Any:
 
 
 def require_library(path: Path, provider: str, *, engine: str) -> None:
-    """Ask the loader for what a provider's library needs, so that all it lacks is named.
+    """Check that the loader finds all dependencies of a provider's library, and name those missing.
 
-    onnxruntime has a provider in its list even where NVIDIA's libraries are not there; a build of
-    it may have the provider's library elsewhere than at this path.
+    onnxruntime lists a provider even without NVIDIA's libraries; its library may lie elsewhere.
     """
     lacks = missing(path) if path.is_file() else []
     if lacks:
@@ -388,9 +386,9 @@ def open_graph(
 
 
 def placement(graph: OnnxGraph) -> Mapping[str, Counter[str]] | None:
-    """Return how often there is each operator, by the provider that runs it.
+    """Count each operator by the provider that runs it.
 
-    None where onnxruntime does not tell: before 1.24, and for a model on the CPU alone.
+    None if onnxruntime does not report it: before 1.24, and for a model on the CPU alone.
     """
     ask = getattr(graph.session, "get_provider_graph_assignment_info", None)
     by_provider: dict[str, Counter[str]] = {}

@@ -158,10 +158,10 @@ class TensorRtPlan(TensorRtOptions):
         return {name: str(value) for name, value in {**options, **self.provider_options}.items()}
 
     def cache_folder(self) -> str | None:
-        """Return the folder for engines that were built with just these options.
+        """Return a folder for engines built with exactly these options.
 
-        The name that the provider gives to an engine tells the model and fp16, bf16 or int8 from
-        each other, and no other option.
+        The provider's engine names depend on the model and fp16, bf16 or int8, not on other
+        options.
         """
         if self.engine_cache is None:
             return None
@@ -171,9 +171,9 @@ class TensorRtPlan(TensorRtOptions):
         return str(Path(self.engine_cache) / hashlib.sha256(text.encode()).hexdigest()[:12])
 
     def lacks(self, inputs: Sequence[Tensor], batch_size: int) -> str:
-        """Return what is wrong with the shapes for a model; "" if nothing is.
+        """Return the error in the shapes for a model; "" if there is none.
 
-        For a shape that it was not told of the provider builds an engine in the middle of a run.
+        For a missing shape the provider would build an engine during a run.
         """
         profile = self._profile()
         named = profile.get("min", {})
@@ -368,7 +368,7 @@ class TensorRtEngine(OnnxRuntimeEngine):
 
 
 def placed(by_provider: Mapping[str, Mapping[str, int]] | None) -> str:
-    """Return where operators run, for the fingerprint; if none is on TensorRT, that is an error.
+    """Return where operators run, for the fingerprint; refuse a model with none on TensorRT.
 
     E.g. "TensorrtExecutionProvider 118, CUDAExecutionProvider 2 (NonMaxSuppression, Shape)".
     """

@@ -126,7 +126,6 @@ class OpenAiOptions(TextOptions):
 
     @property
     def processes(self) -> int:
-        """Processes that send the requests."""
         return self.clients or 1
 
     def check(self) -> None:
@@ -222,7 +221,7 @@ def base_url(url: str) -> str:
 
 
 def api_key(variable: str | None) -> str | None:
-    """Return the key of an environment variable; None where there is none to send."""
+    """Return the key of an environment variable; None without one."""
     value = os.environ.get(variable, "").strip() if variable else ""
     if not value:
         if variable and variable != DEFAULT_KEY:
@@ -392,7 +391,7 @@ class OpenAiEngine(Engine):
         )
 
     def accepted_drafts(self) -> int | None:
-        """Return what answers say was accepted, else what the server's own counter says."""
+        """Return the accepted draft tokens of the answers, else of the server's own counter."""
         if accepted := self._traffic.accepted:
             self._traffic.accepted = 0
             return accepted
@@ -407,7 +406,6 @@ class OpenAiEngine(Engine):
         return seen
 
     def metrics_pages(self) -> Sequence[str]:
-        """Return the page that the server was seen to have."""
         return () if self._metrics is None else (f"{self._client.url}{self._metrics}",)
 
     def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
@@ -506,9 +504,10 @@ class OpenAiEngine(Engine):
         )
 
     def _count(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of texts as the server is to count them, but for its template.
+        """Count the tokens of texts as the server should, without its template.
 
-        A begin token that a text has already counts once: to add another one is the server's doing.
+        A begin token already in a text counts once; a server that adds another one counts it
+        itself.
         """
         special, begin = self._options.api != "chat", self._tokenizer.bos_token_id
         rows = self._tokenizer(list(texts), add_special_tokens=special)["input_ids"]

@@ -37,10 +37,10 @@ STABLE_LABELS = (
 
 
 async def served_name(client: Client, model: str | None) -> str:
-    """Return the name that the server knows its model by.
+    """Return the server's name of its model.
 
-    It is the path where the server lists that, the one that is listed where there is one, and
-    else the path: some servers list what they could load.
+    That is the path if it is listed, or the only listed name, or else the path: some servers list
+    all models that they could load.
     """
     try:
         listed = list(_names(await client.get("/v1/models")))
@@ -86,7 +86,7 @@ def _names(page: bytes) -> dict[str, list[str]]:
 
 
 async def metrics_page(client: Client) -> tuple[str | None, bytes]:
-    """Return the path of a server's Prometheus page, and what it says; None: it has none."""
+    """Return path and text of a server's Prometheus page; None for its path if it has none."""
     for path in METRICS_PATHS:
         page = await _page(client, path)
         if is_page(page):
@@ -95,7 +95,7 @@ async def metrics_page(client: Client) -> tuple[str | None, bytes]:
 
 
 async def server_facts(client: Client, metrics: bytes) -> Mapping[str, str]:
-    """Return the server's version and how its cache is set up, where it says so."""
+    """Return a server's version and cache settings, if it reports them."""
     facts = {}
     try:
         version = parse_json(await _page(client, "/version") or b"{}").get("version")
@@ -112,7 +112,7 @@ async def server_facts(client: Client, metrics: bytes) -> Mapping[str, str]:
 
 
 async def accepted_by_server(client: Client, path: str | None) -> int | None:
-    """Return how many drafted tokens a server accepted since it started; None: it does not say."""
+    """Return a server's accepted draft tokens since its start; None if not reported."""
     accepted = read_server(await _page(client, path or METRICS_PATHS[0])).get("accepted")
     return None if accepted is None else round(accepted)
 
@@ -167,12 +167,11 @@ async def probe(
     models: Sequence[str] = (),
     count: Count | None = None,
 ) -> Capabilities:
-    """Find out what a server takes, with a few requests of a few tokens.
+    """Detect a server's capabilities with a few requests of a few tokens.
 
-    Args:
-        always: Fields that all of them have.
-        models: Names under which the model may answer, the one that is asked for first; (): any.
-        count: Returns the tokens of texts; None: no tokenizer is at hand.
+    All of them have the fields `always`. The model may answer under the names `models`, the
+    requested one first; () allows any. `count` counts the tokens of texts; None without a
+    tokenizer.
     """
     few = min(PROBE_TOKENS, generation.max_new_tokens)
     fields = {**always, "max_tokens": few}
@@ -218,7 +217,7 @@ async def probe(
 
 
 async def _form(client: Client, forms: Forms, fields: Mapping[str, Any]) -> tuple[str, Prompt]:
-    """Return the first way to send a prompt that the server takes, and the first prompt so."""
+    """Return the first form of prompt that the server accepts, and the first prompt in it."""
     failure: Failed | None = None
     for form, make in forms.items():
         prompt = make()
@@ -239,7 +238,7 @@ async def _form(client: Client, forms: Forms, fields: Mapping[str, Any]) -> tupl
 
 
 def _unreachable(client: Client, failure: Failed) -> RunError | None:
-    """Return the error of a server that takes no connection; None: it took one."""
+    """Return the error of a server that accepts no connection; None if it does."""
     if failure.kind != NO_CONNECTION:
         return None
     advice = "start it, or let the suite do so with serve"
@@ -273,7 +272,7 @@ def _unsupported(option: str, value: object, field: str, failure: Failed) -> Run
 async def _together(
     client: Client, prompt: Prompt, fields: Mapping[str, Any], few: int
 ) -> StreamedAnswer:
-    """Ask once with all fields of a run's requests, and return an answer that is counted."""
+    """Send one request with all fields of a run, and return an answer whose tokens are counted."""
     asked = {**prompt.fields, **fields, "max_tokens": few}
     if "min_tokens" in fields:
         asked["min_tokens"] = min(few, fields["min_tokens"])
@@ -295,7 +294,7 @@ async def _together(
 
 
 def _template(answer: StreamedAnswer, prompt: Prompt, form: str, count: Count | None) -> int | None:
-    """Return how many tokens a server adds to a prompt, None: nobody knows; refuse another one."""
+    """Return the tokens that a server adds to prompts, None if unknown; refuse a bad template."""
     check_prompt(answer, prompt.tokens, form)
     counted, least = answer.prompt_tokens, prompt.fewest
     if counted is None or prompt.tokens is not None:
@@ -307,7 +306,7 @@ def _template(answer: StreamedAnswer, prompt: Prompt, form: str, count: Count | 
 
 
 def check_model(answer: StreamedAnswer, models: Sequence[str]) -> None:
-    """Refuse a server that answers with another model than was asked for."""
+    """Refuse a server that answers with a model other than the requested one."""
     if models and not answer.is_of(models):
         raise engine_error(
             f'"{models[0]}" was asked for, and "{answer.model}" answered: ask the server that has '
@@ -317,7 +316,7 @@ def check_model(answer: StreamedAnswer, models: Sequence[str]) -> None:
 
 
 def check_prompt(answer: StreamedAnswer, expected: int | None, form: str) -> None:
-    """Refuse a server that reads another prompt than was sent."""
+    """Refuse a server that reads a prompt other than the one sent."""
     counted = answer.prompt_tokens
     if expected is None or counted is None or counted == expected:
         return

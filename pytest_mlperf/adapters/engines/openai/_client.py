@@ -55,7 +55,7 @@ class Listener:
         """Take note of tokens that are surely new."""
 
     def complete(self) -> None:
-        """Take note that nothing more is needed of the stream; at most once."""
+        """Note that the answer is complete; called at most once."""
 
 
 class Client:
@@ -82,7 +82,7 @@ class Client:
 
     @property
     def keeps_connections(self) -> bool:
-        """Whether a connection takes one request after the other, as far as is known."""
+        """Whether the server is known to keep connections open between requests."""
         return self._connections.keeps
 
     async def stream(
@@ -90,8 +90,7 @@ class Client:
     ) -> None:
         """Send a request and read its stream until the answer is complete, then to its end.
 
-        Args:
-            header: Further lines of the request's head, each with its end.
+        `header` holds further lines of the request's head, each with its line end.
         """
         request = b"%b%d\r\n%b\r\n%b" % (self._post, len(body), header, body)
         try:
@@ -123,10 +122,9 @@ class Client:
         return answer
 
     async def get(self, path: str, longest_s: float = PAGE_TIMEOUT_SECONDS) -> bytes:
-        """Return the page that the server has at a path.
+        """Return the page at a path of the server.
 
-        Failed where it has none, takes too long, or is larger than any page that says something of
-        a server.
+        Raises Failed if there is none, or it takes too long or is too large.
         """
         limit_s = min(self._timeout_s, longest_s)
         request = f"GET {self._connections.path}{path} HTTP/1.1\r\n{self._headers}\r\n".encode()
@@ -319,9 +317,9 @@ class Body:
 
 
 def as_text(tokenizer: Any, ids: Sequence[int]) -> tuple[str, bool]:
-    """Return token ids as text, and whether the tokenizer makes the same ids of it again.
+    """Return token ids as text, and whether the tokenizer encodes it to the same ids.
 
-    What it puts before every text is left out, because the server's does it too.
+    Tokens before every text are left out, because the server adds them too.
     """
     added = list(tokenizer("")["input_ids"])
     begin = len(added) if list(ids[: len(added)]) == added else 0
@@ -408,7 +406,7 @@ class Bodies:
     def of_sample(
         self, index: int, fields: Mapping[str, Any], length: int | None
     ) -> dict[str, int]:
-        """Return what a seed and a length of its own change in the fields of a request."""
+        """Return the request fields that differ by sample: its seed and its own length."""
         seed, fewest = self.seed_of(index), fields.get("min_tokens")
         changed = {} if seed is None else {"seed": seed}
         if length is not None:
@@ -417,7 +415,7 @@ class Bodies:
         return changed
 
     def _counts(self, indices: Sequence[int]) -> dict[int, int]:
-        """Return the tokens of text that is sent as it is, where a tokenizer is at hand."""
+        """Count the tokens of prompts sent as plain text, if a tokenizer is available."""
         if self.count is None or not self.as_they_are:
             return {}
         texts = [_checked(index, self.dataset.input(index)) for index in indices]

@@ -90,11 +90,7 @@ def joined(texts: Iterable[str]) -> str:
 
 
 def merged(pieces: Iterable[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Put together calls of tools that came in pieces; their arguments as a table where they are.
-
-    Args:
-        pieces: What each event had: calls by their `index`, arguments as parts of a text.
-    """
+    """Join the events' pieces of tool calls, by `index`; parse arguments that are JSON."""
     calls: dict[int, dict[str, Any]] = {}
     for call in (call for piece in pieces for call in piece):
         place, added = call.get("index"), call.get("function")

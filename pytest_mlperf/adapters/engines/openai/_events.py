@@ -114,7 +114,7 @@ class EventStream:
 
 
 def payload(block: bytes) -> bytes:
-    """Return what an event of some lines carries; b"" for a comment."""
+    """Return the data of an event; b"" for a comment."""
     if block.startswith(b"data:") and b"\n" not in block:
         return block[6:] if block[5:6] == b" " else block[5:]
     lines = [line for line in block.split(b"\n") if line]
@@ -193,7 +193,6 @@ class StreamedAnswer:
 
     @property
     def visible(self) -> int:
-        """Tokens that were sent."""
         return (self.tokens or 0) - self.hidden
 
     @property
@@ -212,15 +211,14 @@ class StreamedAnswer:
         return max(1, self.visible - max(1, self.in_first))
 
     def is_of(self, models: Collection[str]) -> bool:
-        """Whether a model of these names answered: "name@revision" is one, "": it does not say."""
+        """Whether one of these models answered, also as "name@revision"; true if unreported."""
         return not self.model or bool({self.model, self.model.partition("@")[0]} & {*models})
 
     def take(self, events: bytes) -> int:
-        """Read whole events; return the tokens surely new: token ids, or 1 for the first text.
+        """Read whole events; return the certainly new tokens: token ids, or 1 for the first text.
 
-        Only events that may say something new are parsed: the first ones, those with usage, an
-        error or the end, and all of them where the answer is kept. Of the others that came together
-        token ids are counted by their commas, in one pass over all.
+        Only the first events, those with usage, an error or the end, and all events of a kept
+        answer are parsed. Token ids of the others are counted by their commas, in one pass.
         """
         new, begin = 0, 0
         skips = not self.keeps
@@ -324,7 +322,7 @@ class StreamedAnswer:
 
 
 def _pieces(delta: dict[str, Any], text: str | None) -> Iterator[Piece]:
-    """Yield what an event adds to an answer, of each kind once: some servers send two names."""
+    """Yield the additions of an event, one of each kind: some servers send two names."""
     added = {
         TEXT_SUBSTITUTES[key]: delta[key] for key in reversed(TEXT_SUBSTITUTES) if delta.get(key)
     }
@@ -338,7 +336,7 @@ def _pieces(delta: dict[str, Any], text: str | None) -> Iterator[Piece]:
 
 
 def error_text(body: Any) -> str:
-    """Return what an object of a server says went wrong; "" where it tells of no error."""
+    """Return the error message of a server's JSON object; "" if it has none."""
     if not isinstance(body, dict):
         return ""
     error = body.get("error") or body.get("detail")
@@ -366,12 +364,11 @@ def _added(events: bytes) -> tuple[int, int] | None:
 
 
 def _added_alike(events: bytes) -> tuple[int, int] | None:
-    """Do so in few passes where all events are as the first one but for text and token ids.
+    """Count as `_only_adds` does, in few passes, if events differ only in text and token ids.
 
-    An event is a head up to its choice, what the choice says, and a tail from `finish_reason` on,
-    in which token ids may stand. The tail of one and the head of the next are searched as one long
-    text, which takes a quarter of the time of several short ones. Whatever else an event said would
-    have a name in quotes, and these are counted.
+    An event is a head up to its choice, the choice, and a tail from `finish_reason` on that may
+    hold token ids. The tail of one and the head of the next are searched as one text, which takes a
+    quarter of the time. Any other field would have a quoted name, and quotes are counted.
     """
     first = events[: events.find(b"\n\n") + 2]
     begins, ends = first.find(CHOICE) + len(CHOICE), first.find(UNFINISHED)
@@ -405,9 +402,9 @@ def _ids_in(events: bytes) -> int:
 
 
 def _only_adds(events: bytes) -> tuple[int, int] | None:
-    """Count token ids and events that have nothing but more text or token ids; else None.
+    """Count token ids and events that only add text or token ids; None for others.
 
-    In a JSON string every quote is escaped, so that no text looks like one of these keys.
+    JSON strings escape every quote, so that no text looks like one of these keys.
     """
     count = events.count(b"}\n\ndata: {") + 1
     whole = events.startswith(b"data: {") and events.endswith(b"}\n\n")

@@ -60,7 +60,7 @@ def drive(
 
 @contextlib.contextmanager
 def null_server(tokens: int, writes: int, api: str, *, ids: bool) -> Iterator[str]:
-    """Start a server that answers with so many tokens in so many writes, yield its address."""
+    """Start a server that answers `tokens` in so many `writes`; yield its address."""
     command = [sys.executable, "-I", "-S", str(SERVER), "--tokens", str(tokens), "--api", api]
     child = ChildProcess(
         [*command, "--writes", str(writes), *(["--ids"] if ids else [])],
@@ -102,16 +102,11 @@ class NullClient(Engine):
         concurrency: int,
         timeout_s: float,
     ) -> None:
-        """Keep what to send and what to be answered; nothing is started.
+        """Keep requests and answers; start nothing.
 
-        Args:
-            tokens: Of each answer.
-            writes: In which an answer comes.
-            api: In whose form answers come.
-            ids: Answers have token ids.
-            path: Where requests go.
-            concurrency: Requests under way at most.
-            timeout_s: As the other engine's.
+        Answers have `tokens` each, in so many `writes`, in the form of `api`, with token ids if
+        `ids`. Requests go to `path`, at most `concurrency` at a time; `timeout_s` is the other
+        engine's.
         """
         self._answers: dict[str, Any] = {"tokens": tokens, "writes": writes, "api": api, "ids": ids}
         self._path, self._bodies, self._generation = path, bodies, generation

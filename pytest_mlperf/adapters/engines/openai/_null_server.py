@@ -25,7 +25,7 @@ BACKLOG = 4096
 
 
 def answer(tokens: int, writes: int, *, chat: bool, ids: bool) -> list[bytes]:
-    """Return an answer's tokens, each an event, in so many writes at most."""
+    """Return an answer as events of a token each, joined into at most `writes` pieces."""
     events = list(_events(tokens, chat=chat, ids=ids))
     return [
         b"".join(events[n * tokens // writes : (n + 1) * tokens // writes]) for n in range(writes)
@@ -33,7 +33,7 @@ def answer(tokens: int, writes: int, *, chat: bool, ids: bool) -> list[bytes]:
 
 
 def _events(tokens: int, *, chat: bool, ids: bool) -> Iterator[bytes]:
-    """Yield what is sent for each token, the first with the head and the last with the end."""
+    """Yield the event of each token; the first has the head and the last the end."""
     word = {"delta": {"content": " word"}} if chat else {"text": " word"}
     with_ids = {"token_ids": [1000]} if ids else {}
     choice = {"index": 0, **word, "logprobs": None, "finish_reason": None, **with_ids}
@@ -65,12 +65,10 @@ class NullConnection(asyncio.Protocol):
         self._needed = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep where to write."""
         assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Answer what is whole."""
         self._came += data
         if not self._needed and (end := self._came.find(b"\r\n\r\n")) >= 0:
             length = LENGTH_PATTERN.search(self._came, 0, end + 2)
@@ -89,7 +87,6 @@ class NullConnection(asyncio.Protocol):
 
 
 async def serve(pieces: Sequence[bytes]) -> None:
-    """Serve until stdin ends."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
         lambda: NullConnection(loop, pieces), "127.0.0.1", 0, backlog=BACKLOG
@@ -99,7 +96,6 @@ async def serve(pieces: Sequence[bytes]) -> None:
 
 
 def main() -> None:
-    """Serve as the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, required=True)
     parser.add_argument("--writes", type=int, required=True)

@@ -80,9 +80,9 @@ class Salt:
         return with_salt - without
 
     def place(self, data: bytes) -> SaltPlace:
-        """Return where it goes: in front of a text, else after the first word or id.
+        """Return the salt's place: before a text, else after the first word or token id.
 
-        A begin token stays the first one, and a word with a space before it takes the place of one.
+        A begin token stays first, and a word with a space before it replaces one.
         """
         begin = next(len(mark) for mark in MARKS if data.startswith(mark))
         if not self.pool:
@@ -100,14 +100,11 @@ class Salt:
 def salt_for(
     prompts: Sequence[tuple[Sequence[int], str]], count: Count | None, *, replaces: bool
 ) -> Salt:
-    """Return the salt of prompts like these, which are token ids or else a text.
+    """Return a salt for prompts of token ids or else a text.
 
-    Of token ids it has those in the middle of what occurs: the first and last ones of a vocabulary
-    are often special.
-
-    Args:
-        count: Returns the tokens of texts; None: no tokenizer is at hand.
-        replaces: The prompts are made up of words or ids that say nothing.
+    It takes ids from the middle of those that occur: the first and last of a vocabulary are often
+    special. `count` counts the tokens of texts, None without a tokenizer; `replaces` says that the
+    prompts are synthetic.
     """
     if ids := sorted({one for of_prompt, _ in prompts for one in of_prompt}):
         few = ids[max(0, (len(ids) - MAX_POOL_ITEMS) // 2) :][:MAX_POOL_ITEMS]

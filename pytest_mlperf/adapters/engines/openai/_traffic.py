@@ -89,10 +89,10 @@ class SinkRequests:
     def __init__(
         self, sink: Sink, server: Server | None, timeout_s: float, more: Callable[[], bool]
     ) -> None:
-        """Start with no request; `more` tells whether any sample has not come to its end.
+        """Start with no request; `more` tells whether samples are unfinished.
 
-        A stream that began may be silent for `timeout_s`, and so may all of them together. The
-        server is one that was started here and may be dead; None: one that runs anyway.
+        A stream that began, or all of them, may be silent for `timeout_s`. The server was started
+        here and may die; None for one that runs anyway.
         """
         self.sink = sink
         self.over = False
@@ -112,7 +112,7 @@ class SinkRequests:
         self._ending: asyncio.Task[None] | None = None
 
     def salt(self, index: int) -> str:
-        """Return what makes a sample's prompt another one; "": answers are read, it stays."""
+        """Return a sample's salt; "" if answers are read, so that prompts stay unchanged."""
         run = "" if self.sink.wants_output else getattr(self.sink, "run", "")
         self._times[index] += 1
         replica = os.environ.get(REPLICA_NUMBER, "")
@@ -245,9 +245,8 @@ class Checks:
     ) -> None:
         """Check answers of a model; one with random weights may never end by itself.
 
-        Args:
-            models: Names under which it may answer; (): any.
-            template: Tokens that the server adds to each prompt.
+        It may answer under the names `models`, () for any; the server adds `template` tokens to
+        prompts.
         """
         self._generation, self._models, self.template = generation, models, template
         watching = watch_ends and not generation.ignore_eos
@@ -329,9 +328,9 @@ def calls_or_text(answer: StreamedAnswer) -> bytes:
 
 
 def _counts_unshown(answer: StreamedAnswer, tokens: int) -> bool:
-    """Return whether more tokens were counted than the text of an answer has bytes.
+    """Return whether more tokens were counted than the text has bytes; a visible token has one.
 
-    No token that shows has less than a byte. Calls of tools are written anew by the server.
+    The server rewrites tool calls.
     """
     if answer.n_ids or answer.hidden or any(kind == "tools" for kind, _ in answer.pieces):
         return False
@@ -433,7 +432,7 @@ class Traffic:
         request.done(output_bytes, tokens, reason, prompt)
 
     def _note(self, answer: StreamedAnswer, sent: int | None) -> None:
-        """Count what an answer was, see `Engine.answer_counts`."""
+        """Count the kind of an answer, see `Engine.answer_counts`."""
         seen = self.seen
         seen["answers"] += 1
         seen["refused"] += "refusal" in answer.fields

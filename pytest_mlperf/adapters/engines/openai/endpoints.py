@@ -107,7 +107,6 @@ class EndpointsOptions(OpenAiOptions):
         """The client has a tokenizer whoever counts."""
 
     def check(self) -> None:
-        """Refuse also what the client cannot ask a server for."""
         super().check()
         unknown = {
             "ignore_eos": self.ignore_eos,
@@ -177,7 +176,6 @@ class EndpointsEngine(OpenAiEngine):
         self._tokenizer_name = self._ours.tokenizer or named
 
     def require(self) -> None:
-        """Also ask the client for its version."""
         super().require()
         require_module("engine endpoints", "yaml", "endpoints", "results of the client")
         version, commit = _version(self._ours.client)
@@ -188,7 +186,6 @@ class EndpointsEngine(OpenAiEngine):
         }
 
     def describe(self) -> Mapping[str, str]:
-        """Return what the server says, and the client's version."""
         return {**super().describe(), **self._harness}
 
     def load_samples(self, indices: Sequence[int]) -> None:
@@ -218,19 +215,11 @@ class EndpointsEngine(OpenAiEngine):
         *,
         scored: bool,
     ) -> None:
-        """Have the client keep so many requests under way, and leave its result in a new folder.
+        """Have the client keep `concurrency` requests under way; leave its result in a new folder.
 
-        Beside it lie its configuration, its log and the prompts.
-
-        Args:
-            concurrency: Requests under way.
-            settings: Length, seeds and whether tokens are counted.
-            folder: The client makes it.
-            alive: Called whenever the client has shown that it works.
-            scored: The client scores too, where the suite names data sets for it.
-
-        Raises:
-            RunError: It did not end as it should, or not in time; nothing of it runs on.
+        Its configuration, log and prompts lie beside it. `alive` is called when the client shows
+        progress. `scored` makes it score, too, if the suite names data sets for that. Raises
+        RunError if it fails or takes too long, after ending it.
         """
         if settings.tokens and not self._tokenizer_name:
             raise engine_error(
@@ -269,14 +258,10 @@ class EndpointsEngine(OpenAiEngine):
         folder: Path,
         alive: Callable[[], None],
     ) -> None:
-        """Measure whole passes that last so long; how many, a run before says, or one too short.
+        """Measure whole passes of at least `length_s`; an earlier or trial run gives their number.
 
-        Args:
-            content: What is asked of a run that tells the pace.
-            asked: What is asked of the point itself.
-            length_s: At least.
-            folder: Of the point.
-            alive: Called whenever the client has shown that it works.
+        `content` is the request of a run that finds the pace, `asked` that of the point itself.
+        `alive` is called when the client shows progress.
         """
         paces, passed = folder.parent / PACES_FOLDER, len(self._loaded)
         paces.mkdir(exist_ok=True)
@@ -322,7 +307,7 @@ class EndpointsEngine(OpenAiEngine):
         self._follow(config, folder, expected_s, alive, scores=len(content["datasets"]) > 1)
 
     def _write_prompts(self, file: Path) -> None:
-        """Write the prompts, with a salt of their own, for one run of the client."""
+        """Write the prompts for one run of the client, with a salt of their own."""
         chat, key = self._options.api == "chat", secrets.token_hex(8)
         with file.open("w", encoding="utf-8") as lines:
             for index in self._loaded:
@@ -339,7 +324,7 @@ class EndpointsEngine(OpenAiEngine):
     def _configuration(
         self, concurrency: int, settings: LoadGenSettings, prompts: Path
     ) -> dict[str, Any]:
-        """Return what the client is told of a point, but for its end and where its result is to be.
+        """Return the client's configuration of a point, without its end and result folder.
 
         Texts have `$$` for `$`, as it expands variables.
         """

@@ -32,7 +32,7 @@ MAX_COUNT = 1 << 53
 
 
 def parse_json(data: bytes) -> Any:
-    """Return what a page says; no JSON, nested too deep, or beyond UTF-8 is a ValueError."""
+    """Parse a page as JSON; raise ValueError for bad JSON, deep nesting or bad UTF-8."""
     value = untrusted_json(data)
     if b"\\ud" in data.lower():  # half a character that is escaped passes the parser
         json.dumps(value, ensure_ascii=False).encode()
@@ -40,14 +40,14 @@ def parse_json(data: bytes) -> Any:
 
 
 def whole_number(value: object) -> int:
-    """Return a count; what is infinite, negative, a fraction or text is a ValueError."""
+    """Return a count; raise ValueError for infinite, negative, fractional or text values."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_COUNT:
         raise ValueError("not a whole number from 0 to 2^53")
     return value
 
 
 def words(value: object) -> str:
-    """Return a value of JSON as text for a message; what is nested too deep to be shown says so."""
+    """Return a JSON value as text for a message, or a note that it is nested too deep."""
     try:
         return str(value)
     except RecursionError:
@@ -79,10 +79,9 @@ _PORT = re.compile(
 
 
 def new_log() -> Path:
-    """Return a new, empty file: server.log in the folder of the worker's run, else a temporary one.
+    """Return a new, empty file: server.log in the run's folder, else a temporary one.
 
-    The worker's stderr is a file in the folder of its run, and nothing else tells an engine which
-    folder that is.
+    The worker's stderr is a file in the run's folder: an engine has no other sign of that folder.
     """
     try:
         stderr = Path("/proc/self/fd/2").readlink()
@@ -103,12 +102,12 @@ def last_lines(log: Path) -> list[str]:
 
 
 def about_memory(log: Path) -> str | None:
-    """Return the last line about a lack of memory; a server may have said much after it."""
+    """Return the log's last line about a lack of memory; much may follow it."""
     return next((line for line in reversed(_lines(log)) if _MEMORY.search(line)), None)
 
 
 def port_was_taken(log: Path) -> bool:
-    """Whether the server could not listen where it was told to."""
+    """Whether the log says that the server could not listen on its port."""
     return any(_PORT.search(line) for line in _lines(log))
 
 
@@ -166,9 +165,8 @@ def fill_in(command: Sequence[str], values: Mapping[str, str]) -> list[str]:
 def find_program(word: str) -> str:
     """Return the path of a program.
 
-    A name alone is looked up beside this Python, where the tools of its environment are, then on
-    PATH. Anything else is a path, `~` expanded, relative to the working folder. Links stay: what a
-    link to a Python points to has another environment.
+    A bare name is searched in the folder of this Python, then on PATH. Others are paths with `~`
+    expanded. Links are kept: the target of a link to a Python has another environment.
     """
     if "/" in word:
         path = Path(word).expanduser().absolute()
@@ -245,10 +243,7 @@ class ServerProcess:
         raise engine_error(f"{title}: {command[0]} cannot be started: {reason}")
 
     def ended(self, within_s: float = 0.0) -> int | str | None:
-        """Return how it ended: its exit code, minus a signal, or UNKNOWN_END; None while it runs.
-
-        Safe from several threads.
-        """
+        """Return its exit code, minus a signal, or UNKNOWN_END; None while it runs. Thread-safe."""
         with self._lock:
             deadline = time.monotonic() + within_s
             if self._end is None and (event := self._event(deadline)):
@@ -315,10 +310,9 @@ class Server:
         start_timeout_s: float,
         environment: Mapping[str, str],
     ) -> None:
-        """Keep what to start.
+        """Keep the command, in which {model}, {host} and {port} are replaced.
 
-        {model}, {host} and {port} are replaced in `command`; GET `health` answers 200 once the
-        server is ready. `environment` is besides this process's own.
+        GET `health` answers 200 when the server is ready. `environment` adds to this process's own.
         """
         try:
             check_command(command, model)
@@ -357,7 +351,7 @@ class Server:
                 self.log.unlink()
 
     def check(self, within_s: float = 0.0) -> None:
-        """Do nothing while the server runs; how it ended is an error, with what it said last."""
+        """Raise an error with the end of the log if the server has ended."""
         process = self._process
         if process is None:
             raise engine_error("the server was stopped")
@@ -392,7 +386,7 @@ class Server:
         raise engine_error(f"{self._how(end, when)}{retries}{self.log_tail()}", str(self.log))
 
     def _wait_for_health(self, port: int) -> int | str | None:
-        """Return None when the server is healthy, or how it ended before that."""
+        """Wait until the server is healthy; return None, or how it ended before that."""
         assert self._process is not None
         deadline = time.monotonic() + self._start_timeout_s
         pause_s, answer = MIN_PAUSE_SECONDS, "nothing"

@@ -49,7 +49,7 @@ class Keeper:
             self._poll.register(os.pidfd_open(parent), select.POLLIN)
 
     def watch(self) -> None:
-        """Return when the server has ended or nobody wants it any more."""
+        """Wait until the server has ended or the parent is gone."""
         while not (self._ended or self._released or self._childless):
             self._wait(None)
 
@@ -100,7 +100,7 @@ class Keeper:
 
 
 def descendants(session: int) -> list[int]:
-    """Return the processes below this one and those of a session; [] where there is no /proc."""
+    """Return the descendants of this process and the processes of a session; [] without /proc."""
     parents: dict[int, int] = {}
     members = set()
     for folder in Path("/proc").glob("[0-9]*"):
@@ -118,7 +118,7 @@ def descendants(session: int) -> list[int]:
 
 
 def start(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start it; who lets go of what is returned loses how a short-lived one ended."""
+    """Start the server; keep the result, or the exit code of a short-lived one is lost."""
     control = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
     if control:
         control(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -139,7 +139,7 @@ def start(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def tell(**event: object) -> None:
-    """Send an event; that nobody listens shows at stdin."""
+    """Send an event; a parent that is gone shows at stdin."""
     with contextlib.suppress(OSError):
         os.write(1, json.dumps(event).encode() + b"\n")
 

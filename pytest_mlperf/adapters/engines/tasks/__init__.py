@@ -34,7 +34,6 @@ class Answer:
     """Answers are the logits of start and end of each token: float32, shape (seq, 2)."""
 
     def bind(self, graph: Graph, batch_size: int) -> Answerer:
-        """Return what runs this model, whose inputs are all of shape (batch, seq)."""
         check_batch(graph, batch_size)
         if not any(names(each) == IDS for each in graph.inputs):
             raise graph.refuse(
@@ -249,10 +248,7 @@ TASKS: Mapping[str, Any] = {
 
 
 def make_task(name: str, options: Mapping[str, Any]) -> Task:
-    """Return a task with its options; those that are None are left to the task.
-
-    Errors do not say which engine was asked for it: that is the caller's to add.
-    """
+    """Return a task with its options; None leaves one to the task. The caller names the engine."""
     if name not in TASKS:
         raise SuiteError(f"task = {name!r} is not one of {', '.join(TASKS)}", option="task")
     chosen = {option: value for option, value in options.items() if value is not None}

@@ -35,7 +35,7 @@ class Classify:
     class_offset: int = 0
 
     def bind(self, graph: Graph, batch_size: int) -> Classifier:
-        """Return what runs this model, which gives scores (batch, classes) or classes (batch,)."""
+        """Return the classifier of a model with scores (batch, classes) or classes (batch,)."""
         check_batch(graph, batch_size)
         return Classifier(
             graph=graph,
@@ -106,10 +106,10 @@ class Detect:
         require_options("", rules)
 
     def bind(self, graph: Graph, batch_size: int) -> Detector:
-        """Return what runs this model.
+        """Return the detector of a model with an image (batch, channels, height, width) first.
 
-        Its first input of shape (batch, channels, height, width) is the image. Outputs are boxes
-        (n, 4), labels (n,) and scores (n,) of one image, or all with the batch before.
+        Outputs are boxes (n, 4), labels (n,) and scores (n,) of one image, or all with the batch
+        first.
         """
         check_batch(graph, batch_size)
         images = [each.name for each in graph.inputs if len(each.shape) == 4]
@@ -243,7 +243,7 @@ class Segment:
         return tuple(int(length * (1 - self.overlap)) for length in self.roi_shape)
 
     def bind(self, graph: Graph, batch_size: int) -> Segmenter:
-        """Return what runs this model: one input (batch, channels, *roi_shape), and scores."""
+        """Return the segmenter of a model with one input (batch, channels, *roi_shape)."""
         check_batch(graph, batch_size)
         taken = graph.inputs[0].shape
         if len(graph.inputs) != 1 or len(taken) != 5 or not fits(self.roi_shape, taken[2:]):
@@ -305,8 +305,8 @@ class Segmenter(TaskRunner):
     def _segment(self, volume: NDArray[Any]) -> NDArray[np.uint8]:
         """Return the class of each voxel.
 
-        In memory are, for a float32 volume, its size x (classes + 1), one batch of windows, and
-        the answer.
+        Needs memory for a float32 volume's size x (classes + 1), one batch of windows, and the
+        answer.
         """
         import numpy as np
 

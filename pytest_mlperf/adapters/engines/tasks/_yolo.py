@@ -42,11 +42,11 @@ class Yolo:
         require_options("", rules)
 
     def bind(self, graph: Graph, batch_size: int) -> YoloDetector:
-        """Return what runs this model: one image in, one output with all boxes out.
+        """Return the detector of a model with one image as input and one output with all boxes.
 
-        The output is (batch, 4 + classes, places), with centre, width and height of each box before
-        the scores of its classes; or (batch, boxes, 6) of boxes that the model has chosen itself:
-        left, top, right, bottom, score and class.
+        The output is (batch, 4 + classes, places): centre, width and height of each box, then the
+        scores of its classes. Or it is (batch, boxes, 6) of boxes chosen by the model: left, top,
+        right, bottom, score and class.
         """
         check_batch(graph, batch_size)
         if len(graph.inputs) != 1 or len(graph.inputs[0].shape) != 4:
@@ -156,14 +156,10 @@ def suppress(
     overlap: float,
     most: int,
 ) -> NDArray[np.int64]:
-    """Return those of `order`, best first, that no better one of their class covers.
+    """Return the boxes of `order`, best first, that no better one of their class covers.
 
-    Args:
-        corners: Of every box, shape (boxes, 4).
-        classes: Of every box.
-        order: The boxes that are looked at.
-        overlap: Share of the area of both that two boxes may have in common.
-        most: Boxes that are kept.
+    `corners` has shape (boxes, 4). Two boxes may share `overlap` of their joint area; `most` are
+    kept.
     """
     import numpy as np
 

@@ -57,7 +57,6 @@ class Graph:
         raise NotImplementedError
 
     def refuse(self, reason: str) -> RunError:
-        """Return the error that names the model and what is wrong."""
         return engine_error(f"{self.where}: {reason}")
 
     def pick(self, name: str | None) -> Tensor:
@@ -115,7 +114,7 @@ SEGMENTS = frozenset({"segment_ids", "token_type_ids"})
 
 
 def names(tensor: Tensor) -> frozenset[str]:
-    """Return what a data set may call an input; ":0" is TensorFlow's way to count outputs."""
+    """Return the names that a data set may use for an input, without TensorFlow's ":0"."""
     name = tensor.name.removesuffix(":0")
     return next((each for each in (IDS, MASK, SEGMENTS) if name in each), frozenset({name}))
 
@@ -201,7 +200,7 @@ def _convert(graph: Graph, tensor: Tensor, raw: Any, index: int) -> NDArray[Any]
 
 
 def _worded(array: NDArray[Any]) -> str:
-    """Return the type of an array, and of integers the range too, which may be what is wrong."""
+    """Return the type of an array, with the range of integers, which may be the defect."""
     if array.dtype.kind in "iu" and array.size:
         return f"{array.dtype} from {array.min()} to {array.max()}"
     return str(array.dtype)

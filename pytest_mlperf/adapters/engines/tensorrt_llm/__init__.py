@@ -214,7 +214,7 @@ CHECKPOINT_FORMATS = (MODELOPT, *METHODS, "gptq", "gptq_marlin")
 
 
 def read_weights(folder: Path, precision: str, config: Config) -> Quantisation:
-    """Return how the weights in a folder are quantised; refuse what is unknown, or not so."""
+    """Return how the weights in a folder are quantised; refuse unknown or other formats."""
     weights = read_quantisation(folder, config)
     is_known = weights.method in CHECKPOINT_FORMATS and any(
         name in QUANTISED_PRECISIONS for name in weights.names
@@ -238,7 +238,7 @@ def read_weights(folder: Path, precision: str, config: Config) -> Quantisation:
 
 
 def llm_arguments(folder: Path, precision: str, options: TensorRtLlmOptions) -> dict[str, Any]:
-    """Return the arguments of LLM; what the suite leaves open is left to TensorRT-LLM.
+    """Return the arguments of LLM; TensorRT-LLM decides what the suite leaves open.
 
     A quantised precision is the checkpoint's own, and its other layers keep their type.
     """
@@ -337,7 +337,6 @@ class TensorRtLlmEngine(LibraryEngine):
             )
 
     def accepted_drafts(self) -> int | None:
-        """Return what was accepted, where there are drafts at all."""
         accepted = self._drafts.take()
         return accepted if "speculative_config" in self._options.llm else None
 

@@ -39,7 +39,7 @@ AFFINITY = "TLLM_NUMA_AWARE_WORKER_AFFINITY"
 
 
 def import_package() -> Any:
-    """Return the package, with its `llmapi`, where it can be imported and is new enough."""
+    """Import the package and its `llmapi`; refuse one that is missing or too old."""
     for name, value in OFFLINE_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     # Left to itself it takes such a binding away, and 1.2 binds by a GPU's place among those that
@@ -97,10 +97,7 @@ def make(value: Any, api: Any) -> Any:
 
 
 def drafting(value: Any, api: Any) -> Any:
-    """Return how to draft as the class that has it.
-
-    In 1.2 the class alone says which kind of drafts; newer ones read `decoding_type` themselves.
-    """
+    """Return the object for drafting: 1.2 takes its class, newer ones read `decoding_type`."""
     kind = value.get("decoding_type") if isinstance(value, Mapping) else None
     name = f"{kind}DecodingConfig".replace("_", "").lower()
     cls = next((getattr(api, each) for each in dir(api) if each.lower() == name), None)
@@ -153,7 +150,7 @@ def _refused(version: str, error: BaseException) -> SuiteError:
 
 
 def _reasons(error: BaseException) -> str:
-    """Return what an error says, of pydantic's the place and reason of each: no web address."""
+    """Return an error's text; for pydantic the place and reason of each error, without URLs."""
     listed = getattr(error, "errors", None)
     if not callable(listed):
         return text_of(error)
@@ -291,7 +288,7 @@ class RequestLoop:
     drafts: DraftCount
 
     async def answer(self, request: StreamedRequest) -> None:
-        """Ask, tell tokens as they come where they are timed, and report the answer."""
+        """Send a request, report tokens as they arrive if timed, and report the answer."""
         prompt = self.task.prompts[request.index]
         streaming = self.streams(request.sink)
         begun_s = perf_counter()
@@ -333,7 +330,7 @@ class RequestLoop:
         return list(output.outputs[0].token_ids)
 
     def _compare(self, index: int, completion: Any, first_s: float | None) -> None:
-        """Hold our time to first token against TensorRT-LLM's own, where there are both.
+        """Check our time to first token against TensorRT-LLM's, if there are both.
 
         Both count from the request's start, ours just before it is handed over: it is the longer.
         """

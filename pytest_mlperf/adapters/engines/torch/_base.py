@@ -110,7 +110,7 @@ class TokenOptions(DeviceOptions, TextOptions):
         yield one_of("attention", self.attention, ATTENTIONS)
 
     def conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
-        """Yield what cannot be: whether it is so, what is said of it, and by which options."""
+        """Yield invalid combinations: whether present, the message, and the options."""
         sparsity = self.sparsity
         if sparsity is not None:
             yield (
@@ -309,7 +309,7 @@ both are expanded when they are loaded."""
 
 
 def method_of(config: Any) -> str | None:
-    """Return the format of a configuration's quantised weights; None: they are plain."""
+    """Return the format of a configuration's quantised weights; None if they are plain."""
     return quantisation_of(quantization_table(config)).method
 
 
@@ -429,7 +429,6 @@ class TorchBase(Engine):
 
     @classmethod
     def parallelism(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG003 - one GPU
-        """Return nothing: one process works on one GPU."""
         return {}
 
     @classmethod
@@ -476,7 +475,6 @@ class TorchBase(Engine):
         return dict(self._facts)
 
     def _find(self, model: str | None) -> None:
-        """Look for the model, and keep where it is."""
         raise NotImplementedError
 
     def _open(self, undo: ExitStack) -> None:
@@ -495,7 +493,6 @@ class TorchBase(Engine):
         self._work = queue.put
 
     def _forget(self) -> None:
-        """Let go of what was loaded; where that failed, of what there is."""
         for name in ("_samples", "_work"):
             vars(self).pop(name, None)
 
@@ -507,7 +504,7 @@ class TokenBase(TorchBase):
     _generation: Generation
 
     def require(self) -> None:
-        """Look for the device and for what the options need; nothing is loaded."""
+        """Check the device and the needs of the options; load nothing."""
         quantization = read_config(self._folder).quantization
         if not self._dummy:
             check_quantised(self._folder, quantization, self._precision)

@@ -106,7 +106,7 @@ class StaticBatches:
         self._text.answers.deliver(batch.ids, batch.indices, rows, batch.sink)
 
     def _pad(self, indices: Sequence[int]) -> tuple[Any, Any]:
-        """Return prompts padded on the left, and 1 where there is a prompt: both (rows, tokens)."""
+        """Return left-padded prompts and their mask, both (rows, tokens)."""
         rows = [torch.tensor(self._text.prompts[index]) for index in indices]
         tokens = torch.nn.utils.rnn.pad_sequence(
             rows, batch_first=True, padding_value=self._text.generation.padding, padding_side="left"
@@ -438,7 +438,7 @@ class ContinuousBatching:
                     news.sink.failed(error)
 
     def _sort(self, results: Iterable[Any]) -> list[_BatchArrivals]:
-        """Return what there is to report, by sink; with the lock held."""
+        """Return the new arrivals by sink; the lock is held."""
         arrivals: dict[int, _BatchArrivals] = {}
         for result in results:
             request = self._running.get(result.request_id)

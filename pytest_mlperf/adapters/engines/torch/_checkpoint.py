@@ -121,10 +121,9 @@ def quiet_and_offline() -> Iterator[None]:
 
 
 def read_config(folder: Path, kind: Kind, *, quantised: str | None = None) -> Any:
-    """Return the model's configuration.
+    """Return the configuration of a model of this kind that needs no code of its own.
 
-    It must be of this kind of model and need no code of its own; its weights may have been
-    quantised to a precision, or with None must be plain.
+    Its weights may be quantised to a precision; with None they must be plain.
     """
     try:
         config = transformers.AutoConfig.from_pretrained(
@@ -222,7 +221,7 @@ def open_model(
 
 
 def _method(folder: Path, config: Any, *, dummy: bool) -> str | None:
-    """Return the format of quantised weights, which dummies cannot have; None: they are plain."""
+    """Return the format of quantised weights, which dummies cannot have; None if they are plain."""
     method = method_of(config)
     if method is not None and dummy:
         raise broken(
@@ -275,7 +274,7 @@ def make_dummy(auto: Any, config: Any, *, dtype: Any, attention: str, device: An
 
 
 def check_logits(model: Any, folder: Path, kind: Kind = CAUSAL) -> None:
-    """Run one token through the model: with scores that are no numbers all answers are alike."""
+    """Run one token through the model, and refuse scores that are NaN."""
     with torch.inference_mode():
         logits = model(**kind.trial(model)).logits
     if bool(logits.isnan().any()):

@@ -111,10 +111,7 @@ class QuantisingPlan:
 
 
 def base_dtype(precision: str, checkpoint_dtype: Any, device: Any) -> Any:
-    """Return the type of all that is not quantised: the checkpoint's where nothing else is needed.
-
-    GPUs' kernels for int4 and fp8 take bfloat16 alone.
-    """
+    """Return the type of unquantised layers: the checkpoint's, or bfloat16 for GPU int4 and fp8."""
     if precision == "fp8" or (precision == "int4" and device.type == "cuda"):
         return torch.bfloat16
     return TORCH_DTYPES.get(precision, checkpoint_dtype)
@@ -162,10 +159,10 @@ def require_exact_int8(engine: str) -> None:
 
 
 def quantise(model: Any, precision: str, *, device: Any, engine: str = "torch") -> dict[str, str]:
-    """Quantise the weights of linear layers and of experts, in place; return what was done.
+    """Quantise the weights of linear layers and of experts, in place; return the facts.
 
-    Layers that the kernels do not take stay as they are, and so does everything else: embeddings,
-    convolutions, norms. A model without any that they take is a RunError.
+    Layers that the kernels do not support, embeddings, convolutions and norms stay unchanged.
+    Raises RunError for a model without a supported layer.
     """
     import torchao
     from torchao.utils import TorchAOBaseTensor
@@ -251,8 +248,8 @@ def _apply(plan: QuantisingPlan, model: Any) -> None:
 def _experts(model: Any) -> Iterator[tuple[Any, str]]:
     """Yield modules of fused experts, and the names of their parameters of three dimensions.
 
-    Only those whose own code takes one expert after the other, as (outputs, inputs): such modules
-    of transformers say that they are not transposed.
+    Only modules that run one expert after the other, as (outputs, inputs): transformers marks them
+    as not transposed.
     """
     for module in model.modules():
         if getattr(module, "is_transposed", None) is False:
@@ -294,10 +291,10 @@ KERNEL_TYPES = (torch.float16, torch.bfloat16)
 
 
 def make_sparse(model: Any, folder: Path, *, device: Any) -> Mapping[str, str]:
-    """Check a model that is on the CPU, bring it to the device, and return the facts.
+    """Check a model on the CPU, move it to the device, and return the facts.
 
-    Where the device has kernels for it, the layers go there one by one, each compressed before the
-    next: the dense model need not fit.
+    If the device has sparse kernels, layers move one by one, each compressed before the next: the
+    dense model need not fit.
     """
     layers = dict(sparse_layers(model, folder))
     facts = {"zeros": check_layers(layers, folder)}
@@ -334,8 +331,7 @@ def sparse_layers(model: Any, folder: Path) -> Iterator[tuple[str, Any]]:
 def check_layers(layers: Mapping[str, Any], folder: Path) -> str:
     """Return the share of zeros, e.g. "50.00% of the weights of 28 linear layers".
 
-    A layer that is not 2:4 sparse is a RunError, which names the place. Weights have shape
-    (outputs, inputs).
+    Raises RunError with the place of a layer (outputs, inputs) that is not 2:4 sparse.
     """
     zeros = total = 0
     for name, layer in layers.items():

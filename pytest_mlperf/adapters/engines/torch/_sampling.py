@@ -26,7 +26,7 @@ def numbers(generation: Generation, indices: Sequence[int], device: Any) -> Any:
 
 
 def drawn(scores: Any, numbers: Any, generation: Generation) -> Any:
-    """Return a token for each row of scores (rows, vocabulary): that at which its number falls.
+    """Draw a token for each row of scores (rows, vocabulary), by its number from 0 to 1.
 
     Tokens stand in the order of their scores, each as wide as its share.
     """

@@ -54,7 +54,7 @@ class TritonEngine(TaskEngine):
         self._open = ExitStack()
 
     def require(self) -> None:
-        """Import what the protocol needs of tritonclient; no server is asked or started."""
+        """Import tritonclient's module for the protocol; contact and start no server."""
         self._library = _load_library(self._options.protocol)
         self._service.require()
 

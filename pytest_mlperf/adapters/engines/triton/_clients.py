@@ -111,7 +111,7 @@ class Connection(Protocol):
     def server_ready(self) -> bool: ...
 
     def model_ready(self) -> bool:
-        """Whether the server says that the model is ready; False if it knows none such."""
+        """Whether the server reports the model as ready; False for an unknown model."""
 
     def server(self) -> Mapping[str, Any]: ...
 
@@ -121,18 +121,15 @@ class Connection(Protocol):
         """Return the model's configuration as Triton gives it; {} where the server has none."""
 
     def names(self) -> Sequence[str]:
-        """Return the names of the models that the server has; nothing where it does not tell."""
+        """Return the names of the server's models; empty if not reported."""
 
     def infer(
         self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]
     ) -> tuple[Sequence[NDArray[Any]], str]:
-        """Return outputs, and the version of the model that gave them.
-
-        Inputs are in the types of the model's metadata.
-        """
+        """Return outputs and the model's version, for inputs in the types of its metadata."""
 
     def close(self) -> None:
-        """Close the connection, also under a request of another thread: that then fails."""
+        """Close the connection; a request under way in another thread fails."""
 
 
 def _tensors(kind: Any, inputs: Mapping[str, NDArray[Any]], **settings: Any) -> list[Any]:
@@ -364,9 +361,9 @@ class HttpClient:
         *,
         most: int = MAX_PAGE_BYTES,
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
-        """Return status, headers and body of an answer, of which `most` bytes are read.
+        """Return status, headers and body of an answer, at most `most` bytes; a body makes a POST.
 
-        A body makes it a POST; `length` bytes of it are JSON, if not all.
+        `length` bytes of the body are JSON, if not all.
         """
         headers = {"Content-Type": "application/json" if length is None else BINARY}
         if length is not None:

@@ -290,7 +290,7 @@ class Service:
     """A server that has the model, started on entry if need be."""
 
     def __init__(self, options: TritonOptions, model: str | None) -> None:
-        """Check what the options say together; nothing is reached for."""
+        """Check the options together; contact no server."""
         self._options = options
         self._model = model
         self._address = Address.of(options.protocol, options.url or "localhost")
@@ -350,7 +350,6 @@ class Service:
         self._open.__exit__(*exc_info)
 
     def hang_up(self) -> None:
-        """Close all connections; requests under way fail."""
         self._hung_up = True
         self._requests.close()
 

@@ -205,7 +205,7 @@ def check_agrees(folder: Path, precision: str, quantization: str | None, config:
 
 
 def engine_arguments(folder: Path, precision: str, options: VllmOptions) -> dict[str, Any]:
-    """Return the arguments of AsyncEngineArgs and LLM; what the suite leaves open is left out."""
+    """Return the arguments of AsyncEngineArgs and LLM that the suite sets."""
     arguments = {
         "model": str(folder),
         "dtype": TORCH_DTYPES.get(precision, "auto"),
@@ -222,10 +222,9 @@ def engine_arguments(folder: Path, precision: str, options: VllmOptions) -> dict
 
 
 def media_arguments(options: VllmOptions, *, pictures: bool, sees: bool) -> dict[str, Any]:
-    """Return the further arguments of a model that sees pictures, or hears sound.
+    """Return further arguments for a model that takes pictures or sound.
 
-    Args:
-        pictures: It is asked about some; a model that `sees` may be asked about text alone.
+    `pictures` says that prompts have some; a model that `sees` may get text alone.
     """
     # Else room is kept for the longest film that fits, which no data set has, and for pictures.
     unused = ("video",) if pictures else ("image", "video") if sees else ()
@@ -241,10 +240,7 @@ def media_arguments(options: VllmOptions, *, pictures: bool, sees: bool) -> dict
 def most_together(
     arguments: Mapping[str, Any], settled: Mapping[str, str], batch_size: int | None
 ) -> dict[str, str]:
-    """Return the fact of how many samples are worked on together at most.
-
-    Copies of a model that share experts make one step of the samples of all.
-    """
+    """Return the fact of the largest batch; copies that share experts run one step together."""
     most = settled.get("settled.max_num_seqs", "")
     if not most.isdecimal():
         return {}

@@ -49,7 +49,7 @@ class Log:
             self._begin = about.st_size if stat.S_ISREG(about.st_mode) else None
 
     def cause(self) -> str:
-        """Return "; its process said: …" with the first error there, "" where there is none."""
+        """Return "; its process said: …" with the log's first error, or ""."""
         if self._begin is None:
             return ""
         try:
@@ -274,7 +274,7 @@ class SeenRequest:
 
 
 def compare(gaps: StampGaps, seen: SeenRequest, theirs: Any) -> None:
-    """Hold one request against vLLM's RequestStateStats; None where it keeps none."""
+    """Compare one request's times with vLLM's RequestStateStats; None if it keeps none."""
     if theirs is None or not theirs.first_token_ts:
         return
     if theirs.num_generation_tokens != seen.tokens:
@@ -311,8 +311,7 @@ class AcceptedDrafts:
 def sampling_arguments(generation: Generation, output_kind: Any, index: int = 0) -> dict[str, Any]:
     """Return the arguments of SamplingParams: ended by our end tokens and no others.
 
-    Args:
-        index: Of the sample, by which drawn answers differ.
+    Drawn answers differ by the `index` of the sample.
     """
     drawn = {
         "top_p": generation.top_p,

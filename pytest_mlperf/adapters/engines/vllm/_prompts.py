@@ -27,8 +27,7 @@ class Prompts:
     def of(self, index: int) -> dict[str, Any]:
         """Return a prompt as LLM.generate takes it; pictures are decoded here.
 
-        A picture is one token of it, for which vLLM puts as many as it has parts. An encoder has no
-        tokens to read, and its decoder begins with all that there are.
+        vLLM expands a picture's one token. An encoder gets no tokens; its decoder begins with all.
         """
         tokens = list(self._prompts[index])
         chats, clips = self._prompts.chats, self._prompts.clips
@@ -41,8 +40,8 @@ class Prompts:
     async def rendered(self, llm: Any, index: int) -> Any:
         """Return a prompt as AsyncLLM.generate takes it.
 
-        Pictures and sound are decoded and prepared in threads: on the event loop they would hold up
-        the tokens of all other samples.
+        Threads decode and prepare media: on the event loop this would delay the tokens of other
+        samples.
         """
         if not self.has_media:
             return self._as_rendered(self._prompts[index])

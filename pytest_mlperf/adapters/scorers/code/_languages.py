@@ -63,21 +63,16 @@ class Toolchain:
 
 
 def source(language: str, code: str, test: str, entry_point: str) -> str:
-    """Return the whole program: the answer, then its test."""
     return f"{code}\n{test}\ncheck({entry_point})" if language == "python" else code + test
 
 
 def toolchain(language: str) -> Toolchain:
-    """Return how to run a language with programs of PATH; what is not here is a MissingError."""
+    """Return how to run a language with programs on PATH; raise MissingError without them."""
     return TOOLCHAINS[language]()
 
 
 def python_toolchain(driver: Path) -> Toolchain:
-    """Return how to run a driver by the Python of this process; it has numpy beside it.
-
-    Args:
-        driver: The script; it may run the file `guard`, which is DRIVER.
-    """
+    """Return how to run a script, which may run DRIVER as `guard`, by this Python, with numpy."""
     program, readable = readable_python()
     readable = dict(readable)
     spec = importlib.util.find_spec("numpy")
@@ -102,7 +97,10 @@ def _cpp() -> Toolchain:
     compiler, readable = _tool("g++")
     return Toolchain(
         file="main.cpp",
-        steps=(_compile(compiler, "main.cpp", "-o", "main_cpp"), _run(f"{BOX}/main_cpp")),
+        steps=(
+            _run(compiler, "main.cpp", "-o", "main_cpp", wall_s=COMPILE_SECONDS),
+            _run(f"{BOX}/main_cpp"),
+        ),
         readable=readable,
     )
 
@@ -128,9 +126,9 @@ def _javascript() -> Toolchain:
 
 
 def _typescript() -> Toolchain:
-    """Only exit code 2 of tsc lets a program run: errors, but output.
+    """Return tsc and node; after exit code 2 of tsc, errors but output, the program still runs.
 
-    The tests import "assert", whose types are not there, so that every program has one error.
+    The tests import "assert", whose types are missing, so that every program has one error.
     """
     node, readable = _tool("node")
     tsc, more = _tool("tsc")
@@ -171,7 +169,7 @@ TOOLCHAINS: Mapping[str, Callable[[], Toolchain]] = {
 
 
 def _tool(name: str) -> tuple[str, dict[str, str]]:
-    """Return the path of a program, and what of the machine must be seen to run it."""
+    """Return the path of a program, and the files of the machine that it needs."""
     path = shutil.which(name)
     if path is None:
         raise MissingError(f"{name} is not on PATH")
@@ -184,10 +182,6 @@ def _tool(name: str) -> tuple[str, dict[str, str]]:
         folder.resolve().is_relative_to(prefix) for folder in private
     )
     return real, shown(str(prefix) if whole else real)
-
-
-def _compile(*command: str) -> SandboxStep:
-    return _run(*command, wall_s=COMPILE_SECONDS)
 
 
 def _run(*command: str, wall_s: float = RUN_SECONDS) -> SandboxStep:

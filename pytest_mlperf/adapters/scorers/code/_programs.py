@@ -66,7 +66,7 @@ class Problem:
 
 
 def extract(language: str, prompt: str, completion: str) -> str:
-    r"""Return the code that is run of what a model wrote.
+    r"""Return the code to run from a completion without special tokens.
 
     It ends at the first ```; "\_" becomes "_", which Mixtral likes to write. The prompt is not put
     before it: the model was asked to repeat it. Go and Scala are changed as in the reference too,
@@ -74,11 +74,6 @@ def extract(language: str, prompt: str, completion: str) -> str:
 
     Source: worker in language/mixtral-8x7b/evaluate_mbxp.py of
     https://github.com/mlcommons/inference.
-
-    Args:
-        language: As MBXP names it.
-        prompt: What the model was asked; the reference does not use it either.
-        completion: What it answered, special tokens left out.
     """
     del prompt
     code = completion.partition(CODE_FENCE)[0]
@@ -93,7 +88,7 @@ def extract(language: str, prompt: str, completion: str) -> str:
 
 
 def _without_main(code: str) -> str:
-    """Leave out of a Go program what its test brings: package, imports and main."""
+    """Remove from a Go program the parts that its test has: package, imports and main."""
     code = code.replace("package main", "")
     code = re.sub(r"^import \(\n.+(?:\n.+)+\n\)", "", code, flags=re.MULTILINE)
     code = re.sub(r'^import ".*"', "", code)
@@ -101,14 +96,11 @@ def _without_main(code: str) -> str:
 
 
 def passed(problems: Sequence[Problem], *, processes: int | None = None) -> list[bool]:
-    """Run programs with their tests, each in a sandbox of its own; return which ones pass.
+    """Run programs with their tests, each in its own sandbox; return which pass, in order.
 
     A program passes if it ends without an error within 20 seconds (compilers have 100), as in the
-    reference. One that writes what is no UTF-8 fails, as there. None is run where one could not be.
-
-    Args:
-        problems: In any order; results come in the same.
-        processes: How many run at a time; None takes one per core.
+    reference; output that is not UTF-8 fails. No program is run if one cannot be. `processes` run
+    at a time; None for one per core.
     """
     counts = Counter(problem.language for problem in problems)
     _require_known(counts)
@@ -126,10 +118,7 @@ def in_parallel(
 ) -> list[bool]:
     """Return the results of attempts, in order; the first error ends them.
 
-    Args:
-        attempts: Each runs a program.
-        processes: How many run at a time; None takes one per core.
-        name: Stands before what is printed.
+    `processes` run at a time, None for one per core; `name` begins each line of progress.
     """
     workers = processes or len(usable_cores())
     with ThreadPoolExecutor(workers) as pool:
@@ -142,7 +131,7 @@ def in_parallel(
 
 
 def _shown(results: Iterable[bool], name: str) -> Iterator[bool]:
-    """Yield results, and print now and then how many: what a scorer prints is its progress."""
+    """Yield results, and print their number from time to time as the scorer's progress."""
     due_s = time.monotonic() + PROGRESS_LINE_SECONDS
     for number, result in enumerate(results, start=1):
         if (now_s := time.monotonic()) >= due_s:
@@ -152,7 +141,7 @@ def _shown(results: Iterable[bool], name: str) -> Iterator[bool]:
 
 
 def toolchains() -> dict[str, str | None]:
-    """Return for each language why it cannot run here, None where it can: by running a program."""
+    """Run a program in each language; return why each cannot run here, or None."""
     return {language: _why_not(language) for language in LANGUAGES}
 
 
@@ -250,12 +239,9 @@ def counted_programs(references: Sequence[Reference]) -> list[int]:
 def score_programs(
     texts: Sequence[str], references: Sequence[Reference], *, processes: int | None
 ) -> list[bool]:
-    """Return which programs pass their tests.
+    """Return which texts are programs that pass the tests in REFERENCE_FIELDS.
 
-    Args:
-        texts: What the model wrote.
-        references: See REFERENCE_FIELDS; in languages that are run.
-        processes: How many programs run at a time; None takes one per core.
+    `processes` run at a time; None for one per core.
     """
     problems = [
         Problem(

@@ -156,15 +156,10 @@ def passed_tests(
     *,
     processes: int | None = None,
 ) -> list[bool]:
-    """Run programs on their tests, each in a sandbox of its own; return which ones pass them all.
+    """Run programs on their tests, each in its own sandbox; return which pass all tests.
 
-    A problem that the archive does not have is not solved, as in MLPerf's scripts.
-
-    Args:
-        scorer: Name of the scorer, for messages.
-        archive: Where tests are.
-        programs: Identifier of the problem, and the program, None where a model wrote none.
-        processes: How many run at a time; None takes one per core.
+    Each comes with its problem's identifier; None if the model wrote none. As in MLPerf's scripts,
+    a problem missing from the archive fails. `processes` run at a time; None for one per core.
     """
     places = archive.find({identifier for identifier, _ in programs})
     missing = sum(identifier not in places for identifier, _ in programs)

@@ -66,11 +66,9 @@ class Closed(io.StringIO):
 
 
 def prepare(program: str, *, ending: Sequence[str]) -> None:
-    """Import what programs meet imported, and take away what they must not have.
+    """Import the modules that programs expect; remove the built-in functions `ending`.
 
-    Args:
-        program: What will be run.
-        ending: The built-in functions that will be missing, most of which end a program.
+    Most of these functions end a program.
     """
     sys.path = [*(entry for entry in sys.path if entry), PYTHON_LIBRARIES_FOLDER]
     for name in PRELOADED:

@@ -229,7 +229,7 @@ def launch(made: Mapping[str, Any], output_bytes: int) -> StepResult:
 
 
 def _read(sources: Mapping[int, int], limit_s: float) -> list[bytearray]:
-    """Read descriptors to their ends; keep as many bytes of each as is said, drop the rest."""
+    """Read descriptors to their ends; keep the given number of bytes of each, drop the rest."""
     texts = {source: bytearray() for source in sources}
     deadline = time.monotonic() + limit_s
     with selectors.DefaultSelector() as selector:
@@ -274,10 +274,10 @@ MAX_MEMORY_BYTES = 256 * MIB
 
 @cache
 def why_not() -> str | None:
-    """Return why generated code cannot be isolated here, None where it can.
+    """Return why generated code cannot be isolated here; None if it can.
 
-    Tried with a program of this project in a sandbox: it looks for a way out (network, files of the
-    machine, variables, privileges, memory, processes). Once per process; takes 0.1 s.
+    A program in a sandbox tries network, files, variables, privileges, memory and processes: once
+    per process, in 0.1 s.
     """
     if platform.system() != "Linux":
         return f"{platform.system()} has no namespaces; run on Linux"
@@ -321,7 +321,7 @@ def _tried() -> str | None:
 
 
 def _hidden(secret: str, readable: dict[str, str]) -> list[str]:
-    """Return what a program must not see: a file just made, and the folders of others."""
+    """Return the paths a program must not see: a new file, and the folders of other users."""
     here = [
         "/old",
         "/proc/1",

@@ -43,17 +43,13 @@ class FunctionCallsScorer(ModelFreeScorer[NoOptions]):
     metrics = ("accuracy", "normalized")
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
-        """Score answers against right calls.
+        """Score answers against right calls; return the metrics of the class, in per cent.
 
-        Args:
-            outputs: UTF-8: the answer's tool calls as JSON where it has any, else its text.
-            references: Tables with BFCL's `subset`; `ground_truth`, a list with a table of a
-                function's name and its arguments' allowed values for each call; and
-                `func_description`, the list of functions; the last two may be JSON.
-
-        Returns:
-            The metrics of the class, in per cent. Of "normalized" a sample's score is its
-            pseudo-value, normalized + samples x influence.
+        Outputs are UTF-8: tool calls as JSON if there are any, else text. References are tables
+        with BFCL's `subset`, `ground_truth` and `func_description`, the list of functions.
+        `ground_truth` lists for each call a function's name and its arguments' allowed values. Both
+        lists may be JSON. The "normalized" score of a sample is its pseudo-value, normalized +
+        samples x influence.
         """
         import numpy as np
 
@@ -90,7 +86,6 @@ def _is_right(output: bytes, subset: str, allowed: Any, functions: Any) -> bool:
 
 
 def _reference(sample: int, reference: Any) -> tuple[str, Any, Any]:
-    """Return subset, allowed calls and functions."""
     table = reference if isinstance(reference, Mapping) else {}
     subset = table.get("subset")
     lists = []
@@ -111,7 +106,7 @@ def _reference(sample: int, reference: Any) -> tuple[str, Any, Any]:
 
 
 def _weights(subsets: NDArray[np.str_]) -> NDArray[np.float64]:
-    """Return what each sample weighs in the normalised score, shape (samples,); their sum is 1."""
+    """Return each sample's weight in the normalised score, shape (samples,), sum 1."""
     import numpy as np
 
     weights = np.zeros(len(subsets))

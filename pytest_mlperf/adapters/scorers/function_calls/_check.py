@@ -60,10 +60,8 @@ def is_right(
 ) -> bool:
     """Return whether the calls are the allowed ones, in any order.
 
-    Args:
-        allowed: Of each call a function's name, with the values that each argument may have.
-        functions: Descriptions with name and parameters.
-        subset: That of BFCL, which tells the language.
+    `allowed` has a function's name and its arguments' values for each call; `functions` are
+    descriptions with name and parameters. BFCL's `subset` gives the language.
     """
     language = LANGUAGES.get(subset, (PYTHON, None))
     if len(calls) != (len(allowed) if re.search("parallel|multiple", subset) else 1):
@@ -129,7 +127,7 @@ def _fits(value: Any, allowed: Any, details: Any, language: Language) -> bool:
 
 
 def _is_value(value: Any, allowed: Any, nested: Any) -> bool:
-    """Whether a value that is no variable is allowed; of the right type it is already."""
+    """Whether a literal value of the right type is allowed."""
     if isinstance(value, dict):
         return _is_dict(value, allowed)
     if isinstance(value, str):

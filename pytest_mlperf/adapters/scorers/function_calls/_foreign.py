@@ -94,7 +94,7 @@ def _number(text: str) -> Any:
 
 
 def js_value(text: str, kind: str, nested: str | None = None) -> Any:
-    """Return what a text is as a JavaScript value of a type; a KeyError: there is no such type."""
+    """Return a text as a JavaScript value of a type; raise KeyError for an unknown type."""
     if kind == "any":
         return text
     if kind == "String":
@@ -130,10 +130,10 @@ def _js_array(text: str, nested: str | None) -> Any:
 
 
 def _end_of_rows(text: str) -> int | None:
-    """Return where an array of arrays ends that the text begins with, or None.
+    """Return where an array of arrays at the beginning of a text ends, or None.
 
-    BFCL's pattern for it, rows with commas between them, tries every "]" as the end of every row.
-    Here each is looked at once, from the last one on, for whether what follows is well formed.
+    BFCL's pattern, rows with commas between them, tries every "]" as the end of every row. Here
+    each is examined once, from the last one on: is the rest well formed?
     """
     head = re.match(r"\[\s*\[|new\s+Array\(\s*\[", text)
     if head is None:

@@ -106,7 +106,7 @@ class ClipFidScorer:
             raise UnavailableError("; also ".join(missing))
 
     def require(self) -> None:
-        """Look for what the two networks run in; nothing is imported."""
+        """Check for the libraries of both networks; import nothing."""
         needed = [] if CODE.fullmatch(self._clip) else ["torch", "transformers", "PIL"]
         needed += [] if CODE.fullmatch(self._inception) else ["torch"]
         for name in dict.fromkeys(needed):
@@ -119,15 +119,11 @@ class ClipFidScorer:
     def score(
         self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any] | str]
     ) -> Scores:
-        """Score images; each output is read once, and only its features are kept.
+        """Score images, height x width x 3 bytes (RGB) each, against captions; keep features alone.
 
-        Args:
-            outputs: Height x width x 3 bytes each: rows of pixels of red, green and blue.
-            references: The caption of each image, as text or under "caption".
-
-        Returns:
-            Metric "clip", 100 x the cosine per sample and its mean, and metric "fid", lower is
-            better: the distance, and per sample its pseudo-value.
+        A reference is a caption, as text or under "caption". Returns "clip", 100 x the cosine per
+        sample and its mean, and "fid", lower is better: the distance, and per sample its
+        pseudo-value.
         """
         import numpy as np
 
@@ -232,7 +228,7 @@ def _caption(reference: Mapping[str, Any] | str, sample: int) -> str:
 
 
 def _missing(clip: str, inception: str, statistics: Path) -> Iterator[str]:
-    """Yield what is not here and where to get it, a sentence for each of the three."""
+    """Yield a sentence for each of the three missing files: its name and its source."""
     if not CODE.fullmatch(clip):
         try:
             look_for_clip(Path(clip))

@@ -27,11 +27,7 @@ STD = (0.26862954, 0.26130258, 0.27577711)
 
 
 def look_for_clip(folder: Path) -> None:
-    """Check that a folder has what `ClipScores` loads; reads nothing.
-
-    Raises:
-        UnavailableError: The folder or one of its files is not here.
-    """
+    """Check that a folder has the files of `ClipScores`, else raise UnavailableError; read none."""
     missing = [
         " or ".join(names)
         for names in (
@@ -60,11 +56,9 @@ class ClipScores:
     """
 
     def __init__(self, folder: Path, *, device: str) -> None:
-        """Load model and tokenizer from a folder, never from the network.
+        """Load model and tokenizer from a folder of Hugging Face's files, never from the network.
 
-        Args:
-            folder: Configuration, weights and tokenizer in Hugging Face's files.
-            device: Where torch computes, "cpu" or "cuda".
+        torch computes on `device`, "cpu" or "cuda".
         """
         look_for_clip(folder)
         try:
@@ -93,15 +87,7 @@ class ClipScores:
         self._tokens = int(model.config.text_config.max_position_embeddings)
 
     def __call__(self, images: NDArray[np.uint8], captions: Sequence[str]) -> NDArray[np.float64]:
-        """Score images against their captions.
-
-        Args:
-            images: Shape (images, height, width, 3): red, green, blue.
-            captions: As many.
-
-        Returns:
-            Shape (images,): scores from -100 to 100.
-        """
+        """Score RGB images (images, height, width, 3) by captions: (images,), -100 to 100."""
         import numpy as np
         import torch
 
@@ -124,17 +110,10 @@ class ClipScores:
 
 
 def preprocess(image: NDArray[np.uint8], side: int) -> NDArray[np.float32]:
-    """Return what CLIP takes of an image.
+    """Return CLIP's input (3, side, side) of an image (height, width, 3).
 
     Its shorter side is resized to `side` pixels by Pillow's bicubic filter, the longer one in
     proportion and rounded down; then it is cropped at the centre and normalised.
-
-    Args:
-        image: Shape (height, width, 3).
-        side: Height and width of the result.
-
-    Returns:
-        Shape (3, side, side).
     """
     import numpy as np
     from PIL import Image

@@ -60,7 +60,7 @@ Layers = tuple[Conv | Pool | Fork, ...]
 
 
 def conv(name: str, channels: int, height: int = 1, width: int | None = None) -> Conv:
-    """Return a convolution that keeps the size; where no width is given the kernel is a square."""
+    """Return a convolution that keeps the size; by default the kernel is a square."""
     kernel = height, height if width is None else width
     padding = kernel[0] // 2, kernel[1] // 2
     return Conv(name=name, channels=channels, kernel=kernel, stride=1, padding=padding)
@@ -215,7 +215,7 @@ COUNTER = ".bn.num_batches_tracked"
 
 
 def compute(layers: Layers, x: Any, weights: Mapping[str, Any]) -> Any:
-    """Send a tensor of shape (images, channels, height, width) through layers."""
+    """Apply layers to a tensor of shape (images, channels, height, width)."""
     import torch
     from torch.nn import functional
 
@@ -247,25 +247,13 @@ class InceptionFeatures:
     """The 2048 features of each image that pytorch-fid takes, after the last average pooling."""
 
     def __init__(self, file: Path, *, device: str) -> None:
-        """Load the weights.
-
-        Args:
-            file: Weights with the names of `WEIGHTS_FILE`.
-            device: Where torch computes, "cpu" or "cuda".
-        """
+        """Load weights with the names of `WEIGHTS_FILE` onto a torch device, "cpu" or "cuda"."""
         check_device(device)
         self._weights = {name: each.to(device) for name, each in load_weights(file).items()}
         self._device = device
 
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float64]:
-        """Return the features of images.
-
-        Args:
-            images: Shape (images, height, width, 3): red, green, blue.
-
-        Returns:
-            Shape (images, 2048).
-        """
+        """Return the features (images, 2048) of RGB images (images, height, width, 3)."""
         import numpy as np
         import torch
         from torch.nn import functional
@@ -297,10 +285,9 @@ def check_device(device: str) -> None:
 
 
 def load_weights(file: Path) -> dict[str, Any]:
-    """Return the tensors that the network uses, by name; nothing in the file is run as code.
+    """Return the network's tensors by name, without running code from the file.
 
-    A name that ends in "-" and hex digits before its suffix, as the official one, says how the
-    file's SHA-256 begins: that is checked.
+    A file name that ends in "-" and hex digits, as the official one, must match its SHA-256.
     """
     import torch
 

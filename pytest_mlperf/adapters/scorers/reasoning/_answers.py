@@ -26,10 +26,7 @@ LANGUAGE = re.compile(r"(?:python|py)\s*\n", re.IGNORECASE)
 
 
 def final_section(text: str) -> str:
-    """Return what a model of gpt-oss says at last, or all where it has no such channel.
-
-    Source: extract_final_section of gpt-oss.
-    """
+    """Return the last section of gpt-oss's answer, or all without one, as extract_final_section."""
     text = text.strip()
     head = FINAL.search(text)
     return text[head.end() :].partition(RETURN)[0].strip() if head else text
@@ -63,16 +60,14 @@ def _unlisted(text: str) -> str:
 
 
 def _alone(text: str, options: str) -> str | None:
-    """Return the last letter that stands alone, where there are so many options as MMLU-Pro has."""
+    """Return the last letter that stands alone, for MMLU-Pro's number of options only."""
     return _last(_letter(options, r"\b([OPTIONS])\b"), text) if options == "A-J" else None
 
 
 def choice(text: str, options: str) -> str | None:
     """Return the letter that DeepSeek-R1's script reads: after the last "ANSWER".
 
-    Args:
-        text: The whole answer.
-        options: "A-D", or "A-J" where a letter that stands alone will do.
+    `options` is "A-D", or "A-J" if a letter alone suffices.
     """
     text = _unlisted(text.strip())
     return _stated(text, options) or _alone(text, options)
@@ -81,8 +76,8 @@ def choice(text: str, options: str) -> str | None:
 def final_choice(text: str, options: str) -> str | None:
     """Return the letter that gpt-oss's script reads.
 
-    That with which its final section begins, so the A of "A good choice is C" as well; else the
-    first after "Answer" there; else as `choice` in all it wrote.
+    It is the letter that begins the final section, such as the A of "A good choice is C". Else it
+    is the first after "Answer" there, or else that of `choice` in the whole answer.
     """
     final = _unlisted(BOLD.sub(r"\1", final_section(text)))
     begins = _letter(options, r"[^a-zA-Z]*([OPTIONS])(?:[^a-zA-Z]|$)").match(final.strip())
@@ -121,8 +116,8 @@ def program(text: str) -> str | None:
 def final_program(text: str) -> str | None:
     """Return the program that gpt-oss's script reads.
 
-    The last block of Python in its final section, else the last block there of any kind; where
-    there is none, likewise in all it wrote.
+    That is the last block of Python in its final section, else the last block of any kind there,
+    else the same in the whole answer.
     """
     text = text.strip()
     for part in (final_section(text), text):

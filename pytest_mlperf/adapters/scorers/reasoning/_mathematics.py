@@ -243,14 +243,13 @@ MAKERS = frozenset({"Symbol", "Function", "Number", "Integer", "Float", "Rationa
 
 @cache
 def _names() -> dict[str, Any]:
-    """Return what the names of a formula mean: all that sympy offers."""
     import sympy
 
     return {name: getattr(sympy, name) for name in sympy.__all__}
 
 
 def _tree(text: str) -> ast.expr:
-    """Return the Python that sympy's parser makes of a formula, which is not run.
+    """Return the Python that sympy's parser makes of a formula; it is not run.
 
     The parser knows built-in functions, too: they are no symbols, and have no value.
     """
@@ -300,7 +299,6 @@ def same_answers(
 
 
 def main() -> None:
-    """Compare the pairs of standard input; end where one takes too long."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     import sympy  # noqa: F401 -- its time is no answer's
 

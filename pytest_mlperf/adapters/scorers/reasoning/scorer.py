@@ -133,15 +133,10 @@ class DeepSeekScorer:
             require_sandbox()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, str]]) -> Scores:
-        """Score generated tokens.
+        """Score token ids of type `dtype` against references of data set graded.
 
-        Args:
-            outputs: The token ids of each sample, of type `dtype`.
-            references: As data set graded gives them: "metric" is the data set's name, "target" the
-                letter, number or formula, or the problem of LiveCodeBench.
-
-        Returns:
-            The metrics of the class.
+        Their "metric" is the data set's name, "target" the letter, number or formula, or the
+        problem of LiveCodeBench. Returns the metrics of the class.
         """
         require_outputs(self.name, outputs, references)
         checked = language.require_tables(self.name, references, GRADED_FIELDS, "graded")

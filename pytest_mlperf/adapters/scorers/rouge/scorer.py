@@ -87,15 +87,9 @@ class RougeScorer:
             self._punkt.require()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
-        """Score generated tokens against target texts.
+        """Score token ids of type `dtype` against target texts; an empty answer scores 0.
 
-        Args:
-            outputs: The token ids of each sample, of type `dtype`; none is an empty text, which
-                scores 0.
-            references: The target text of each sample.
-
-        Returns:
-            The metrics of the class.
+        Returns the metrics of the class.
         """
         require_outputs("rouge", outputs, references)
         require_texts("rouge", references, "the target text")

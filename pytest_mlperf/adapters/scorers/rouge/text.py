@@ -51,17 +51,10 @@ Pair = tuple[str, str]
 def f_measures(
     predictions: Sequence[str], references: Sequence[str], *, processes: int = 1
 ) -> NDArray[np.float64]:
-    """Return the F-measures of pairs of texts.
+    """Return F-measures, 0 to 1, of pairs of texts; shape (3, pairs), rows as in ROUGE_METRICS.
 
-    Equal to `rouge_score.rouge_scorer.RougeScorer(ROUGE_METRICS, use_stemmer=True)`.
-
-    Args:
-        predictions: What was written, one text per pair.
-        references: What should have been written.
-        processes: How many processes share the work; this one is one of them.
-
-    Returns:
-        Shape (3, pairs): rows as in ROUGE_METRICS, values from 0 to 1.
+    Equal to `rouge_score.rouge_scorer.RougeScorer(ROUGE_METRICS, use_stemmer=True)`. `processes`,
+    with this one, share the work.
     """
     pairs = list(zip(predictions, references, strict=True))
     processes = max(1, min(processes, len(pairs)))
@@ -149,11 +142,9 @@ def _shared_ngrams(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Count the words and the pairs of neighbours that both texts of a pair have.
 
-    Args:
-        words: The words of all texts: first prediction, first reference, second prediction, ...
-        lengths: Shape (pairs, 2): how many of them belong to the prediction and the reference.
-        bits: Every word is below 2**bits. A pair's number in its batch and two words must fit 62
-            bits, which 2**27 different stems still do.
+    `words` are those of first prediction, first reference, second prediction, ..., as many as in
+    `lengths` (pairs, 2). Words are below 2**bits. A pair's number in its batch and two words must
+    fit 62 bits, which 2**27 different stems still do.
     """
     import numpy as np
 
@@ -170,13 +161,9 @@ def _shared_ngrams(
 def _shared(
     text: NDArray[np.int64], grams: NDArray[np.int64], bits: int, pairs: int
 ) -> NDArray[np.float64]:
-    """Return for each pair how many n-grams its texts share, repeated ones as often as both do.
+    """Return for each pair how many n-grams its texts share, with repeats.
 
-    Args:
-        text: Which text each n-gram stands in: 2 * pair, plus 1 in the reference.
-        grams: The n-grams, below 2**bits.
-        bits: See `grams`.
-        pairs: How many pairs there are.
+    `text` is 2 * pair, plus 1 in the reference, for each of the n-grams, which are below 2**bits.
     """
     import numpy as np
 
@@ -193,9 +180,7 @@ def _shared(
 def _f_measure(shared: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return 2 * precision * recall / (precision + recall), in `rouge_score`'s order of rounding.
 
-    Args:
-        shared: What both texts of a pair have.
-        lengths: Shape (pairs, 2): what the prediction and the reference have.
+    `lengths` (pairs, 2) are those of prediction and reference.
     """
     import numpy as np
 
@@ -261,10 +246,7 @@ def _end_with_parent() -> None:
 
 
 def main() -> None:
-    """Score pairs from standard input; write the F-measures to standard output.
-
-    The parent keeps our input open for as long as it lives.
-    """
+    """Score pairs from stdin, which the parent keeps open; write F-measures to stdout."""
     size = int.from_bytes(sys.stdin.buffer.read(SIZE_BYTES), "little")
     data = sys.stdin.buffer.read(size)
     if 0 < size == len(data):
@@ -279,21 +261,13 @@ Sentence = list[int]
 def summary_f_measures(
     predictions: Sequence[str], references: Sequence[str]
 ) -> NDArray[np.float64]:
-    """Return the F-measures of ROUGE-L sentence by sentence, of texts with one sentence per line.
+    """Return ROUGE-L F-measures (pairs,), 0 to 1, by sentences, of texts with one per line.
 
     Each sentence of the reference is compared with each of the prediction. A word of the reference
     counts when it is in the longest common subsequence with any of them, at most as often as both
-    texts have it. There can be several longest subsequences: the one that `rouge_score` reads out
-    is taken.
+    texts have it. Of several longest subsequences `rouge_score`'s is taken.
 
     Equal to `rouge_score.rouge_scorer.RougeScorer(["rougeLsum"], use_stemmer=True)`.
-
-    Args:
-        predictions: What was written, one text per pair.
-        references: What should have been written.
-
-    Returns:
-        Shape (pairs,), values from 0 to 1.
     """
     import numpy as np
 

@@ -154,10 +154,7 @@ def select(parsed: argparse.Namespace) -> Iterator[PublishedFigure]:
 
 
 def figure_of(result: OfficialResult, per: str) -> PublishedFigure | None:
-    """Return a result for each accelerator or watt; None where that cannot be said.
-
-    A latency is not shared among accelerators.
-    """
+    """Return a result by accelerator (not for a latency) or watt; None if it cannot be divided."""
     if per == "system":
         return PublishedFigure(result=result, value=result.value, unit=result.unit)
     if result.is_latency:
@@ -252,14 +249,10 @@ def listing(
     markdown: bool,
     file: Path | None = None,
 ) -> Iterator[str]:
-    """Yield a table for each group of results that can be compared.
+    """Yield a table for each group of results that can be compared, `most` results of each.
 
-    Args:
-        figures: Group by group.
-        most: Results of a group that are shown.
-        columns: Of the terminal.
-        markdown: For a page.
-        file: Where they are from; None: they are MLCommons' own.
+    `columns` is the terminal's width; `markdown` formats for a page. `file` is their source; None
+    is MLCommons.
     """
     for (model, scenario, _unit, statistic, harness), group in groupby(
         figures, key=lambda figure: figure.result.kind

@@ -56,14 +56,10 @@ class Entry:
 def gather(
     sessions: Sequence[Session], rules: Round, benchmarks: Mapping[str, str], *, rehearsal: bool
 ) -> list[Entry]:
-    """Return the entries of some sessions.
+    """Return the entries of some sessions; with `rehearsal` also runs of the quick profile.
 
-    Args:
-        benchmarks: MLPerf's workload by the name of one that is none of the round's.
-        rehearsal: Also runs of the quick profile.
-
-    Raises:
-        MlperfError: Something in them can be in no submission; which, where and what to do.
+    `benchmarks` maps names unknown to the round to MLPerf's workloads. Raises MlperfError with all
+    defects, their places and remedies.
     """
     timed = list(_of_kinds(sessions, "performance"))
     if not timed:

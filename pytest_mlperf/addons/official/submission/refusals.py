@@ -24,14 +24,7 @@ def refusals(
 ) -> Iterator[str]:
     """Yield why a submission must not be written, one line for each problem.
 
-    Args:
-        entries: The results.
-        form: The submitter's form.
-        names: Relative paths of all files of the tree.
-        rules: The round.
-
-    Raises:
-        RunError: A log is damaged.
+    `names` are relative paths of all files of the tree. Raises RunError if a log is damaged.
     """
     if blanks := len(list(form.blanks())):
         yield f"{plural(blanks, 'blank')} left: grep -r '{MARK}' {form.folder}"

@@ -93,5 +93,5 @@ class MatrixUnet(diffusers.UNet2DConditionModel):
 
 
 def unet_class(config: Mapping[str, Any]) -> Any:
-    """Return what a UNet with this configuration is an instance of."""
+    """Return the class for a UNet with this configuration."""
     return MatrixUnet if config.get(MATRIX_CONVOLUTIONS) else diffusers.UNet2DConditionModel

@@ -165,7 +165,6 @@ def load_text_encoder(
 
 
 def load_part(place: Path, kind: Any, dtype: Any, variant: str | None = None) -> Any:
-    """Return a model of diffusers, complete."""
     _require_config(place)
     with _worded(place, kind):
         model, info = kind.from_pretrained(
@@ -203,7 +202,6 @@ def _worded(place: Path, kind: Any) -> Iterator[None]:
 
 
 def load_scheduler(place: Path, kind: Any) -> Any:
-    """Return the scheduler of a pipeline."""
     if not (place / "scheduler_config.json").is_file():
         raise broken(place, "has no scheduler_config.json; copy the pipeline's scheduler here")
     try:
@@ -258,7 +256,7 @@ class DeepCache:
         self.features: Any = None
 
     def start(self) -> None:
-        """Begin a new denoising loop: what was kept of the last one is forgotten."""
+        """Begin a new denoising loop; drop the features of the last one."""
         self._steps = 0
         self.features = None
 
@@ -441,7 +439,7 @@ class Images:
             self._samples.pop(index, None)
 
     def warm_up(self, sizes: Sequence[int], steps: int) -> None:
-        """Make images that nobody sees, in batches of these sizes, for torch.compile."""
+        """Generate images in batches of these sizes, for torch.compile."""
         indices = list(self._samples)
         for size in sizes:
             self._generate([indices[place % len(indices)] for place in range(size)], steps)
@@ -456,7 +454,6 @@ class Images:
             sink.done(ids[batch], outputs)
 
     def _generate(self, indices: Sequence[int], steps: int) -> Any:
-        """Return images of shape (samples, height, width, 3), uint8."""
         samples = [self._samples[index] for index in indices]
         if self._cache is not None:
             self._cache.start()
@@ -481,7 +478,7 @@ class Images:
             return self._decode(latents, indices)
 
     def _encode(self, tokens: Sequence[tuple[Any, ...]]) -> tuple[Any, Any]:
-        """Return what the text encoders make of prompts, each its tokens by encoder, (1, tokens).
+        """Return the text encoders' output for prompts, each its tokens by encoder, (1, tokens).
 
         The last hidden states but one side by side, (prompts, tokens, features); and the pooled,
         projected output of the second encoder, (prompts, features).

@@ -141,7 +141,6 @@ class Videos:
             sink.done(ids[batch], outputs)
 
     def _generate(self, indices: Sequence[int]) -> Any:
-        """Return videos of shape (samples, frames, height, width, 3), uint8."""
         options = self._options
         prompts, latents = zip(*(self._samples[index] for index in indices), strict=True)
         two = self._pipe.config.boundary_ratio is not None
@@ -172,7 +171,6 @@ class Videos:
         return (videos * 255).round().astype(np.uint8)
 
     def _latents(self, index: int, data_set_latents: Any) -> Any:
-        """Return latents of one video, float32."""
         if data_set_latents is None:
             drawing = np.random.default_rng((self._options.seed, index))
             return torch.from_numpy(drawing.standard_normal(self._shape, np.float32))

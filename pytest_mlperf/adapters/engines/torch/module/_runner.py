@@ -35,10 +35,7 @@ class Batching:
     grows: bool
 
     def cut(self, result: Any, lengths: Sequence[int]) -> list[Any]:
-        """Return each sample's own part of a result; a Mismatch: it has other parts.
-
-        `lengths` is the first dimension of each sample, where that may differ.
-        """
+        """Split a result by the samples' first dimensions; raise Mismatch if it differs."""
         shape = tuple(result.shape)
         if self.name == "concat":
             if shape[:1] != (sum(lengths),):

@@ -131,10 +131,9 @@ class EmbeddingTables(torch.nn.Module):
         self.on_cpu = on_cpu
 
     def forward(self, lookups: Any, hotness: Sequence[int], dtype: Any) -> Any:
-        """Return the sums of all features side by side: shape (pairs, features x dim).
+        """Return the sums of all features, shape (pairs, features x dim), of rows (pairs, lookups).
 
-        Lookups are rows, the features side by side: shape (pairs, all lookups); `hotness` says how
-        many each feature has.
+        `hotness` is the number of lookups of each feature.
         """
         parts = lookups.split(list(hotness), dim=1)
         return torch.cat(
@@ -157,9 +156,9 @@ def kept_table(rows: Any, kind: str) -> EmbeddingTable:
 
 
 def drawn_table(count: int, dim: int, kind: str, seed: int) -> EmbeddingTable:
-    """Return a table of random rows, even within ±1/sqrt(rows) as the reference's.
+    """Return a table of random rows within ±1/sqrt(rows), as the reference's; reproducible.
 
-    The kind "checkpoint" is float32; the same seed gives the same rows.
+    The kind "checkpoint" is float32.
     """
     drawing = torch.Generator().manual_seed(seed)
     bound = count**-0.5
@@ -217,9 +216,8 @@ class Dlrm(torch.nn.Module):
     def prepare(self, sample: Any) -> dict[str, Any]:
         """Return a sample of the data set criteo as two arrays.
 
-        It has "dense" (pairs, 13) and "sparse", a list of arrays (pairs, lookups); returned are
-        "dense" as it is, and "sparse" (pairs, all lookups), int32. Anything else is a Mismatch, and
-        so is a row that a table does not have.
+        "dense" (pairs, 13) is unchanged; "sparse", arrays of (pairs, lookups), becomes one int32
+        array (pairs, all lookups). Raises Mismatch for other samples and for rows beyond a table.
         """
         import numpy as np
 
@@ -250,10 +248,7 @@ class Dlrm(torch.nn.Module):
         return {"dense": dense, "sparse": np.concatenate(sparse, axis=1).astype(np.int32)}
 
     def forward(self, dense: Any, sparse: Any) -> Any:
-        """Return probabilities (pairs,), float32, of dense features (pairs, 13) and lookups.
-
-        Rows are (pairs, all lookups), the features side by side.
-        """
+        """Return float32 probabilities (pairs,) of features (pairs, 13), rows (pairs, lookups)."""
         bottom = torch.relu(self.bottom(dense))
         pooled = self.tables(sparse, self._sizes.hotness, bottom.dtype).to(bottom.device)
         first = crossed = torch.cat((bottom, pooled), dim=1)
@@ -335,6 +330,6 @@ def _names(module: Dlrm) -> Iterator[tuple[str, Any]]:
 
 
 def _shape(name: str, parameter: Any) -> tuple[int, ...]:
-    """Return what a parameter has in the files: TorchRec's cross net keeps its bias as a column."""
+    """Return a parameter's shape in the files: TorchRec's cross net keeps its bias as a column."""
     shape = tuple(parameter.shape)
     return (*shape, 1) if ".crossnet.bias." in name else shape

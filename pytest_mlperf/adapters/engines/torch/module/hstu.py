@@ -69,11 +69,7 @@ class HstuLayer(torch.nn.Module):
         self.outward = torch.nn.Linear(outer, width)
 
     def forward(self, hidden: Any, sees: Any) -> Any:
-        """Return the next hidden states (batch, length, width).
-
-        Args:
-            sees: Weight of each part for each other, (batch, 1, length, length).
-        """
+        """Return (batch, length, width); `sees` are weights, (batch, 1, length, length)."""
         parts = silu(self.inward(layer_norm(hidden, hidden.shape[-1:]))).split(self._parts, dim=-1)
         values, queries, keys = (
             each.unflatten(-1, (self._heads, -1)).transpose(1, 2) for each in parts[1:]
@@ -102,7 +98,7 @@ class Hstu(torch.nn.Module):
         self.head = torch.nn.Linear(sizes.hidden_dim, 1)
 
     def prepare(self, sample: Any) -> Any:
-        """Return a request of the data set streaming as one array (parts, columns), int64.
+        """Return a request of the data set streaming as one int64 array (parts, columns).
 
         The user comes first, then the history, then the candidates.
         """
@@ -153,7 +149,7 @@ class Hstu(torch.nn.Module):
         return torch.stack([row.float() for row in rows], dim=-1)
 
     def _sees(self, past: Any, is_candidate: Any) -> Any:
-        """Return what each part sees: the past before it, a candidate all of it and itself."""
+        """Return attention weights: each part sees the past, and a candidate also itself."""
         length = past.shape[1]
         order = torch.ones(length, length, dtype=torch.bool, device=past.device).tril()
         itself = torch.eye(length, dtype=torch.bool, device=past.device)

@@ -78,12 +78,9 @@ class Attention(torch.nn.Module):
         self.bias = torch.nn.Parameter(torch.zeros(hidden))
 
     def forward(self, nodes: Any, neighbours: Any, parents: Any) -> Any:
-        """Return what each node gets of its neighbours; 0 where it has none.
+        """Return each node's aggregate of its neighbours; 0 without any.
 
-        Args:
-            nodes: (nodes, inputs).
-            neighbours: (neighbours, inputs).
-            parents: Of each neighbour its node's position.
+        Shapes are (nodes, inputs) and (neighbours, inputs); `parents` are the neighbours' nodes.
         """
         sources, targets = (
             self.linear(each).unflatten(-1, self._shape) for each in (neighbours, nodes)
@@ -135,7 +132,6 @@ class Rgat(torch.nn.Module):
         self._neighbours = Neighbours(edges, {kind: len(rows) for kind, rows in features.items()})
 
     def prepare(self, sample: Any) -> dict[str, Any]:
-        """Return the paper of a sample of the data set igbh."""
         if not isinstance(sample, Mapping) or "paper" not in sample:
             raise Mismatch("is no paper; use the data set igbh")
         return {"paper": np.int64(sample["paper"])}

@@ -27,11 +27,7 @@ from pytest_mlperf.suite.values import checked_accelerator, checked_name
 
 
 def checked(case: Case, where: str = "") -> Case:
-    """Return a case whose names may become parts of a test id and of paths.
-
-    Raises:
-        MlperfError: One may not; `where` goes before the message.
-    """
+    """Return a case whose names are safe in test ids and paths, else raise MlperfError."""
     try:
         for name in (case.workload, case.engine, case.precision):
             checked_name(name)
