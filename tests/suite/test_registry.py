@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
 
+from pytest_mlperf import registry
+from pytest_mlperf.core.addons import Command
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.registry import (
     Group,
     check_call,
     check_options,
+    declared,
     name_of,
     registered,
     resolve,
@@ -91,3 +95,22 @@ def test_options_are_the_keyword_parameters() -> None:
             check_call("it", factory, options)
         assert str(caught.value) == message
     check_options("engines", "no.such.module:Engine", {"anything": 1})
+
+
+def test_a_broken_declaration_is_told_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an add-on that cannot be imported, or that declares something else; others still load."""
+    entries = {
+        name: EntryPoint(name, value, "pytest_mlperf.commands")
+        for name, value in {
+            "gone": "no_such_add_on.commands:GONE",
+            "other": f"{__name__}:only_given",
+            "limits": "pytest_mlperf.addons.official:LIMITS",
+        }.items()
+    }
+    monkeypatch.setattr(registry, "registered", lambda _: entries)
+
+    loaded = declared("commands", Command, Command)
+
+    assert loaded["limits"].module == "pytest_mlperf.addons.official.commands.limits"
+    assert loaded["gone"] == Command("No module named 'no_such_add_on'", "no_such_add_on.commands")
+    assert loaded["other"] == Command("it is no Command", __name__)
