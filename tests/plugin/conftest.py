@@ -48,7 +48,10 @@ def project(
     monkeypatch.setenv("PYTEST_ADDOPTS", NO_CONTROL)
     if request.node.get_closest_marker("quiet") is None:
         forked.use(monkeypatch, replicas=True)
-    for name in ("GATED_S", "SHORTEST_S"):  # which a conftest.py of a test may change
+    for name in (
+        "MIN_GATED_SECONDS",
+        "MIN_WINDOW_SECONDS",
+    ):  # which a conftest.py of a test may change
         monkeypatch.setattr(energy, name, getattr(energy, name))
     pytester.mkdir("baselines")
     return Project(pytester)

@@ -30,8 +30,8 @@ GATED_FROM_1_S = """
 from pytest_mlperf.core import energy
 from pytest_mlperf.core.energy import exporter
 from pytest_mlperf.run.power import exporter as watched
-energy.GATED_S, energy.UNSURE = 1.0, 0.9
-watched.LOOK_S = 0.02
+energy.MIN_GATED_SECONDS, energy.UNSURE = 1.0, 0.9
+watched.POLL_SECONDS = 0.02
 """
 """Else a window of 20 s is needed; this exporter asks ten times a second."""
 

@@ -18,7 +18,7 @@ from tests.plugin.project import OPTIONS, RATE, Project, case, near
 
 GATED_FROM_1_S = """
 from pytest_mlperf.core import energy
-energy.GATED_S, energy.SHORTEST_S = 1.0, 0.5
+energy.MIN_GATED_SECONDS, energy.MIN_WINDOW_SECONDS = 1.0, 0.5
 """
 """Else a window of 20 s is needed, for the counter's lag; the load here is steady."""
 

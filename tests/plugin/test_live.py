@@ -32,7 +32,7 @@ target_qps = 500.0
 
 FAST_HEARTBEAT = "from pytest_mlperf.plugin import measuring\nmeasuring.HEARTBEAT_S = 0.1\n"
 
-FAST_WAIT = "from pytest_mlperf.plugin import measuring\nmeasuring.WAIT_S = 0.3\n"
+FAST_WAIT = "from pytest_mlperf.plugin import measuring\nmeasuring.MIN_NOTED_SECONDS = 0.3\n"
 
 
 @pytest.fixture

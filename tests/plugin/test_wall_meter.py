@@ -29,7 +29,7 @@ min_duration = "1500ms"
 
 GATED_FROM_1_S = """
 from pytest_mlperf.core import energy
-energy.GATED_S = 1.0
+energy.MIN_GATED_SECONDS = 1.0
 """
 """Else a window of 20 s is needed, for the meter's slow readings; this one has 20 a second."""
 

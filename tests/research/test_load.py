@@ -37,4 +37,4 @@ def test_bounds_are_shares_and_only_idle_ones_are_tolerated(lib: Any) -> None:
         drawn = draw(rng, (200, 8))
         assert drawn.min() >= 0
         assert drawn.max() <= 0.4
-        assert bool(drawn.max() > load.TOLERATED) is (draw is not load.idle)
+        assert bool(drawn.max() > load.TOLERATED_SHARE) is (draw is not load.idle)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.stores import accuracy_baselines
+from pytest_mlperf.stores.results import sealed
 from tests.shared import once
 from tests.workflows.conftest import CASE, Measured, git
 from tests.workflows.github import GitHub, Runner, workflow
@@ -217,7 +218,7 @@ def edit_accuracy(job: Runner, edit: Callable[[list[Any]], None]) -> None:
     content = json.loads(file.read_text("utf-8"))
     content["cases"] = [one for one in content["cases"] if one["verdict"]["kind"] == "accuracy"]
     edit(content["cases"])
-    file.write_text(json.dumps(content), "utf-8")
+    file.write_text(json.dumps(sealed(content)), "utf-8")
 
 
 def other_scores(job: Runner) -> None:

@@ -150,8 +150,8 @@ def test_a_line_or_a_file_without_an_end_does_not_fill_the_memory(
     begin = b"prompt\n" if name == "a.csv" else b'{"prompt": "x"}\n'
     (tmp_path / name).write_bytes(begin + b"x" * (2**24 + 1))
     for limit, other, message in (
-        ("LONGEST", "FILE_LIMIT", "line 2: it has more than 16 MiB"),
-        ("FILE_LIMIT", "LONGEST", "line 2: the file up to here has more than 16 MiB"),
+        ("MAX_LINE_BYTES", "FILE_LIMIT", "line 2: it has more than 16 MiB"),
+        ("FILE_LIMIT", "MAX_LINE_BYTES", "line 2: the file up to here has more than 16 MiB"),
     ):
         monkeypatch.setattr(json_lines, limit, 2**24)
         monkeypatch.setattr(json_lines, other, 2**30)

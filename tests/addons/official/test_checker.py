@@ -47,7 +47,12 @@ ENDS: list[tuple[str, int, str]] = [
     ("raise ValueError('x')", 3, "its whole output: {folder}/output.txt\n"),
     ("log.info('hm')", 3, "ended with exit code 0 and gave no verdict: "),
     (OK + "sys.exit(4)", 3, "ended with exit code 4 and gave no verdict: "),
-    (OK + "os.kill(os.getpid(), 9)", 3, "was killed by SIGKILL and gave no verdict: "),
+    (
+        OK + "os.kill(os.getpid(), 9)",
+        3,
+        "was killed by SIGKILL and gave no verdict; if nobody killed it, the machine ran out of "
+        "memory (see dmesg): ",
+    ),
     ("import no_such_module.x", 3, "needs the module no_such_module: "),
     ("raise ModuleNotFoundError(\"No module named 'yaml'\")", 3, "-m pip install pyyaml\n"),
     (CHOICES, 3, "checker does not know v6.1 "),

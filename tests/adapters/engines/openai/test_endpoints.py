@@ -25,7 +25,7 @@ from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError
 from pytest_mlperf.core.job import Seeds
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.run.recorded import read_recorded
-from pytest_mlperf.stores.results import read_results
+from pytest_mlperf.stores.results import read_results, sealed
 from pytest_mlperf.testing import check_engine
 from tests.adapters.engines.openai.echo import echo_server
 from tests.adapters.engines.openai.recorder import RUN_TOKENS, write_suite
@@ -266,7 +266,7 @@ def test_its_curve_is_never_compared_with_that_of_our_own_loop(
     assert result.verdict.subject.fingerprint["engine.harness.version"] == "0.1.0"
     content = json.loads(Path("theirs.json").read_text("utf-8"))
     del content["cases"][0]["verdict"]["subject"]["identity"]["harness"]
-    Path("ours.json").write_text(json.dumps(content), "utf-8")
+    Path("ours.json").write_text(json.dumps(sealed(content)), "utf-8")
     assert main(["compare", "theirs.json", "ours.json"]) == 2
     assert "harness MLCommons endpoints → " in " ".join(capsys.readouterr().out.split())
 
