@@ -111,9 +111,8 @@ class Runner:
     def __post_init__(self) -> None:
         for name in ("workspace", "temp", "bin", "forwards"):
             (self.folder / name).mkdir(exist_ok=True)
-        for name in ("requests", "replies"):
-            if not (self.folder / name).exists():
-                os.mkfifo(self.folder / name)
+        if not (self.folder / "requests").exists():
+            os.mkfifo(self.folder / "requests")
         for name in ("pytest-mlperf", "python"):
             text = FORWARD.format(name=name, python=PYTHON, folder=self.folder)
             self.put(name, text, "forwards")
@@ -175,8 +174,9 @@ class Runner:
             while True:
                 ready = select.select([requests, end], [], [], 120)[0]
                 if requests in ready:
-                    code = run_here(Path("/proc", os.read(requests, 32).decode().strip()))
-                    (self.folder / "replies").write_text(f"{code}\n", "utf-8")
+                    for number in os.read(requests, 1024).decode().split():
+                        code = run_here(Path("/proc", number))
+                        (self.folder / f"reply.{number}").write_text(f"{code}\n", "utf-8")
                 elif ready:
                     return
                 else:
@@ -253,8 +253,10 @@ case {name}:$1 in
   pytest-mlperf:* | python:*accept.py | python:*render.py) ;;
   *) exec {python} "$@" ;;
 esac
+# Each has a reply of its own: of two in a pipeline, one may not take that of the other.
+mkfifo '{folder}/reply.'$$
 (echo $$ > '{folder}/requests') # in a child, since these streams are looked at meanwhile
-read -r code < '{folder}/replies'
+read -r code < '{folder}/reply.'$$
 exit "$code"
 """
 """A program that lets this process run its command: an interpreter takes seconds to start."""
