@@ -176,7 +176,9 @@ class Runner:
                 if requests in ready:
                     for number in os.read(requests, 1024).decode().split():
                         code = run_here(Path("/proc", number))
-                        (self.folder / f"reply.{number}").write_text(f"{code}\n", "utf-8")
+                        reply = self.folder / f"reply.{number}"
+                        reply.write_text(f"{code}\n", "utf-8")
+                        reply.unlink()
                 elif ready:
                     return
                 else:
