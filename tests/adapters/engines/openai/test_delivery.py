@@ -126,7 +126,9 @@ def test_times_per_token_are_of_tokens_that_a_user_saw_after_the_first_message()
         "tens, with token ids": ({"step": 10}, {"prompt": [5, 6, 7]}, {TOGETHER}, 0.0),
     }
     for name, (manner, options, notes, hidden) in ways.items():
-        with echo_server(40, 20, 1e3 * PACE_S, **manner) as url:
+        # Three tokens that are shown at the usual pace may come in one read on a busy machine.
+        pace_s = PACE_S * (4 if name == "hidden, and not told" else 1)
+        with echo_server(40, 20, 1e3 * pace_s, **manner) as url:
             point = window(url, **options)
         found = point["metrics"]
         # A busy machine may bring some tokens together.
@@ -134,11 +136,11 @@ def test_times_per_token_are_of_tokens_that_a_user_saw_after_the_first_message()
         unsized = {name for name in point["answer_counts"] if name.startswith("unsized")}
         assert bool(unsized) is (manner.get("ids") == 0 and HIDDEN not in notes), name
         assert (point["hidden_share"], found["tokens_per_sample"]) == (hidden, 40), name
-        expected = PACE_S * (2 / 39 if name == "hidden, and not told" else 1)
+        expected = pace_s * (2 / 39 if name == "hidden, and not told" else 1)
         assert expected * 0.9 < found["tpot_p50"] < expected * 2, (name, found)
         assert found["tps_per_user"] == pytest.approx(1 / found["tpot_p90"])
         if name != "tens, with token ids":
-            assert found["ttft_p50"] > 0.02 + manner.get("hidden", 0) * PACE_S, name
+            assert found["ttft_p50"] > 0.02 + manner.get("hidden", 0) * pace_s, name
 
 
 @pytest.mark.process
