@@ -1,4 +1,4 @@
-"""Names beyond those of `pytest_mlperf` for engines, data sets, scorers and checkpoint builders.
+"""Names beyond those of `pytest_mlperf` for engines, data sets, scorers, builders and add-ons.
 
 The adapters of this distribution import these and `pytest_mlperf`'s, and nothing deeper. Each is
 imported when it is first asked for.
@@ -15,6 +15,8 @@ __all__ = [
     "PLAIN_PRECISIONS",
     "REPLICA_NUMBER",
     "ChildProcess",
+    "Command",
+    "Format",
     "LoadGenSettings",
     "PrecisionName",
     "Progress",
@@ -45,6 +47,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from pytest_mlperf.core.addons import Command, Format
     from pytest_mlperf.core.case import PLAIN_PRECISIONS, PrecisionName
     from pytest_mlperf.core.errors import Rule, require_options, text_of
     from pytest_mlperf.core.extension import (
@@ -75,6 +78,8 @@ if TYPE_CHECKING:
     from pytest_mlperf.stores.foreign import read_arrays
 
 _ORIGINS = {
+    "Command": "core.addons:Command",
+    "Format": "core.addons:Format",
     "ChildProcess": "processes:ChildProcess",
     "END_EVENT": "stores.endpoints:END_EVENT",
     "EVENTS_FILE": "stores.endpoints:EVENTS_FILE",

@@ -125,7 +125,15 @@ MENTION = re.compile(r"`(pytest_mlperf(?:\.\w+)+)(?![\w.])[^`]*`")
 
 GROUPS = {
     f"pytest_mlperf.{group}"
-    for group in ("builders", "calibration", "datasets", "engines", "scorers")
+    for group in (
+        "builders",
+        "calibration",
+        "commands",
+        "datasets",
+        "engines",
+        "formats",
+        "scorers",
+    )
 }
 """Entry-point groups are called so."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,9 @@ examples: pytest-mlperf COMMAND --help; the --mlperf options: pytest --help
 """
 
 
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
 class CommandParser(argparse.ArgumentParser):
     """Parser of one subcommand; it loads the command's module when it first parses."""
 
@@ -44,9 +48,9 @@ class CommandParser(argparse.ArgumentParser):
         if self.module:
             try:
                 command = import_module(self.module)
-            except ImportError as error:
+                description, heading, examples = command.HELP.partition("examples:\n")
+            except Exception as error:  # an add-on may raise anything
                 self.exit(3, f"{self.prog}: {self.module} cannot be imported: {error}\n")
-            description, heading, examples = command.HELP.partition("examples:\n")
             self.description = description.removesuffix("\n\n")
             self.epilog = f"{heading}{examples}".removesuffix("\n")
             self.set_defaults(run=command.run)
@@ -137,7 +141,8 @@ def _run(words: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if error.filename is not None:
+        # Errors of files have a name, and those of sockets another number.
+        if error.filename is not None or error.errno not in DISK_ERRORS:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         complain(f"the output is cut short, as it cannot be written: {error.strerror}")

@@ -270,7 +270,15 @@ def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old
             f"is cut: LoadGen ends it with {end!r}, here the last key is {last!r}; "
             "the run did not end in order"
         )
-    raise RunError("loadgen", f"{path} {problem}", str(path))
+    raise RunError("loadgen", f"{path} {problem}{_disk_cause(path)}", str(path))
+
+
+def _disk_cause(path: Path) -> str:
+    """Return that the disk of a damaged log is full, which explains the damage, or ""."""
+    free = shutil.disk_usage(path.parent).free
+    if free >= FULL_BYTES:
+        return ""
+    return f"; the disk is full ({free >> 10:,} KiB free); free some space and run again"
 
 
 def _entry(path: Path, number: int, line: str) -> tuple[str, Any, Mapping[str, Any]]:
@@ -281,11 +289,8 @@ def _entry(path: Path, number: int, line: str) -> tuple[str, Any, Mapping[str, A
         metadata["is_error"]
     except (ValueError, KeyError, TypeError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        if (free := shutil.disk_usage(path.parent).free) < FULL_BYTES:
-            reason = f"the disk is full ({free >> 10:,} KiB free); free some space and run again"
-        raise RunError(
-            "loadgen", f"{path}:{number} is no log entry of LoadGen: {reason}", str(path)
-        ) from error
+        text = f"{path}:{number} is no log entry of LoadGen: {reason}{_disk_cause(path)}"
+        raise RunError("loadgen", text, str(path)) from error
     for keys, fits, words in _TYPES:
         if keys.fullmatch(key) and not fits(value):
             damage = f"{path}:{number} is damaged: {key} is {reprlib.repr(value)}, not {words}"

@@ -222,9 +222,12 @@ def test_no_value_of_any_key_and_no_other_part_of_a_line_is_another_error(tmp_pa
 def test_a_log_that_a_full_disk_cut_short_is_blamed_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = written(tmp_path, WHOLE[: len(WHOLE) // 2])
+    """In the middle of a line, and at the end of one."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=3 << 10))
-    assert "the disk is full (3 KiB free)" in str(attempt(partial(parse_detail, path)))
+    half = WHOLE[: len(WHOLE) // 2]
+    for text in (half, half[: half.rindex("\n") + 1]):
+        error = attempt(partial(parse_detail, written(tmp_path, text)))
+        assert "the disk is full (3 KiB free)" in str(error)
 
 
 def accuracy(folder: Path, text: bytes) -> Path:
