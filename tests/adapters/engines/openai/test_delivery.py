@@ -155,7 +155,8 @@ def test_comments_reasoning_and_held_arguments_change_no_time_of_a_token() -> No
         with echo_server(40, 20, 1e3 * PACE_S, **manner) as url:
             point = window(url, **options)
         found = point["metrics"]
-        assert (point["notes"], point["hidden_share"]) == ({}, 0), name
+        # A busy machine may bring some tokens together.
+        assert (point["notes"].keys() - {TOGETHER}, point["hidden_share"]) == (set(), 0), name
         assert PACE_S * 0.9 < found["tpot_p50"] < PACE_S * 1.5, (name, found)
         assert 0.02 < found["ttft_p50"] < 0.02 + 10 * PACE_S, (name, found)
 
