@@ -67,7 +67,7 @@ def test_nothing_reads_the_wall_clock_to_measure_time() -> None:
         "hardware/rapl.py",
         "hardware/sampler.py",
         "plugin/benchmark_process.py",
-        "plugin/fleet/node.py",
+        "addons/fleet/node.py",
         "run/checkpoints/_store.py",
         "run/worker/_harness.py",
         "run/worker/closed_loop.py",

@@ -25,6 +25,8 @@ STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn
 """The audit events of https://docs.python.org/3/library/audit_events.html that start a process."""
 
 STARTING_FIXTURES = (
+    ("tests/addons/", "project"),
+    ("tests/addons/", "pytester"),
     ("tests/addons/", "sessions"),
     ("tests/cli/", "sessions"),
     ("tests/plugin/", "project"),

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
+from typing import overload
 
 from pytest_mlperf.bench.case import baseline_file
-from pytest_mlperf.core.baseline import Baseline, Record, geometric_means
+from pytest_mlperf.core.baseline import Baseline, Record, differences, geometric_means
 from pytest_mlperf.core.case import LOADED_SCENARIOS, Case
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.trend import TrendPoint, distinct
+from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.run.project import git, git_text
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.foreign import MAX_PART_BYTES
@@ -46,6 +49,44 @@ def _first_of(folders: Iterable[Path], named: Path) -> Path | None:
         return next((folder / named for folder in folders if (folder / named).is_file()), None)
     except (OSError, ValueError):  # a name that is too long, or holds a 0 byte
         return None
+
+
+class AcceptedBaselines(Sequence[TrendPoint]):
+    """Every baseline that was accepted for a case on the machine of a verdict, oldest first.
+
+    They are read when the first of them is asked for; a BaselineError where that cannot be done.
+    """
+
+    def __init__(self, verdict: Verdict, root: Path) -> None:
+        """Read nothing yet.
+
+        Args:
+            root: The folder that the path of the baseline may start from.
+        """
+        self._verdict, self._root = verdict, root
+
+    @cached_property
+    def _points(self) -> list[TrendPoint]:
+        if not self._verdict.baseline_file or self._verdict.subject is None:
+            return []
+        named, identity = Path(self._verdict.baseline_file), self._verdict.subject.identity
+        file = named if named.is_file() else self._root / named
+        points = points_of(file, []) if file.is_file() else []
+        return [point for point in points if not differences(point.identity, identity)]
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._points)
+
+    @overload
+    def __getitem__(self, index: int) -> TrendPoint: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[TrendPoint]: ...
+
+    def __getitem__(self, index: int | slice) -> TrendPoint | list[TrendPoint]:
+        """Return one, or several."""
+        return self._points[index]
 
 
 NOT_COMMITTED = "not committed"

@@ -17,7 +17,6 @@ COMMANDS = {
     "update": "accept a session as baselines, with the runs that it lacks",
     "calibrate": "learn this machine's noise from repeats of unchanged code",
     "merge": "results of several machines as one, with nothing missing",
-    "store": "results of sessions into the store that keeps them, or out",
     "report": "results as text, HTML, Markdown, CSV and for other tools",
     "options": "options of engines, data sets and scorers",
     "round": "what an MLPerf round asks: gates, limits, counts",

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.cli.store import add_store, store_here
+from pytest_mlperf.cli.stored_results import add_store, store_here
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import Results, absent
@@ -107,7 +107,7 @@ def run(parsed: argparse.Namespace) -> int:
         results=results,
         file=parsed.results,
         absent=absent((one.test for one in planned), results),
-        store=store_here(parsed.store),
+        options={"store": store_here(parsed.store)},
         links=Links(run=parsed.run_url, report=parsed.report_url),
         own_files=_own_files(parsed, results),
         columns=width(),

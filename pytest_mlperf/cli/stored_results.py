@@ -26,6 +26,8 @@ from pytest_mlperf.stores.signatures import verified
 
 RUNS_DIR = Path(".mlperf")
 
+STORE = RUNS_DIR / "results.db"
+
 MAX_SESSIONS = 50
 CaseKey = tuple[str, str]
 """Case id and profile."""
@@ -210,3 +212,18 @@ def _roots(suites: Iterable[Path], results: Iterable[Path]) -> Iterator[Path]:
     tracked = git_text("ls-files", "-z", "--", ":(top,glob)**/baselines/calibration/*.json")
     for name in filter(None, tracked.split("\0")):
         yield Path(name).resolve().parents[1]
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """Give a parser the option `--store`."""
+    parser.add_argument(
+        "--store",
+        default=str(STORE),
+        metavar="URL",
+        help=f"file, sqlite:///FILE or postgresql://USER@HOST/DATABASE (default {STORE})",
+    )
+
+
+def store_here(url: str) -> str:
+    """Return the store that `--store` names; "": it is the usual one, which is not there yet."""
+    return url if url != str(STORE) or STORE.exists() else ""

@@ -199,6 +199,7 @@ class CaseResult:
         suspected: What was SUSPECT of it in the last session that decided it; None: nothing.
         rests_on: SHA-256 of its suite and of its baseline when it was judged, by path from the root
             on; of a baseline that it recorded, as it was then.
+        facts: What add-ons add to it, text by title.
     """
 
     test: str
@@ -223,6 +224,7 @@ class CaseResult:
     expected_failures: tuple[Known, ...] = ()
     suspected: Suspect | None = None
     rests_on: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from pytest_mlperf.plugin import session
 from pytest_mlperf.plugin.options import SUFFIX
 from pytest_mlperf.plugin.report_json import planned_of
 from pytest_mlperf.plugin.session import TEST_KINDS, suspects_first
+from pytest_mlperf.reports.terminal import selection
 from pytest_mlperf.suite.pairs import Testable, plan_pairs
 from pytest_mlperf.suite.plan import in_profile, plan_suite
 
@@ -65,7 +66,7 @@ def collect_suite(path: Path, parent: pytest.Collector) -> SuiteFile | None:
     """Collect a suite that is named by the command line or `testpaths`; else only count it."""
     config = parent.config
     if config.args_source is config.ArgsSource.INVOCATION_DIR:
-        session.of(config).uncollected.append(path)
+        session.of(config).selection.uncollected.append(path)
         return None
     suite: SuiteFile = SuiteFile.from_parent(parent, path=path)
     return suite
@@ -112,10 +113,16 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the cases whose accelerator is not here; suspects of the last session go first."""
     state = session.of(config)
     planned = {id(item): planned_of(item) for item in items}
-    state.look_for({name for p in planned.values() if p for name in p.accelerators})
-    gone = [item for item in items if (p := planned[id(item)]) and not state.is_here(p)]
+    state.selection.look_for({name for p in planned.values() if p for name in p.accelerators})
+    gone = [item for item in items if (p := planned[id(item)]) and not state.selection.is_here(p)]
     if gone:
         lost = {id(item) for item in gone}
         items[:] = [item for item in items if id(item) not in lost]
         config.hook.pytest_deselected(items=gone)
     suspects_first(items, state.suspicion.before)
+
+
+def gaps(items: Iterable[pytest.Item], width: int) -> list[str]:
+    """Return which selected cases lack what their round asks for, for the end of collection."""
+    cases = dict.fromkeys(planned for item in items if (planned := planned_of(item)))
+    return selection.gaps(cases, width)

@@ -39,6 +39,7 @@ from pytest_mlperf.plugin.options import Options
 from pytest_mlperf.plugin.report_json import VERDICT, attached, conclude, emit, planned_of
 from pytest_mlperf.plugin.suspicion import Suspicion
 from pytest_mlperf.stores import atomic
+from pytest_mlperf.suite.pairs import Testable
 from pytest_mlperf.suite.plan import Planned
 
 CRASH_NOTE = "worker: pytest's worker process ended before this was decided"
@@ -65,8 +66,8 @@ class Judging(Protocol):
     def message_of(self, result: CaseResult) -> str:
         """Return the failure message of a result."""
 
-    def with_creep(self, verdict: Verdict) -> Verdict:
-        """Return a last word in the light of all accepted baselines, where that is asked for."""
+    def with_criteria(self, planned: Testable | None, verdict: Verdict) -> Verdict:
+        """Return a last word in the light of the criteria of add-ons."""
 
 
 @dataclasses.dataclass
@@ -248,10 +249,11 @@ class Holding:
             except KeyboardInterrupt as error:  # what is known goes out before it
                 over, interrupt = True, error
                 verdict = self._session.bench.unconfirmed(verdict)  # noqa: PLW2901
+            planned = planned_of(held.item) if held.item else None
+            verdict = self._session.with_criteria(planned, verdict)  # noqa: PLW2901
             if result is not None:
                 verdict = self._session.suspicion.last_word(result, verdict)  # noqa: PLW2901
             last = expect(verdict, result.expected_failures if result else (), today)
-            last = self._session.with_creep(last)
             named = is_named(
                 last.case.accelerator, pretended=result is not None and result.pretended
             )

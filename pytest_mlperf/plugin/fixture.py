@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from pydantic import ValidationError
 
+from pytest_mlperf.bench.bench import fails_on
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.core.untrusted_text import nearest, visible
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.plugin import session
-from pytest_mlperf.plugin.report_json import PLANNED
+from pytest_mlperf.plugin.report_json import PLANNED, LeftOut, put
 from pytest_mlperf.reports.export.exports import entry
 from pytest_mlperf.suite.load import defects_in
 from pytest_mlperf.suite.model import Suite
@@ -124,12 +126,12 @@ class Mlperf:
         item = self._request.node
         before = self._session.progress.kept(item.nodeid, planned.case, kind)
         if before is not None:
-            kept = self._session.put(item, before)
+            kept = put(item, before)
             return Result(kept.verdict, self._session.message_of(kept), kept.failed)
         try:
             verdict = self._session.judge(planned, kind)
         except UnavailableError as error:
-            self._session.unavailable(error)
+            self._unavailable(error)
         except SuiteError as error:
             raise pytest.fail.Exception(visible(str(error), keep="\n"), pytrace=False) from None
         waits = self._session.waits(planned, verdict)
@@ -139,6 +141,15 @@ class Mlperf:
         if not (kept.failed or later) and kind == "performance" and is_fed(item.config):
             feed(self._request, verdict)
         return result
+
+    def _unavailable(self, error: UnavailableError) -> NoReturn:
+        """Skip, or fail where a silent skip would hide that nothing was tested."""
+        reason, options = visible(str(error), keep="\n"), self._session.options
+        usual = bool(os.environ.get("CI"))
+        if fails_on("skips", options.fail_on, usual=usual) or options.power == "require":
+            rule = "a skip becomes a failure under CI and --mlperf-fail-on=skips"
+            raise pytest.fail.Exception(f"{reason} ({rule})", pytrace=False) from None
+        raise LeftOut(reason) from None
 
     def run(
         self,

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_mlperf.core.addons import OptionGroup
 from pytest_mlperf.plugin._unchanged import import_unchanged
+from pytest_mlperf.plugin.addons import ADDONS, AddOns, addons_of
 from pytest_mlperf.plugin.options import (
+    OPTION_NAMES,
     RUN_OF_BENCHMARK,
     SESSION,
     SUFFIX,
@@ -35,9 +38,17 @@ def late(module: str) -> Any:
     return import_module(f"pytest_mlperf.plugin.{module}")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    addons = AddOns()
+    addons.load(pluginmanager.is_blocked)
+    pluginmanager.register(addons, ADDONS)
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     import_unchanged()
-    add_options(parser)
+    addons: AddOns = pluginmanager.getplugin(ADDONS)
+    addons.declare(lambda: OptionGroup(OPTION_NAMES))
+    add_options(parser, addons.options)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -62,17 +73,24 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if config.pluginmanager.hasplugin(RUN_OF_BENCHMARK):
         return
     options = read_options(config)
-    if options.distributed:
-        late("fleet.running").require_ray(config, options.on)
+    if addons_of(config).errors and names_suites(config):
+        late("session_end").refuse_broken_addons(addons_of(config))
     if options.accelerator:
-        late("session").of(config).require_accelerator()
+        late("session").of(config).selection.require_accelerator()
     if options.resume and not options.plan:
-        late("session").of(config).resume()
+        state = late("session").of(config)
+        if state.is_worker:
+            state.progress.look()
+        else:
+            state.progress.take_over(state.selection.look_for)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     if not file_path.name.endswith(SUFFIX):
-        return None
+        collector: pytest.Collector | None = addons_of(parent.config).first(
+            "mlperf_collect_file", path=file_path, parent=parent
+        )
+        return collector
     suite: pytest.Collector | None = late("collect").collect_suite(file_path, parent)
     return suite
 
@@ -114,6 +132,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     if state := late_session(session.config):
+        if state.addons.errors:
+            late("session_end").refuse_broken_addons(state.addons)
         state.planned_items(session.items)
 
 
@@ -124,14 +144,26 @@ def pytest_report_collectionfinish(
     if not state:
         return []
     markers = {re.split(r"[(:]", line)[0].strip() for line in config.getini("markers")}
-    return [*state.gaps(items), *late("marker_words").misspelt(config.option.markexpr, markers)]
+    width = config.get_terminal_writer().fullwidth
+    return [
+        *late("collect").gaps(items, width),
+        *late("marker_words").misspelt(config.option.markexpr, markers),
+    ]
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
     options = read_options(session.config)
-    if options.distributed and not session.config.option.collectonly:
-        return bool(late("fleet.running").run(session, late("session").of(session.config)))
-    return True if options.plan else None
+    if options.plan or session.config.option.collectonly:
+        return True if options.plan else None
+    addons, state = addons_of(session.config), late_session(session.config)
+    if options.distributed:
+        state = late("session").of(session.config)
+    if state is None:
+        return None
+    ran: bool | None = addons.first(
+        "mlperf_runtestloop", session=session, plan=state, options=options.by_name
+    )
+    return ran
 
 
 @pytest.fixture
@@ -163,13 +195,13 @@ def pytest_report_teststatus(
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     if state := late_session(config):
-        state.summarise(terminalreporter)
+        late("session_end").summarise(state, terminalreporter)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if state := late_session(session.config):
-        state.finish(session)
+        late("session_end").finish(state, session)
 
 
 @pytest.hookimpl(optionalhook=True)

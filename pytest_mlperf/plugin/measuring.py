@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 import pytest
 
-from pytest_mlperf.bench.bench import Bench, known_failures
+from pytest_mlperf.bench.bench import Bench, is_named, known_failures
 from pytest_mlperf.bench.policy import Policy, gated_pairs
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError
@@ -23,6 +23,7 @@ from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.plugin.options import Options
 from pytest_mlperf.plugin.report_json import emit_line
+from pytest_mlperf.reports.terminal.advice import JUDGE
 from pytest_mlperf.run.child.process import Patience, Waiting
 from pytest_mlperf.run.conditions import (
     LOST_FOLDER,
@@ -36,6 +37,7 @@ from pytest_mlperf.run.power.exporter import find_exporter
 from pytest_mlperf.run.power.figures import Meter
 from pytest_mlperf.stores.results import digest_of, read_manifest
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
+from pytest_mlperf.suite.plan import Planned
 
 HEARTBEAT_S = 60.0
 """Seconds between two lines where the output is no terminal, such as a CI log."""
@@ -175,6 +177,11 @@ def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
     return max(pairs, plan.pairs)
 
 
+def names_accelerator(planned: Testable, options: Options) -> bool:
+    """Whether a case names the accelerator that it runs on, so that it must have a baseline."""
+    return is_named(planned.case.accelerator, pretended=options.pretend in planned.accelerators)
+
+
 def result_of(
     planned: Testable,
     verdict: Verdict,
@@ -188,6 +195,9 @@ def result_of(
     failed: bool,
 ) -> CaseResult:
     """Return a verdict as one test of a session, judged with so many gated pairs; 0: alone."""
+    judged = isinstance(planned, Planned) and planned.benchmark
+    if judged and not any(one.startswith(JUDGE) for one in arguments):
+        arguments = (JUDGE, *arguments)  # which an ini file may ask for
     limits = planned.limits
     if verdict.kind == "efficiency" and not isinstance(planned, PlannedPair):
         limits = planned.efficiency_limits

@@ -5,17 +5,18 @@
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import Field, dataclass, field, fields, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import pytest
 
-SUFFIX = ".mlperf.toml"
+from pytest_mlperf.core.addons import SessionOption, checked, one_of, option_of
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.plugin.addons import addons_of
 
-Setting = TypeVar("Setting")
+SUFFIX = ".mlperf.toml"
 
 SESSION: pytest.StashKey[Any] = pytest.StashKey()
 RUN_ID: pytest.StashKey[str] = pytest.StashKey()
@@ -35,35 +36,9 @@ def handicap(text: str) -> float:
     return share
 
 
-def checked(
-    kind: Callable[[str], Setting], fits: Callable[[Setting], bool]
-) -> Callable[[str], Setting]:
-    """Return what takes a value of a kind that fits; nan fits no range."""
-
-    def convert(text: str) -> Setting:
-        value = kind(text)
-        if not fits(value):
-            raise ValueError
-        return value
-
-    return convert
-
-
 def _is_time(seconds: float) -> bool:
     """Whether a wait ends: more overflows the system calls."""
     return 0 < seconds < 1e9
-
-
-def one_of(*words: str) -> Callable[[str], str]:
-    """Return what takes one of these words."""
-    return checked(str, words.__contains__)
-
-
-def _day(text: str) -> str:
-    """Return a day as ISO 8601 writes it; nothing stays nothing."""
-    import datetime as dt
-
-    return dt.date.fromisoformat(text).isoformat() if text else ""
 
 
 FAIL_ON = ("skips", "inconclusive", "provisional", "no-baseline")
@@ -100,17 +75,6 @@ def auto_always_never(text: str) -> str:
     return one_of("auto", "always", "never")(as_flag.get(text.lower(), text))
 
 
-LOCAL = "local"
-
-
-def cluster_address(text: str) -> str:
-    """Return where cases run: "local", or an address as Ray takes it."""
-    address = text.removeprefix("ray:") if text == "ray:auto" else text
-    if address in {LOCAL, "auto"} or re.fullmatch(r"(ray://)?[\w.-]+:\d+", address):
-        return address
-    raise ValueError
-
-
 class Optional(argparse.Action):
     """An option that may stand without a value, also before a file: `--mlperf-confirm suites`."""
 
@@ -131,29 +95,34 @@ class Optional(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Option:
-    """How one option is set; `convert` turns its text into a value and raises ValueError.
-
-    Attributes:
-        bare: What the option means without a value; None: it needs one.
-        ini_only: It is seldom set, and in ini files alone (or by pytest's `-o`).
-        beside: It changes nothing of what is measured, judged and recorded.
-    """
-
-    metavar: str
-    help: str
-    convert: Callable[[str], object]
-    bare: str | None = None
-    ini_only: bool = False
-    beside: bool = False
-
-
 def _set_by(metavar: str, text: str, default: object = None, **more: Any) -> Any:
     """Declare a field's option; without `convert` it takes a word of several, else any text."""
-    usual = one_of(*metavar.split("|")) if "|" in metavar else str
-    option = _Option(metavar=metavar, help=text, **{"convert": usual, **more})
-    return field(default=default, metadata={"option": option})
+    return field(default=default, metadata={"option": option_of(metavar, text, default, more)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddedOptions:
+    """The options of add-ons.
+
+    Attributes:
+        values: Each by its name.
+        declared: How each is set.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    declared: Mapping[str, SessionOption] = field(default_factory=dict)
+
+    @property
+    def elsewhere(self) -> str:
+        """The name of the one that lets cases run on other machines; "": all run here."""
+        return next(
+            (
+                name
+                for name, option in self.declared.items()
+                if option.elsewhere and self.values[name] != option.default
+            ),
+            "",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -381,49 +350,19 @@ class Options:
         bare="last",
         beside=True,
     )
-    sign: Path | None = _set_by(
-        "KEY",
-        "sign the results with an SSH key, as results.json.sig beside them (a public key where an "
-        "agent has the other one); pytest-mlperf merge and update check it with --verify",
-        convert=Path,
-        beside=True,
-    )
-    drift: Literal["fail", "warn"] | None = _set_by(
-        "fail|warn",
-        "also judge the sum of all accepted baselines in git: a drop that is proven and beyond the "
-        "limit fails, or is told, though each step was accepted within it",
-    )
-    drift_since: str = _set_by(
-        "DAY",
-        "baselines accepted before this day (2026-11-01) do not count for --mlperf-drift",
-        "",
-        convert=_day,
-        ini_only=True,
-    )
-    store: str | None = _set_by(
-        "URL",
-        "keep every session in a database: sqlite (results.db in the folder of results), "
-        "sqlite:///FILE or postgresql://USER@HOST/DATABASE; no verdict depends on it, and what it "
-        "cannot take now it gets after the next session",
-        beside=True,
-    )
-    on: str = _set_by(
-        "local|ray:auto|ADDRESS",
-        "where cases run: on this machine (local, the default), or on those nodes of a Ray cluster "
-        "that have their accelerator, one at a time on each: ray://HEAD:10001 from anywhere, "
-        "HEAD:6379 or ray:auto on a node of it; nodes get the project from here, and have models "
-        "and data sets themselves",
-        "local",
-        convert=cluster_address,
-        beside=True,
-    )
     plan: bool = False
     report: tuple[tuple[str, Path], ...] = ()
+    added: AddedOptions = AddedOptions()
 
     @property
     def distributed(self) -> bool:
-        """Whether cases run on the nodes of a cluster."""
-        return self.on != LOCAL and not self.plan
+        """Whether an add-on runs the cases, on other machines."""
+        return bool(self.added.elsewhere) and not self.plan
+
+    @property
+    def by_name(self) -> Mapping[str, Any]:
+        """The value of each option, those of add-ons included, for hooks."""
+        return {**{name: getattr(self, name) for name in _OPTIONS}, **self.added.values}
 
     @property
     def metered(self) -> bool:
@@ -431,7 +370,10 @@ class Options:
         return bool(self.meter or self.dcgm)
 
 
-_OPTIONS = {one: one.metadata["option"] for one in fields(Options) if one.metadata}
+_OPTIONS: dict[str, SessionOption] = {
+    one.name: one.metadata["option"] for one in fields(Options) if one.metadata
+}
+OPTION_NAMES = frozenset(one.name for one in fields(Options))
 
 PLAN = "list the cases and the time they need, measure nothing"
 
@@ -441,10 +383,10 @@ REPORT = (
 )
 
 
-def add_options(parser: pytest.Parser) -> None:
-    """Register every option and its ini setting."""
+def add_options(parser: pytest.Parser, added: Mapping[str, SessionOption]) -> None:
+    """Register every option and its ini setting, those of add-ons last."""
     group = parser.getgroup("mlperf", "MLPerf inference tests (pytest-mlperf)")
-    for name, option in ((one.name, option) for one, option in _OPTIONS.items()):
+    for name, option in {**_OPTIONS, **added}.items():
         if option.ini_only:
             parser.addini(f"mlperf_{name}", f"{option.metavar}: {option.help}", default=None)
             continue
@@ -463,21 +405,22 @@ def add_options(parser: pytest.Parser) -> None:
 
 def settings_of(options: Options) -> dict[str, str]:
     """Return in words, by its name, each option that changes what is measured or judged."""
+    values = options.by_name
     return {
-        _shown(one.name, option): _in_words(getattr(options, one.name))
-        for one, option in _OPTIONS.items()
+        _shown(name, option): _in_words(values[name])
+        for name, option in {**_OPTIONS, **options.added.declared}.items()
         if not option.beside
     }
 
 
 def set_on_command_line(config: pytest.Config) -> Iterator[tuple[str, str]]:
-    """Yield the options that stand on the command line, each by its field, and their texts."""
-    for one, option in _OPTIONS.items():
-        if not option.ini_only and (text := config.getoption(f"mlperf_{one.name}")) is not None:
-            yield one.name, str(text)
+    """Yield the options that stand on the command line, each by its name, and their texts."""
+    for name, option in {**_OPTIONS, **addons_of(config).options}.items():
+        if not option.ini_only and (text := config.getoption(f"mlperf_{name}")) is not None:
+            yield name, str(text)
 
 
-def _shown(name: str, option: _Option) -> str:
+def _shown(name: str, option: SessionOption) -> str:
     return f"mlperf_{name}" if option.ini_only else _as_option(name)
 
 
@@ -493,37 +436,24 @@ def _as_option(name: str) -> str:
 
 def read_options(config: pytest.Config) -> Options:
     """Read and check all options together."""
-    values: dict[str, Any] = {
-        one.name: _value(config, one, option) for one, option in _OPTIONS.items()
-    }
+    added = addons_of(config).options
+    values = {name: _value(config, name, option) for name, option in {**_OPTIONS, **added}.items()}
     plan = bool(config.getoption("mlperf_plan")) or bool(config.getini("mlperf_plan"))
-    options = Options(**values, plan=plan, report=_reports(config))
-    _check(options)
-    return replace(options, store=_store(config, options)) if options.store else options
+    options = Options(
+        **{name: values[name] for name in _OPTIONS},  # type: ignore[arg-type]
+        plan=plan,
+        report=_reports(config),
+        added=AddedOptions(values={name: values[name] for name in added}, declared=added),
+    )
+    _check(config, options)
+    return options
 
 
-def _store(config: pytest.Config, options: Options) -> str:
-    """Return the URL of the store; a path starts where other paths of its setting do."""
-    from pytest_mlperf.core.errors import MlperfError
-    from pytest_mlperf.stores.database import require_url
-
-    url = str(options.store)
-    if url == "sqlite":
-        return str(options.runs_dir / "results.db")
-    try:
-        require_url(url)
-    except MlperfError as error:
-        raise pytest.UsageError(f"--mlperf-store: {error}") from None
-    if url.startswith("sqlite:///"):
-        url = url.removeprefix("sqlite:///")
-    return url if "://" in url else str(_setting(config, "store")[1] / url)
-
-
-def _value(config: pytest.Config, one: Field[Any], option: _Option) -> object:
-    shown = _shown(one.name, option)
-    setting, base = _setting(config, one.name, ini_only=option.ini_only)
+def _value(config: pytest.Config, name: str, option: SessionOption) -> object:
+    shown = _shown(name, option)
+    setting, base = _setting(config, name, ini_only=option.ini_only)
     if setting is None:
-        setting = one.default
+        setting = option.default
     try:
         value = option.convert(setting) if isinstance(setting, str) else setting
     except UnknownWord as error:
@@ -531,6 +461,8 @@ def _value(config: pytest.Config, one: Field[Any], option: _Option) -> object:
 
         meant = nearest(error.word, error.words)
         raise pytest.UsageError(f"{shown}: {error.word!r} is not known{meant}") from None
+    except MlperfError as error:
+        raise pytest.UsageError(f"{shown}: {error}") from None
     except ValueError:
         expected = f"{option.metavar}: {option.help}".replace("%%", "%")
         raise pytest.UsageError(f"{shown}: {setting!r} is not valid; expected {expected}") from None
@@ -549,7 +481,6 @@ def _reports(config: pytest.Config) -> tuple[tuple[str, Path], ...]:
     asked, base = _setting(config, "report")
     if not asked:
         return ()
-    from pytest_mlperf.core.errors import MlperfError
     from pytest_mlperf.reports.formats import parse_report
 
     files: dict[Path, str] = {}
@@ -564,7 +495,7 @@ def _reports(config: pytest.Config) -> tuple[tuple[str, Path], ...]:
     return tuple((form, path) for path, form in files.items())
 
 
-def _check(options: Options) -> None:
+def _check(config: pytest.Config, options: Options) -> None:
     if options.reason is not None and not options.reason.strip(" ."):
         raise pytest.UsageError("--mlperf-reason: write why the value is accepted; it is kept")
     if options.update and (options.handicap or options.pretend):
@@ -572,6 +503,11 @@ def _check(options: Options) -> None:
         raise pytest.UsageError(f"--mlperf-update with {which}: such a run is never recorded")
     if options.metered and not options.plan:
         _read_once(options)
+    if options.distributed and getattr(config.option, "dist", "no") != "no":
+        raise pytest.UsageError(
+            f"{_as_option(options.added.elsewhere)} with -n: one of them can distribute; "
+            "leave -n away"
+        )
     if options.update in {"replace", "append"} and not options.reason:
         raise pytest.UsageError(
             f'--mlperf-update={options.update} needs --mlperf-reason "why this value is accepted"'
@@ -580,7 +516,6 @@ def _check(options: Options) -> None:
 
 def _read_once(options: Options) -> None:
     """Read the files that options name: a defect in one ends the session before any test."""
-    from pytest_mlperf.core.errors import MlperfError
     from pytest_mlperf.run.power.exporter import find_exporter
     from pytest_mlperf.run.power.figures import read_meter
 

@@ -40,6 +40,13 @@ def planned_of(item: pytest.Item) -> Testable | None:
     return planned if isinstance(planned, Testable) else None
 
 
+def put(item: pytest.Item, result: CaseResult) -> CaseResult:
+    """Put a result on its test."""
+    item.stash[VERDICT] = result
+    item.user_properties += properties(result)
+    return result
+
+
 @cache
 def case_result() -> TypeAdapter[CaseResult]:
     """Return what turns a result into plain data and back; made once, when it is needed."""

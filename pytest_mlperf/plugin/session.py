@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import pytest
 
-from pytest_mlperf.bench.bench import (
-    Bench,
-    fails,
-    fails_on,
-    is_named,
-    require_power_source,
-    unjudged_told,
-)
-from pytest_mlperf.bench.creep import with_creep
-from pytest_mlperf.bench.policy import LONE_PHASE, Phase, rule_for
+from pytest_mlperf.bench.bench import Bench, fails, require_power_source, unjudged_told
+from pytest_mlperf.bench.files import AcceptedBaselines
+from pytest_mlperf.bench.policy import LONE_PHASE, Phase
 from pytest_mlperf.core.case import AUDITS, Kind
 from pytest_mlperf.core.causes import causes
-from pytest_mlperf.core.errors import UnavailableError
 from pytest_mlperf.core.results import CaseResult, Results, Suspect, by_case
+from pytest_mlperf.core.rulings.criteria import with_criterion
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.untrusted_text import visible
-from pytest_mlperf.core.verdict import Verdict
-from pytest_mlperf.hardware.machine import Machine, detect, split
+from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.plugin.addons import AddOnError, addons_of, as_criterion, as_facts
 from pytest_mlperf.plugin.deferred import HELD_FOLDER, Holding
 from pytest_mlperf.plugin.measuring import (
     Live,
     bench_for,
+    names_accelerator,
     pairs_of,
     planned_pairs,
     reproducing,
@@ -44,20 +36,14 @@ from pytest_mlperf.plugin.measuring import (
     stored,
 )
 from pytest_mlperf.plugin.options import SESSION, Options, read_options, run_id
-from pytest_mlperf.plugin.report_json import VERDICT, LeftOut, case_result, planned_of
+from pytest_mlperf.plugin.report_json import LeftOut, case_result, planned_of, put
 from pytest_mlperf.plugin.resume import SessionProgress
+from pytest_mlperf.plugin.selection import EXIT_ENVIRONMENT, Selection
 from pytest_mlperf.plugin.suspicion import Suspicion
-from pytest_mlperf.reports.export.junit import properties
-from pytest_mlperf.reports.terminal import selection, text
-from pytest_mlperf.reports.terminal.advice import JUDGE
-from pytest_mlperf.reports.terminal.layout import relative
-from pytest_mlperf.reports.terminal.selection import whole_plan
+from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.run.project import commit_of, ignored_in_git
-from pytest_mlperf.stores.atomic import Keeping, unforeseen
-from pytest_mlperf.stores.results import write_results
-from pytest_mlperf.stores.signatures import sign, signature_of
+from pytest_mlperf.stores.atomic import Keeping
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
-from pytest_mlperf.suite.plan import Planned
 
 
 def suspects_first(items: list[pytest.Item], before: Iterable[Suspect]) -> None:
@@ -82,10 +68,6 @@ def kind_of(item: pytest.Item) -> Kind:
     return TEST_KINDS.get(getattr(item, "originalname", ""), "performance")
 
 
-EXIT_ENVIRONMENT = 3
-"""Exit code when the accelerator that was required is not here."""
-
-
 def of(config: pytest.Config) -> MlperfSession:
     """Return the session of a config, made at the first call."""
     if SESSION not in config.stash:
@@ -100,63 +82,24 @@ class MlperfSession:
         self.config = config
         self._orders: Mapping[str, Any] = getattr(config, "workerinput", {})
         self.options: Options = read_options(config)
+        self.addons = addons_of(config)
         self.run_id = run_id(config)
         self.folder = self.options.runs_dir / "runs" / self.run_id
-        self.uncollected: list[Path] = []
-        self.not_here: Counter[str] = Counter()
+        self.selection = Selection(self.options)
         self.skipped: dict[str, str] = {}
         self.results: list[CaseResult] = []
         self.live = Live(config)
         self.phase = LONE_PHASE
-        self._keeping = Keeping()
-        self._kinds: dict[tuple[Path, str], set[Kind]] = {}
-        self._plan: list[Testable] = []
+        self.keeping = Keeping()
+        self.kinds: dict[tuple[Path, str], set[Kind]] = {}
+        self.plan: list[Testable] = []
         self.claimed: dict[str, tuple[Path, str]] = {}
         self._bench: Bench | None = None
-        self._machine: Machine | None = None
         self._started = dt.datetime.now(dt.UTC)
         self._clock = time.monotonic()
         self.suspicion = Suspicion(self.options, self._started)
 
     # --- collection ----------------------------------------------------------------------
-
-    def look_for(self, accelerators: set[str]) -> Machine:
-        """Detect this machine and return it; NVML is only asked if a case needs a GPU."""
-        gpus = any(split(accelerator)[1] != "cpu" for accelerator in accelerators)
-        gpus = gpus and not self.options.distributed  # which are those of nodes
-        self._machine = replace(detect(gpus=gpus), shared=self.options.neighbours == "yes")
-        return self._machine
-
-    def is_here(self, planned: Testable) -> bool:
-        """Whether a case can run here; counts it when it cannot. A plan is of every machine."""
-        required, pretended = self.options.accelerator, self.options.pretend
-        here = self.options.distributed or all(
-            name == pretended or self.machine.has(name) for name in planned.accelerators
-        )
-        if here and (required is None or required in planned.accelerators):
-            return True
-        self.not_here[planned.case.accelerator] += 1
-        return self._plans_all
-
-    @property
-    def _plans_all(self) -> bool:
-        return self.options.plan and not (self.options.accelerator or self.options.pretend)
-
-    @property
-    def machine(self) -> Machine:
-        """This machine."""
-        return self._machine or detect(gpus=False)
-
-    def require_accelerator(self) -> None:
-        """End the session with exit code 3 when `--mlperf-accelerator` is not here."""
-        name = str(self.options.accelerator)
-        if self.options.distributed:
-            return  # whoever sees the nodes of the cluster does
-        if not self.look_for({name}).has(name) and name != self.options.pretend:
-            pytest.exit(
-                f"mlperf: accelerator {name} is required and not here; here: {self.machine.seen}",
-                returncode=EXIT_ENVIRONMENT,
-            )
 
     def planned_items(self, items: Iterable[pytest.Item]) -> None:
         """Note which kinds of each case were selected, so that one process serves them all.
@@ -170,8 +113,8 @@ class MlperfSession:
             if planned:
                 tests.append(item.nodeid)
                 kind = kind_of(item)
-                self._kinds.setdefault((planned.path, planned.case.id), set()).add(kind)
-                self._plan.append(planned)
+                self.kinds.setdefault((planned.path, planned.case.id), set()).add(kind)
+                self.plan.append(planned)
                 pairs += pairs_of(planned, kind, self.options)
         if pairs and self.options.manifest:
             pairs = planned_pairs(self.options.manifest, tests, pairs)
@@ -181,53 +124,16 @@ class MlperfSession:
             self.phase = Phase(pairs=pairs, once=True)
             self.config.pluginmanager.register(self.holding, "mlperf-holding")
 
-    def gaps(self, items: Iterable[pytest.Item]) -> list[str]:
-        """Return which selected cases lack what their round asks for, for the end of collection."""
-        cases = dict.fromkeys(planned for item in items if (planned := planned_of(item)))
-        return selection.gaps(cases, self.config.get_terminal_writer().fullwidth)
-
     # --- an interrupted session ------------------------------------------------------------
 
     @cached_property
     def progress(self) -> SessionProgress:
         """What was decided so far."""
-        return SessionProgress(self.options, self.folder, self.config.rootpath, self._commit)
-
-    def resume(self) -> None:
-        """Take over what the session decided that this one goes on with."""
-        if self.is_worker:
-            self.progress.look()
-        else:
-            self.progress.take_over(self.look_for)
-
-    def is_decided(self, item: pytest.Item) -> bool:
-        """Whether the session that this one goes on with has decided a test."""
-        planned = planned_of(item)
-        if planned is None or not self.options.resume:
-            return False
-        return self.progress.kept(item.nodeid, planned.case, kind_of(item)) is not None
-
-    # --- on a cluster ----------------------------------------------------------------------
-
-    @property
-    def for_worker(self) -> dict[str, Any]:
-        """What pytest on a node is told, as a worker of xdist is; the run's id as there."""
-        return {
-            "workercount": 1,
-            "testrunuid": self.run_id,
-            "mlperf_run": self.run_id,
-            "mlperf_pairs": self.phase.pairs if self.phase.many else 0,
-            "mlperf_commit": self._commit,
-            "mlperf_arguments": reproducing(self.config.invocation_params.args),
-        }
-
-    def unmeasured(self, item: pytest.Item, planned: Testable, verdict: Verdict) -> CaseResult:
-        """Return the verdict of a test that did not run to its end, or not here, as its result."""
-        return self._result(item, planned, verdict, failed=True, rate=(None, None))
+        return SessionProgress(self.options, self.folder, self.config.rootpath, self.commit)
 
     def notice(self, line: str) -> None:
         """Show a line below the summary."""
-        self._keeping.lines.append(visible(line))
+        self.keeping.lines.append(visible(line))
 
     @property
     def is_worker(self) -> bool:
@@ -242,22 +148,36 @@ class MlperfSession:
             if self.options.power == "off":
                 raise LeftOut("mlperf_power=off: efficiency is left out")
             require_power_source(planned.case)
-        tests = self._kinds.get((planned.path, planned.case.id), {kind})
+        tests = self.kinds.get((planned.path, planned.case.id), {kind})
         with self.live:
             if isinstance(planned, PlannedPair):
                 return self.bench.pair(planned)
             verdict = self.bench.verdict(planned, kind, tests, self.phase_of(planned))
         if not self.waits(planned, verdict):
-            verdict = self.with_creep(verdict)
-        return unjudged_told(verdict, fail_on=self.options.fail_on, named=self._named(planned))
+            verdict = self.with_criteria(planned, verdict)
+        named = names_accelerator(planned, self.options)
+        return unjudged_told(verdict, fail_on=self.options.fail_on, named=named)
 
-    def with_creep(self, verdict: Verdict) -> Verdict:
-        """Return a last word in the light of all accepted baselines, where that is asked for."""
-        options = self.options
-        if options.drift is None:
-            return verdict
-        rule, root = rule_for(verdict.case.accelerator), self.config.rootpath
-        return with_creep(verdict, rule, options.drift, options.drift_since, root)
+    def with_criteria(self, planned: Testable | None, verdict: Verdict) -> Verdict:
+        """Return a last word in the light of the criteria of add-ons.
+
+        Each of them sees the verdict as it was without the others.
+        """
+        calls = self.addons.call(
+            "mlperf_verdict",
+            as_criterion,
+            verdict=verdict,
+            baselines=AcceptedBaselines(verdict, self.config.rootpath),
+            planned=planned,
+            options=self.options.by_name,
+        )
+        last = verdict
+        try:
+            for _, criterion in calls:
+                last = with_criterion(last, criterion)
+        except AddOnError as error:
+            return replace(verdict, outcome=Outcome.ERROR, headline=str(error))
+        return last
 
     @cached_property
     def holding(self) -> Holding:
@@ -271,7 +191,7 @@ class MlperfSession:
 
     def phase_of(self, planned: Testable) -> Phase:
         """Return how a case is judged; what no suite has is not known before, and judged alone."""
-        return self.phase if (planned.path, planned.case.id) in self._kinds else LONE_PHASE
+        return self.phase if (planned.path, planned.case.id) in self.kinds else LONE_PHASE
 
     def waits(self, planned: Testable, verdict: Verdict) -> bool:
         """Whether a verdict is not final before the end of the session."""
@@ -292,30 +212,17 @@ class MlperfSession:
             self._bench = bench_for(
                 self.options,
                 self.folder,
-                commit=self._commit,
-                machine=self.machine,
+                commit=self.commit,
+                machine=self.selection.machine,
                 root=self.config.rootpath,
                 show=self.live.show,
             )
         return self._bench
 
-    def unavailable(self, error: UnavailableError) -> NoReturn:
-        """Skip, or fail where a silent skip would hide that nothing was tested."""
-        reason = visible(str(error), keep="\n")
-        usual = bool(os.environ.get("CI"))
-        fails = fails_on("skips", self.options.fail_on, usual=usual)
-        if fails or self.options.power == "require":
-            rule = "a skip becomes a failure under CI and --mlperf-fail-on=skips"
-            raise pytest.fail.Exception(f"{reason} ({rule})", pytrace=False) from None
-        raise LeftOut(reason) from None
-
     def fails(self, planned: Testable, verdict: Verdict) -> bool:
         """Whether a verdict fails its test, under this session's options."""
-        return fails(verdict, fail_on=self.options.fail_on, named=self._named(planned))
-
-    def _named(self, planned: Testable) -> bool:
-        pretended = self.options.pretend in planned.accelerators
-        return is_named(planned.case.accelerator, pretended=pretended)
+        named = names_accelerator(planned, self.options)
+        return fails(verdict, fail_on=self.options.fail_on, named=named)
 
     def message_of(self, result: CaseResult) -> str:
         """Return the failure message of a result."""
@@ -330,148 +237,82 @@ class MlperfSession:
         rate = self.bench.rate(planned)
         waits = self.waits(planned, verdict)
         failed = not waits and self.fails(planned, verdict)
-        result = self._result(item, planned, verdict, failed=failed, rate=rate)
-        return self.put(item, result if waits else self.suspicion.ended(result))
+        result = self.result_of(item, planned, verdict, failed=failed, rate=rate)
+        return put(item, result if waits else self.suspicion.ended(result))
 
-    def put(self, item: pytest.Item, result: CaseResult) -> CaseResult:
-        """Put a result on the test."""
-        item.stash[VERDICT] = result
-        item.user_properties += properties(result)
-        return result
-
-    def _result(
+    def result_of(
         self,
         item: pytest.Item,
         planned: Testable,
         verdict: Verdict,
         *,
         failed: bool,
-        rate: tuple[float | None, str | None],
+        rate: tuple[float | None, str | None] = (None, None),
     ) -> CaseResult:
+        """Return the verdict of a test as its result, with what add-ons add to it.
+
+        Args:
+            rate: Offered or expected rate, per second, and where it comes from.
+        """
+        arguments = self._orders.get("mlperf_arguments")
+        if arguments is None:
+            arguments = reproducing(self.config.invocation_params.args)
         result = result_of(
             planned,
             verdict,
             test=item.nodeid,
             root=self.config.rootpath,
             options=self.options,
-            arguments=self._arguments(planned),
+            arguments=tuple(arguments),
             rate=rate,
             pairs=self.phase_of(planned).together if verdict.kind in DROP_OUTCOMES else 0,
             failed=failed,
         )
-        return self.suspicion.marked(result)
+        return self.suspicion.marked(self._with_facts(planned, result))
 
-    def _arguments(self, planned: Testable) -> tuple[str, ...]:
-        """Return the options that reproduce the test, those from an ini file included."""
-        arguments = reproducing(self.config.invocation_params.args)
-        if "mlperf_arguments" in self._orders:
-            arguments = tuple(self._orders["mlperf_arguments"])
-        judged = isinstance(planned, Planned) and planned.benchmark
-        if judged and not any(one.startswith(JUDGE) for one in arguments):
-            return (JUDGE, *arguments)
-        return arguments
+    def _with_facts(self, planned: Testable, result: CaseResult) -> CaseResult:
+        calls = self.addons.call(
+            "mlperf_case_facts",
+            as_facts,
+            result=result,
+            planned=planned,
+            options=self.options.by_name,
+        )
+        facts = {title: fact for _, added in calls for title, fact in added.items()}
+        return stored(self.config.rootpath, replace(result, facts=facts)) if facts else result
 
     def record(self, report: Any) -> None:
         """Take a verdict from a report: the only way it reaches a controller of xdist."""
         result = case_result().validate_python(report.mlperf)
         self.results.append(result)
         if not self.is_worker:
-            self.progress.note(result, self._keeping)
+            self.progress.note(result, self.keeping)
+
+    @property
+    def notices(self) -> tuple[Any, ...]:
+        """What a worker of xdist, or a node, tells its controller at the end."""
+        held = self.holding.packed if self.holds else []
+        faults = (list(self.addons.warnings), list(self.addons.errors))
+        return (*self.selection.notices, self.phase.pairs, held, *faults)
 
     def take_notices(
-        self, not_here: dict[str, int], uncollected: list[str], pairs: int, held: list[str]
+        self,
+        not_here: dict[str, int],
+        uncollected: list[str],
+        pairs: int,
+        held: list[str],
+        warnings: list[str],
+        errors: list[str],
     ) -> None:
-        """Take what an xdist worker left out, as every worker does, and what it held."""
+        """Take the notices of a worker; in what it left out all workers are alike."""
         self.phase = Phase(pairs=pairs)
         if held:
             self.holding.take(held)
-        self.not_here = Counter(not_here)
-        if not_here and self._machine is None:
-            self.look_for(set(not_here))  # for why they are not here
-        self.uncollected = [Path(path) for path in uncollected]
-
-    def finish(self, session: pytest.Session) -> None:
-        """Write results and reports; an xdist worker only tells the controller what it left out.
-
-        Verdicts that cannot be kept end the session with exit code 3: they are lost otherwise.
-        """
-        if self.is_worker:
-            left_out = (dict(self.not_here), list(map(str, self.uncollected)))
-            notices = (*left_out, self.phase.pairs, self.holding.packed if self.holds else [])
-            self.config.workeroutput["mlperf_notices"] = notices  # type: ignore[attr-defined]
-            return
-        self._let_go(session)
-        reports = () if self.options.plan else self.options.report
-        if not (self.results or self.skipped or reports):
-            return
-        summary = self.summary  # once: its length of time goes on
-        kept = self.folder / "results.json"
-        copy = self.options.json if self.results or self.skipped else None
-        for path in filter(None, (kept if self.results else None, copy)):
-            write = partial(self._write_results, path, summary)
-            self._keep(session, "the results", write, f"results: {relative(path)}")
-            if (key := self.options.sign) and path.exists():
-                signed = f"signature: {relative(signature_of(path))}"
-                self._keep(session, "the signature", partial(sign, path, key), signed)
-        if self.options.store and self.results:
-            self._keeping.keep("the results in the store", partial(self._send, summary, kept))
-        remember = partial(self.suspicion.remember, self.results)
-        self._keeping.keep("what the next session has to know", remember)
-        if line := self.suspicion.line(self.results):
-            self.notice(line)
-        if reports:
-            self._write_reports(session, reports, summary, kept)
-
-    def _write_results(self, path: Path, summary: Results) -> None:
-        """Write them also where they are too large to be read: they are nowhere else."""
-        if reason := write_results(path, summary, readable=False):
-            self.notice(
-                f"WARNING {relative(path)} is whole, but no command will read it: {reason}; "
-                "measure fewer tests in a session"
-            )
-
-    def _let_go(self, session: pytest.Session) -> None:
-        """Close the journal; keep its file if the session was interrupted."""
-        stopped = session.shouldfail or session.shouldstop
-        over = session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
-        self.progress.end(over=over and not stopped)
-        if self.results and not (over and not stopped):
-            self._keeping.lines.append("interrupted: the same command with --mlperf-resume goes on")
-
-    def _send(self, summary: Results, stored: Path) -> None:
-        """Send the results to the store; a failure does not change the exit code."""
-        from pytest_mlperf.stores.spool import deliver
-
-        delivery = deliver(str(self.options.store), self.options.runs_dir, summary, stored)
-        self._keeping.lines.append(delivery.line)
-
-    def _write_reports(
-        self,
-        session: pytest.Session,
-        reports: Sequence[tuple[str, Path]],
-        summary: Results,
-        file: Path,
-    ) -> None:
-        from pytest_mlperf.reports.formats import ReportedSession, write_report
-
-        whole = ReportedSession(
-            results=summary,
-            file=file,
-            root=self.config.rootpath,
-            store=str(self.options.store or ""),
-        )
-        for form, path in reports:
-            write = partial(write_report, form, path, whole)
-            self._keep(session, f"the {form} report", write, f"{form}: {relative(path)}")
-
-    def _keep(
-        self, session: pytest.Session, content: str, write: Callable[[], object], line: str
-    ) -> None:
-        if not self._keeping.keep(content, write, line):
-            session.exitstatus = session.exitstatus or EXIT_ENVIRONMENT
+        self.selection.take(not_here, uncollected)
+        self.addons.take(warnings, errors)
 
     @cached_property
-    def _commit(self) -> str | None:
+    def commit(self) -> str | None:
         """The commit when it was first asked for: what the measurements belong to."""
         if "mlperf_commit" in self._orders:
             return cast(str | None, self._orders["mlperf_commit"])
@@ -486,50 +327,12 @@ class MlperfSession:
             run=self.run_id,
             started=self._started.isoformat(timespec="seconds"),
             seconds=round(time.monotonic() - self._clock, 1),
-            commit=self._commit,
+            commit=self.commit,
             versions={name: version(name) for name in packages},
-            deselected=dict(self.not_here),
+            deselected=dict(self.selection.not_here),
             cases=by_case(self.results) if self.phase.many else tuple(self.results),
             skipped=stored(self.config.rootpath, dict(self.skipped)),
             pairs=self.phase.together,
             suspects=self.suspicion.after(self.results),
             resumes=self.progress.resumes,
         )
-
-    def summarise(self, reporter: Any) -> None:
-        """Print the summary."""
-        try:
-            lines = self._lines(reporter._tw.fullwidth, colour=reporter._tw.hasmarkup)
-        except Exception as error:  # pytest's own summary must follow all the same
-            lines = [unforeseen("the summary could not be made", error), *self._keeping.lines]
-            session = reporter._session
-            session.exitstatus = session.exitstatus or EXIT_ENVIRONMENT
-        if lines:
-            reporter.write_sep("=", "mlperf")
-            for line in lines:
-                reporter.write_line(line)
-
-    def _lines(self, width: int, *, colour: bool) -> list[str]:
-        action = "planned" if self._plans_all else "deselected"
-        lines = []
-        if self.uncollected or self.not_here:
-            lines += selection.notices(
-                self.uncollected, self.not_here, self.machine.seen, width, action=action
-            )
-        lines += selection.skips(Counter(self.skipped.values()), width)
-        if self.options.plan and self._plan:
-            options = self.options
-            return lines + whole_plan(
-                self._plan,
-                self._kinds,
-                width,
-                max_runs=options.max_runs,
-                warmup=options.warmup,
-                confirm=options.confirm,
-                idle_s=options.wait_idle,
-            )
-        if resumes := self.progress.resumes:
-            lines.append(f"goes on with session {resumes}, which was interrupted")
-        if self.results:
-            lines += text.summary(self.summary, width, colour=colour)
-        return lines + self._keeping.lines

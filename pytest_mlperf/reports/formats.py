@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,7 +44,7 @@ class ReportedSession:
         results: One session, or several merged.
         file: The results file; an HTML page also shows what lies beside it.
         root: The folder that paths in the results begin at, pytest's root folder.
-        store: Of earlier sessions, for an HTML page; "": there is none.
+        options: The session's by name; `store` is that of earlier sessions, for an HTML page.
         absent: Planned tests without a result.
         own_files: Files that the verdicts rest on and that differ from those of the branch.
     """
@@ -52,7 +52,7 @@ class ReportedSession:
     results: Results
     file: Path
     root: Path = Path()
-    store: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
     absent: Sequence[Absent] = ()
     links: github.Links | None = None
     own_files: Sequence[str] = ()

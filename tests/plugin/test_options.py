@@ -11,6 +11,7 @@ from pytest_mlperf.core import numbers as ranges
 from pytest_mlperf.plugin import options as option_values
 from pytest_mlperf.plugin.measuring import reproducing
 from pytest_mlperf.plugin.options import Options, read_options
+from pytest_mlperf.stores.database import store_of
 from pytest_mlperf.stores.results import read_results
 from tests.exporters import exporting, page
 from tests.plugin.project import OFFLINE, RATE, Project, last_line, near, section, spec_of
@@ -51,11 +52,14 @@ SETTINGS = [
 ]
 """Of ini files alone."""
 
+ADDED = ("drift", "drift_since", "on", "sign", "store")
+"""Options of the add-ons of this distribution."""
+
 PATHS = ["baselines", "manifest", "meter", "runs-dir", "json", "suspects", "sign"]
 
 
 def field(options: Options, name: str) -> object:
-    return getattr(options, name.replace("-", "_"))
+    return options.by_name[name.replace("-", "_")]
 
 
 def read(pytester: pytest.Pytester, *arguments: str, ini: str = "") -> Options:
@@ -162,11 +166,15 @@ def test_a_reproduction_keeps_the_value_of_an_option_and_no_file() -> None:
     assert [(arguments, reproducing(arguments)) for arguments, _ in rows] == rows
 
 
-def test_every_option_is_covered_here() -> None:
+def test_every_option_is_covered_here(pytester: pytest.Pytester) -> None:
     covered = {name for name, *_ in NAMES} | {name for name, *_ in SETTINGS} | set(PATHS)
     covered |= {"plan", "report", "dcgm", "store"}
 
-    assert {name.replace("-", "_") for name in covered} == set(Options.__dataclass_fields__)
+    options = read(pytester)
+    assert {name.replace("-", "_") for name in covered} == options.by_name.keys() | {
+        "plan",
+        "report",
+    }
 
 
 def test_a_relative_path_starts_at_the_ini_file_or_at_the_working_folder(
@@ -188,9 +196,9 @@ def test_a_relative_path_starts_at_the_ini_file_or_at_the_working_folder(
     assert failures == []
 
     stores = {"sqlite": ".mlperf/results.db", "a.db": "a.db", "sqlite:///a.db": "a.db"}
-    assert {text: read(pytester, ini=f"mlperf_store = {text}").store for text in stores} == {
-        text: str(pytester.path / file) for text, file in stores.items()
-    }
+    assert {
+        text: store_of(read(pytester, ini=f"mlperf_store = {text}").by_name) for text in stores
+    } == {text: str(pytester.path / file) for text, file in stores.items()}
 
 
 def test_a_bad_value_is_refused_with_the_value_and_what_would_be_valid(
@@ -261,7 +269,7 @@ def test_help_lists_every_option_and_markers_the_marker(project: Project) -> Non
     options = project.run("--help").stdout.str()
     markers = project.run("--markers").stdout.str()
 
-    for name in Options.__dataclass_fields__:
+    for name in {*Options.__dataclass_fields__, *ADDED} - {"added"}:
         given = name not in {each.replace("-", "_") for each, *_ in SETTINGS}
         assert (f"  --mlperf-{name.replace('_', '-')}" in options) is given
         assert f"  mlperf_{name} (" in options

@@ -10,7 +10,9 @@ from _pytest.assertion.rewrite import AssertionRewritingHook
 from pytest_mlperf.plugin import session  # noqa: F401
 
 BEFORE_THE_HOOKS = {
-    f"pytest_mlperf.plugin{name}" for name in ("", ".hooks", ".options", "._unchanged")
+    *("pytest_mlperf.core", "pytest_mlperf.core.addons", "pytest_mlperf.core.errors"),
+    *("pytest_mlperf.hookspecs", "pytest_mlperf.plugin", "pytest_mlperf.plugin._unchanged"),
+    *(f"pytest_mlperf.plugin.{name}" for name in ("addons", "hooks", "options")),
 }
 
 

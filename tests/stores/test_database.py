@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.addons.history.spool import deliver, folder_of
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.history import histories_of
 from pytest_mlperf.core.results import Results
@@ -19,7 +20,6 @@ from pytest_mlperf.stores.database import StoreError, _backends, opened, require
 from pytest_mlperf.stores.database._backends import without_secrets
 from pytest_mlperf.stores.database._schema import MIGRATIONS
 from pytest_mlperf.stores.results import read_results, write_results
-from pytest_mlperf.stores.spool import deliver, folder_of
 
 RECORDED = Path(__file__).parents[1] / "data" / "replay" / "unchanged" / "results.json"
 

@@ -77,8 +77,8 @@ EXCEPTIONS = {
         (
             *("run.checkpoints._store", "run.checkpoints.child", "run.child.environments"),
             *("run.power.sampling", "run.score", "stores.accuracy", "stores.artefacts"),
-            *("run.worker._pipe", "plugin.benchmark_process", "plugin.fleet.child"),
-            *("plugin.fleet.reports", "plugin.fleet.shipping", "plugin.deferred"),
+            *("run.worker._pipe", "plugin.benchmark_process", "addons.fleet.child"),
+            *("addons.fleet.reports", "addons.fleet.shipping", "plugin.deferred"),
             *(
                 "addons.official.about",
                 "adapters.engines.openai._count",
@@ -92,7 +92,7 @@ EXCEPTIONS = {
     **dict.fromkeys(
         (
             *("cli.doctor.requirements", "hardware.machine", "hardware.memory", "reports.formats"),
-            *("plugin.fleet.bridge", "plugin.fleet.link", "plugin.fleet.node", "run.child.events"),
+            *("addons.fleet.bridge", "addons.fleet.link", "addons.fleet.node", "run.child.events"),
             *("run.child.protocol", "run.conditions", "run.power_limit", "run.worker.worker"),
             *(
                 "adapters.engines.serving",

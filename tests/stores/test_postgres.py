@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.addons.history.spool import deliver
 from pytest_mlperf.core.history import histories_of
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.stores.database import StoreError, opened
 from pytest_mlperf.stores.database._backends import MAX_ROW_BYTES
 from pytest_mlperf.stores.database._schema import MIGRATIONS
 from pytest_mlperf.stores.results import read_results
-from pytest_mlperf.stores.spool import deliver
 from tests.stores.test_database import RECORDED, add, check_writers, numbered, written
 
 pytestmark = pytest.mark.process

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from mlperf_reference.markdown import definitions, named, slug, text
-from pytest_mlperf.plugin.options import add_options
+from pytest_mlperf.core.addons import OptionGroup
+from pytest_mlperf.plugin.addons import AddOns
+from pytest_mlperf.plugin.options import OPTION_NAMES, add_options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,10 @@ def options() -> list[Option]:
         ValueError: An option has no ini setting of its name, or the other way round.
     """
     recorder = _Recorder()
-    add_options(cast("Any", recorder))
+    addons = AddOns()
+    addons.load(lambda _: False)
+    addons.declare(lambda: OptionGroup(OPTION_NAMES))
+    add_options(cast("Any", recorder), addons.options)
     if [option.ini for option in recorder.found] != recorder.inis:
         raise ValueError(f"options {recorder.found} and ini settings {recorder.inis} differ")
     return recorder.found

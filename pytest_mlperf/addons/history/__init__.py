@@ -1,8 +1,94 @@
-"""What changed over time: the history of a case, and the commit that made it slower."""
+"""What changed over time: a store of sessions, the history of a case, the sum of accepted drops."""
 
-from pytest_mlperf.core.addons import Command
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_mlperf.core.addons import Command, Criterion
+
+if TYPE_CHECKING:
+    from pytest_mlperf.core.addons import OptionGroup
+    from pytest_mlperf.core.results import Results
+    from pytest_mlperf.core.trend import TrendPoint
+    from pytest_mlperf.core.verdict import Verdict
+
+API = 1
 
 BISECT = Command("the commit or version that made a test slower", f"{__name__}.commands.bisect")
 HISTORY = Command(
     "a case over its accepted baselines in git, and over sessions", f"{__name__}.commands.history"
 )
+STORE = Command(
+    "results of sessions into the store that keeps them, or out", f"{__name__}.commands.store"
+)
+
+
+def mlperf_addoptions(group: OptionGroup) -> None:
+    """Declare `--mlperf-drift` and `--mlperf-store`."""
+    group.add(
+        "drift",
+        "fail|warn",
+        "also judge the sum of all accepted baselines in git: a drop that is proven and beyond the "
+        "limit fails, or is told, though each step was accepted within it",
+    )
+    group.add(
+        "drift_since",
+        "DAY",
+        "baselines accepted before this day (2026-11-01) do not count for --mlperf-drift",
+        "",
+        convert=_day,
+        ini_only=True,
+    )
+    group.add(
+        "store",
+        "URL",
+        "keep every session in a database: sqlite (results.db in the folder of results), "
+        "sqlite:///FILE or postgresql://USER@HOST/DATABASE; no verdict depends on it, and what it "
+        "cannot take now it gets after the next session",
+        convert=_store,
+        beside=True,
+    )
+
+
+def _day(text: str) -> str:
+    """Return a day as ISO 8601 writes it; nothing stays nothing."""
+    return dt.date.fromisoformat(text).isoformat() if text else ""
+
+
+def _store(text: str) -> str | Path:
+    """Return the URL of a store, or its file: the path of one is relative to its setting's."""
+    from pytest_mlperf.stores.database import USUAL, require_url
+
+    if text == USUAL:
+        return text
+    require_url(text)
+    text = text.removeprefix("sqlite:///")
+    return text if "://" in text else Path(text)
+
+
+def mlperf_verdict(
+    verdict: Verdict, baselines: Sequence[TrendPoint], options: Mapping[str, Any]
+) -> Criterion | None:
+    """Judge the sum of all accepted baselines under `--mlperf-drift`."""
+    if options["drift"] is None:
+        return None
+    from pytest_mlperf.addons.history.drift import drift_of
+
+    return drift_of(verdict, baselines, options["drift"], options["drift_since"])
+
+
+def mlperf_session_finished(
+    results: Results, folder: Path, options: Mapping[str, Any]
+) -> Iterable[str]:
+    """Send the results to the store; a failure does not change the exit code."""
+    if options["store"] and results.cases:
+        from pytest_mlperf.addons.history.spool import deliver
+        from pytest_mlperf.stores.database import store_of
+
+        runs_dir = options["runs_dir"]
+        delivery = deliver(store_of(options), runs_dir, results, folder / "results.json")
+        return [delivery.line]
+    return []

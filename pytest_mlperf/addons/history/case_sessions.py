@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_mlperf.cli.store import STORE, store_here
-from pytest_mlperf.cli.stored_results import Sessions, results_files
+from pytest_mlperf.cli.stored_results import STORE, Sessions, results_files, store_here
 from pytest_mlperf.core.history import CaseHistory, histories_of
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.stores.database import opened

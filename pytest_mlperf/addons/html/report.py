@@ -29,7 +29,7 @@ from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
 from pytest_mlperf.run.power.doubts import THROTTLING_REASONS
 from pytest_mlperf.run.power.sampling import POWER_FILE, GpuLog, PowerLog
 from pytest_mlperf.run.worker.clocks import LATENCIES_FILE as LATENCIES
-from pytest_mlperf.stores.database import opened
+from pytest_mlperf.stores.database import opened, store_of
 
 MARGIN_SECONDS, MARGIN_SHARE = 5.0, 0.15
 """So many seconds, or as much of the window, are shown before it and after it."""
@@ -411,7 +411,11 @@ def page_of(
 def report(session: ReportedSession) -> str:
     """Return the page of a session."""
     return page_of(
-        session.results, session.file, session.absent, root=session.root, store=session.store
+        session.results,
+        session.file,
+        session.absent,
+        root=session.root,
+        store=store_of(session.options),
     )
 
 

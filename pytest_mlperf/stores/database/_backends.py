@@ -58,6 +58,16 @@ class Backend(Protocol):
         ...
 
 
+USUAL = "sqlite"
+"""Stands for the SQLite file in the folder of results."""
+
+
+def store_of(options: Mapping[str, Any]) -> str:
+    """Return the URL of the store that a session's options name; "" without one."""
+    url = str(options.get("store") or "")
+    return str(options["runs_dir"] / "results.db") if url == USUAL else url
+
+
 def require_url(url: str) -> None:
     """Refuse a URL of nothing that can be a store, and one whose library is not here."""
     scheme = _scheme(url)

@@ -45,10 +45,15 @@ class Ran:
     def every_token_is_timed(self) -> bool:
         """Whether all latencies of tokens are there; on a busy machine, or it says why one is not.
 
-        Where the engine's thread was kept waiting, tokens come together and have no gaps.
+        Where the engine's thread was kept waiting, tokens come together and have no gaps, and
+        answers may come whole.
         """
-        together = SignKey.TOKENS_TOGETHER in self.result["notes"]
-        needed = {"ttft_p99", "tpot_p99"} | (set() if together else {"itl_p99"})
+        notes = self.result["notes"]
+        needed = {"ttft_p99", "tpot_p99", "itl_p99"}
+        if SignKey.ANSWERS_BUFFERED in notes:
+            needed = set()
+        elif SignKey.TOKENS_TOGETHER in notes:
+            needed.remove("itl_p99")
         return self.tokens.keys() >= needed
 
 

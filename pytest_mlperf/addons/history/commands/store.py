@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_mlperf.cli.output import show
-from pytest_mlperf.cli.stored_results import RUNS_DIR
+from pytest_mlperf.cli.stored_results import add_store
 from pytest_mlperf.core.case import path_part
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
@@ -29,23 +29,6 @@ examples:
   $ pytest-mlperf store export -o out --store postgresql://ci@db/perf
       out/RUN/results.json of every session
 """
-
-STORE = RUNS_DIR / "results.db"
-
-
-def add_store(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the option `--store`."""
-    parser.add_argument(
-        "--store",
-        default=str(STORE),
-        metavar="URL",
-        help=f"file, sqlite:///FILE or postgresql://USER@HOST/DATABASE (default {STORE})",
-    )
-
-
-def store_here(url: str) -> str:
-    """Return the store that `--store` names; "": it is the usual one, which is not there yet."""
-    return url if url != str(STORE) or STORE.exists() else ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_mlperf.core.fleet import (
+from pytest_mlperf.addons.fleet.placement import (
     CaseNeed,
     FleetNode,
     fitting,

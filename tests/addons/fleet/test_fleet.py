@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pytest_mlperf.addons.fleet.link import installed
 from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.plugin.fleet.link import installed
 from tests.nvml.library import Fake, scenario
 from tests.plugin.project import (
     LIGHT,

@@ -1,4 +1,4 @@
-"""Talk to a Ray cluster for a pytest session: `python -m pytest_mlperf.plugin.fleet.bridge`.
+"""Talk to a Ray cluster for a pytest session: `python -m pytest_mlperf.addons.fleet.bridge`.
 
 A process of its own: a driver of Ray hangs when the head of its cluster is gone, and ends after a
 minute whatever its program wants. It reads commands and writes what happens, a line of JSON each;
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.plugin.fleet.node import NodeCase
+from pytest_mlperf.addons.fleet.node import NodeCase
 
 NODES_POLL_SECONDS = 1.0
 """Seconds between two looks at the nodes, each of which tells the session that the head lives."""

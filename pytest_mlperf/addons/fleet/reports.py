@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf.addons.fleet.orders import CaseGroup
+from pytest_mlperf.addons.fleet.shipping import take_back
 from pytest_mlperf.bench.bench import broken
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.untrusted_text import every_text
-from pytest_mlperf.plugin.fleet.orders import CaseGroup
-from pytest_mlperf.plugin.fleet.shipping import take_back
 from pytest_mlperf.plugin.report_json import (
     attached,
     case_result,
@@ -74,8 +74,9 @@ class Relay:
         """Take what a worker held, to be judged with all others, and what it left out."""
         if notices is None:
             return
-        not_here, _, _, held = notices
+        not_here, _, _, held, warnings, errors = notices
         state = self._state
+        state.addons.take(warnings, errors)
         for text in held:
             reports = [self._from_node(group, node, one) for one in json.loads(text)["reports"]]
             state.holding.take([json.dumps({"reports": reports})])
@@ -99,6 +100,6 @@ class Relay:
             emit(state.config, [report_of(item, f"{LAYER}: {cause}")])
             return
         verdict = broken(planned.case, kind_of(item), RunError(LAYER, cause), str)
-        result = state.unmeasured(item, planned, verdict)
+        result = state.result_of(item, planned, verdict, failed=True)
         message, root = state.message_of(result), state.config.rootpath
         emit(state.config, [report_of(item, message, result, root)])

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from pytest_mlperf import __version__
-from pytest_mlperf.core.fleet import CaseNeed, need_of
+from pytest_mlperf.addons.fleet.node import PROJECT_PLACEHOLDER
+from pytest_mlperf.addons.fleet.placement import CaseNeed, need_of
 from pytest_mlperf.hardware.machine import split
-from pytest_mlperf.plugin.fleet.node import PROJECT_PLACEHOLDER
+from pytest_mlperf.plugin.measuring import reproducing
 from pytest_mlperf.plugin.options import Options, set_on_command_line
 from pytest_mlperf.plugin.report_json import planned_of
+from pytest_mlperf.plugin.session import MlperfSession, kind_of
 from pytest_mlperf.suite.pairs import PlannedPair
 
 OF_SESSION = frozenset(
@@ -84,6 +86,26 @@ def groups_of(
     return list(groups.values()), others
 
 
+def is_decided(state: MlperfSession, item: pytest.Item) -> bool:
+    """Whether the session that this one goes on with has decided a test."""
+    planned = planned_of(item)
+    if planned is None or not state.options.resume:
+        return False
+    return state.progress.kept(item.nodeid, planned.case, kind_of(item)) is not None
+
+
+def for_worker(state: MlperfSession) -> dict[str, Any]:
+    """Return what pytest on a node is told, as a worker of xdist is; the run's id as there."""
+    return {
+        "workercount": 1,
+        "testrunuid": state.run_id,
+        "mlperf_run": state.run_id,
+        "mlperf_pairs": state.phase.together,
+        "mlperf_commit": state.commit,
+        "mlperf_arguments": reproducing(state.config.invocation_params.args),
+    }
+
+
 def order_of(
     group: CaseGroup,
     config: pytest.Config,
@@ -147,7 +169,7 @@ def arguments(config: pytest.Config, options: Options) -> Iterator[str]:
         yield from ("-o", f"mlperf_{name}=")
     for name, text in set_on_command_line(config):
         if name not in OF_SESSION:
-            value = getattr(options, name)
+            value = options.by_name[name]
             word = _there(value, config.rootpath) if isinstance(value, Path) else text
             yield f"--mlperf-{name.replace('_', '-')}={word}"
     yield f"--mlperf-runs-dir={_there(options.runs_dir, config.rootpath)}"

@@ -56,7 +56,7 @@ class NodeCase:
     """One case on this node; its process ends with it, however that ends."""
 
     def begin(self, order: Mapping[str, Any], archive: bytes) -> list[Message]:
-        """Start a case of the packed project, by an order of `plugin/fleet/session.py`."""
+        """Start a case of the packed project, by an order of `addons/fleet/session.py`."""
         self._order = order
         if order["version"] != __version__:
             cause = f"pytest-mlperf {__version__} is there, {order['version']} here"
@@ -74,7 +74,7 @@ class NodeCase:
         ini = self._project.with_name(f"{self._project.name}.ini")
         ini.write_text("[pytest]\n", "utf-8")
         config = _here(str(order["ini"]), here) if order["ini"] else str(ini)
-        command = [sys.executable, "-m", "pytest", "-p", "pytest_mlperf.plugin.fleet.child"]
+        command = [sys.executable, "-m", "pytest", "-p", "pytest_mlperf.addons.fleet.child"]
         command += [f"--rootdir={here}", "-c", config]
         command += [_here(word, here) for word in order["arguments"]]
         environment = {**_node_environment(), **order["environment"]}

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.bench.creep import with_creep
+from pytest_mlperf.addons.history.drift import drift_of
+from pytest_mlperf.bench.files import AcceptedBaselines
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.measurement import Subject
+from pytest_mlperf.core.rulings.criteria import with_criterion
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.judge.rule_r import RuleR
 from tests.addons.history.test_history import FILE, accept, measured
@@ -53,7 +55,9 @@ def accepted(*values: float) -> None:
 
 
 def judged(one: Verdict, mode: str = "fail", since: str = "") -> Verdict:
-    return with_creep(one, RuleR(), mode, since, Path())  # type: ignore[arg-type]
+    baselines = AcceptedBaselines(one, Path())
+    found = drift_of(one, baselines, mode, since, RuleR())  # type: ignore[arg-type]
+    return with_criterion(one, found) if found else one
 
 
 def test_steps_within_the_limit_fail_together(here: Path) -> None:
@@ -66,7 +70,7 @@ def test_steps_within_the_limit_fail_together(here: Path) -> None:
     assert (found.outcome, found.fails) == (Outcome.PERF_DROP, True)
     assert found.headline.startswith("tokens/s −4.")
     assert "over 3 accepted baselines since 2026-03-02; −3 % exceeded" in found.headline
-    assert found.notes[0] == "against the pinned baseline alone: ok tokens/s −0.5 %"
+    assert found.notes[0] == "against the baseline alone: ok tokens/s −0.5 %"
     assert warned.outcome is Outcome.OK
     assert warned.notes[0].startswith("drift: tokens/s −4.")
     assert fell.headline == "tokens/s −0.5 %"

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf import __version__
+from pytest_mlperf.addons.fleet import node, running, shipping
+from pytest_mlperf.addons.fleet.node import NodeCase, is_of
+from pytest_mlperf.addons.fleet.orders import CaseGroup, arguments, order_of
+from pytest_mlperf.addons.fleet.placement import need_of
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.fleet import need_of
-from pytest_mlperf.plugin.fleet import node, running, shipping
-from pytest_mlperf.plugin.fleet.node import NodeCase, is_of
-from pytest_mlperf.plugin.fleet.orders import CaseGroup, arguments, order_of
 from pytest_mlperf.plugin.options import read_options
 from tests.plugin.project import Project
 

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.core.fleet import FleetNode, with_names
+from pytest_mlperf.addons.fleet.placement import FleetNode, with_names
 from pytest_mlperf.processes import ChildProcess, log_tail
 
 CONNECT_S = 60.0
@@ -45,7 +45,7 @@ class ClusterLink:
         place = Path(self._folder.name)
         packed, self._log = place / "project.tar", place / "bridge.log"
         packed.write_bytes(archive)
-        command = [sys.executable, "-m", "pytest_mlperf.plugin.fleet.bridge", address, str(packed)]
+        command = [sys.executable, "-m", "pytest_mlperf.addons.fleet.bridge", address, str(packed)]
         with self._log.open("wb") as log:
             self._process = ChildProcess(command, stdout=-1, stderr=log)
         self._heard = time.monotonic() + CONNECT_S - MAX_SILENCE_SECONDS

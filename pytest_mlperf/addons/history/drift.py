@@ -1,23 +1,29 @@
-"""Creep by acceptance: what all accepted steps together took, each of them within its limit."""
+"""Drift by acceptance: what all accepted steps together took, each of them within its limit."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from pytest_mlperf.bench.policy import rule_for
+from pytest_mlperf.core.addons import Criterion
+from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.numbers import change, interval, limit
+from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.rulings.ruling import values
 from pytest_mlperf.core.rulings.sides import pooled
 from pytest_mlperf.core.trend import TrendPoint, why_no_ratio
-from pytest_mlperf.core.verdict import MetricVerdict
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
 from pytest_mlperf.judge.formulas import bound_of, raw
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.rule_r import RuleR
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Creep:
+class AcceptedDrop:
     """A drop that is proven and beyond the limit, since the first accepted baseline that compares.
 
     Attributes:
@@ -36,7 +42,9 @@ class Creep:
     limit: float
 
 
-def creep(points: Sequence[TrendPoint], metric: MetricVerdict, rule: RuleR) -> Creep | None:
+def accepted_drop(
+    points: Sequence[TrendPoint], metric: MetricVerdict, rule: RuleR
+) -> AcceptedDrop | None:
     """Return the sum of accepted steps and this session's change, where it is a drop to be told.
 
         total = log(pinned / first) + log(now / pinned)
@@ -76,7 +84,7 @@ def creep(points: Sequence[TrendPoint], metric: MetricVerdict, rule: RuleR) -> C
     if total + up >= 0 or total > bound_of(direction, limit):
         return None
     low, change, high = sorted(raw(x, direction) for x in (total - down, total, total + up))
-    return Creep(
+    return AcceptedDrop(
         metric=metric.metric,
         since=first.date[:10],
         baselines=len(points) - points.index(first),
@@ -84,4 +92,51 @@ def creep(points: Sequence[TrendPoint], metric: MetricVerdict, rule: RuleR) -> C
         low=low,
         high=high,
         limit=limit,
+    )
+
+
+PASSING = {Outcome.OK, Outcome.IMPROVED, Outcome.INCONCLUSIVE, Outcome.PROVISIONAL, Outcome.SUSPECT}
+"""Words that drift takes the place of; beside any other it is a note."""
+
+
+def drift_of(
+    verdict: Verdict,
+    baselines: Sequence[TrendPoint],
+    mode: Literal["fail", "warn"],
+    since: str,
+    rule: RuleR | None = None,
+) -> Criterion | None:
+    """Return what accepted baselines lost in all, as a criterion for a verdict.
+
+    Args:
+        baselines: Every one that was accepted for the case on this machine, oldest first.
+        since: A day; baselines accepted before it do not count. "": all count.
+        rule: As calibrated for the machine, where it is another one than usual.
+    """
+    if verdict.kind not in DROP_OUTCOMES:
+        return None
+    try:
+        accepted = [point for point in baselines if point.date[:10] >= since]
+    except MlperfError as error:
+        return Criterion(headline=f"drift is not known: {error}", fails=False)
+    rule = rule or rule_for(verdict.case.accelerator)
+    drifted = [one for metric in verdict.metrics if (one := accepted_drop(accepted, metric, rule))]
+    if not drifted:
+        return None
+    first, *others = map(_text, drifted)
+    more = tuple(f"drift: {text}" for text in others)
+    if mode == "warn" or verdict.outcome not in PASSING:
+        return Criterion(headline=f"drift: {first}", notes=more, fails=False)
+    cure = (
+        "each step was accepted, and together they are beyond the limit: find what lost it, or "
+        "begin anew with mlperf_drift_since = DAY in the ini file, which a review sees"
+    )
+    return Criterion(headline=first, outcome=DROP_OUTCOMES[verdict.kind], notes=(*more, cure))
+
+
+def _text(one: AcceptedDrop) -> str:
+    title = METRICS[one.metric].title
+    return (
+        f"{title} {change(one.change)} ({interval(one.low, one.high)}) over {one.baselines} "
+        f"accepted baselines since {one.since}; {limit(one.metric, one.limit)} exceeded"
     )

@@ -15,11 +15,7 @@ from itertools import zip_longest
 
 import pytest
 
-from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.fleet import FleetNode, fitting, lacking, need_of, offered, place
-from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.hardware.machine import split
-from pytest_mlperf.plugin.fleet.link import (
+from pytest_mlperf.addons.fleet.link import (
     ClusterLink,
     Event,
     HeadLostError,
@@ -27,10 +23,22 @@ from pytest_mlperf.plugin.fleet.link import (
     installed,
     nodes_of,
 )
-from pytest_mlperf.plugin.fleet.orders import CaseGroup, groups_of, order_of
-from pytest_mlperf.plugin.fleet.reports import Relay
-from pytest_mlperf.plugin.fleet.shipping import pack
-from pytest_mlperf.plugin.session import EXIT_ENVIRONMENT, MlperfSession
+from pytest_mlperf.addons.fleet.orders import CaseGroup, for_worker, groups_of, is_decided, order_of
+from pytest_mlperf.addons.fleet.placement import (
+    FleetNode,
+    fitting,
+    lacking,
+    need_of,
+    offered,
+    place,
+)
+from pytest_mlperf.addons.fleet.reports import Relay
+from pytest_mlperf.addons.fleet.shipping import pack
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.hardware.machine import split
+from pytest_mlperf.plugin.selection import EXIT_ENVIRONMENT
+from pytest_mlperf.plugin.session import MlperfSession
 
 POLL_SECONDS = 1.0
 
@@ -38,10 +46,8 @@ DEADLINE_S = 120.0
 """Longest time from the order of a case until its pytest runs, where its resources are free."""
 
 
-def require_ray(config: pytest.Config, address: str) -> None:
-    """Refuse a cluster where Ray is not installed, or where xdist distributes already."""
-    if getattr(config.option, "dist", "no") != "no":
-        raise pytest.UsageError("--mlperf-on with -n: one of them can distribute; leave -n away")
+def require_ray(address: str) -> None:
+    """Refuse a cluster where Ray is not installed."""
     if not hasattr(tarfile, "data_filter"):
         raise pytest.UsageError("--mlperf-on needs Python 3.11.4 or newer, here and on the nodes")
     if not installed():
@@ -56,10 +62,10 @@ def run(session: pytest.Session, state: MlperfSession) -> bool:
     if session.testsfailed and not session.config.option.continue_on_collection_errors:
         raise session.Interrupted(f"{plural(session.testsfailed, 'error')} during collection")
     pretended = state.options.pretend
-    kept = [item for item in session.items if state.is_decided(item)]
+    kept = [item for item in session.items if is_decided(state, item)]
     groups, others = groups_of([i for i in session.items if i not in kept], pretended)
     if groups:
-        address = state.options.on
+        address = state.options.by_name["on"]
         try:
             archive, digest = pack(state.config.rootpath)
         except MlperfError as error:
@@ -102,6 +108,7 @@ class Fleet:
         """Take the cases."""
         self._session, self._state, self._link = session, state, link
         self._digest = digest
+        self._address = state.options.by_name["on"]
         self._waiting = list(groups)
         self._running: dict[str, CaseGroup] = {}
         self._nodes: list[FleetNode] = []
@@ -113,7 +120,7 @@ class Fleet:
 
     def connect(self) -> None:
         """Wait for the cluster's nodes; require the accelerator that was asked for."""
-        address, required = self._state.options.on, self._state.options.accelerator
+        address, required = self._address, self._state.options.accelerator
         try:
             while not self._nodes:
                 self._see(self._link.event(POLL_SECONDS))
@@ -135,7 +142,7 @@ class Fleet:
                 if self._waiting or self._running:
                     self._take(self._next())
         except HeadLostError as error:
-            cause = f"the cluster at {self._state.options.on} was lost: {error}"
+            cause = f"the cluster at {self._address} was lost: {error}"
             for group in list(self._running.values()):
                 self._over(group, f"{cause}; this case ran on node {self._names[group.node]}")
             while self._waiting:
@@ -170,7 +177,7 @@ class Fleet:
         pretended = group.need.anywhere and node.gpus < group.need.count
         gpus = 0 if pretended else group.need.count
         order = order_of(
-            group, state.config, state.options, digest=self._digest, worker=state.for_worker
+            group, state.config, state.options, digest=self._digest, worker=for_worker(state)
         )
         self._link.tell(
             command="start",

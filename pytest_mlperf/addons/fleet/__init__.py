@@ -1,0 +1,58 @@
+"""Run the cases of a session on the nodes of a Ray cluster (`--mlperf-on`).
+
+The pytest process collects and tells; `bridge.py` is a process that talks to Ray for it, `node.py`
+runs in an actor of Ray on a node and starts the pytest process there, in which `child.py` sends
+every report back. Ray is imported by `bridge.py` alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
+
+    from pytest_mlperf.core.addons import OptionGroup
+    from pytest_mlperf.plugin.session import MlperfSession
+
+API = 1
+
+LOCAL = "local"
+
+
+def mlperf_addoptions(group: OptionGroup) -> None:
+    """Declare `--mlperf-on`."""
+    group.add(
+        "on",
+        "local|ray:auto|ADDRESS",
+        "where cases run: on this machine (local, the default), or on those nodes of a Ray cluster "
+        "that have their accelerator, one at a time on each: ray://HEAD:10001 from anywhere, "
+        "HEAD:6379 or ray:auto on a node of it; nodes get the project from here, and have models "
+        "and data sets themselves",
+        LOCAL,
+        convert=cluster_address,
+        beside=True,
+        elsewhere=True,
+    )
+
+
+def cluster_address(text: str) -> str:
+    """Return where cases run: "local", or an address as Ray takes it."""
+    address = text.removeprefix("ray:") if text == "ray:auto" else text
+    if address in {LOCAL, "auto"} or re.fullmatch(r"(ray://)?[\w.-]+:\d+", address):
+        return address
+    raise ValueError
+
+
+def mlperf_runtestloop(
+    session: pytest.Session, plan: MlperfSession, options: Mapping[str, Any]
+) -> bool | None:
+    """Run the cases on the cluster."""
+    if options["on"] == LOCAL:
+        return None
+    from pytest_mlperf.addons.fleet.running import require_ray, run
+
+    require_ray(options["on"])
+    return run(session, plan)

@@ -1,0 +1,40 @@
+"""`--mlperf-sign`: results signed with an SSH key, for `pytest-mlperf merge --verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_mlperf.core.addons import OptionGroup
+
+API = 1
+
+
+def mlperf_addoptions(group: OptionGroup) -> None:
+    """Declare `--mlperf-sign`."""
+    group.add(
+        "sign",
+        "KEY",
+        "sign the results with an SSH key, as results.json.sig beside them (a public key where an "
+        "agent has the other one); pytest-mlperf merge and update check it with --verify",
+        convert=Path,
+        beside=True,
+    )
+
+
+def mlperf_session_finished(folder: Path, options: Mapping[str, Any]) -> Iterator[str]:
+    """Sign the results file, and its copy of `--mlperf-json`."""
+    if key := options["sign"]:
+        from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+        from pytest_mlperf.reports.terminal.layout import relative
+        from pytest_mlperf.stores.signatures import sign, signature_of
+
+        for file in filter(None, (folder / "results.json", options["json"])):
+            try:
+                if file.exists():
+                    sign(file, key)
+                    yield f"signature: {relative(signature_of(file))}"
+            except (MlperfError, OSError) as error:
+                raise EnvironmentFault(f"the signature was not written: {error}") from error

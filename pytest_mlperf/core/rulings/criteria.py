@@ -1,0 +1,22 @@
+"""A verdict in the light of a criterion that an add-on added."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_mlperf.core.addons import Criterion
+from pytest_mlperf.core.verdict import Outcome, Verdict
+
+
+def with_criterion(verdict: Verdict, criterion: Criterion) -> Verdict:
+    """Return a verdict that a criterion fails, or that tells it; a failed one keeps its word."""
+    if not criterion.fails or verdict.outcome.fails:
+        notes = (criterion.headline, *criterion.notes, *verdict.notes)
+        return replace(verdict, notes=notes)
+    before = f"against the baseline alone: {verdict.outcome} {verdict.headline}"
+    return replace(
+        verdict,
+        outcome=Outcome(criterion.outcome),
+        headline=criterion.headline,
+        notes=(before, *criterion.notes, *verdict.notes),
+    )

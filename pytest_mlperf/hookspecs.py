@@ -1,0 +1,87 @@
+"""The hooks that an add-on may implement, as pluggy specifies them: see docs/extending.md.
+
+A hook takes any of the arguments below, by name. `options` has the value of each option by its
+name: `options["runs_dir"]` is what `--mlperf-runs-dir` sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    import pytest
+
+    from pytest_mlperf.core.addons import Criterion, OptionGroup
+    from pytest_mlperf.core.results import CaseResult, Results
+    from pytest_mlperf.core.trend import TrendPoint
+    from pytest_mlperf.core.verdict import Verdict
+    from pytest_mlperf.suite.pairs import Testable
+
+API = 1
+"""Number of this interface. An add-on states the number that it was built for as its `API`."""
+
+PROJECT = "mlperf"
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+
+
+@hookspec
+def mlperf_addoptions(group: OptionGroup) -> None:
+    """Declare options of the command line and of ini files with `group.add`."""
+
+
+@hookspec(firstresult=True)
+def mlperf_collect_file(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Return a collector for a file that is no suite, or None."""
+
+
+@hookspec(firstresult=True)
+def mlperf_runtestloop(
+    session: pytest.Session, plan: Any, options: Mapping[str, Any]
+) -> bool | None:
+    """Run the tests of a session somewhere else; return True, or None to leave them to others.
+
+    Args:
+        plan: The state of the session, a `pytest_mlperf.plugin.session.MlperfSession`.
+    """
+
+
+@hookspec
+def mlperf_case_facts(
+    result: CaseResult, planned: Testable, options: Mapping[str, Any]
+) -> Mapping[str, str] | None:
+    """Return facts about a result, text by title; results files keep them, reports show them."""
+
+
+@hookspec
+def mlperf_verdict(
+    verdict: Verdict,
+    baselines: Sequence[TrendPoint],
+    planned: Testable,
+    options: Mapping[str, Any],
+) -> Criterion | None:
+    """Return a further criterion for a verdict, or None.
+
+    Args:
+        baselines: Every baseline that was accepted for the case on this machine, oldest first.
+            They are read from git when the first of them is asked for.
+    """
+
+
+@hookspec
+def mlperf_session_finished(
+    results: Results, folder: Path, options: Mapping[str, Any]
+) -> Iterable[str] | None:
+    """Take the results of a session after they were written; return lines for the summary.
+
+    Args:
+        folder: Holds the session's results.json and logs.
+
+    Raises:
+        EnvironmentFault: The user asked for something that could not be done; the session ends with
+            exit code 3 where it would have ended with 0.
+    """

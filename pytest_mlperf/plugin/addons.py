@@ -1,0 +1,272 @@
+"""Load add-ons, call their hooks, and tell what one of them does wrong."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import io
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pluggy
+import pytest
+
+from pytest_mlperf import hookspecs
+from pytest_mlperf.core.addons import Criterion
+from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
+
+GROUP = f"{hookspecs.__package__}.addons"
+
+ADDONS = "mlperf-addons"
+"""Name by which pytest's plugin manager knows the add-ons."""
+
+REPORTING = frozenset({"mlperf_case_facts", "mlperf_session_finished"})
+"""Hooks that change no verdict, no option and no test: a fault in one of them ends nothing."""
+
+SLOW_S = 5.0
+"""A call of a hook that takes longer is told."""
+
+
+Taken = TypeVar("Taken")
+
+
+class AddOnError(MlperfError):
+    """An add-on may have changed a verdict, an option or the tests, and could not."""
+
+
+@dataclass(eq=False)
+class AddOn:
+    """One add-on.
+
+    Attributes:
+        title: "add-on cost (acme-cost 1.2)", for messages.
+        plugin: What has the hooks; None where it could not be loaded.
+        hooks: Names of its hooks; of one that could not be loaded as far as its source tells.
+    """
+
+    name: str
+    title: str
+    plugin: object = None
+    hooks: frozenset[str] = frozenset()
+
+
+class _Manager(pluggy.PluginManager):
+    """Takes every function whose name begins with `mlperf_` as a hook, as pytest does."""
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
+        if name.startswith("mlperf_") and inspect.isroutine(getattr(plugin, name, None)):
+            return super().parse_hookimpl_opts(plugin, name) or {}
+        return None
+
+
+@dataclass
+class AddOns:
+    """The add-ons of a session.
+
+    Attributes:
+        warnings: What is told of them in the summary, each once.
+        errors: Faults that end the session with exit code 3.
+        options: How each option of theirs is set, by its name.
+    """
+
+    warnings: dict[str, None] = field(default_factory=dict)
+    errors: dict[str, None] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._manager = _Manager(hookspecs.PROJECT)
+        self._manager.add_hookspecs(hookspecs)
+        self._loaded: dict[object, AddOn] = {}
+
+    # --- loading ---------------------------------------------------------------------------
+
+    def load(self, is_blocked: Callable[[str], bool]) -> None:
+        """Load every installed add-on, in the order of their names.
+
+        Args:
+            is_blocked: Tells whether `-p no:NAME` names a plugin.
+        """
+        entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+        names = [entry.name for entry in entries]
+        for entry in entries:
+            if is_blocked(f"mlperf-{entry.name}"):
+                continue
+            addon = AddOn(entry.name, _title(entry))
+            try:
+                if names.count(entry.name) > 1:
+                    raise AddOnError("another distribution has an add-on of this name")
+                with self._watched(addon, "loading"):
+                    addon.plugin = entry.load()
+                self._register(addon)
+            except Exception as error:  # an add-on may raise anything
+                addon.hooks = addon.hooks or _hooks_in_source(entry)
+                self._fault(addon, "cannot be loaded", error, critical=addon.hooks - REPORTING)
+
+    def _register(self, addon: AddOn) -> None:
+        plugin = addon.plugin
+        addon.hooks = frozenset(name for name in dir(plugin) if name.startswith("mlperf_"))
+        built_for = getattr(plugin, "API", None)
+        if built_for != hookspecs.API:
+            stated = "states no API" if built_for is None else f"is built for API {built_for}"
+            raise AddOnError(f"it {stated}, and this is API {hookspecs.API}")
+        if unknown := sorted(addon.hooks - set(vars(hookspecs))):
+            raise AddOnError(f"there is no hook {unknown[0]}")
+        self._manager.register(plugin, addon.name)
+        self._loaded[plugin] = addon
+
+    def declare(self, group: Callable[[], Any]) -> None:
+        """Take the options of every add-on; one that raises declares none.
+
+        Args:
+            group: Makes an empty group of options.
+        """
+        for one in reversed(self._manager.hook.mlperf_addoptions.get_hookimpls()):
+            addon, options = self._loaded[one.plugin], group()
+            try:
+                with self._watched(addon, "mlperf_addoptions"):
+                    one.function(options)
+                if taken := sorted(self.options.keys() & options.declared.keys()):
+                    raise ValueError(f"another add-on has an option {taken[0]!r}")
+            except Exception as error:  # an add-on may raise anything
+                self._fault(addon, "raised in mlperf_addoptions", error, critical=True)
+            else:
+                self.options |= options.declared
+
+    # --- calling ---------------------------------------------------------------------------
+
+    def call(
+        self, hook: str, take: Callable[[Any], Taken], **arguments: Any
+    ) -> Iterator[tuple[AddOn, Taken]]:
+        """Yield what each add-on returns for a hook, where it is not None.
+
+        Args:
+            take: Checks a returned value and makes it what is used; what it raises is a fault of
+                the add-on.
+
+        Raises:
+            AddOnError: An add-on raised, in a hook that is not for reporting alone.
+        """
+        for one in reversed(getattr(self._manager.hook, hook).get_hookimpls()):
+            addon = self._loaded[one.plugin]
+            try:
+                with self._watched(addon, hook):
+                    value = one.function(*(arguments[name] for name in one.argnames))
+                    taken = None if value is None else take(value)
+            except (pytest.UsageError, pytest.Session.Failed):
+                raise  # as a loop of tests may end
+            except Exception as error:  # an add-on may raise anything
+                if hook in REPORTING and isinstance(error, EnvironmentFault):
+                    self.errors[f"{addon.title}: {text_of(error)}"] = None
+                    continue
+                message = self._fault(addon, f"raised in {hook}", error, hook not in REPORTING)
+                if hook not in REPORTING:
+                    raise AddOnError(message) from error
+            else:
+                if taken is not None:
+                    yield addon, taken
+
+    def first(self, hook: str, **arguments: Any) -> Any:
+        """Return what the first add-on returns that returns something, else None."""
+        return next((value for _, value in self.call(hook, lambda value: value, **arguments)), None)
+
+    # --- faults ----------------------------------------------------------------------------
+
+    def take(self, warnings: Iterable[str], errors: Iterable[str]) -> None:
+        """Take the faults that a worker of xdist, or a node, saw."""
+        self.warnings |= dict.fromkeys(warnings)
+        self.errors |= dict.fromkeys(errors)
+
+    @contextlib.contextmanager
+    def _watched(self, addon: AddOn, moment: str) -> Iterator[None]:
+        """Keep what an add-on prints from stdout, and tell that; tell also that it is slow."""
+        began, printed = time.monotonic(), io.StringIO()
+        try:
+            if moment == "mlperf_runtestloop":  # tests run in it
+                yield
+            else:
+                with contextlib.redirect_stdout(printed):
+                    yield
+        finally:
+            if text := printed.getvalue().strip():
+                self._warn(f"{addon.title} prints ({moment}): {text.splitlines()[0]}")
+            if (seconds := time.monotonic() - began) > SLOW_S and moment != "mlperf_runtestloop":
+                self._warn(f"{addon.title} is slow: {moment} took {seconds:.0f} s")
+
+    def _fault(self, addon: AddOn, event: str, error: Exception, critical: object) -> str:
+        message = f"{addon.title} {event}: {text_of(error)}"
+        if critical:
+            cure = f"mend or remove it, or leave it out with -p no:mlperf-{addon.name}"
+            message = f"{message}; {cure}"
+            self.errors[message] = None
+        else:
+            self._warn(message)
+        return message
+
+    def _warn(self, message: str) -> None:
+        self.warnings[f"WARNING {message}"] = None
+
+
+def _title(entry: EntryPoint) -> str:
+    installed = entry.dist
+    return f"add-on {entry.name}" + (
+        f" ({installed.name} {installed.version})" if installed is not None else ""
+    )
+
+
+def _hooks_in_source(entry: EntryPoint) -> frozenset[str]:
+    """Return the hooks of an add-on by its source; of one that cannot be read, all of them."""
+    try:
+        spec = find_spec(entry.module)
+        source = Path(str(spec and spec.origin)).read_text("utf-8")
+        names = {
+            node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)
+        }
+    except Exception:  # a package above it may raise anything
+        names = set(vars(hookspecs))
+    return frozenset(name for name in names if name.startswith("mlperf_"))
+
+
+@cache
+def installed_addons() -> tuple[str, ...]:
+    """Return the titles of all installed add-ons; none is loaded."""
+    return tuple(sorted(_title(entry) for entry in entry_points(group=GROUP)))
+
+
+def addons_of(config: pytest.Config) -> AddOns:
+    """Return the add-ons of a config."""
+    addons: AddOns = config.pluginmanager.getplugin(ADDONS)
+    return addons
+
+
+MAX_FACT_CHARACTERS = 500
+MAX_FACTS = 20
+
+
+def as_facts(value: object) -> dict[str, str]:
+    """Return what `mlperf_case_facts` may give: a few short texts by title."""
+    if not isinstance(value, Mapping) or len(value) > MAX_FACTS:
+        raise TypeError(f"it gives no mapping of at most {MAX_FACTS} texts")
+    return {str(title)[:80]: str(fact)[:MAX_FACT_CHARACTERS] for title, fact in value.items()}
+
+
+def as_lines(value: Iterable[str] | str) -> list[str]:
+    """Return what `mlperf_session_finished` may give as lines."""
+    return [value] if isinstance(value, str) else [str(line) for line in value]
+
+
+def as_criterion(value: object) -> Criterion:
+    """Return what `mlperf_verdict` may give."""
+    from pytest_mlperf.core.verdict import Outcome  # which no project without suites loads
+
+    if not isinstance(value, Criterion):
+        raise TypeError(f"it gives {value!r}, and no Criterion")
+    if value.fails and not Outcome(value.outcome).fails:
+        raise ValueError(f"a criterion cannot fail a test by {value.outcome!r}")
+    return value

@@ -1,0 +1,94 @@
+"""Which cases of a session can run here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.hardware.machine import Machine, detect, split
+from pytest_mlperf.plugin.options import Options
+from pytest_mlperf.reports.terminal import selection
+from pytest_mlperf.suite.pairs import Testable
+
+EXIT_ENVIRONMENT = 3
+"""Exit code where this machine lacks what was asked for."""
+
+
+class Selection:
+    """Cases that can run on this machine, and what was left out.
+
+    Attributes:
+        uncollected: Suites that neither the command line nor `testpaths` names.
+        not_here: Number of cases left out, by accelerator.
+    """
+
+    def __init__(self, options: Options) -> None:
+        """Leave nothing out yet."""
+        self._options = options
+        self._machine: Machine | None = None
+        self.uncollected: list[Path] = []
+        self.not_here: Counter[str] = Counter()
+
+    def look_for(self, accelerators: set[str]) -> Machine:
+        """Detect this machine and return it; NVML is only asked if a case needs a GPU."""
+        gpus = any(split(accelerator)[1] != "cpu" for accelerator in accelerators)
+        gpus = gpus and not self._options.distributed  # which are those of nodes
+        self._machine = replace(detect(gpus=gpus), shared=self._options.neighbours == "yes")
+        return self._machine
+
+    @property
+    def machine(self) -> Machine:
+        """This machine."""
+        return self._machine or detect(gpus=False)
+
+    def is_here(self, planned: Testable) -> bool:
+        """Whether a case can run here; counts it when it cannot. A plan is of every machine."""
+        required, pretended = self._options.accelerator, self._options.pretend
+        here = self._options.distributed or all(
+            name == pretended or self.machine.has(name) for name in planned.accelerators
+        )
+        if here and (required is None or required in planned.accelerators):
+            return True
+        self.not_here[planned.case.accelerator] += 1
+        return self._plans_all
+
+    @property
+    def _plans_all(self) -> bool:
+        options = self._options
+        return options.plan and not (options.accelerator or options.pretend)
+
+    def require_accelerator(self) -> None:
+        """End the session with exit code 3 when `--mlperf-accelerator` is not here."""
+        name = str(self._options.accelerator)
+        if self._options.distributed:
+            return  # whoever sees the nodes of the cluster does
+        if not self.look_for({name}).has(name) and name != self._options.pretend:
+            pytest.exit(
+                f"mlperf: accelerator {name} is required and not here; here: {self.machine.seen}",
+                returncode=EXIT_ENVIRONMENT,
+            )
+
+    @property
+    def notices(self) -> tuple[dict[str, int], list[str]]:
+        """What was left out, as plain data."""
+        return dict(self.not_here), list(map(str, self.uncollected))
+
+    def take(self, not_here: Mapping[str, int], uncollected: Sequence[str]) -> None:
+        """Take what a worker of xdist left out."""
+        self.not_here = Counter(not_here)
+        if not_here and self._machine is None:
+            self.look_for(set(not_here))  # for why they are not here
+        self.uncollected = [Path(path) for path in uncollected]
+
+    def lines(self, width: int) -> list[str]:
+        """Return what was left out, for the summary."""
+        if not (self.uncollected or self.not_here):
+            return []
+        action = "planned" if self._plans_all else "deselected"
+        return selection.notices(
+            self.uncollected, self.not_here, self.machine.seen, width, action=action
+        )

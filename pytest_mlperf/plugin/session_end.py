@@ -1,0 +1,154 @@
+"""What a session writes and says at its end: results, reports, the summary."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from pytest_mlperf.core.results import Results
+from pytest_mlperf.plugin.addons import AddOns, as_lines
+from pytest_mlperf.plugin.selection import EXIT_ENVIRONMENT
+from pytest_mlperf.plugin.session import MlperfSession
+from pytest_mlperf.reports.terminal import selection, text
+from pytest_mlperf.reports.terminal.layout import relative
+from pytest_mlperf.reports.terminal.selection import whole_plan
+from pytest_mlperf.stores.atomic import unforeseen
+from pytest_mlperf.stores.results import write_results
+
+
+def refuse_broken_addons(addons: AddOns) -> NoReturn:
+    """End the session: what an add-on should have decided, nobody does."""
+    pytest.exit(f"mlperf: {'; '.join(addons.errors)}", returncode=EXIT_ENVIRONMENT)
+
+
+def finish(state: MlperfSession, session: pytest.Session) -> None:
+    """Write results and reports; an xdist worker only tells the controller what it left out.
+
+    Verdicts that cannot be kept end the session with exit code 3: they are lost otherwise.
+    """
+    if state.is_worker:
+        state.config.workeroutput["mlperf_notices"] = state.notices  # type: ignore[attr-defined]
+        return
+    _close_journal(state, session)
+    reports = () if state.options.plan else state.options.report
+    if state.results or state.skipped or reports:
+        _write(state, session, reports)
+    for line in state.addons.warnings:
+        state.notice(line)
+    for line in state.addons.errors:
+        state.notice(f"ERROR {line}")
+    if state.addons.errors:
+        session.exitstatus = session.exitstatus or EXIT_ENVIRONMENT
+
+
+def _write(
+    state: MlperfSession, session: pytest.Session, reports: tuple[tuple[str, Path], ...]
+) -> None:
+    summary = state.summary  # once: its length of time goes on
+    kept = state.folder / "results.json"
+    copy = state.options.json if state.results or state.skipped else None
+    for path in filter(None, (kept if state.results else None, copy)):
+        write = partial(_write_results, state, path, summary)
+        _keep(state, session, "the results", write, f"results: {relative(path)}")
+    if state.results or state.skipped:
+        for _, lines in state.addons.call(
+            "mlperf_session_finished",
+            as_lines,
+            results=summary,
+            folder=state.folder,
+            options=state.options.by_name,
+        ):
+            for line in lines:
+                state.notice(line)
+    remember = partial(state.suspicion.remember, state.results)
+    state.keeping.keep("what the next session has to know", remember)
+    if reason := state.suspicion.line(state.results):
+        state.notice(reason)
+    if reports:
+        _write_reports(state, session, reports, summary, kept)
+
+
+def _write_results(state: MlperfSession, path: Path, summary: Results) -> None:
+    """Write them also where they are too large to be read: they are nowhere else."""
+    if reason := write_results(path, summary, readable=False):
+        state.notice(
+            f"WARNING {relative(path)} is whole, but no command will read it: {reason}; "
+            "measure fewer tests in a session"
+        )
+
+
+def _close_journal(state: MlperfSession, session: pytest.Session) -> None:
+    """Close the journal; keep its file if the session was interrupted."""
+    stopped = session.shouldfail or session.shouldstop
+    over = session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
+    state.progress.end(over=over and not stopped)
+    if state.results and not (over and not stopped):
+        state.notice("interrupted: the same command with --mlperf-resume goes on")
+
+
+def _write_reports(
+    state: MlperfSession,
+    session: pytest.Session,
+    reports: tuple[tuple[str, Path], ...],
+    summary: Results,
+    file: Path,
+) -> None:
+    from pytest_mlperf.reports.formats import ReportedSession, write_report
+
+    whole = ReportedSession(
+        results=summary, file=file, root=state.config.rootpath, options=state.options.by_name
+    )
+    for form, path in reports:
+        write = partial(write_report, form, path, whole)
+        _keep(state, session, f"the {form} report", write, f"{form}: {relative(path)}")
+
+
+def _keep(
+    state: MlperfSession,
+    session: pytest.Session,
+    content: str,
+    write: Callable[[], object],
+    line: str,
+) -> None:
+    if not state.keeping.keep(content, write, line):
+        session.exitstatus = session.exitstatus or EXIT_ENVIRONMENT
+
+
+def summarise(state: MlperfSession, reporter: Any) -> None:
+    """Print the summary."""
+    try:
+        lines = _lines(state, reporter._tw.fullwidth, colour=reporter._tw.hasmarkup)
+    except Exception as error:  # pytest's own summary must follow all the same
+        lines = [unforeseen("the summary could not be made", error), *state.keeping.lines]
+        session = reporter._session
+        session.exitstatus = session.exitstatus or EXIT_ENVIRONMENT
+    if lines:
+        reporter.write_sep("=", "mlperf")
+        for line in lines:
+            reporter.write_line(line)
+
+
+def _lines(state: MlperfSession, width: int, *, colour: bool) -> list[str]:
+    lines = state.selection.lines(width)
+    lines += selection.skips(Counter(state.skipped.values()), width)
+    if state.options.plan and state.plan:
+        options = state.options
+        return lines + whole_plan(
+            state.plan,
+            state.kinds,
+            width,
+            max_runs=options.max_runs,
+            warmup=options.warmup,
+            confirm=options.confirm,
+            idle_s=options.wait_idle,
+        )
+    if resumes := state.progress.resumes:
+        lines.append(f"goes on with session {resumes}, which was interrupted")
+    if state.results:
+        lines += text.summary(state.summary, width, colour=colour)
+    return lines + state.keeping.lines
