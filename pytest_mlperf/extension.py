@@ -9,20 +9,30 @@ from typing import TYPE_CHECKING
 from pytest_mlperf import importer
 
 __all__ = [
+    "API",
     "END_EVENT",
     "EVENTS_FILE",
     "MLC_ENDPOINTS",
     "PLAIN_PRECISIONS",
     "REPLICA_NUMBER",
+    "Case",
+    "CaseResult",
     "ChildProcess",
     "Command",
+    "Criterion",
     "Format",
     "LoadGenSettings",
+    "OptionGroup",
     "PrecisionName",
     "Progress",
     "Prompts",
     "RecordedPoint",
+    "ReportedSession",
+    "Results",
     "Rule",
+    "Run",
+    "Subject",
+    "accept_runs",
     "answer_of",
     "broken",
     "check_devices",
@@ -30,6 +40,7 @@ __all__ = [
     "inflate",
     "is_deeper",
     "is_speech",
+    "judge_runs",
     "not_imported",
     "own_length",
     "page_samples",
@@ -38,17 +49,21 @@ __all__ = [
     "read_arrays",
     "read_configuration",
     "read_point",
+    "read_results",
     "read_server",
     "require_options",
+    "session_of",
     "sha256",
     "some",
     "text_of",
     "usable_cores",
+    "write_results",
 ]
 
 if TYPE_CHECKING:
-    from pytest_mlperf.core.addons import Command, Format
-    from pytest_mlperf.core.case import PLAIN_PRECISIONS, PrecisionName
+    from pytest_mlperf.bench.foreign_runs import accept_runs, judge_runs, session_of
+    from pytest_mlperf.core.addons import Command, Criterion, Format, OptionGroup
+    from pytest_mlperf.core.case import PLAIN_PRECISIONS, Case, PrecisionName
     from pytest_mlperf.core.errors import Rule, require_options, text_of
     from pytest_mlperf.core.extension import (
         REPLICA_NUMBER,
@@ -59,13 +74,17 @@ if TYPE_CHECKING:
     )
     from pytest_mlperf.core.imports import not_imported
     from pytest_mlperf.core.job import MLC_ENDPOINTS, LoadGenSettings
+    from pytest_mlperf.core.measurement import Run, Subject
     from pytest_mlperf.core.prometheus import page_samples
+    from pytest_mlperf.core.results import CaseResult, Results
     from pytest_mlperf.core.server import read_server
     from pytest_mlperf.core.untrusted import inflate, is_deeper, parse_json
     from pytest_mlperf.core.untrusted_text import broken, some
     from pytest_mlperf.hardware.devices import check_devices
     from pytest_mlperf.hardware.host import usable_cores
+    from pytest_mlperf.hookspecs import API
     from pytest_mlperf.processes import ChildProcess, answer_of, ended
+    from pytest_mlperf.reports.formats import ReportedSession
     from pytest_mlperf.stores.digests import sha256
     from pytest_mlperf.stores.endpoints import (
         END_EVENT,
@@ -76,22 +95,33 @@ if TYPE_CHECKING:
     )
     from pytest_mlperf.stores.endpoints_answers import read_answers
     from pytest_mlperf.stores.foreign import read_arrays
+    from pytest_mlperf.stores.results import read_results, write_results
 
 _ORIGINS = {
-    "Command": "core.addons:Command",
-    "Format": "core.addons:Format",
+    "API": "hookspecs:API",
+    "Case": "core.case:Case",
+    "CaseResult": "core.results:CaseResult",
     "ChildProcess": "processes:ChildProcess",
+    "Command": "core.addons:Command",
+    "Criterion": "core.addons:Criterion",
     "END_EVENT": "stores.endpoints:END_EVENT",
     "EVENTS_FILE": "stores.endpoints:EVENTS_FILE",
+    "Format": "core.addons:Format",
     "LoadGenSettings": "core.job:LoadGenSettings",
     "MLC_ENDPOINTS": "core.job:MLC_ENDPOINTS",
+    "OptionGroup": "core.addons:OptionGroup",
     "PLAIN_PRECISIONS": "core.case:PLAIN_PRECISIONS",
     "PrecisionName": "core.case:PrecisionName",
     "Progress": "core.extension:Progress",
     "Prompts": "core.extension:Prompts",
     "REPLICA_NUMBER": "core.extension:REPLICA_NUMBER",
     "RecordedPoint": "stores.endpoints:RecordedPoint",
+    "ReportedSession": "reports.formats:ReportedSession",
+    "Results": "core.results:Results",
     "Rule": "core.errors:Rule",
+    "Run": "core.measurement:Run",
+    "Subject": "core.measurement:Subject",
+    "accept_runs": "bench.foreign_runs:accept_runs",
     "answer_of": "processes:answer_of",
     "broken": "core.untrusted_text:broken",
     "check_devices": "hardware.devices:check_devices",
@@ -99,6 +129,7 @@ _ORIGINS = {
     "inflate": "core.untrusted:inflate",
     "is_deeper": "core.untrusted:is_deeper",
     "is_speech": "core.extension:is_speech",
+    "judge_runs": "bench.foreign_runs:judge_runs",
     "not_imported": "core.imports:not_imported",
     "own_length": "core.extension:own_length",
     "page_samples": "core.prometheus:page_samples",
@@ -107,12 +138,15 @@ _ORIGINS = {
     "read_arrays": "stores.foreign:read_arrays",
     "read_configuration": "stores.endpoints:read_configuration",
     "read_point": "stores.endpoints:read_point",
+    "read_results": "stores.results:read_results",
     "read_server": "core.server:read_server",
     "require_options": "core.errors:require_options",
+    "session_of": "bench.foreign_runs:session_of",
     "sha256": "stores.digests:sha256",
     "some": "core.untrusted_text:some",
     "text_of": "core.errors:text_of",
     "usable_cores": "hardware.host:usable_cores",
+    "write_results": "stores.results:write_results",
 }
 """Where each name is defined, below `pytest_mlperf`."""
 

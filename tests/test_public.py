@@ -126,6 +126,7 @@ MENTION = re.compile(r"`(pytest_mlperf(?:\.\w+)+)(?![\w.])[^`]*`")
 GROUPS = {
     f"pytest_mlperf.{group}"
     for group in (
+        "addons",
         "builders",
         "calibration",
         "commands",

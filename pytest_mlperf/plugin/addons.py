@@ -9,7 +9,6 @@ import io
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +25,9 @@ GROUP = f"{hookspecs.__package__}.addons"
 
 ADDONS = "mlperf-addons"
 """Name by which pytest's plugin manager knows the add-ons."""
+
+EXIT_ENVIRONMENT = 3
+"""Exit code where this machine, or what is installed on it, is not what was asked for."""
 
 REPORTING = frozenset({"mlperf_case_facts", "mlperf_session_finished"})
 """Hooks that change no verdict, no option and no test: a fault in one of them ends nothing."""
@@ -231,12 +233,6 @@ def _hooks_in_source(entry: EntryPoint) -> frozenset[str]:
     except Exception:  # a package above it may raise anything
         names = set(vars(hookspecs))
     return frozenset(name for name in names if name.startswith("mlperf_"))
-
-
-@cache
-def installed_addons() -> tuple[str, ...]:
-    """Return the titles of all installed add-ons; none is loaded."""
-    return tuple(sorted(_title(entry) for entry in entry_points(group=GROUP)))
 
 
 def addons_of(config: pytest.Config) -> AddOns:

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_mlperf.core.addons import OptionGroup
 from pytest_mlperf.plugin._unchanged import import_unchanged
-from pytest_mlperf.plugin.addons import ADDONS, AddOns, addons_of
+from pytest_mlperf.plugin.addons import ADDONS, AddOnError, AddOns, addons_of
 from pytest_mlperf.plugin.options import (
     OPTION_NAMES,
     RUN_OF_BENCHMARK,
@@ -87,9 +87,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     if not file_path.name.endswith(SUFFIX):
-        collector: pytest.Collector | None = addons_of(parent.config).first(
-            "mlperf_collect_file", path=file_path, parent=parent
-        )
+        collector: pytest.Collector | None = None
+        try:
+            addons = addons_of(parent.config)
+            collector = addons.first("mlperf_collect_file", path=file_path, parent=parent)
+        except AddOnError:
+            late("session").of(parent.config)  # which ends once all is collected
         return collector
     suite: pytest.Collector | None = late("collect").collect_suite(file_path, parent)
     return suite
@@ -160,9 +163,12 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         state = late("session").of(session.config)
     if state is None:
         return None
-    ran: bool | None = addons.first(
-        "mlperf_runtestloop", session=session, plan=state, options=options.by_name
-    )
+    ran: bool | None = None
+    try:
+        named = {"session": session, "plan": state, "options": options.by_name}
+        ran = addons.first("mlperf_runtestloop", **named)
+    except AddOnError:
+        late("session_end").refuse_broken_addons(addons)
     return ran
 
 

@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.hardware.machine import Machine, detect, split
+from pytest_mlperf.plugin.addons import EXIT_ENVIRONMENT
 from pytest_mlperf.plugin.options import Options
 from pytest_mlperf.reports.terminal import selection
 from pytest_mlperf.suite.pairs import Testable
-
-EXIT_ENVIRONMENT = 3
-"""Exit code where this machine lacks what was asked for."""
 
 
 class Selection:

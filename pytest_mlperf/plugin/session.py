@@ -23,7 +23,13 @@ from pytest_mlperf.core.rulings.criteria import with_criterion
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import Outcome, Verdict
-from pytest_mlperf.plugin.addons import AddOnError, addons_of, as_criterion, as_facts
+from pytest_mlperf.plugin.addons import (
+    EXIT_ENVIRONMENT,
+    AddOnError,
+    addons_of,
+    as_criterion,
+    as_facts,
+)
 from pytest_mlperf.plugin.deferred import HELD_FOLDER, Holding
 from pytest_mlperf.plugin.measuring import (
     Live,
@@ -38,7 +44,7 @@ from pytest_mlperf.plugin.measuring import (
 from pytest_mlperf.plugin.options import SESSION, Options, read_options, run_id
 from pytest_mlperf.plugin.report_json import LeftOut, case_result, planned_of, put
 from pytest_mlperf.plugin.resume import SessionProgress
-from pytest_mlperf.plugin.selection import EXIT_ENVIRONMENT, Selection
+from pytest_mlperf.plugin.selection import Selection
 from pytest_mlperf.plugin.suspicion import Suspicion
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.run.project import commit_of, ignored_in_git

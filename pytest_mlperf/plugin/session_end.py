@@ -11,8 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from pytest_mlperf.core.results import Results
-from pytest_mlperf.plugin.addons import AddOns, as_lines
-from pytest_mlperf.plugin.selection import EXIT_ENVIRONMENT
+from pytest_mlperf.plugin.addons import EXIT_ENVIRONMENT, AddOns, as_lines
 from pytest_mlperf.plugin.session import MlperfSession
 from pytest_mlperf.reports.terminal import selection, text
 from pytest_mlperf.reports.terminal.layout import relative
@@ -42,8 +41,8 @@ def finish(state: MlperfSession, session: pytest.Session) -> None:
         state.notice(line)
     for line in state.addons.errors:
         state.notice(f"ERROR {line}")
-    if state.addons.errors:
-        session.exitstatus = session.exitstatus or EXIT_ENVIRONMENT
+    if state.addons.errors and session.exitstatus in {0, pytest.ExitCode.TESTS_FAILED}:
+        session.exitstatus = EXIT_ENVIRONMENT
 
 
 def _write(

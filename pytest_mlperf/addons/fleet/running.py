@@ -37,7 +37,7 @@ from pytest_mlperf.addons.fleet.shipping import pack
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.hardware.machine import split
-from pytest_mlperf.plugin.selection import EXIT_ENVIRONMENT
+from pytest_mlperf.plugin.addons import EXIT_ENVIRONMENT
 from pytest_mlperf.plugin.session import MlperfSession
 
 POLL_SECONDS = 1.0

@@ -11,13 +11,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from pytest_mlperf.addons.official.commands.imports._sessions import (
-    checked,
-    imported,
     next_steps,
-    session_of,
     summary,
     written,
 )
+from pytest_mlperf.bench.foreign_runs import checked, judge_runs, session_of
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.errors import MlperfError
@@ -201,7 +199,7 @@ def _result(
     # Their client counts the beginning and the end of a load, and its own tokens: its figures are
     # those of no other.
     identity = {"harness": MLC_ENDPOINTS, **({"system": parsed.system} if parsed.system else {})}
-    return imported(
+    return judge_runs(
         case,
         runs,
         subject=Subject(identity=identity, fingerprint=facts),

@@ -12,9 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pytest_mlperf.addons.official.commands.imports._sessions import (
-    checked,
-    imported,
-    session_of,
     written,
 )
 from pytest_mlperf.addons.official.commands.published import document, table_of
@@ -25,6 +22,7 @@ from pytest_mlperf.addons.official.results import (
     read_result,
     result_folders,
 )
+from pytest_mlperf.bench.foreign_runs import checked, judge_runs, session_of
 from pytest_mlperf.cli.output import as_typed, show
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.case import Case
@@ -240,7 +238,7 @@ def _case_result(
     facts = {"loadgen": str(values.get("loadgen_version", "")), "framework": first.framework}
     lasts = values.get("effective_min_duration_ms")
     long = isinstance(lasts, int) and lasts >= OFFICIAL_MS
-    return imported(
+    return judge_runs(
         case,
         runs,
         subject=Subject(identity=_identity(first, parsed), fingerprint=facts),

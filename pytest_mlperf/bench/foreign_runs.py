@@ -1,0 +1,175 @@
+"""Runs that something else than this package measured: judged as a case, kept as a session."""
+
+from __future__ import annotations
+
+import datetime as dt
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pytest_mlperf import __version__
+from pytest_mlperf.bench.case import baseline_file, load_checked
+from pytest_mlperf.bench.policy import rule_beside
+from pytest_mlperf.core.baseline import Baseline, Record, find, with_record
+from pytest_mlperf.core.case import Case, Division, Profile
+from pytest_mlperf.core.errors import BaselineError, MlperfError
+from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.core.recording import baseline_run, empty_baseline, new_record, set_by
+from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
+from pytest_mlperf.core.rulings.ruling import rule_on
+from pytest_mlperf.core.rulings.sample import countable
+from pytest_mlperf.core.verdict import Outcome, Unchecked, Verdict
+from pytest_mlperf.judge.rule_r import RuleR
+from pytest_mlperf.stores import baselines as files
+from pytest_mlperf.suite.values import checked_accelerator, checked_name
+
+MAX_RUNS = 5
+"""Looks that rule R's errors are split over, as those of a session are by default."""
+
+
+def checked(case: Case, where: str = "") -> Case:
+    """Return a case whose names are safe in test ids and paths, else raise MlperfError."""
+    try:
+        for name in (case.workload, case.engine, case.precision):
+            checked_name(name)
+        checked_accelerator(case.accelerator)
+    except ValueError as error:
+        raise MlperfError(f"{where}of the case: {error}") from None
+    return case
+
+
+def judge_runs(
+    case: Case,
+    runs: Sequence[Run],
+    *,
+    subject: Subject,
+    limits: Mapping[str, float],
+    baselines: Path | None = None,
+    round_: str = IMPORTED,
+    profile: Profile = "quick",
+    division: Division = "closed",
+    target_qps: float | None = None,
+) -> CaseResult:
+    """Return the result of a case by runs that were made elsewhere, oldest first.
+
+    Args:
+        subject: Machine, engine and data of the runs.
+        limits: Smallest change for the worse that matters, as a share, by gated metric.
+        baselines: Folder of the baselines to judge against; None: others judge.
+
+    Raises:
+        MlperfError: The case's names cannot stand in a path, or its baseline cannot be read.
+    """
+    checked(case)
+    valid = tuple(run for run in runs if not run.invalid)
+    invalid = tuple(run for run in runs if run.invalid)
+    file, record, rule = None, None, RuleR()
+    if baselines:
+        file = baseline_file(baselines, case, profile)
+        record = _record_in(file, case, subject)
+        rule = rule_beside(file, case.accelerator, subject.identity, MAX_RUNS)[0]
+    ruling = rule_on(valid, record, limits, rule) if valid else None
+    outcome, headline = Outcome.INVALID, ""
+    if invalid:
+        headline = f"{len(invalid)} of {plural(len(runs), 'session')}, {_why_invalid(invalid[0])}"
+    elif ruling is None:
+        headline = "there is no run"
+    elif baselines:
+        outcome, headline = ruling.outcome, ruling.headline
+    else:
+        outcome = Outcome.NOT_EVALUATED
+        headline = f"imported: {plural(len(valid), 'session')}; compare judges it"
+    verdict = Verdict(
+        case=case,
+        kind="performance",
+        outcome=outcome,
+        headline=headline,
+        metrics=ruling.metrics if ruling else (),
+        runs=valid,
+        # Further ones would be told as if they had been measured again.
+        invalid_runs=invalid[:1],
+        reasons=tuple(reason for run in invalid for reason in run.invalid),
+        subject=subject,
+        notes=(*map(_why_invalid, invalid[1:]), *(note for run in runs for note in run.notes)),
+        unchecked=Unchecked.NOT_CHECKED,
+        baseline_file=str(file) if file else "",
+        baseline_set=set_by(record.history) if record else None,
+        baseline_id=record.id if record else "",
+    )
+    return CaseResult(
+        test=f"{IMPORTED}::test_performance[{case.id}]",
+        suite=IMPORTED,
+        line=1,
+        round=round_,
+        profile=profile,
+        verdict=verdict,
+        failed=outcome.fails,
+        limits=limits,
+        scored=False,
+        handicap=0.0,
+        pretended=False,
+        target_qps=target_qps,
+        qps_source=None,
+        division=division,
+    )
+
+
+def accept_runs(result: CaseResult, *, baselines: Path, reason: str) -> Path:
+    """Keep the runs of a result of `judge_runs` as a baseline to commit; return its file.
+
+    Where the machine has a baseline already, these take its place, and its history goes on.
+
+    Raises:
+        BaselineError: The result is INVALID or has no runs, there is no reason, or the file cannot
+            be written.
+    """
+    verdict, case = result.verdict, result.verdict.case
+    if verdict.outcome is Outcome.INVALID or not verdict.runs or verdict.subject is None:
+        raise BaselineError(f"{case.id}: nothing to accept: {verdict.outcome} {verdict.headline}")
+    if not reason.strip(" ."):
+        raise BaselineError(f"{case.id}: write why the value is accepted; it is kept")
+    subject, file = verdict.subject, baseline_file(baselines, case, result.profile)
+    rule = rule_beside(file, case.accelerator, subject.identity, MAX_RUNS)[0]
+
+    def put(there: Baseline | None) -> Baseline:
+        baseline = there or empty_baseline(case, round_name=result.round, profile=result.profile)
+        old = find(baseline, subject.identity)
+        record = new_record(
+            tuple(map(baseline_run, verdict.runs)),
+            old,
+            action="replace" if old else "record",
+            reason=reason,
+            subject=subject,
+            target_qps=result.target_qps,
+            qps_source=None if result.target_qps is None else "suite",
+            limits=countable(verdict.runs, result.limits, None),
+            rule=rule,
+        )
+        return with_record(baseline, record)
+
+    files.update(file, put)
+    return file
+
+
+def session_of(cases: Sequence[CaseResult], versions: Mapping[str, str]) -> Results:
+    """Return the session that results make, with the versions of what measured them."""
+    now = dt.datetime.now(dt.UTC)
+    return Results(
+        run=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        started=now.isoformat(timespec="seconds"),
+        seconds=0.0,
+        commit=None,
+        versions={"pytest-mlperf": __version__, **versions},
+        deselected={},
+        cases=tuple(cases),
+    )
+
+
+def _record_in(file: Path, case: Case, subject: Subject) -> Record | None:
+    loaded = load_checked(file, case)
+    return find(loaded, subject.identity) if loaded else None
+
+
+def _why_invalid(run: Run) -> str:
+    return f"{run.folder}: {'; '.join(map(str, run.invalid))}"

@@ -1,0 +1,101 @@
+"""examples/addon: an add-on as a package of its own, and the one that docs/extending.md builds."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.process
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "addon"
+PAGE = ROOT / "docs" / "extending.md"
+LIMIT_S = 240.0
+
+
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run Python beside what is installed in a folder."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(folder / "site"),
+        "PYTEST_MLPERF_LEASES": str(folder / "leases"),
+        "PYTEST_ADDOPTS": "-p no:cacheprovider -o mlperf_control=off -o mlperf_wait_idle=0",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=folder / "project",
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+
+
+def install(folder: Path, source: str) -> None:
+    pytest.importorskip("setuptools", "77")
+    offline = ("--no-index", "--no-deps", "--no-build-isolation", "--quiet")
+    done = run(folder, "pip", "install", *offline, "--target", str(folder / "site"), source)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_example_keeps_its_own_tests_and_has_its_command(tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLE, tmp_path / "project")
+    install(tmp_path, ".")
+
+    tests = run(tmp_path, "pytest", "-q", "tests")
+    command = run(tmp_path, "pytest_mlperf", "contract", "--help")
+
+    assert tests.returncode == 0, tests.stdout
+    assert "Exit 1 where a promise is not kept." in command.stdout
+
+
+def test_the_add_on_of_the_page_works_as_it_says(tmp_path: Path) -> None:
+    """The files are those of the page, and the message is too."""
+    text = PAGE.read_text("utf-8")
+    project = tmp_path / "project" / "mlperf-contract"
+    project.mkdir(parents=True)
+    for name, language in (("pyproject.toml", "toml"), ("mlperf_contract.py", "python")):
+        found = re.search(rf"`{name}`:\n\n```{language}\n(.*?)```", text, re.DOTALL)
+        assert found, name
+        (project / name).write_text(found[1], "utf-8")
+    install(tmp_path, "./mlperf-contract")
+    assert run(tmp_path, "pytest_mlperf", "init").returncode == 0
+    promise = "[demo-Offline-null-fp32-cpu]\nthroughput = 600\n"
+    (tmp_path / "project" / "contract.toml").write_text(promise, "utf-8")
+
+    done = run(tmp_path, "pytest", "suites", "--mlperf-contract", "contract.toml")
+
+    assert done.returncode == 1, done.stdout
+    assert re.search(r"\nGATE FAIL contract: [\d.]+ of 600 samples/s promised\n", done.stdout)
+
+
+def test_runs_of_others_are_judged_as_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unchanged runs are ok against the baseline that the page accepts, and slow ones no more."""
+    monkeypatch.chdir(tmp_path)
+    section = PAGE.read_text("utf-8").partition("## Judge what was measured elsewhere")[2]
+    found = re.search(r"```python\n(.*?)```", section, re.DOTALL)
+    assert found
+    names: dict[str, object] = {}
+    exec(found[1] + AGAIN, names)
+
+    assert capsys.readouterr().out == "NO BASELINE\n"
+    assert [str(outcome) for outcome in names["outcomes"]] == ["PROVISIONAL", "PERF DROP"]  # type: ignore[attr-defined]
+
+
+AGAIN = """
+from dataclasses import replace
+outcomes = []
+for share in (1.0, 0.5):
+    now = [replace(r, session="2", metrics={"throughput": share * 408}) for r in runs]
+    again = judge_runs(case, now, subject=subject, limits=limits, baselines=Path("baselines"))
+    outcomes.append(again.verdict.outcome)
+"""

@@ -1,0 +1,225 @@
+"""Add-ons of others: what each hook can do, and how a broken one is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.plugin import addons
+from tests.forked import use_no
+from tests.plugin.project import RATE, SUITE, Project, near
+
+pytestmark = pytest.mark.process
+
+CRITICAL = "def mlperf_verdict(verdict): return None\n"
+REPORTING = "def mlperf_session_finished(results): return None\n"
+CURE = "mend or remove it, or leave it out with -p no:mlperf-acme"
+
+
+@pytest.fixture
+def measured(project: Project) -> Project:
+    """A project whose only test is ok."""
+    project.suite()
+    project.baseline(near(RATE))
+    return project
+
+
+def install(project: Project, source: str, *, distribution: str = "acme-tools") -> None:
+    """Install an add-on `acme` for this test: a module, and the metadata that name it."""
+    module = distribution.replace("-", "_")
+    metadata = project.path / f"{module}-1.2.dist-info"
+    metadata.mkdir(exist_ok=True)
+    (metadata / "METADATA").write_text(f"Name: {distribution}\nVersion: 1.2\n")
+    (metadata / "entry_points.txt").write_text(f"[pytest_mlperf.addons]\nacme = {module}\n")
+    (project.path / f"{module}.py").write_text(source, "utf-8")
+    project.pytester.syspathinsert(project.path)
+
+
+def forget(project: Project) -> None:
+    """Let the next session import the add-on anew."""
+    import sys
+
+    for name in [name for name in sys.modules if name.startswith("acme_")]:
+        del sys.modules[name]
+
+
+FAULTS = {
+    "raises while it is loaded": "raise RuntimeError('no licence')\n",
+    "is built for another interface": "API = 2\n",
+    "states no interface": "",
+    "misspells a hook": "API = 1\ndef mlperf_verdikt(verdict): pass\n",
+    "takes an argument that no hook has": "API = 1\ndef mlperf_case_facts(result, colour): pass\n",
+}
+TOLD = {
+    "raises while it is loaded": "cannot be loaded: no licence",
+    "is built for another interface": "it is built for API 2, and this is API 1",
+    "states no interface": "it states no API, and this is API 1",
+    "misspells a hook": "there is no hook mlperf_verdikt",
+    "takes an argument that no hook has": "colour",
+}
+
+
+def test_an_add_on_that_cannot_be_loaded_is_named_and_fails_where_it_may_have_judged(
+    measured: Project,
+) -> None:
+    for fault, text in TOLD.items():
+        for hooks, code in ((REPORTING, 0), (CRITICAL, 3)):
+            install(measured, FAULTS[fault] + hooks)
+            if "misspells" in fault and code == 0:
+                continue  # nobody knows what it was to be
+            result = measured.run(SUITE)
+            forget(measured)
+            shown = " ".join(result.stdout.str().split() + result.stderr.str().split())
+            assert result.ret == code, (fault, code, shown)
+            assert "add-on acme (acme-tools 1.2) cannot be loaded: " in shown, fault
+            assert text in shown, fault
+            assert (CURE in shown) is (code == 3), fault
+            assert "Traceback" not in shown
+
+
+def test_source_that_cannot_be_read_counts_as_one_that_judges(measured: Project) -> None:
+    install(measured, "def mlperf_session_finished(:\n")
+
+    assert measured.run(SUITE).ret == 3
+
+
+def test_projects_without_suites_and_sessions_without_the_add_on_are_not_disturbed(
+    measured: Project,
+) -> None:
+    install(measured, "raise RuntimeError('no licence')\n" + CRITICAL)
+    tests = measured.pytester.makepyfile("def test_own(): pass")
+
+    own = measured.run(tests)
+    without = measured.run(SUITE, "-p", "no:mlperf-acme")
+
+    for result in (own, without):
+        assert result.ret == 0
+        assert "acme" not in result.stdout.str() + result.stderr.str()
+
+
+def test_two_distributions_cannot_have_one_name(measured: Project) -> None:
+    install(measured, "API = 1\n" + REPORTING)
+    install(measured, "API = 1\n" + CRITICAL, distribution="acme-more")
+
+    result = measured.run(SUITE)
+
+    assert result.ret == 3
+    shown = " ".join(result.stderr.str().split() + result.stdout.str().split())
+    assert "add-on acme (acme-more 1.2) cannot be loaded: another distribution" in shown
+
+
+HOOKS = """
+API = 1
+
+def mlperf_addoptions(group):
+    group.add("floor", "RATE", "least samples per second", 0.0, convert=float)
+
+def mlperf_case_facts(result, options):
+    return {"floor": f"{options['floor']:g} samples/s"}
+
+def mlperf_verdict(verdict, baselines, planned, options):
+    from pytest_mlperf.extension import Criterion
+    rate = verdict.runs[-1].metrics["throughput"]
+    if rate >= options["floor"]:
+        return None
+    return Criterion(headline=f"below the floor of {options['floor']:g}", notes=("ask sales",))
+
+def mlperf_session_finished(results, folder):
+    assert (folder / "results.json").exists()
+    yield f"floor: {len(results.cases)} case"
+
+def mlperf_collect_file(path, parent):
+    import pytest
+    class Floors(pytest.File):
+        def collect(self):
+            return [Floor.from_parent(self, name="floor")]
+    class Floor(pytest.Item):
+        def runtest(self):
+            assert self.path.read_text() == "7"
+    return Floors.from_parent(parent, path=path) if path.suffix == ".floor" else None
+"""
+
+
+def test_an_add_on_adds_options_facts_a_criterion_lines_and_tests(measured: Project) -> None:
+    install(measured, HOOKS)
+    (measured.path / "suites" / "a.floor").write_text("7")
+
+    passed = measured.run("suites", "--mlperf-floor=1")
+    failed = measured.run("suites", "-omlperf_floor=1e6")
+
+    assert (passed.ret, failed.ret) == (0, 1)
+    passed.assert_outcomes(passed=2)
+    passed.stdout.fnmatch_lines(["floor: 1 case"])
+    failed.stdout.fnmatch_lines(
+        ["GATE FAIL below the floor of 1e+06", "*against the baseline alone: ok *", "*ask sales*"]
+    )
+    (case,) = json.loads(newest(measured).read_text("utf-8"))["cases"]
+    assert case["facts"] == {"floor": "1e+06 samples/s"}
+
+
+def newest(project: Project) -> Path:
+    return max(project.path.glob(".mlperf/runs/*/results.json"))
+
+
+RAISING = {
+    "mlperf_verdict(verdict)": (3, "raised in mlperf_verdict: boom"),
+    "mlperf_case_facts(result)": (0, "raised in mlperf_case_facts: boom"),
+    "mlperf_session_finished(results)": (0, "raised in mlperf_session_finished: boom"),
+    "mlperf_addoptions(group)": (3, "raised in mlperf_addoptions: boom"),
+    "mlperf_runtestloop(session)": (3, "raised in mlperf_runtestloop: boom"),
+    "mlperf_collect_file(path)": (3, "raised in mlperf_collect_file: boom"),
+}
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "1"]], ids=["alone", "xdist"])
+def test_a_hook_that_raises_ends_with_3_where_it_may_have_changed_something(
+    measured: Project, workers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if workers:  # which start with this path, and as processes of their own
+        monkeypatch.setenv("PYTHONPATH", str(measured.path))
+        use_no(monkeypatch)
+    for hook, (code, text) in RAISING.items():
+        if workers and "verdict" not in hook and "facts" not in hook:
+            continue
+        install(measured, f"API = 1\ndef {hook}: raise RuntimeError('boom')\n")
+        run = measured.run_process if workers else measured.run
+        result = run("suites", *workers)
+        forget(measured)
+        shown = " ".join(result.stdout.str().split() + result.stderr.str().split())
+        assert result.ret == code, (hook, shown)
+        assert f"add-on acme (acme-tools 1.2) {text}" in shown, (hook, shown)
+        assert "Traceback" not in shown
+        if "verdict" in hook:
+            assert "1 ERROR" in shown
+
+
+WRONG = {
+    "mlperf_verdict(verdict): return 'bad'": (3, "it gives 'bad', and no Criterion"),
+    "mlperf_case_facts(result): return 7": (0, "it gives no mapping"),
+    "mlperf_session_finished(results): return 7": (0, "'int' object is not iterable"),
+    "mlperf_session_finished(results): print('psst')": (0, "_session_finished): psst"),
+    "mlperf_addoptions(group): group.add('update', 'X', 'x')": (3, "cannot be named 'update'"),
+}
+
+
+def test_values_that_no_hook_may_give_and_prints_are_told(measured: Project) -> None:
+    for hook, (code, text) in WRONG.items():
+        install(measured, f"API = 1\ndef {hook}\n")
+        result = measured.run(SUITE)
+        forget(measured)
+        shown = " ".join(result.stdout.str().split() + result.stderr.str().split())
+        assert (result.ret, text in shown) == (code, True), (hook, shown)
+
+
+def test_a_slow_add_on_is_told(measured: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addons, "SLOW_S", -1.0)
+    install(measured, "API = 1\n" + REPORTING)
+
+    result = measured.run(SUITE)
+
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        ["WARNING add-on acme (acme-tools 1.2) is slow: mlperf_session_finished took * s"]
+    )
