@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_mlperf import __version__
 from pytest_mlperf.bench.case import baseline_file, load_checked
 from pytest_mlperf.bench.policy import rule_beside
-from pytest_mlperf.core.baseline import Baseline, Record, find, with_record
+from pytest_mlperf.core.baseline import Baseline, find, with_record
 from pytest_mlperf.core.case import Case, Division, Profile
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.measurement import Run, Subject
@@ -24,7 +25,7 @@ from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.stores import baselines as files
 from pytest_mlperf.suite.values import checked_accelerator, checked_name
 
-MAX_RUNS = 5
+LOOKS = 5
 """Looks that rule R's errors are split over, as those of a session are by default."""
 
 
@@ -62,41 +63,10 @@ def judge_runs(
         MlperfError: The case's names cannot stand in a path, or its baseline cannot be read.
     """
     checked(case)
-    valid = tuple(run for run in runs if not run.invalid)
-    invalid = tuple(run for run in runs if run.invalid)
-    file, record, rule = None, None, RuleR()
+    verdict = _verdict(case, runs, subject, limits)
     if baselines:
         file = baseline_file(baselines, case, profile)
-        record = _record_in(file, case, subject)
-        rule = rule_beside(file, case.accelerator, subject.identity, MAX_RUNS)[0]
-    ruling = rule_on(valid, record, limits, rule) if valid else None
-    outcome, headline = Outcome.INVALID, ""
-    if invalid:
-        headline = f"{len(invalid)} of {plural(len(runs), 'session')}, {_why_invalid(invalid[0])}"
-    elif ruling is None:
-        headline = "there is no run"
-    elif baselines:
-        outcome, headline = ruling.outcome, ruling.headline
-    else:
-        outcome = Outcome.NOT_EVALUATED
-        headline = f"imported: {plural(len(valid), 'session')}; compare judges it"
-    verdict = Verdict(
-        case=case,
-        kind="performance",
-        outcome=outcome,
-        headline=headline,
-        metrics=ruling.metrics if ruling else (),
-        runs=valid,
-        # Further ones would be told as if they had been measured again.
-        invalid_runs=invalid[:1],
-        reasons=tuple(reason for run in invalid for reason in run.invalid),
-        subject=subject,
-        notes=(*map(_why_invalid, invalid[1:]), *(note for run in runs for note in run.notes)),
-        unchecked=Unchecked.NOT_CHECKED,
-        baseline_file=str(file) if file else "",
-        baseline_set=set_by(record.history) if record else None,
-        baseline_id=record.id if record else "",
-    )
+        verdict = _against(file, verdict, subject, limits)
     return CaseResult(
         test=f"{IMPORTED}::test_performance[{case.id}]",
         suite=IMPORTED,
@@ -104,7 +74,7 @@ def judge_runs(
         round=round_,
         profile=profile,
         verdict=verdict,
-        failed=outcome.fails,
+        failed=verdict.fails,
         limits=limits,
         scored=False,
         handicap=0.0,
@@ -113,6 +83,51 @@ def judge_runs(
         qps_source=None,
         division=division,
     )
+
+
+def _verdict(
+    case: Case, runs: Sequence[Run], subject: Subject, limits: Mapping[str, float]
+) -> Verdict:
+    valid = tuple(run for run in runs if not run.invalid)
+    invalid = tuple(run for run in runs if run.invalid)
+    headline = f"imported: {plural(len(valid), 'session')}; compare judges it"
+    if invalid:
+        headline = f"{len(invalid)} of {plural(len(runs), 'session')}, {_why_invalid(invalid[0])}"
+    elif not valid:
+        headline = "there is no run"
+    return Verdict(
+        case=case,
+        kind="performance",
+        outcome=Outcome.INVALID if invalid or not valid else Outcome.NOT_EVALUATED,
+        headline=headline,
+        metrics=rule_on(valid, None, limits, RuleR()).metrics if valid else (),
+        runs=valid,
+        # Further ones would be told as if they had been measured again.
+        invalid_runs=invalid[:1],
+        reasons=tuple(reason for run in invalid for reason in run.invalid),
+        subject=subject,
+        notes=(*map(_why_invalid, invalid[1:]), *(note for run in runs for note in run.notes)),
+        unchecked=Unchecked.NOT_CHECKED,
+    )
+
+
+def _against(
+    file: Path, verdict: Verdict, subject: Subject, limits: Mapping[str, float]
+) -> Verdict:
+    """Return a verdict that a baseline judges; one that is INVALID stays so."""
+    loaded = load_checked(file, verdict.case)
+    record = find(loaded, subject.identity) if loaded else None
+    known = replace(
+        verdict,
+        baseline_file=str(file),
+        baseline_set=set_by(record.history) if record else None,
+        baseline_id=record.id if record else "",
+    )
+    if verdict.outcome is Outcome.INVALID:
+        return known
+    rule = rule_beside(file, verdict.case.accelerator, subject.identity, LOOKS)[0]
+    ruling = rule_on(verdict.runs, record, limits, rule)
+    return replace(known, outcome=ruling.outcome, headline=ruling.headline, metrics=ruling.metrics)
 
 
 def accept_runs(result: CaseResult, *, baselines: Path, reason: str) -> Path:
@@ -130,7 +145,7 @@ def accept_runs(result: CaseResult, *, baselines: Path, reason: str) -> Path:
     if not reason.strip(" ."):
         raise BaselineError(f"{case.id}: write why the value is accepted; it is kept")
     subject, file = verdict.subject, baseline_file(baselines, case, result.profile)
-    rule = rule_beside(file, case.accelerator, subject.identity, MAX_RUNS)[0]
+    rule = rule_beside(file, case.accelerator, subject.identity, LOOKS)[0]
 
     def put(there: Baseline | None) -> Baseline:
         baseline = there or empty_baseline(case, round_name=result.round, profile=result.profile)
@@ -164,11 +179,6 @@ def session_of(cases: Sequence[CaseResult], versions: Mapping[str, str]) -> Resu
         deselected={},
         cases=tuple(cases),
     )
-
-
-def _record_in(file: Path, case: Case, subject: Subject) -> Record | None:
-    loaded = load_checked(file, case)
-    return find(loaded, subject.identity) if loaded else None
 
 
 def _why_invalid(run: Run) -> str:

@@ -9,6 +9,7 @@ from pytest_mlperf.registry import declared
 
 COMMANDS = {
     "init": "write a first suite, and a folder for baselines",
+    "new": "write a module and its test: engine, data set or scorer",
     "doctor": "what this machine can run, and why not",
     "plan": "cases, runs, minutes and accelerator-hours",
     "explain": "how a verdict was reached, run by run",

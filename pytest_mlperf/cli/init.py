@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 
@@ -82,17 +82,13 @@ def run(parsed: argparse.Namespace) -> int:
     folder: Path = parsed.folder
     suites = folder / "suites"
     suite, readme = suites / "demo.mlperf.toml", folder / "baselines" / "README.md"
-    for path in (suite, readme):
-        if os.path.lexists(path):
-            raise MlperfError(
-                f"{path} exists; nothing was written. Another place: pytest-mlperf init FOLDER"
-            )
+    require_absent((suite, readme), "Another place: pytest-mlperf init FOLDER")
     text, edits = registry.first_suites()[parsed.engine]
     if parsed.accuracy:
         text = _scored(text, parsed.engine, parsed.accuracy, suites)
     template = files("pytest_mlperf.cli").joinpath("templates/baselines.md")
     texts = {suite: text, readme: template.read_text("utf-8")}
-    _write_all(texts)
+    write_all(texts)
     show(f"wrote {path}" for path in texts)
     show(_next_steps(suites, "" if parsed.engine == FIRST_ENGINE else edits))
     return 0
@@ -130,7 +126,14 @@ def _next_steps(suites: Path, edits: str) -> list[str]:
     ]
 
 
-def _write_all(texts: Mapping[Path, str]) -> None:
+def require_absent(paths: Iterable[Path], advice: str) -> None:
+    """Refuse to write over anything, a link to nowhere included."""
+    for path in paths:
+        if os.path.lexists(path):
+            raise MlperfError(f"{path} exists; nothing was written. {advice}")
+
+
+def write_all(texts: Mapping[Path, str]) -> None:
     """Write all files, or none: those before one that cannot be written are taken away again."""
     written: list[Path] = []
     for path, text in texts.items():

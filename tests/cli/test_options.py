@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,10 +120,8 @@ def test_without_a_name_everything_has_one_line(say: Say, monkeypatch: pytest.Mo
     """Pages fit the terminal, and say what an extension is and every option."""
     shown = say.ends(0, "options")
     lines = shown.splitlines()
-    assert lines[:2] == [
-        "engines",
-        "  endpoints        A server that MLCommons' client measures; warmed up, and …",
-    ]
+    assert lines[0] == "engines"
+    assert re.match("  endpoints +A server that MLCommons' client measures; warmed up", lines[1])
     names = {line.split()[0] for line in lines if line.startswith("  ")}
     assert names == {name for _, name in EVERY}
     assert max(map(len, lines)) <= 80
@@ -134,7 +133,8 @@ def test_without_a_name_everything_has_one_line(say: Say, monkeypatch: pytest.Mo
     for columns in (80, 120):
         monkeypatch.setenv("COLUMNS", str(columns))
         _, shown = say("options", *sorted({name for _, name in EVERY}))
-        assert [line for line in shown.splitlines() if len(line) > columns] == []
+        folded = (line for line in shown.splitlines() if not line.startswith("code "))
+        assert [line for line in folded if len(line) > columns] == []
 
 
 def test_json_holds_the_same_of_names_or_of_everything(say: Say) -> None:
@@ -229,12 +229,12 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_another_packages_extensions_are_shown_with_their_package(say: Say) -> None:
     """With the libraries that they declare; what cannot be imported spoils its own line only."""
     assert say("options", "fast") == (0, page("options_fast.txt"))
-    assert "\n  fast             (acme-inference) Answers fast.\n" in say("options")[1]
+    assert re.search(r"\n  fast +\(acme-inference\) Answers fast\.\n", say("options")[1])
     shown = say.ends(0, "options", "lists")
     assert shown.startswith("data set lists\n  Make a data set.\n")
     assert "  path  (list of whole numbers, optional)" in shown
     shown = say.ends(0, "options")
-    assert "\n  broken           cannot be imported: RuntimeError: no licence\n" in shown
+    assert re.search(r"\n  broken +cannot be imported: RuntimeError: no licence\n", shown)
     shown = say.ends(3, "options", "broken")
     assert shown == (
         "pytest-mlperf: engine 'broken' (acme.broken:Engine) cannot be imported: RuntimeError: "

@@ -198,7 +198,8 @@ BUILD = """
 import sys
 from pytest_mlperf.suite.trial import ABSENT, try_engine
 from pytest_mlperf.core.errors import UnavailableError
-from pytest_mlperf.registry import registered
+from pytest_mlperf.core.declaration import declaration_of
+from pytest_mlperf.registry import is_client, registered, resolve
 OPTIONS = {
     "torch-module": {"factory": "dlrm-v2"},
     "endpoints": {"url": "http://127.0.0.1:1", "tokenizer": "here"},
@@ -213,7 +214,8 @@ for use in registered("engines"):
         assert ABSENT in str(error)
         print("asked", use)
     else:
-        assert use in {"null", "triton"}, use  # they need no model here
+        model = declaration_of(resolve(registered("engines")[use].value)).supplied["model"]
+        assert is_client(use) or model.startswith("Not "), use  # it needs no model here
 print(*sys.modules, sep="\\n")
 """
 

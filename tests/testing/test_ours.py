@@ -5,6 +5,7 @@ The tiny suites have one of each: a trained model, data in the form of MLPerf's,
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 import tomllib
@@ -16,7 +17,6 @@ from typing import Any
 import pytest
 
 from pytest_mlperf import Dataset, registry
-from pytest_mlperf.adapters.builders import llmcompressor, modelopt, torchao, torchao_unet
 from pytest_mlperf.testing import check_builder, check_dataset, check_engine, check_scorer
 from tests.adapters.datasets.test_files import WITHOUT_SUITE
 
@@ -49,6 +49,13 @@ QUICK = {"3d-unet", "bert", "dlrm-v3", "gptj", "resnet50", "rgat", "yolo"}
 """Suites that run in every `make test`: each with another engine or another kind of scorer."""
 
 SAMPLES = 3
+
+OWN_BUILDERS = {
+    name: entry
+    for name, entry in registry.registered("builders").items()
+    if entry.module.startswith("pytest_mlperf.")
+}
+"""All of this package: each lists its recipes in RECIPES of its module."""
 
 
 def read(name: str) -> dict[str, Any]:
@@ -129,9 +136,8 @@ SCATTERED = {"3d-unet", "dlrm-v2", "dlrm-v3", "stable-diffusion-xl"}
 
 
 def test_builders_say_what_they_make() -> None:
-    for module in (torchao, torchao_unet, modelopt, llmcompressor):
-        name = module.__name__.rpartition(".")[2].replace("_", "-")
-        for recipe in module.RECIPES:
+    for name, entry in OWN_BUILDERS.items():
+        for recipe in importlib.import_module(entry.module).RECIPES:
             check_builder(factory("builders", name), recipe=recipe)
 
 
@@ -142,7 +148,7 @@ def test_every_extension_is_checked_here_or_in_a_test_of_its_own() -> None:
         "datasets": {suite["workload"]["dataset"]["use"] for suite in suites} | {*WITHOUT_SUITE},
         "engines": {suite["engines"][0]["use"] for suite in suites},
         "scorers": {*SCORERS.values()},
-        "builders": {"torchao", "torchao-unet", "modelopt", "llmcompressor"},
+        "builders": {*OWN_BUILDERS},
     }
     texts = [file.read_text("utf-8") for file in Path(__file__).parents[1].rglob("*.py")]
     checked = {call for text in texts for call in re.findall(r"check_\w+\(\s*\w+", text)}

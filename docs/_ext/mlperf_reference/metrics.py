@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import get_args
 
 from mlperf_reference.markdown import code, named, slug, table, text
 from mlperf_reference.words import METRICS as WORDS
-from mlperf_reference.words import SCORES
+from mlperf_reference.words import SCORES as SCORE_WORDS
 from pytest_mlperf.core.case import ScenarioName
+from pytest_mlperf.core.declaration import declaration_of
 from pytest_mlperf.core.metrics import METRICS, UNGATED, Metric, gated_metrics
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.registry import metrics as metrics_of
-from pytest_mlperf.registry import registered
+from pytest_mlperf.registry import registered, resolve
 
 UNITS = {"1": "a count"}
+
+PARAGRAPH = re.compile(r'Metric "(\w+)" \((.+), (higher|lower)\): (.+)')
+"""Of a scorer's docstring: name, scale, which is better, and meaning."""
 
 
 def anchor(name: str) -> str:
@@ -30,6 +35,13 @@ def scores() -> Mapping[str, list[str]]:
         for name in metrics_of(scorer) or ():
             found.setdefault(name, []).append(scorer)
     return found
+
+
+def score_words() -> Mapping[str, tuple[str, str, str]]:
+    """Return scale, direction and meaning of scores, from docstrings of scorers and from words."""
+    scorers = (declaration_of(resolve(entry.value)) for entry in registered("scorers").values())
+    texts = (PARAGRAPH.fullmatch(text) for scorer in scorers for text in scorer.about)
+    return {match[1]: (match[2], match[3], match[4]) for match in texts if match} | {**SCORE_WORDS}
 
 
 def markdown() -> str:
@@ -89,8 +101,9 @@ def _better(direction: Direction) -> str:
 
 
 def _scores() -> Iterator[list[str]]:
+    words_by_score = score_words()
     for name, scorers in scores().items():
-        scale, better, words = SCORES.get(name, ("", "", ""))
+        scale, better, words = words_by_score.get(name, ("", "", ""))
         yield [
             named(name, slug("score", name)),
             scale,

@@ -201,7 +201,7 @@ SCORES: Mapping[str, tuple[str, str, str]] = {
     "tokens_per_sample": ("tokens", "", "Length of answers: held against a window, not gated."),
     "gen_len": ("characters", "", "Length of answers as text: held against a window, not gated."),
 }
-"""Scale, direction and meaning of each score."""
+"""Scale, direction and meaning of each score that no scorer's docstring describes."""
 
 OUTCOMES: Mapping[str, str] = {
     "ERROR": "Engine or infrastructure broke. The message names the layer and the log.",

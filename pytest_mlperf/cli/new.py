@@ -1,0 +1,157 @@
+"""`pytest-mlperf new`: the module of an engine, data set or scorer, and a test of its contract."""
+
+from __future__ import annotations
+
+import argparse
+import keyword
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from pytest_mlperf import registry
+from pytest_mlperf.cli.init import require_absent, write_all
+from pytest_mlperf.cli.output import show
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.stores.foreign import read_toml
+
+KINDS: Mapping[str, tuple[registry.Group, str, str]] = {
+    "engine": ("engines", "docs/own-model.md", '[[engines]] use = "{}"'),
+    "dataset": ("datasets", "docs/workloads.md", 'dataset = {{ use = "{}", path = "FILE" }}'),
+    "scorer": ("scorers", "docs/workloads.md", 'scorer = {{ use = "{}" }}'),
+}
+"""Each kind's group of the registry, page of this project's documentation, and line of a suite.
+
+Module and test are templates/new/KIND.txt and KIND_test.txt. A further kind gets a row here.
+"""
+
+EXTENSION_NAME = re.compile("[a-z][a-z0-9_-]{0,19}")
+"""With a longer name, lines of the templates would be too long."""
+
+PYPROJECT = Path("pyproject.toml")
+
+PROCESS_MARK = "@pytest.mark.process\n"
+"""Of a test of this project: the checks import a registered extension in a process of its own."""
+
+HELP = """\
+Writes a small engine, data set or scorer that works, and a test that it keeps
+its contract; edit both. What exists is never touched. If the project has a
+package, the module goes there and the test to tests/; else both go beside each
+other, and a suite names "module:Class".
+
+needs: the project's folder as the working folder
+
+examples:
+  $ pytest-mlperf new engine my-runtime
+      my_runtime_engine.py; then: pytest test_my_runtime_engine.py
+  $ pytest-mlperf new scorer word_overlap --here
+      in a checkout of pytest-mlperf: part of it, with its entry point
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("name", metavar="NAME", help="what suites are to call it")
+    parser.add_argument(
+        "--here", action="store_true", help="part of pytest-mlperf itself, in its checkout"
+    )
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Write module and test, and with --here the entry point; or nothing."""
+    kind, name = parsed.kind, parsed.name
+    group, page, usage = KINDS[kind]
+    project = _project(here=parsed.here)
+    table = f"pytest_mlperf.{group}"
+    _require_free(kind, name, project.get("entry-points", {}).get(table, {}))
+    package = None if parsed.here else _package(project)
+    module, test = _paths(kind, name, package, here=parsed.here)
+    dotted = ".".join(module.with_suffix("").parts).removeprefix("src.")
+    bare = name.replace("-", "_").removesuffix(f"_{kind}")
+    class_name = f"{bare.title().replace('_', '')}{kind.title()}"
+    target = f"{dotted}:{class_name}"
+    heading, entry = f'[project.entry-points."{table}"]', f'{name} = "{target}"'
+
+    line = f"from {dotted} import {class_name}\n"
+    words = {"name": name, "stem": name.replace("-", "_"), "class_name": class_name}
+    if parsed.here:  # imports of one package stand together
+        words |= {"ours": f"import pytest\n\n{line}", "theirs": "", "mark": PROCESS_MARK}
+        steps = ["make schemas", f"pytest {test}", f"{page}, CHANGELOG.md: say what it does"]
+    else:
+        words |= {"ours": "", "theirs": f"\n{line}", "mark": ""}
+        steps = [f"pytest {test}", f"in a suite: {usage.format(name if package else target)}"]
+    if package:
+        steps = [f"add to {PYPROJECT}:", f"  {heading}", f"  {entry}", "pip install -e .", *steps]
+    texts = {module: _filled(f"{kind}.txt", words), test: _filled(f"{kind}_test.txt", words)}
+    require_absent(texts, f"Another name: pytest-mlperf new {kind} NAME")
+    if parsed.here:
+        texts[PYPROJECT] = _with_entry(PYPROJECT.read_text("utf-8"), heading, entry)
+    write_all(texts)
+    show(f"wrote {path}" for path in texts)
+    show(f"{'      ' if number else 'next: '}{step}" for number, step in enumerate(steps))
+    return 0
+
+
+def _project(*, here: bool) -> dict[str, Any]:
+    """Return the table `project` of pyproject.toml; {} if there is no such file."""
+    tables = read_toml(PYPROJECT, "project file") if PYPROJECT.exists() else {}
+    project: dict[str, Any] = tables.get("project", {})
+    ours = project.get("name") == "pytest-mlperf"
+    if here and not ours:
+        raise MlperfError(
+            f"{Path.cwd()} is no checkout of pytest-mlperf; nothing was written. "
+            "Change to its folder, or leave --here out"
+        )
+    if ours and not here:
+        raise MlperfError(f"{Path.cwd()} is pytest-mlperf's own checkout; add --here")
+    return project
+
+
+def _require_free(kind: str, name: str, listed: Mapping[str, str]) -> None:
+    """Refuse a name that is no module's, or that another extension of this kind has."""
+    if not EXTENSION_NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise MlperfError(
+            f"{name!r} cannot be the name of a module and a class; nothing was written. Take at "
+            "most 20 lower-case letters, digits, - and _, a letter first, and no word of Python's"
+        )
+    registered = {each: entry.value for each, entry in registry.registered(KINDS[kind][0]).items()}
+    if target := {**registered, **listed}.get(name):
+        raise MlperfError(
+            f"{kind} {name!r} is registered already, as {target}; nothing was written. "
+            "Choose another name"
+        )
+
+
+def _package(project: Mapping[str, Any]) -> Path | None:
+    """Return the folder of the project's only package, or of the one called as the project."""
+    if not project:
+        return None
+    root = Path("src") if Path("src").is_dir() else Path()
+    packages = {path.parent for path in root.glob("*/__init__.py")} - {Path("tests")}
+    called = root / str(project.get("name")).replace("-", "_").lower()
+    return called if called in packages else packages.pop() if len(packages) == 1 else None
+
+
+def _paths(kind: str, name: str, package: Path | None, *, here: bool) -> tuple[Path, Path]:
+    """Return the paths of module and test; a module called as a library would hide it."""
+    stem = name.replace("-", "_")
+    if here:
+        folder = Path("adapters", KINDS[kind][0])
+        return "pytest_mlperf" / folder / f"{stem}.py", "tests" / folder / f"test_{stem}.py"
+    file = f"{stem.removesuffix(f'_{kind}')}_{kind}.py"
+    return (package or Path()) / file, Path("tests" if package else "", f"test_{file}")
+
+
+def _filled(template: str, words: Mapping[str, str]) -> str:
+    text = files("pytest_mlperf.cli").joinpath("templates/new", template).read_text("utf-8")
+    return Template(text).substitute(words)
+
+
+def _with_entry(text: str, heading: str, entry: str) -> str:
+    """Return pyproject.toml with an entry point more, the last of its table."""
+    before, _, after = text.partition(f"{heading}\n")
+    entries, end, rest = after.partition("\n\n")
+    return f"{before}{heading}\n{entries}\n{entry}{end}{rest}"
