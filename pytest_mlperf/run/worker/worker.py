@@ -42,16 +42,11 @@ from pytest_mlperf.run.worker._harness import Pulse, measured
 from pytest_mlperf.run.worker._in_order import InOrder
 from pytest_mlperf.run.worker._replicas import ReplicatedEngine
 from pytest_mlperf.run.worker._sink import CountingSink, Fail, Faults, GuardedSink
-from pytest_mlperf.run.worker.closed_loop import (
-    CURVE_LOG,
-    MAX_FINISH_REASONS,
-    ClosedLoop,
-    SlotSink,
-    write_requests,
-)
+from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Conversations, conversations
 from pytest_mlperf.run.worker.model_files import model_files_facts
 from pytest_mlperf.run.worker.open_loop import OpenLoop, recorded
+from pytest_mlperf.run.worker.point_window import CURVE_LOG, MAX_FINISH_REASONS, write_requests
 from pytest_mlperf.run.worker.provenance import fed, imported_files
 from pytest_mlperf.run.worker.samples import (
     as_dataset,
