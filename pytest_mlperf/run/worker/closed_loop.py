@@ -184,7 +184,7 @@ class SlotSink(GuardedSink):
             if (window := self._window) is not None:
                 window.complete(sample, request, now_s, tokens, first_s, after)
                 if request.counts and tokens:
-                    self.tokens_of.setdefault(request.asked.index, []).append(int(tokens))
+                    self.answer_tokens.add(request.asked.index, tokens)
                 if request.counts and self.records is not None:
                     times = window.begun_s, first_s, now_s
                     self.records.append(request.record(self.point, "ok", *times, tokens, after))

@@ -513,7 +513,7 @@ class EngineWorker:
         result = result_of(sink, client, drafts, window, self._engine)
         content = {"phase": phase, "settings": used, "result": result, "spent": self._spent}
         atomic.write_text(folder / "run.json", json.dumps(content, indent=2, sort_keys=True))
-        if tokens_of := sink.tokens_of:
+        if tokens_of := sink.answer_tokens.by_index:
             atomic.write_text(folder / over_time.TOKENS_FILE, json.dumps(tokens_of) + "\n")
         self._reporter.event("finished", phase=phase, folder=str(folder), result=result)
         self._require_no(sink.faults)
@@ -576,7 +576,7 @@ def result_of(
         issued=sink.issued,
         completed=sink.completed,
         duration_s=sink.duration_s,
-        within_se=sink.within_se,
+        within_se=sink.stamps.relative_error,
         token_metrics=sink.token_metrics,
         notes=sink.notes,
         **sink.as_streamed,
