@@ -92,12 +92,12 @@ def import_errors(planned: Planned, job: Job) -> Iterator[MlperfError]:
 
     `look_there` checks the classes that only another Python imports.
     """
-    data, scored = job.dataset, job.accuracy
+    data, scored = job.dataset, job.scoring.data
     parts: list[tuple[registry.Group, KeyPath, Factory | None]] = [
-        ("scorers", ("workload", "scorer"), job.scorer),
+        ("scorers", ("workload", "scorer"), job.scoring.scorer),
         ("datasets", planned.data.key("accuracy"), scored.dataset if scored else None),
     ]
-    if job.scorer or not planned.elsewhere:
+    if job.scoring.scorer or not planned.elsewhere:
         parts.append(("datasets", planned.data.key("performance"), data))
     if not planned.elsewhere:
         parts.append(("engines", planned.engine_key, job.engine))
