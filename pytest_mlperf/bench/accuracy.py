@@ -184,7 +184,7 @@ class CaseAccuracy:
 
     def _unfit(self, now: ScoredPass) -> str:
         rules = self._planned.suite.rules
-        return unfit_answers(now.accuracy, now.subject, rules.cut_share if rules else None)
+        return unfit_answers(now.accuracy, now.subject, rules.lengths.cut_share if rules else None)
 
     def _against_accepted(self, now: ScoredPass) -> Ruling | None:
         if self.accepted is None:

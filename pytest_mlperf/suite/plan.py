@@ -86,7 +86,7 @@ def _bounds(metric: RoundMetric, target: float, rules: RoundWorkload | None) -> 
 def _most(metric: RoundMetric, rules: RoundWorkload | None) -> float | None:
     """Return the highest score that a sample can have: tokens are limited, scores are 0 to 100."""
     if metric.name == "tokens_per_sample":
-        return rules.max_output_tokens if rules else None
+        return rules.lengths.max_output_tokens if rules else None
     return None if metric.name in COUNTS or metric.reference > 100 else 100.0
 
 
