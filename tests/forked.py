@@ -33,7 +33,7 @@ import pytest_mlperf.run.score
 import pytest_mlperf.run.worker.worker  # noqa: F401  (for the forks)
 from pytest_mlperf.plugin import report_json
 from pytest_mlperf.rounds.published import official_results, results_in
-from pytest_mlperf.run.worker._replicas import BOOT
+from pytest_mlperf.run.worker._replica_group import BOOT
 from pytest_mlperf.stores import results
 
 NVML = "libnvidia-ml.so.1"

@@ -65,7 +65,7 @@ def file_of(planned: Planned, root: Path) -> Path:
         workload=planned.case.workload,
         engine=entry.label,
         precision=entry.precision,
-        data=planned.accuracy_data,
+        data=planned.data.baseline_label,
     )
 
 
@@ -128,7 +128,7 @@ class CaseAccuracy:
     def may_record(self) -> bool:
         """This case writes the accuracy baseline: of its own engine, first with these data."""
         planned = self._planned
-        return self.by_reference is None and planned.accuracy_scenario == planned.scenario.name
+        return self.by_reference is None and planned.data.accuracy_scenario == planned.scenario.name
 
     @property
     def set_by(self) -> str | None:
@@ -144,7 +144,7 @@ class CaseAccuracy:
     @property
     def missing(self) -> str:
         """What to do where no scores are accepted yet."""
-        first = self._planned.accuracy_scenario
+        first = self._planned.data.accuracy_scenario
         entry = self._planned.accuracy_reference.full_label
         if self.by_reference:
             return f"the reference {entry} has no accuracy baseline: record it first, in {first}"
@@ -184,7 +184,7 @@ class CaseAccuracy:
 
     def _unfit(self, now: ScoredPass) -> str:
         rules = self._planned.suite.rules
-        return unfit_answers(now.accuracy, now.subject, rules.cut_share if rules else None)
+        return unfit_answers(now.accuracy, now.subject, rules.lengths.cut_share if rules else None)
 
     def _against_accepted(self, now: ScoredPass) -> Ruling | None:
         if self.accepted is None:

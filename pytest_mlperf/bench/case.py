@@ -127,7 +127,7 @@ class CaseRuns(CaseRunner):
         """Do the case's first process: everything that the session wants of it at once."""
         missing = self.accuracy is None and self.unscored is None
         accuracy = "accuracy" in kinds and missing and bool(self.planned.scorer_name)
-        together = self.planned.shares_data
+        together = self.planned.data.shared
         timed = bool({"performance", "efficiency"} & set(kinds)) and not self.runs
         if timed:
             self.add_run(ask=self.scores.ask if accuracy and together else None)

@@ -256,7 +256,7 @@ def _scored(
 
 def _scores_of(case: CaseRuns, folder: Path, answers: dict[int, LoggedAnswer]) -> dict[str, float]:
     job = case.scoring_job
-    if job.scorer is None or not answers:
+    if job.scoring.scorer is None or not answers:
         return {}
     folder.mkdir(exist_ok=True)
     log, indices = folder / ACCURACY_LOG, sorted(answers)
@@ -264,7 +264,7 @@ def _scores_of(case: CaseRuns, folder: Path, answers: dict[int, LoggedAnswer]) -
     scoring = Scoring(
         folder=folder,
         dataset=job.dataset,
-        scorer=job.scorer,
+        scorer=job.scoring.scorer,
         model=job.model,
         suite=job.suite,
         patience=case.patience,

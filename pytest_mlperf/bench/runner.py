@@ -380,9 +380,9 @@ class CaseRunner:
                 audit=audit,
             ),
         )
-        if performance or self.planned.shares_data:
+        if performance or self.planned.data.shared:
             self.subject, self.files = process.subject, process.files
-        if not performance or self.planned.shares_data:
+        if not performance or self.planned.data.shared:
             self.scored_subject, self.scored_files = process.subject, process.files
         if process.probed and not at:
             self.rate = process.target_qps

@@ -55,7 +55,7 @@ def tree_changes(
 
 def _named(job: Job, suite: Path) -> Iterator[str]:
     """Yield the files and folders that a case names; a folder around its suite says nothing."""
-    factories = [job.engine, job.dataset, *filter(None, [job.scorer])]
+    factories = [job.engine, job.dataset, *filter(None, [job.scoring.scorer])]
     for text in path_texts([job.model, *(one.options for one in factories)]):
         with contextlib.suppress(OSError, ValueError):  # most texts are no path
             path = (suite.parent / text).resolve(strict=True)

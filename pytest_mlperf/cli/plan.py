@@ -310,8 +310,8 @@ def manifest(
 
 def _case(case: Testable, cost: CaseCost, max_runs: int, held: Promises) -> dict[str, Any]:
     baseline, data = held.get((case.path, case.case.id)), {}
-    if isinstance(case, Planned) and case.scorer_name and not case.shares_data:
-        data = {phase: case.dataset(phase).title for phase in PHASES}
+    if isinstance(case, Planned) and case.scorer_name and not case.data.shared:
+        data = {phase: case.data.source(phase).title for phase in PHASES}
     return {
         **asdict(case.case),
         "id": case.case.id,

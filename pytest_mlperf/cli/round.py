@@ -96,8 +96,11 @@ def document(round_: Round, workloads: Iterable[RoundWorkload]) -> dict[str, Any
 
 
 def _workload(round_: Round, workload: RoundWorkload) -> dict[str, Any]:
+    content = asdict(workload)
+    lengths = content.pop("lengths")
     return {
-        **asdict(workload),
+        **content,
+        **lengths,
         "adapter": ADAPTERS.get(workload.name),
         "scorer": workload.scorer or None,
         "names": round_.workloads[workload.name].names,
@@ -320,15 +323,19 @@ def _data(workload: RoundWorkload) -> Iterator[str]:
 
 
 def _tokens(workload: RoundWorkload) -> Iterator[str]:
-    if workload.max_output_tokens is not None:
-        least = f"{workload.min_output_tokens} to " if workload.min_output_tokens else "at most "
-        yield f"{least}{workload.max_output_tokens:,} an answer"
-    if workload.accuracy_output_tokens is not None:
-        yield f"at most {workload.accuracy_output_tokens:,} in accuracy runs"
+    if workload.lengths.max_output_tokens is not None:
+        least = (
+            f"{workload.lengths.min_output_tokens} to "
+            if workload.lengths.min_output_tokens
+            else "at most "
+        )
+        yield f"{least}{workload.lengths.max_output_tokens:,} an answer"
+    if workload.lengths.accuracy_output_tokens is not None:
+        yield f"at most {workload.lengths.accuracy_output_tokens:,} in accuracy runs"
     if workload.tokens:
         yield "counted and timed"
-    if workload.inferred_tokens is not None:
-        yield f"counted as {workload.inferred_tokens} a sample"
+    if workload.lengths.inferred_tokens is not None:
+        yield f"counted as {workload.lengths.inferred_tokens} a sample"
 
 
 def _systems(workload: RoundWorkload) -> Iterator[str]:

@@ -227,6 +227,23 @@ class CaseProblem:
     scoring: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoringPlan:
+    """How the accuracy of a case is measured.
+
+    Attributes:
+        data: The scored data set; None if the timed one is scored.
+        scorer: The scorer; None if accuracy is not requested, or the case has performance only.
+        written_scorer: The scorer as the suite writes it, whether accuracy is requested or not.
+        problems: Reasons why accuracy cannot be measured.
+    """
+
+    data: ScoredData | None = None
+    scorer: Factory | None = None
+    written_scorer: Factory | None = None
+    problems: tuple[CaseProblem, ...] = ()
+
+
 def require(problems: Iterable[CaseProblem]) -> None:
     """Raise all problems in one error; what a scorer lacks beside files is let pass."""
     by_kind: dict[type[errors.MlperfError], list[str]] = {}
@@ -267,11 +284,8 @@ class Job:
 
     Attributes:
         engine, dataset: What the worker builds: variables expanded, paths absolute.
-        accuracy: The data that are scored, where they are others than those that are timed.
         model: Absolute path of the model, or its name where no such file exists and none is meant.
-        scorer: What scores the accuracy pass; None: nobody asked for it, or performance only.
-        written_scorer: The same as the suite writes it; there whether asked for or not.
-        unscorable: What keeps its accuracy from being measured.
+        scoring: How its accuracy is measured.
         elsewhere: The other Python in which its engine runs; None: in this one.
         seconds_per_run: Planned length of the timed part of one run, seconds.
         find: Its search of a rate, or None: the rate is given.
@@ -291,10 +305,6 @@ class Job:
     dataset: Factory
     engine_use: str
     model: str | None
-    accuracy: ScoredData | None
-    scorer: Factory | None
-    written_scorer: Factory | None
-    unscorable: tuple[CaseProblem, ...]
     elsewhere: Elsewhere | None
     build: CheckpointBuild | None
     expected: Expected
@@ -309,6 +319,7 @@ class Job:
     price: GpuPrice | None
     replicas: int
     facts: Mapping[str, str]
+    scoring: ScoringPlan = ScoringPlan()
     suite: Path | None = None
     benchmark: BenchmarkTest | None = None
     variables: Mapping[str, str | None] = field(default_factory=dict)
@@ -321,10 +332,14 @@ class Job:
     @property
     def scored(self) -> Job:
         """This case on the data that are scored."""
-        data = self.accuracy
+        data = self.scoring.data
         if data is None:
             return self
         facts = {**self.facts, **data.facts}
         return replace(
-            self, dataset=data.dataset, expected=data.expected, facts=facts, accuracy=None
+            self,
+            dataset=data.dataset,
+            expected=data.expected,
+            facts=facts,
+            scoring=replace(self.scoring, data=None),
         )

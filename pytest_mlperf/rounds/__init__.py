@@ -128,6 +128,24 @@ class Systems:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AnswerLengths:
+    """Lengths of answers of a language model, in tokens; None where the round sets none.
+
+    Attributes:
+        inferred_tokens: Tokens counted per sample where LoadGen infers them (gptj).
+        min_output_tokens, max_output_tokens: Tokens of an answer that the reference asks for.
+        accuracy_output_tokens: Most tokens of an answer in accuracy runs, where those differ.
+        cut_share: Largest share of answers that the reference cuts at their most tokens.
+    """
+
+    inferred_tokens: int | None = None
+    min_output_tokens: int | None = None
+    max_output_tokens: int | None = None
+    accuracy_output_tokens: int | None = None
+    cut_share: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RoundWorkload:
     """One benchmark of a round.
 
@@ -147,11 +165,7 @@ class RoundWorkload:
         harnesses: What it may be run by: LOADGEN, ENDPOINTS.
         equal_issue: Every sample is issued equally often.
         tokens: It is a language model with token latencies.
-        inferred_tokens: Tokens counted per sample where LoadGen infers them (gptj).
-        min_output_tokens, max_output_tokens: Tokens of an answer that the reference asks for.
-        accuracy_output_tokens: Most tokens of an answer in accuracy runs, where those differ.
-        cut_share: The largest share of answers that the reference cuts at their most tokens; None:
-            unknown.
+        lengths: Lengths of answers.
         compliance: Compliance tests of a closed submission.
         checksums: What MLPerf publishes of data files: "md5:..." or "sha256:..." by file name.
     """
@@ -172,11 +186,7 @@ class RoundWorkload:
     harnesses: tuple[str, ...] = (LOADGEN,)
     equal_issue: bool = False
     tokens: bool = False
-    inferred_tokens: int | None = None
-    min_output_tokens: int | None = None
-    max_output_tokens: int | None = None
-    accuracy_output_tokens: int | None = None
-    cut_share: float | None = None
+    lengths: AnswerLengths = AnswerLengths()
     compliance: tuple[str, ...] = ()
     systems: Mapping[str, Systems] = field(default_factory=dict)
     scenarios: Mapping[str, RoundScenario] = field(default_factory=dict)
@@ -278,7 +288,9 @@ def _workload(name: str, raw: Mapping[str, Any]) -> RoundWorkload:
             for key, value in raw["scenarios"].items()
         },
     }
-    return RoundWorkload(name=name, **{**raw, **parsed})
+    lengths = {n: raw[n] for n in raw.keys() & AnswerLengths.__dataclass_fields__.keys()}
+    others = {key: value for key, value in raw.items() if key not in lengths}
+    return RoundWorkload(name=name, lengths=AnswerLengths(**lengths), **{**others, **parsed})
 
 
 def _scenario(name: str, raw: Mapping[str, Any], *, tokens: bool) -> RoundScenario:

@@ -214,7 +214,7 @@ def accuracy_key(job: Job, fingerprint: Mapping[str, str]) -> str:
 
     It covers engine version, weights, options, data, precision, scorer and scenario.
     """
-    scorer = job.written_scorer
+    scorer = job.scoring.written_scorer
     text = json.dumps(
         [
             sorted((key, value) for key, value in fingerprint.items() if key not in CONDITIONS),

@@ -16,14 +16,8 @@ from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.judge.formulas import t_sf
 from pytest_mlperf.run.figures import Figures, Findings, per_gpu, together
-from pytest_mlperf.run.worker.closed_loop import (
-    MAX_TURNS,
-    MIN_REQUESTS,
-    MIN_SLOT_REQUESTS,
-    SCHEMA_VERSION,
-    OpenWindow,
-    PointWindow,
-)
+from pytest_mlperf.run.worker.closed_loop import MIN_REQUESTS, MIN_SLOT_REQUESTS
+from pytest_mlperf.run.worker.point_window import MAX_TURNS, SCHEMA_VERSION, OpenWindow, PointWindow
 from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, read_regular
 
 LOAD_SLACK_SHARE = 0.02

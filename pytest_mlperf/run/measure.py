@@ -143,7 +143,7 @@ def measure(
         UnavailableError: Model or data set is not here; all that is missing is named.
         SuiteError: A value in the suite is wrong, as engine, data set or scorer say.
     """
-    unscorable = job.unscorable if task.ask else ()
+    unscorable = job.scoring.problems if task.ask else ()
     require(unscorable)
     unscored = [RunError(one.part, str(one.error)) for one in unscorable if one.part == "scorer"]
     title = WARM_UP if task.warmup else f"run {task.number}"
@@ -401,7 +401,7 @@ def _replicas(job: Job, machine: Machine) -> tuple[ReplicaSpec, ...]:
 def _accuracy(
     case: _Measured, worker: WorkerProcess, loaded: Event, subject: Subject
 ) -> AccuracyPass | None:
-    ask, scorer = case.task.ask, case.job.scorer
+    ask, scorer = case.task.ask, case.job.scoring.scorer
     if ask is None or scorer is None or subject.dummy:
         return None
     scoring = Scoring(

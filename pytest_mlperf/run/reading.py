@@ -61,7 +61,7 @@ from pytest_mlperf.run.power.sampling import PowerLog
 from pytest_mlperf.run.recorded import read_recorded
 from pytest_mlperf.run.roofline_share import Nearness, light_findings
 from pytest_mlperf.run.server import Answers, ServerLog, answer_findings, served
-from pytest_mlperf.run.worker.closed_loop import CURVE_LOG
+from pytest_mlperf.run.worker.point_window import CURVE_LOG
 from pytest_mlperf.stores.endpoints import version_of
 
 

@@ -9,7 +9,7 @@ from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.run.curve import CurveLog, unsteady
 from pytest_mlperf.run.figures import Findings
-from pytest_mlperf.run.worker.closed_loop import SCHEMA_VERSION, WINDOW_PARTS, PointWindow
+from pytest_mlperf.run.worker.point_window import SCHEMA_VERSION, WINDOW_PARTS, PointWindow
 from pytest_mlperf.stores.endpoints import (
     ACCURACY_FILE,
     RecordedPoint,

@@ -31,7 +31,7 @@ from pytest_mlperf.run.curve import CurveLog
 from pytest_mlperf.run.figures import Findings
 from pytest_mlperf.run.logs import TimedLog
 from pytest_mlperf.run.scraping import POLL_SECONDS, Scraper
-from pytest_mlperf.run.worker.closed_loop import PointWindow
+from pytest_mlperf.run.worker.point_window import PointWindow
 from pytest_mlperf.stores import atomic
 
 SERVER_FILE = "server.json"

@@ -86,7 +86,7 @@ def _bounds(metric: RoundMetric, target: float, rules: RoundWorkload | None) -> 
 def _most(metric: RoundMetric, rules: RoundWorkload | None) -> float | None:
     """Return the highest score that a sample can have: tokens are limited, scores are 0 to 100."""
     if metric.name == "tokens_per_sample":
-        return rules.max_output_tokens if rules else None
+        return rules.lengths.max_output_tokens if rules else None
     return None if metric.name in COUNTS or metric.reference > 100 else 100.0
 
 
@@ -103,6 +103,58 @@ QUICK_QUERIES_OTHERWISE = 64
 
 OWN_WORKLOAD = RoundScenario()
 OWN_SINGLE_STREAM = dataclasses.replace(OWN_WORKLOAD, latency_percentile=0.90)
+
+
+@dataclass(frozen=True)
+class CaseData:
+    """The data sets of a case: one that is timed and one that is scored, often the same.
+
+    Attributes:
+        constants: The round's constants of the scenario.
+    """
+
+    suite: Suite
+    scenario: ScenarioEntry
+    constants: RoundScenario
+
+    def source(self, phase: Phase) -> DatasetSource:
+        """Return the data set of a phase as the suite writes it."""
+        return self.suite.data_of(self.scenario, phase)[1]
+
+    def key(self, phase: Phase) -> KeyPath:
+        """Return the key of the data set of a phase."""
+        return self.suite.data_of(self.scenario, phase)[0]
+
+    @property
+    def shared(self) -> bool:
+        """Whether the same data are timed and scored, so that one process does both."""
+        return self.source("performance") == self.source("accuracy")
+
+    @property
+    def accuracy_scenario(self) -> str:
+        """The first scenario with the scored data: it writes their accuracy baseline."""
+        scored, scenarios = self.source("accuracy"), self.suite.scenarios
+        return next(s.name for s in scenarios if self.suite.data_of(s, "accuracy")[1] == scored)
+
+    @property
+    def baseline_label(self) -> str:
+        """Suffix of the accuracy baseline: "" if the first scenario writes it."""
+        name = self.accuracy_scenario
+        return "" if name == self.suite.scenarios[0].name else name
+
+    def expected(self, phase: Phase = "performance") -> Expected:
+        """Return the expected size of data: MLPerf's, unless a quick suite asks for a part."""
+        source, rules = self.source(phase), self.suite.rules
+        part = self.suite.profile == "quick" and source.is_part
+        whole = self.suite.is_mlperf and rules is not None and not part
+        samples = self.constants.accuracy_samples or (rules.dataset_samples if rules else None)
+        if phase == "accuracy" and not self.shared:
+            samples = gate_samples(self.suite, self.constants)
+        return Expected(
+            samples=samples if whole else None,
+            whose=f"MLPerf's {rules.name}" if rules else "",
+            digest=source.digest,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -225,30 +277,10 @@ class Planned:
             return DEFAULT_MARGIN
         return Margin(value=rule.margin, is_share=True)
 
-    def dataset(self, phase: Phase) -> DatasetSource:
-        """Return the data set of a phase as the suite writes it."""
-        return self.suite.data_of(self.scenario, phase)[1]
-
-    def dataset_key(self, phase: Phase) -> KeyPath:
-        """Return the key of the data set of a phase."""
-        return self.suite.data_of(self.scenario, phase)[0]
-
     @property
-    def shares_data(self) -> bool:
-        """What is timed is scored too: one process then does both."""
-        return self.dataset("performance") == self.dataset("accuracy")
-
-    @property
-    def accuracy_scenario(self) -> str:
-        """The scenario that writes this one's accuracy baseline: the first with these data."""
-        data, scenarios = self.dataset("accuracy"), self.suite.scenarios
-        return next(one.name for one in scenarios if self.suite.data_of(one, "accuracy")[1] == data)
-
-    @property
-    def accuracy_data(self) -> str:
-        """What tells its accuracy baseline from that of other data: "": the first scenario's."""
-        name = self.accuracy_scenario
-        return "" if name == self.suite.scenarios[0].name else name
+    def data(self) -> CaseData:
+        """The data sets that are timed and scored."""
+        return CaseData(self.suite, self.scenario, self.round_scenario)
 
     def bounds(self, lower: Collection[str]) -> Mapping[str, GateWindow] | None:
         """Return what each score must keep within; see `score_bounds`."""
@@ -281,22 +313,18 @@ class Planned:
         """Planned length of the timed part of one run, seconds."""
         if self.benchmark:
             return self.benchmark.seconds
-        if self.scenario.points:
-            return len(self.scenario.points) * self.seconds_per_point
-        if self.suite.profile == "official":
+        points, official = len(self.scenario.points or ()), self.suite.profile == "official"
+        if points and official:
+            return points * OFFICIAL_POINT_S
+        if official:
             return self.round_scenario.min_duration_ms / 1000
         shortest = self.scenario.min_duration or QUICK_DURATION_S
+        if points:
+            return points * shortest
         rate = self.scenario.rate_on(self.case.accelerator)
         if rate is None or self.case.scenario == "MultiStream":
             return shortest
         return max(shortest, self.fewest_queries / rate)
-
-    @property
-    def seconds_per_point(self) -> float:
-        """Window of one point of a curve, seconds; MLPerf Endpoints' shortest where official."""
-        if self.suite.profile == "official":
-            return OFFICIAL_POINT_S
-        return self.scenario.min_duration or QUICK_DURATION_S
 
     @property
     def runs_per_value(self) -> tuple[int, int]:
@@ -317,27 +345,6 @@ class Planned:
         if self.case.scenario not in LOADED_SCENARIOS:
             return {}
         return limits_of(self.scenario, self.round_scenario, tokens=self.suite.tokens)
-
-    def expected(self, phase: Phase = "performance") -> Expected:
-        """Return what data must be: of MLPerf's size, unless a quick suite asks for a part."""
-        source, rules = self.dataset(phase), self.suite.rules
-        part = self.suite.profile == "quick" and source.is_part
-        whole = self.suite.is_mlperf and rules is not None and not part
-        samples = self.round_scenario.accuracy_samples or (rules.dataset_samples if rules else None)
-        if phase == "accuracy" and not self.shares_data:
-            samples = gate_samples(self.suite, self.round_scenario)
-        return Expected(
-            samples=samples if whole else None,
-            whose=f"MLPerf's {rules.name}" if rules else "",
-            digest=source.digest,
-        )
-
-    @property
-    def model_key(self) -> KeyPath:
-        """The key that names the model, or would."""
-        if self.engine.model is None:
-            return "workload", "model"
-        return (*self.engine_key, "model")
 
     @property
     def engine_key(self) -> KeyPath:

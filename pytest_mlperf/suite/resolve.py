@@ -26,6 +26,7 @@ from pytest_mlperf.core.job import (
     LoadGenSettings,
     Part,
     ScoredData,
+    ScoringPlan,
     Search,
     Seeds,
 )
@@ -139,15 +140,17 @@ def _job(planned: Planned, parts: _ResolvedParts, problems: Sequence[CaseProblem
         case=planned.case,
         engine=parts.engine,
         dataset=parts.dataset,
-        accuracy=parts.accuracy,
         engine_use=planned.engine.use,
         model=parts.model,
-        scorer=parts.scorer,
-        written_scorer=planned.scorer,
-        unscorable=tuple(problems),
+        scoring=ScoringPlan(
+            data=parts.accuracy,
+            scorer=parts.scorer,
+            written_scorer=planned.scorer,
+            problems=tuple(problems),
+        ),
         elsewhere=parts.elsewhere,
         build=parts.build,
-        expected=planned.expected(),
+        expected=planned.data.expected(),
         settings=settings_of(planned),
         seconds_per_run=planned.seconds_per_run,
         find=_search(planned),
@@ -193,7 +196,7 @@ def _facts(planned: Planned) -> dict[str, str]:
 
 
 def _data_facts(planned: Planned, phase: Phase) -> dict[str, str]:
-    return {"dataset.options": json.dumps(planned.dataset(phase).options, sort_keys=True)}
+    return {"dataset.options": json.dumps(planned.data.source(phase).options, sort_keys=True)}
 
 
 def points_in_words(scenario: ScenarioEntry) -> str:
@@ -213,9 +216,9 @@ def needing(planned: Planned, *, scorer: bool) -> Iterator[tuple[Part, registry.
     if is_here:
         yield "engine", "engines", planned.engine.use, False
     if is_here or scores:
-        yield "dataset", "datasets", planned.dataset("performance").use, not is_here
-    if scores and not planned.shares_data:
-        yield "dataset", "datasets", planned.dataset("accuracy").use, True
+        yield "dataset", "datasets", planned.data.source("performance").use, not is_here
+    if scores and not planned.data.shared:
+        yield "dataset", "datasets", planned.data.source("accuracy").use, True
     if scores:
         yield "scorer", "scorers", planned.scorer_name, True
     if step and step.python is None:
@@ -231,15 +234,16 @@ def settings_of(planned: Planned, *, target_qps: float | None = None) -> LoadGen
     quick = planned.suite.profile == "quick"
     limits_ns = {name: round(limit * 1e9) for name, limit in planned.latency_limits.items()}
     scenario, points = planned.scenario.name, planned.scenario.points or ()
+    seconds = planned.seconds_per_run
     shortest_ms = 1 if quick else constants.min_duration_ms
     ramp = planned.scenario.ramp
     return LoadGenSettings(
         scenario="Server" if scenario == "Interactive" else scenario,
         seeds=_seeds(planned),
         target_qps=target_qps,
-        min_duration_ms=round(planned.seconds_per_point * 1000) if points else shortest_ms,
+        min_duration_ms=round(seconds * 1000 / len(points)) if points else shortest_ms,
         min_query_count=planned.fewest_queries if quick else constants.min_query_count,
-        fixed_work_s=planned.seconds_per_run if quick and not points else None,
+        fixed_work_s=seconds if quick and not points else None,
         performance_samples=rules.performance_samples if rules else SAMPLES_IN_MEMORY,
         latency_limit_ns=limits_ns.get("latency_p99"),
         tokens=planned.suite.tokens,
@@ -279,7 +283,14 @@ def model_of(planned: Planned) -> str | None:
     """Return the absolute path or name of the model; UnavailableError if it is not here."""
     entry = planned.engine
     named = planned.suite.workload.model if entry.model is None else entry.model
-    return None if named is None else local(planned.path, planned.model_key, named)
+    return None if named is None else local(planned.path, _model_key(planned), named)
+
+
+def _model_key(planned: Planned) -> KeyPath:
+    """Return the key that names the model, or would."""
+    if planned.engine.model is None:
+        return "workload", "model"
+    return (*planned.engine_key, "model")
 
 
 def dataset_of(planned: Planned, phase: Phase = "performance") -> Factory:
@@ -289,7 +300,7 @@ def dataset_of(planned: Planned, phase: Phase = "performance") -> Factory:
         UnavailableError: A variable is not set, or a file is not there.
         SuiteError: An option is wrong; names its line.
     """
-    source, key = planned.dataset(phase), planned.dataset_key(phase)
+    source, key = planned.data.source(phase), planned.data.key(phase)
     path, options = all_of(
         lambda: (
             {}
@@ -307,11 +318,11 @@ def dataset_of(planned: Planned, phase: Phase = "performance") -> Factory:
 
 def _scored_data(planned: Planned) -> ScoredData | None:
     """Return the data of the accuracy pass; None: they are those that are timed."""
-    if planned.shares_data:
+    if planned.data.shared:
         return None
     return ScoredData(
         dataset=dataset_of(planned, "accuracy"),
-        expected=planned.expected("accuracy"),
+        expected=planned.data.expected("accuracy"),
         facts=_data_facts(planned, "accuracy"),
     )
 
@@ -389,7 +400,7 @@ def engine_of(
     except UnavailableError as error:
         # Of a model that is not here it is told already; an engine need not say what is not.
         if model != ABSENT or error.path not in {None, Path(ABSENT)}:
-            raise UnavailableError(f"{planned.place(planned.model_key)}: {error}") from None
+            raise UnavailableError(f"{planned.place(_model_key(planned))}: {error}") from None
     except EnvironmentFault:
         if not planned.elsewhere:
             raise
@@ -441,7 +452,7 @@ def build_of(
 def _calibration(
     planned: Planned, table: BuildStep, dataset: Factory | None
 ) -> CalibrationData | None:
-    source, dataset_name = table.calibration, planned.dataset("performance").use
+    source, dataset_name = table.calibration, planned.data.source("performance").use
     if source is None:
         return None
     data_sets = registry.registered("datasets")

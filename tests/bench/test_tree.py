@@ -9,7 +9,7 @@ import pytest
 
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.tree import tree_changes
-from pytest_mlperf.core.job import Factory, Job
+from pytest_mlperf.core.job import Factory, Job, ScoringPlan
 from pytest_mlperf.run.project import commit_of
 from tests.core.made import present
 from tests.run.test_figures import SERVED, job
@@ -71,7 +71,8 @@ def test_what_a_run_imports_or_its_case_names_comes_apart(
     assert unknown == []
     around = replace(whole, model=str(root))
     assert told(root, around, commit)[0][0].split(":")[0] == f"files.loaded 4 {since}"
-    scored = replace(whole, scorer=Factory(target="data:Scorer", options={"table": "../README.md"}))
+    scorer = Factory(target="data:Scorer", options={"table": "../README.md"})
+    scored = replace(whole, scoring=ScoringPlan(scorer=scorer))
     assert told(root, scored, commit)[0][0].split(":")[0] == f"files.loaded 6 {since}"
 
 

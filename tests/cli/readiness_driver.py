@@ -52,7 +52,7 @@ def outcome(planned: Any) -> str:
 
     try:
         job = resolve(planned, scorer=True)
-        problems = job.problems if isinstance(job, Problems) else job.unscorable
+        problems = job.problems if isinstance(job, Problems) else job.scoring.problems
         require(problems)
         for problem in problems:
             return f"{problem.part}: {problem.error}"

@@ -120,7 +120,7 @@ def test_a_server_is_scored_over_prompts_with_references(
     (planned,) = plan_suite(suite)
     assert (planned.scorer_name, *planned.kinds) == ("exact_match", "accuracy", "performance")
     assert ("tokenizer =" in suite.read_text("utf-8")) == (engine == "openai")
-    assert planned.shares_data
+    assert planned.data.shared
     assert "ignore_eos" not in planned.engine.options
     dataset = UserPromptsDataset(**dataset_of(planned).options)
     assert (dataset.input(0), dataset.reference(0)) == ("1 + 1 =", "2")

@@ -14,7 +14,7 @@ from pytest_mlperf.cli import main
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.run.worker.closed_loop import REQUESTS
+from pytest_mlperf.run.worker.point_window import REQUESTS
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.results import read_results
 from tests.core.made import on_day

@@ -23,7 +23,7 @@ from tests.test_architecture import MODULES
 
 PARENTS = {
     "cli.update",  # pytest in the foreground, which Ctrl-C shall reach
-    "run.worker._replicas",  # of a worker, in the group that its guard ends with it
+    "run.worker._replica_group",  # of a worker, in the group that its guard ends with it
     "adapters.engines.serving._launch",  # a script, which imports nothing of ours
     "adapters.scorers.code.sandbox",  # of a child that isolates itself
     "adapters.scorers.rouge.text",  # of equal helpers, which read until their stdin ends

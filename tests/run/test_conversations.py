@@ -18,8 +18,9 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.run.curve import curve_figures, curve_validity, read_curve
-from pytest_mlperf.run.worker.closed_loop import CURVE_LOG, REQUEST_COLUMNS, ClosedLoop, SlotSink
+from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Asked, Conversations, Slots, conversations
+from pytest_mlperf.run.worker.point_window import CURVE_LOG, REQUEST_COLUMNS
 from tests.adapters.engines.recording import Samples
 from tests.run.harness import FEWER
 from tests.run.test_curve import Answers, asked_for, log_of, point, refuse

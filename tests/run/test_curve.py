@@ -28,19 +28,21 @@ from pytest_mlperf.run.curve import (
     read_curve,
 )
 from pytest_mlperf.run.worker.closed_loop import (
-    CURVE_LOG,
-    KEPT_ANSWERS,
     MAX_WINDOW_LENGTHS,
     MIN_REQUESTS,
-    REQUEST_COLUMNS,
     WARMUP_TURNS,
-    WINDOW_PARTS,
     ClosedLoop,
-    PointWindow,
     SlotSink,
     order,
 )
 from pytest_mlperf.run.worker.conversations import Asked, Conversations
+from pytest_mlperf.run.worker.point_window import (
+    CURVE_LOG,
+    KEPT_ANSWERS,
+    REQUEST_COLUMNS,
+    WINDOW_PARTS,
+    PointWindow,
+)
 from pytest_mlperf.run.worker.worker import require_room
 from tests.run.harness import FEWER, settings
 

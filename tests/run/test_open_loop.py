@@ -33,20 +33,18 @@ from pytest_mlperf.run.curve import (
     read_curve,
 )
 from pytest_mlperf.run.figures import Findings
-from pytest_mlperf.run.worker.closed_loop import (
+from pytest_mlperf.run.worker.closed_loop import ClosedLoop, Loop, SlotSink
+from pytest_mlperf.run.worker.conversations import Conversations
+from pytest_mlperf.run.worker.open_loop import OpenLoop, recorded, window
+from pytest_mlperf.run.worker.point_window import (
     CURVE_LOG,
     REQUEST_COLUMNS,
     REQUESTS,
     WINDOW_PARTS,
-    ClosedLoop,
-    Loop,
     OpenWindow,
     PointWindow,
-    SlotSink,
     write_requests,
 )
-from pytest_mlperf.run.worker.conversations import Conversations
-from pytest_mlperf.run.worker.open_loop import OpenLoop, recorded, window
 from tests.run.harness import FEWER, settings
 from tests.run.test_curve import Answers, refuse
 
@@ -72,7 +70,7 @@ def run(
     sink = SlotSink(refuse, tokens=tokens)
     loaded = Conversations(range(len(trace) or 10))
     log = OpenLoop(engine, sink, loaded, told, trace).run("run", 0.004, lambda: None)
-    assert sink.outstanding == sink.under_way == sink.left == 0
+    assert sink.outstanding == sink.under_way == sink.closed.left == 0
     assert sink.faults.count == 0
     return log
 
@@ -344,7 +342,7 @@ def test_a_record_of_each_request_that_counts(tmp_path: Path, loop: type[Loop]) 
 def test_a_run_that_breaks_off_has_records_too(tmp_path: Path) -> None:
     kept: list[Any] = []
     sink = SlotSink(lambda _: kept.extend(sink.cut_records()), tokens=False, records=True)
-    begun_s = sink.begin(2.5, lasts_s=60)
+    begun_s = sink.begin(2.5, lasts_s=60).begun_s
     for sample in (1, 2, 3):
         sink.arrived(sample, 10 * sample, begun_s + sample, counts=True)
     sink.done([1])

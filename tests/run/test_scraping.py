@@ -16,7 +16,7 @@ from pytest_mlperf.core.server import ServerReading
 from pytest_mlperf.run.curve import CurveLog
 from pytest_mlperf.run.scraping import MAX_PAGE_BYTES, MetricsPage, PageError, Scraper
 from pytest_mlperf.run.server import SERVER_FILE, ServerLog, served, watched_server
-from pytest_mlperf.run.worker.closed_loop import OpenWindow, PointWindow
+from pytest_mlperf.run.worker.point_window import OpenWindow, PointWindow
 from tests.exporters import Show, exporting, page
 
 TYPE = "# TYPE vllm:num_requests_waiting gauge\n"

@@ -256,8 +256,8 @@ def test_fault_texts_are_capped_and_the_rest_counted_and_stamps_stay_bounded() -
     for sample in range(1, 6 * MAX_STAMPS):
         sink.expect([sample])
         sink.done([sample])
-    assert BATCHES <= len(sink._stamps._kept) < MAX_STAMPS
-    assert sink.within_se > 0
+    assert BATCHES <= len(sink.stamps._kept) < MAX_STAMPS
+    assert sink.stamps.relative_error > 0
 
 
 def stamps_of(costs_s: Sequence[float]) -> list[tuple[float, int]]:

@@ -47,11 +47,11 @@ def test_a_case_is_scored_on_what_it_is_timed_on_unless_the_suite_says_otherwise
 ) -> None:
     own = 'name = "mine"\nscorer = { use = "top1" }\n'
     (planned,) = plan(tmp_path, own + TIMED, ("Offline", ""))
-    assert planned.shares_data
+    assert planned.data.shared
     assert dataset_of(planned) == dataset_of(planned, "accuracy")
 
     (planned,) = plan(tmp_path, f"{own}{TIMED}\n{SCORED}", ("Offline", ""))
-    assert not planned.shares_data
+    assert not planned.data.shared
     assert dataset_of(planned).options["samples"] == 64
     assert dataset_of(planned, "accuracy").options["samples"] == 32
 
@@ -67,7 +67,7 @@ def test_a_scenarios_own_data_come_before_the_workloads(tmp_path: Path) -> None:
     found = {}
     for text in samples:
         (planned,) = plan(tmp_path, workload, ("Offline", text))
-        both = (planned.dataset("performance"), planned.dataset("accuracy"))
+        both = (planned.data.source("performance"), planned.data.source("accuracy"))
         found[text] = tuple(source.options["samples"] for source in both)
 
     assert found == samples
@@ -76,14 +76,14 @@ def test_a_scenarios_own_data_come_before_the_workloads(tmp_path: Path) -> None:
 def test_an_official_gpt_oss_has_mlperfs_count_of_either_data_set(tmp_path: Path) -> None:
     """A quick one may use a part of one data set, an official one may not."""
     (planned,) = plan(tmp_path, f"{GPT_OSS}\n{TIMED}\n{SCORED}", ("Offline", ""))
-    assert planned.expected().samples == 6396
-    assert planned.expected("accuracy").samples == 4395
+    assert planned.data.expected().samples == 6396
+    assert planned.data.expected("accuracy").samples == 4395
     assert (
         "gpt-oss-120b in Offline is timed on synthetic and scored on synthetic, in a process of "
         "its own"
     ) in more([planned], max_runs=5)
     quick = plan(tmp_path, f"{GPT_OSS}\n{TIMED}", ("Offline", ""), profile="quick")
-    assert quick[0].shares_data
+    assert quick[0].data.shared
     with pytest.raises(SuiteError, match=r"s\.mlperf\.toml:\d+: .*add accuracy_dataset beside it"):
         in_profile(quick, "official")
 
@@ -102,8 +102,13 @@ def test_an_official_qwen3_vl_has_fewer_samples_in_interactive(
         round_="v6.1",
     )
 
-    assert (offline.expected().samples, offline.expected("accuracy").samples) == (48289, 48289)
-    assert (interactive.expected().samples, interactive.expected("accuracy").samples) == (8000,) * 2
+    assert (offline.data.expected().samples, offline.data.expected("accuracy").samples) == (
+        48289,
+        48289,
+    )
+    assert (interactive.data.expected().samples, interactive.data.expected("accuracy").samples) == (
+        8000,
+    ) * 2
 
 
 def test_each_scored_data_set_has_accepted_scores_of_its_own(tmp_path: Path) -> None:
@@ -120,7 +125,7 @@ def test_each_scored_data_set_has_accepted_scores_of_its_own(tmp_path: Path) -> 
     )
 
     files = [file_of(one, tmp_path).name for one in cases]
-    writers = [one.accuracy_scenario for one in cases]
+    writers = [one.data.accuracy_scenario for one in cases]
 
     assert files == [*["null.fp32.json"] * 2, *["null.fp32.Interactive.json"] * 2]
     assert writers == ["Offline", "Offline", "Interactive", "Interactive"]

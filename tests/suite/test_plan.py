@@ -321,10 +321,10 @@ def test_mlperfs_own_workload_needs_mlperfs_own_number_of_samples(file: Path) ->
             ('"synthetic", samples = 8', f'"imagenet", path = "x"{options}'),
             ('"quick"', f'"{profile}"'),
         )
-        assert planned.expected().samples == samples
+        assert planned.data.expected().samples == samples
     digest = "0123456789abcdef" * 4
     (planned,) = plan(file, ("samples = 8", f'digest = "{digest}"'))
-    assert planned.expected().digest == digest
+    assert planned.data.expected().digest == digest
     assert "digest" not in dataset_of(planned).options
 
 

@@ -47,7 +47,7 @@ def plan(folder: Path, workload: str, engine: str) -> Planned:
 def problems(planned: Planned, *, scorer: bool) -> tuple[CaseProblem, ...]:
     """Return what keeps a case from being measured."""
     job = resolve(planned, scorer=scorer)
-    return job.problems if isinstance(job, Problems) else job.unscorable
+    return job.problems if isinstance(job, Problems) else job.scoring.problems
 
 
 def refusal(planned: Planned, *, scorer: bool = True) -> str:

@@ -17,6 +17,7 @@ from pytest_mlperf.adapters.datasets.kits19 import OFFICIAL_MD5
 from pytest_mlperf.rounds import (
     LOADGEN,
     ROUNDS,
+    AnswerLengths,
     Ends,
     RoundMetric,
     RoundScenario,
@@ -115,24 +116,26 @@ def _sizes(own: RoundWorkload) -> list[str]:
     traits = [
         "e" if own.equal_issue else "",
         "t" if own.tokens else "",
-        f"i{own.inferred_tokens}" if own.inferred_tokens else "",
+        f"i{own.lengths.inferred_tokens}" if own.lengths.inferred_tokens else "",
     ]
     return [
         own.checker,
         str(own.dataset_samples),
         str(own.performance_samples),
         str(own.accuracy_samples or "-"),
-        _output_tokens(own.min_output_tokens, own.max_output_tokens, own.accuracy_output_tokens),
+        _output_tokens(own.lengths),
         ",".join(filter(None, traits)) or "-",
         own.interactive_checker or "-",
         ",".join(test.removeprefix("TEST") for test in own.compliance) or "-",
     ]
 
 
-def _output_tokens(least: int | None, most: int | None, accuracy: int | None) -> str:
-    if most is None:
+def _output_tokens(lengths: AnswerLengths) -> str:
+    if lengths.max_output_tokens is None:
         return "-"
-    return f"{least or ''}-{most}" + (f"/{accuracy}" if accuracy else "")
+    most = lengths.accuracy_output_tokens
+    shown = f"{lengths.min_output_tokens or ''}-{lengths.max_output_tokens}"
+    return shown + (f"/{most}" if most else "")
 
 
 def test_systems_are_the_rounds() -> None:
@@ -399,7 +402,7 @@ def test_v6_1_is_what_the_installed_loadgen_carries() -> None:
         assert theirs["min_duration_ms"] == shortest, where
         assert theirs["sample_concatenate_permutation"] == own.equal_issue, where
         assert theirs["use_token_latencies"] == own.tokens, where
-        assert theirs["infer_token_latencies"] == (own.inferred_tokens is not None), where
+        assert theirs["infer_token_latencies"] == (own.lengths.inferred_tokens is not None), where
         for key, value in limits(name, scenario).items():
             assert theirs[key] == value, f"{where}: {key}"
 

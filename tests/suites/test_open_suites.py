@@ -128,7 +128,7 @@ def run(planned: Planned) -> tuple[dict[str, float], dict[str, str]]:
         sink.wait_for_end()
         facts = dict(opened.describe())
     assert sink.error is None
-    built = job.scorer
+    built = job.scoring.scorer
     assert built is not None
     scorer = registry.resolve(built.target)(model=job.model, **built.options)
     outputs = [sink.outputs[index] for index in indices]

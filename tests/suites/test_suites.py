@@ -77,7 +77,7 @@ def test_suites_are_mlperfs_own_in_every_scenario_of_their_kind() -> None:
         systems = suite.rules.systems[kind]
         scenarios = OF_ONE_SCENARIO.get(file.stem, {*systems.required, *systems.optional})
         assert {case.case.scenario for case in planned} == scenarios, file
-        assert planned[0].expected().samples == suite.rules.dataset_samples, file
+        assert planned[0].data.expected().samples == suite.rules.dataset_samples, file
         known = datacenter if kind == "datacenter" else {*EDGE, "cpu"}
         assert {case.case.accelerator for case in planned} <= known, file
 

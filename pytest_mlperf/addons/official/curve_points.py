@@ -21,7 +21,7 @@ from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import json_text
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.run.curve import read_curve
-from pytest_mlperf.run.worker.closed_loop import CURVE_LOG, PointWindow
+from pytest_mlperf.run.worker.point_window import CURVE_LOG, PointWindow
 from pytest_mlperf.stores.endpoints import (
     ACCURACY_FILE,
     CONFIG,

@@ -155,7 +155,7 @@ def _readiness(
     accelerator = planned.case.accelerator
     here = machine.has(accelerator)
     job = None if isinstance(resolved, Problems) else resolved
-    problems = resolved.problems if isinstance(resolved, Problems) else resolved.unscorable
+    problems = resolved.problems if isinstance(resolved, Problems) else resolved.scoring.problems
     errors = [problem.error for problem in problems]
     lacks = list(_libraries(planned, looks.failures))
     there = ""

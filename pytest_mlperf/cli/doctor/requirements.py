@@ -92,13 +92,13 @@ def import_errors(planned: Planned, job: Job) -> Iterator[MlperfError]:
 
     `look_there` checks the classes that only another Python imports.
     """
-    data, scored = job.dataset, job.accuracy
+    data, scored = job.dataset, job.scoring.data
     parts: list[tuple[registry.Group, KeyPath, Factory | None]] = [
-        ("scorers", ("workload", "scorer"), job.scorer),
-        ("datasets", planned.dataset_key("accuracy"), scored.dataset if scored else None),
+        ("scorers", ("workload", "scorer"), job.scoring.scorer),
+        ("datasets", planned.data.key("accuracy"), scored.dataset if scored else None),
     ]
-    if job.scorer or not planned.elsewhere:
-        parts.append(("datasets", planned.dataset_key("performance"), data))
+    if job.scoring.scorer or not planned.elsewhere:
+        parts.append(("datasets", planned.data.key("performance"), data))
     if not planned.elsewhere:
         parts.append(("engines", planned.engine_key, job.engine))
     for group, key, factory in parts:
@@ -236,7 +236,7 @@ def look_there(planned: Planned, job: Job, runs_dir: Path) -> OtherPython:
     Python must be able to read the folder of the runs.
     """
     libraries = [*declared("engines", planned.engine.use)]
-    libraries += declared("datasets", planned.dataset("performance").use)
+    libraries += declared("datasets", planned.data.source("performance").use)
     calls = (_own_call("engines", job.engine), _own_call("datasets", job.dataset))
     question = {
         "libraries": list(dict.fromkeys(libraries)),

@@ -210,10 +210,10 @@ def more(
         )
     lines += dict.fromkeys(
         f"{case.case.workload} in {case.case.scenario} is timed on "
-        f"{case.dataset('performance').title} and scored on {case.dataset('accuracy').title}, in a "
-        "process of its own"
+        f"{case.data.source('performance').title} and scored on "
+        f"{case.data.source('accuracy').title}, in a process of its own"
         for case in cases
-        if case.scorer_name and not case.shares_data
+        if case.scorer_name and not case.data.shared
     )
     limited = {case.case.id: case.limit_w for case in cases if case.limit_w is not None}
     if limited:

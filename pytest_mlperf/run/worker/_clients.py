@@ -6,14 +6,15 @@ import contextlib
 import math
 import time
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any, ClassVar, Self
 
 from pytest_mlperf.core.extension import Engine, Sink
 from pytest_mlperf.run.worker import _pipe as wire
-from pytest_mlperf.run.worker._replicas import LATENESS, ReplicaProcess, ReplicatedEngine
+from pytest_mlperf.run.worker._replica_group import ReplicaProcess
+from pytest_mlperf.run.worker._replicas import ReplicatedEngine
 from pytest_mlperf.run.worker.clocks import QUANTILES, percentile
 from pytest_mlperf.run.worker.closed_loop import SlotSink
 
@@ -29,7 +30,7 @@ class ClientProcesses(ReplicatedEngine):
 
     def client_lateness(self) -> Mapping[str, float]:
         """Return the latest client's lateness, and what its completions took on their way here."""
-        each = self._ask_all(LATENESS, "telling how late it was")
+        each = self._group.ask_all(wire.LATENESS, "telling how late it was")
         back_s, self._back_s = sorted(self._back_s) or [0.0], array("d")
         way = {f"loop_{label}": percentile(back_s, share) for label, share in QUANTILES.items()}
         names = {name for late in each for name in late}
@@ -44,7 +45,7 @@ class ClientProcesses(ReplicatedEngine):
     def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
         """Return what all clients counted."""
         counts: dict[int, tuple[int, int]] = {}
-        for one in self._ask_all("counted_again", "counting tokens"):
+        for one in self._group.ask_all("counted_again", "counting tokens"):
             if one is None:
                 return None
             counts.update(one)
@@ -56,28 +57,24 @@ class ClientProcesses(ReplicatedEngine):
 
     @contextlib.contextmanager
     def _on_null(self, tokens: int) -> Iterator[Self]:
-        self._tell_all(wire.NULL, tokens, "starting a server that computes nothing")
+        self._group.tell_all(wire.NULL, tokens, "starting a server that computes nothing")
         back_s, self._back_s = self._back_s, array("d")
         try:
             yield self
         finally:
-            self._tell_all(wire.NULL, None, "ending it")
+            self._group.tell_all(wire.NULL, None, "ending it")
             self._back_s = back_s  # how late flat out is no lateness of what was measured
 
     def _use(self, sink: Sink) -> None:
         super()._use(sink)
-        self._session_of = getattr(sink, "session", None)
+        self._dispatcher.session_of = getattr(sink, "session", None)
         if isinstance(sink, SlotSink):
             sink.cpu_clock = self._cpu_s
 
     def _cpu_s(self) -> float:
         """Return the processor time of this process and its clients, by their clocks of Linux."""
-        clocks = (~replica.process.pid << 3 | 2 for replica in self._replicas)
+        clocks = (~replica.process.pid << 3 | 2 for replica in self._group.processes)
         return time.process_time() + sum(map(time.clock_gettime, clocks))
-
-    def _sessions(self, ids: Sequence[int]) -> Mapping[int, str]:
-        ask = self._session_of
-        return {} if ask is None else {one: name for one in ids if (name := ask(one))}
 
     def _batch_of(self, batch: int) -> int:
         """Return a client's share of what is under way at a time."""

@@ -185,12 +185,12 @@ class PerformanceSink(_PooledSink):
     @property
     def slow_start(self) -> dict[str, float]:
         """What the first tenth of the run added to its throughput, and to latencies of streams."""
-        return slow_start(self._stamps.costs_s(self._first_issue_s), "latency", self.completed)
+        return slow_start(self.stamps.costs_s(self._first_issue_s), "latency", self.completed)
 
     @property
     def token_metrics(self) -> Mapping[str, float]:
         """Tokens per sample by the engine's own counts; empty where one is missing."""
-        counts = [tokens for each in self.tokens_of.values() for tokens in each]
+        counts = [tokens for each in self.answer_tokens.by_index.values() for tokens in each]
         if not counts or len(counts) != self.completed:
             return {}
         return {"tokens_per_sample": sum(counts) / len(counts)}
@@ -210,7 +210,7 @@ class PerformanceSink(_PooledSink):
             self._take(sample)
         except KeyError:
             if not self._outstanding.claim_late(sample):
-                self._refuse(sample)
+                self.faults.refuse(sample)
                 return
         try:
             pool = self._thread.pool
@@ -219,7 +219,7 @@ class PerformanceSink(_PooledSink):
         pool.first.id = sample
         self._complete(pool.only_first)
         # The lines of _count once more: two calls less are a tenth of the whole path.
-        stamps = self._stamps
+        stamps = self.stamps
         stamps.left -= 1
         if stamps.left <= 0:
             stamps.add(self.completed)
@@ -235,7 +235,7 @@ class PerformanceSink(_PooledSink):
             ids = _without(ids, bad)
         pool = self._pool()
         if n_tokens is not None:
-            self._keep_tokens(ids, _without(n_tokens, bad) if bad else n_tokens)
+            self.answer_tokens.keep(ids, _without(n_tokens, bad) if bad else n_tokens)
         for responses in pool.filled(ids):
             self._complete(responses)
         self._count(len(ids))
@@ -340,7 +340,7 @@ class TokenSink(_PooledSink):
             pool.ended(self._clock(), issued_s)
             if odd := self._times.end(sample, tokens, issued_s):
                 self.faults.add(f"sample with id {sample!r}: {odd}")
-        self._keep_tokens(ids, n_tokens)
+        self.answer_tokens.keep(ids, n_tokens)
         self._hand_done(ids, outputs, n_tokens)
         self._count(len(ids))
 
@@ -379,7 +379,7 @@ class OutputSink(GuardedSink):
             self._fail(RunError("engine", wrong))
             return
         for sample, each in zip(ids, artefacts, strict=True):
-            index = self._index_of.get(sample)
+            index = self.answer_tokens.index_of(sample)
             if index is None or sample in self._attached:
                 self.faults.add(
                     f"attach() was given id {sample!r}, which is not outstanding, or to which "
@@ -410,9 +410,9 @@ class OutputSink(GuardedSink):
             ids, outputs = _without(ids, bad), _without(outputs, bad)
             n_tokens = n_tokens if n_tokens is None else _without(n_tokens, bad)
         if n_tokens is None and self.counts_tokens and self.outputs_are_tokens:
-            self._keep_tokens(ids, list(map(ids_in, outputs)))
+            self.answer_tokens.keep(ids, list(map(ids_in, outputs)))
         else:
-            self._keep_tokens(ids, [None] * len(ids) if n_tokens is None else n_tokens)
+            self.answer_tokens.keep(ids, [None] * len(ids) if n_tokens is None else n_tokens)
         _hand(self._port.complete, self._port.response, ids, outputs)
         self._count(len(ids))
 
@@ -499,7 +499,7 @@ class LimitedSink(PerformanceSink):
         try:
             issued_s = self._take(sample)
         except KeyError:
-            self._refuse(sample)
+            self.faults.refuse(sample)
             return
         try:
             pool = self._thread.pool
@@ -510,7 +510,7 @@ class LimitedSink(PerformanceSink):
         pool.took_s.append(now_s - issued_s)
         pool.first.id = sample
         self._complete(pool.only_first)
-        stamps = self._stamps
+        stamps = self.stamps
         stamps.left -= 1
         if stamps.left <= 0:
             stamps.add(self.completed)
@@ -524,5 +524,5 @@ class LimitedSink(PerformanceSink):
                 pool.ended(now_s, self._take(sample))
             except KeyError:
                 bad.add(position)
-                self._refuse(sample)
+                self.faults.refuse(sample)
         return bad

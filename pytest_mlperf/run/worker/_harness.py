@@ -12,7 +12,8 @@ from pytest_mlperf.core.extension import Engine
 from pytest_mlperf.core.job import LoadGenSettings
 from pytest_mlperf.rounds.endpoints import scored_points
 from pytest_mlperf.run.worker._sink import Faults
-from pytest_mlperf.run.worker.closed_loop import SCHEMA_VERSION, order
+from pytest_mlperf.run.worker.closed_loop import order
+from pytest_mlperf.run.worker.point_window import SCHEMA_VERSION
 
 
 @dataclass

@@ -30,5 +30,5 @@ class InOrder(EngineAround):
         """Submit as many samples as LoadGen asks for, those that come next; one thread calls."""
         taken = list(islice(self._next, len(indices)))
         if isinstance(sink, GuardedSink) and sink.counts_tokens:
-            sink.asked(ids, taken)
+            sink.answer_tokens.asked(ids, taken)
         super().submit(ids, taken, sink)

@@ -22,10 +22,16 @@ MAX_GATHERED = 20
 LOAD, UNLOAD, SUBMIT, ASK, NULL, STOP = "load", "unload", "submit", "ask", "null", "stop"
 """What a worker says; all but `SUBMIT` is answered with `ANSWER`."""
 
+LATENESS = "client_lateness"
+"""What a worker asks for that a replica completes with the way of samples to it."""
+
 LOADED, ANSWER, ERROR = "loaded", "answer", "error"
 FIRST, NEXT, ENDED, ATTACHED = "first", "next", "ended", "attached"
 STREAMED, DONE, LOST = "streamed", "done", "lost"
 """What a replica says; the seven last ones carry the time at which it was so."""
+
+OF_REPLICAS = frozenset((LOADED, ANSWER, ERROR))
+"""Messages about a replica itself, and not about samples."""
 
 Flags = tuple[bool, bool, bool, float, str]
 """What a sink wants: `wants_output`, `times_tokens`, `needs_first_tokens`, `may_fail`."""

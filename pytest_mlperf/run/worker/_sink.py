@@ -215,6 +215,13 @@ class Faults:
             if len(self._texts) < KEPT_FAULTS:
                 self._texts.append(text[:KEPT_FAULT])
 
+    def refuse(self, sample: object) -> None:
+        """Keep that a sample was completed which is not outstanding."""
+        self.add(
+            f"done() was given id {sample!r}, which is not outstanding: "
+            "it was never issued, or it was completed before"
+        )
+
     @property
     def texts(self) -> tuple[str, ...]:
         """The kept texts, and how many were not kept."""
@@ -222,6 +229,37 @@ class Faults:
             left_out = self.count - len(self._texts)
             more = (f"and {left_out} more",) if left_out else ()
             return (*self._texts, *more)
+
+
+class AnswerTokens:
+    """Counts of tokens by the samples of the data set that they answer.
+
+    Attributes:
+        by_index: Tokens of each answer by data set index, -1 if `asked` was not called.
+    """
+
+    def __init__(self) -> None:
+        self.by_index: dict[int, list[int]] = {}
+        self._index_of: dict[int, int] = {}
+
+    def asked(self, ids: Sequence[int], indices: Sequence[int]) -> None:
+        """Note which samples of the data set these are."""
+        self._index_of.update(zip(ids, indices, strict=True))
+
+    def index_of(self, sample: int) -> int | None:
+        """Return the data set index of a sample that has no count yet; None if unknown."""
+        return self._index_of.get(sample)
+
+    def keep(self, ids: Sequence[int], n_tokens: Sequence[int | None]) -> None:
+        """Keep the tokens of these answers; None if the engine does not count."""
+        for sample, tokens in zip(ids, n_tokens, strict=False):
+            index = self._index_of.pop(sample, -1)
+            if tokens is not None:
+                self.add(index, tokens)
+
+    def add(self, index: int, tokens: int) -> None:
+        """Keep the tokens of one answer; of several threads none loses what it appends."""
+        self.by_index.setdefault(index, []).append(int(tokens))
 
 
 def _no_exception(value: object) -> RunError:
@@ -237,7 +275,8 @@ class GuardedSink:
 
     Attributes:
         counts_tokens, outputs_are_tokens: Of the engine; what is text has a length of its own.
-        tokens_of: The tokens of each answer by data set index, -1 if nobody calls `asked`.
+        answer_tokens: The tokens of each answer by data set index.
+        stamps: Times of completions.
         recent: Ids and indices of the lists that were issued last.
         run: A name that no other run has, by which engines make its prompts other ones.
     """
@@ -256,14 +295,13 @@ class GuardedSink:
         self.faults = Faults()
         self.threads: set[int] = set()
         self.ends: Counter[str] = Counter()
-        self.tokens_of: dict[int, list[int]] = {}
-        self._index_of: dict[int, int] = {}
+        self.answer_tokens = AnswerTokens()
         self.recent: deque[tuple[Sequence[int], Sequence[int]]] = deque(maxlen=MAX_STAMPS)
         self._ends_lock = threading.Lock()
         self._fail = fail
         self._clock: Clock = perf_counter
         self._outstanding = Outstanding()
-        self._stamps = Stamps()
+        self.stamps = Stamps()
         self._first_issue_s = 0.0
         self._last_completion_s = 0.0
 
@@ -302,11 +340,6 @@ class GuardedSink:
     def over_time(self) -> list[list[float]]:
         """Latencies over the time of the run, see `clocks.moments`; empty if none were kept."""
         return []
-
-    @property
-    def within_se(self) -> float:
-        """Relative standard error of the throughput by batch means; 0 when unknown."""
-        return self._stamps.relative_error
 
     @property
     def slow_start(self) -> dict[str, float]:
@@ -371,10 +404,6 @@ class GuardedSink:
         with self._ends_lock:
             self.ends.update(str(reason)[:MAX_FINISH_CHARACTERS] for reason in reasons)
 
-    def asked(self, ids: Sequence[int], indices: Sequence[int]) -> None:
-        """Note which samples of the data set these are."""
-        self._index_of.update(zip(ids, indices, strict=True))
-
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
         """Ignore artefacts: this run keeps no outputs either."""
 
@@ -399,24 +428,12 @@ class GuardedSink:
         """Take ids as completed; return the positions of those that must not be."""
         bad = self._outstanding.claim(ids)
         for position in sorted(bad):
-            self._refuse(ids[position])
+            self.faults.refuse(ids[position])
         return bad
-
-    def _keep_tokens(self, ids: Sequence[int], n_tokens: Sequence[int | None]) -> None:
-        for sample, tokens in zip(ids, n_tokens, strict=False):
-            index = self._index_of.pop(sample, -1)
-            if tokens is not None:  # of several threads none loses what it appends
-                self.tokens_of.setdefault(index, []).append(int(tokens))
-
-    def _refuse(self, sample: object) -> None:
-        self.faults.add(
-            f"done() was given id {sample!r}, which is not outstanding: "
-            "it was never issued, or it was completed before"
-        )
 
     def _count(self, samples: int) -> None:
         """Stamp the time now and then, and whenever nothing is outstanding."""
-        stamps = self._stamps
+        stamps = self.stamps
         stamps.left -= samples
         if stamps.left <= 0:
             stamps.add(self.completed)

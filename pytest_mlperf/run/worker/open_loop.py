@@ -13,7 +13,8 @@ from time import perf_counter
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset
 from pytest_mlperf.core.job import LoadGenSettings
-from pytest_mlperf.run.worker.closed_loop import WARMUP_TURNS, Edge, Loop, PointWindow
+from pytest_mlperf.run.worker.closed_loop import WARMUP_TURNS, Edge, Loop
+from pytest_mlperf.run.worker.point_window import PointWindow, WindowMeter
 
 POLL_SECONDS = 0.1
 Arrival = tuple[float, int]
@@ -91,17 +92,18 @@ class OpenLoop(Loop):
         sink, lead, counted, rest, lasts_s = self._sink, *self._planned(point)
         self._lead_in(lead, alone_s)
         edge(first=True)
-        begun_s = sink.begin(point, lasts_s)
+        meter = sink.begin(point, lasts_s)
+        begun_s = meter.begun_s
         for offset_s, index in counted:
             self._issue(begun_s + offset_s, index, counts=True)
         end_s = begun_s + lasts_s
         _sleep_until(end_s)
         edge(first=False)
         for offset_s, index in rest:
-            if offset_s > lasts_s or self._over(end_s + offset_s):
+            if offset_s > lasts_s or self._over(meter, end_s + offset_s):
                 break
             self._issue(end_s + offset_s, index, counts=False)
-        self._wait(lambda: not sink.left)
+        self._wait(lambda: not meter.left)
         measured = sink.close()
         self._wait(lambda: not sink.under_way)
         return measured
@@ -165,10 +167,10 @@ class OpenLoop(Loop):
         self._sink.arrived(sample, index, due_s, counts=counts)
         self._engine.submit([sample], [index], self._sink)
 
-    def _over(self, due_s: float) -> bool:
+    def _over(self, meter: WindowMeter, due_s: float) -> bool:
         """Wait until a request is due; return early where all that count are over."""
-        self._wait(lambda: not self._sink.left or perf_counter() >= due_s, due_s)
-        return not self._sink.left
+        self._wait(lambda: not meter.left or perf_counter() >= due_s, due_s)
+        return not meter.left
 
     def _wait(self, over: Callable[[], bool], until_s: float | None = None) -> None:
         while not over():

@@ -1,7 +1,7 @@
 """One replica of an engine: a process with its own GPUs and its own copy of the model.
 
-Run by a worker with a connected socket: see `pytest_mlperf.run.worker._replicas`. Its stdout and
-stderr are its log.
+Run by a worker with a connected socket: see `pytest_mlperf.run.worker._replica_group`. Its
+stdout and stderr are its log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from pytest_mlperf.core.extension import Counts, Dataset, Engine, Outputs, Sink
 from pytest_mlperf.run.child.protocol import WorkerSpec
 from pytest_mlperf.run.child.reporter import ERROR_EXIT_CODE, described, leave
 from pytest_mlperf.run.worker import _pipe as wire
-from pytest_mlperf.run.worker._replicas import LATENESS
 from pytest_mlperf.run.worker.clocks import QUANTILES, percentile
 from pytest_mlperf.run.worker.provenance import imported_files
 from pytest_mlperf.run.worker.samples import as_dataset
@@ -242,7 +241,7 @@ class Replica:
                     self._engine.load_samples(wire.unpacked(indices))
                     self._send([(wire.ANSWER, None)])
                 case (wire.ASK, name):
-                    ask = self._lateness if name == LATENESS else getattr(self._engine, name)
+                    ask = self._lateness if name == wire.LATENESS else getattr(self._engine, name)
                     self._send([(wire.ANSWER, ask())])
                 case (wire.NULL, tokens):
                     self._use_null(tokens)

@@ -42,16 +42,11 @@ from pytest_mlperf.run.worker._harness import Pulse, measured
 from pytest_mlperf.run.worker._in_order import InOrder
 from pytest_mlperf.run.worker._replicas import ReplicatedEngine
 from pytest_mlperf.run.worker._sink import CountingSink, Fail, Faults, GuardedSink
-from pytest_mlperf.run.worker.closed_loop import (
-    CURVE_LOG,
-    MAX_FINISH_REASONS,
-    ClosedLoop,
-    SlotSink,
-    write_requests,
-)
+from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Conversations, conversations
 from pytest_mlperf.run.worker.model_files import model_files_facts
 from pytest_mlperf.run.worker.open_loop import OpenLoop, recorded
+from pytest_mlperf.run.worker.point_window import CURVE_LOG, MAX_FINISH_REASONS, write_requests
 from pytest_mlperf.run.worker.provenance import fed, imported_files
 from pytest_mlperf.run.worker.samples import (
     as_dataset,
@@ -348,7 +343,7 @@ class EngineWorker:
             self._engine.load_samples(loaded)
             driver = Driver(self._engine, loaded, self._fail_engine)
             self._sink = driver.sink
-            with self._progress("warm-up", driver.sink):
+            with progress(self._reporter, "warm-up", driver.sink):
                 least = max(1, len(self._spec.replicas))
                 warmup_s, reached = warm_up(driver, settings, self._spec.warmup_s, least)
             self._spent["warmup_s"] = warmup_s
@@ -362,7 +357,7 @@ class EngineWorker:
                 self._engine.unload_samples(loaded)
                 return
             if rate is None:
-                with self._progress("probe", driver.sink):
+                with progress(self._reporter, "probe", driver.sink):
                     batch = settings.scenario in ("Offline", "Server")
                     samples = query_size(settings)
                     rate = probe_offline(driver) if batch else probe_stream(driver, samples)
@@ -384,7 +379,7 @@ class EngineWorker:
         stream = settings.scenario in STREAMS
         enough = expected / (2 * usual_s if stream else most_s)
         if reached < enough:
-            with self._progress("probe", driver.sink):
+            with progress(self._reporter, "probe", driver.sink):
                 reached = full_rate(driver, reached, enough, settings, expected)
         takes_s = max(usual_s, expected / reached)
         if takes_s > most_s:
@@ -404,7 +399,7 @@ class EngineWorker:
         folder.mkdir(parents=True)
         sink = self._sink = loadgen.make_sink(plan, self._fail_engine, folder)
         window = Window(self._watch)
-        with self._progress("probe", sink), self._reporter.blaming("loadgen"):
+        with progress(self._reporter, "probe", sink), self._reporter.blaming("loadgen"):
             loadgen.run(plan, folder, self._engine, sink, at_edges=window.look)
             if abs(window.clock_moved_s) > max(MIN_MOVE_SECONDS, CLOCK_SHARE * sink.duration_s):
                 raise RunError(
@@ -510,7 +505,7 @@ class EngineWorker:
             self._engine.accepted_drafts()
             self._engine.answer_counts()
         window = Window(self._watch)
-        with self._progress(phase, pulse or sink):
+        with progress(self._reporter, phase, pulse or sink):
             yield window
         with self._reporter.blaming("engine"):
             client = self._engine.client_lateness()
@@ -518,39 +513,10 @@ class EngineWorker:
         result = result_of(sink, client, drafts, window, self._engine)
         content = {"phase": phase, "settings": used, "result": result, "spent": self._spent}
         atomic.write_text(folder / "run.json", json.dumps(content, indent=2, sort_keys=True))
-        if tokens_of := sink.tokens_of:
+        if tokens_of := sink.answer_tokens.by_index:
             atomic.write_text(folder / over_time.TOKENS_FILE, json.dumps(tokens_of) + "\n")
         self._reporter.event("finished", phase=phase, folder=str(folder), result=result)
         self._require_no(sink.faults)
-
-    @contextlib.contextmanager
-    def _progress(self, phase: str, sink: GuardedSink | Pulse) -> Iterator[None]:
-        over = threading.Event()
-        begun_s = perf_counter()
-
-        def tell() -> None:
-            done = -1
-            while not over.wait(PROGRESS_SECONDS):
-                elapsed_s = perf_counter() - begun_s
-                fault = sink.faults.texts[0] if sink.faults.count else None
-                still, done = done == sink.completed, sink.completed
-                fault = sink.repeated() if still and not fault else fault
-                self._reporter.event(
-                    "progress",
-                    phase=phase,
-                    done=sink.completed,
-                    outstanding=sink.outstanding,
-                    fault=fault,
-                    elapsed_s=elapsed_s,
-                )
-
-        thread = threading.Thread(target=tell, name="progress", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
 
     def _require_no(self, faults: Faults) -> None:
         """End the worker when the engine broke the rules of its sink."""
@@ -569,6 +535,37 @@ class EngineWorker:
         threading.__excepthook__(died)
 
 
+@contextlib.contextmanager
+def progress(reporter: Reporter, phase: str, sink: GuardedSink | Pulse) -> Iterator[None]:
+    """Report how far the samples of a sink are, from a thread of its own."""
+    over = threading.Event()
+    begun_s = perf_counter()
+
+    def tell() -> None:
+        done = -1
+        while not over.wait(PROGRESS_SECONDS):
+            elapsed_s = perf_counter() - begun_s
+            fault = sink.faults.texts[0] if sink.faults.count else None
+            still, done = done == sink.completed, sink.completed
+            fault = sink.repeated() if still and not fault else fault
+            reporter.event(
+                "progress",
+                phase=phase,
+                done=sink.completed,
+                outstanding=sink.outstanding,
+                fault=fault,
+                elapsed_s=elapsed_s,
+            )
+
+    thread = threading.Thread(target=tell, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 def result_of(
     sink: GuardedSink,
     client: Mapping[str, float],
@@ -581,7 +578,7 @@ def result_of(
         issued=sink.issued,
         completed=sink.completed,
         duration_s=sink.duration_s,
-        within_se=sink.within_se,
+        within_se=sink.stamps.relative_error,
         token_metrics=sink.token_metrics,
         notes=sink.notes,
         **sink.as_streamed,

@@ -12,7 +12,7 @@ import pytest
 from pytest_mlperf.addons.official.curve_points import points_of
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.run.worker.closed_loop import CURVE_LOG, SCHEMA_VERSION
+from pytest_mlperf.run.worker.point_window import CURVE_LOG, SCHEMA_VERSION
 from tests.reports.verdicts import OK, run
 from tests.run.harness import settings
 from tests.run.test_curve import point

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from pytest_mlperf import Dataset, Engine, EnvironmentFault, RunError, Sink, SuiteError
 from pytest_mlperf.adapters.connections import library
 from pytest_mlperf.adapters.engines import engine_error, number_of, one_of, require_module
-from pytest_mlperf.adapters.engines.llm.generation import DRAWING, TextOptions
+from pytest_mlperf.adapters.engines.llm.generation import DRAWING, Generation, TextOptions
 from pytest_mlperf.adapters.engines.llm.model_folder import (
     Config,
     find_model,
@@ -240,6 +240,72 @@ def api_key(variable: str | None) -> str | None:
     return value
 
 
+class PromptSource:
+    """Turns the inputs of a data set into bodies of requests; adds facts on their prompts."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        folder: Path | None,
+        options: OpenAiOptions,
+        generation: Generation,
+        config: Config,
+        facts: dict[str, str],
+    ) -> None:
+        if not len(dataset):
+            raise engine_error("the data set has no samples")
+        self._folder, self._facts, self._is_chat = folder, facts, options.api == "chat"
+        first = dataset.input(0)
+        is_text, has_turns = isinstance(first, str), isinstance(first, Mapping)
+        uncut = generation.max_prompt_tokens is None
+        if has_turns and not self._is_chat:
+            raise engine_error('the data set has conversations: set api = "chat"')
+        if has_turns and not uncut:
+            raise engine_error(
+                "the data set has conversations, which are not cut: leave max_prompt_tokens out"
+            )
+        as_they_are = is_text and options.prompts != "tokens" and uncut
+        self.forms: tuple[str, ...] = ("tokens",)
+        if as_they_are or self._is_chat or options.prompts == "text":
+            self.forms = ("text",)
+        elif options.prompts == "auto" and has_tokenizer(folder):
+            self.forms = ("tokens", "text")
+        tokenizer = self.tokenizer if is_text and not as_they_are else None
+        salted = options.salt and not getattr(dataset, "repeat", False)
+        whose = "for each conversation under way" if has_turns else "in each run"
+        if salted or has_turns:
+            facts["salt"] = f"{SALT_WORDS} words {whose}" if salted else "none"
+        self.bodies = (TurnBodies if has_turns else Bodies)(
+            dataset=dataset,
+            chat=self._is_chat,
+            as_they_are=as_they_are,
+            prompts=generation.prompts(dataset, tokenizer, config.vocabulary, config.context),
+            tokenizer=lambda: self.tokenizer,
+            seed_of=generation.seed_of,
+            salted=salted,
+            count=self._count if has_tokenizer(folder) and as_they_are else None,
+        )
+
+    @functools.cached_property
+    def tokenizer(self) -> Any:
+        if self._folder is None:
+            raise engine_error(
+                "this needs the model's tokenizer; set workload.model to the folder that has it"
+            )
+        tokenizer, self._facts["tokenizer_sha256"] = load_tokenizer("openai", self._folder)
+        return tokenizer
+
+    def _count(self, texts: Sequence[str]) -> list[int]:
+        """Count the tokens of texts as the server should, without its template.
+
+        A begin token already in a text counts once; a server that adds another one counts it
+        itself.
+        """
+        special, begin = not self._is_chat, self.tokenizer.bos_token_id
+        rows = self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]
+        return [len(ids) - (special and ids[:2] == [begin, begin]) for ids in rows]
+
+
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
 BATCH_CONNECTIONS = 900
@@ -255,10 +321,8 @@ class OpenAiEngine(Engine):
     first_suite: ClassVar[str] = "url, name, accelerator; start the server"
     _client: Client
     _streams: Streams
-    _traffic: Traffic
     _accepted: int
     _metrics: str | None
-    _counter: ReferenceCount | None
 
     client: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("httptools",)
@@ -297,20 +361,19 @@ class OpenAiEngine(Engine):
             )
         self._key = api_key(asked.api_key_env)
         self._folder = None if model is None else find_model("openai", model)
-        self._counting_folder = self._folder
-        if asked.count_tokens == "reference":
-            self._counting_folder = self._counter_folder(asked.tokenizer)
+        self._counting_folder = self._counter_folder(asked)
         self._dataset = dataset
-        self._at_a_time = (
-            asked.concurrency or BATCH_CONNECTIONS // asked.processes * asked.processes
-        )
-        self._concurrency = self._at_a_time // asked.processes
+        processes = asked.processes
+        self._at_a_time = asked.concurrency or BATCH_CONNECTIONS // processes * processes
+        self._concurrency = self._at_a_time // processes
         self._dummy = asked.weights == "dummy"
 
-    def _counter_folder(self, named: str | None) -> Path:
-        if named is not None:
+    def _counter_folder(self, asked: OpenAiOptions) -> Path | None:
+        if asked.count_tokens != "reference":
+            return None
+        if asked.tokenizer is not None:
             parts = "a tokenizer's files"
-            return find_model("openai", named, file="tokenizer_config.json", parts=parts)
+            return find_model("openai", asked.tokenizer, file="tokenizer_config.json", parts=parts)
         if self._folder is None:
             raise SuiteError(
                 'engine openai: count_tokens = "reference" needs a tokenizer: set workload.model '
@@ -326,7 +389,7 @@ class OpenAiEngine(Engine):
     def require(self) -> None:
         """Look for the libraries, and for the program that serves; nothing is started."""
         library()
-        if has_tokenizer(self._folder) or self._options.count_tokens == "reference":
+        if has_tokenizer(self._folder) or self._counting_folder is not None:
             require_module("engine openai", "transformers", "openai", "the model's tokenizer")
         if self._server is not None and has_weights(self._folder) and not self._dummy:
             purpose = "the fingerprint of the model's weights"
@@ -351,11 +414,11 @@ class OpenAiEngine(Engine):
         self._undo.__exit__(*exc_info)
 
     def load_samples(self, indices: Sequence[int]) -> None:
-        self._bodies.load(indices, self._capabilities.form, self._capabilities.fields)
-        self._checks.expect(len(self._bodies))
+        self._source.bodies.load(indices, self._capabilities.form, self._capabilities.fields)
+        self._checks.expect(len(self._source.bodies))
 
     def unload_samples(self, indices: Sequence[int]) -> None:
-        self._bodies.unload(indices)
+        self._source.bodies.unload(indices)
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         if sink.wants_output and not self._gives_output:
@@ -384,7 +447,7 @@ class OpenAiEngine(Engine):
             api=self._options.api,
             path=PATHS[self._options.api],
             ids=self._capabilities.ids,
-            bodies=self._bodies,
+            bodies=self._source.bodies,
             generation=self._generation,
             concurrency=self._concurrency,
             timeout_s=self._options.request_timeout,
@@ -436,7 +499,9 @@ class OpenAiEngine(Engine):
         self._streams, self._facts["event_loop"] = drive(undo, client, traffic, self._concurrency)
         config = Config() if self._folder is None else read_config(self._folder)
         self._generation = dataclasses.replace(self._generation, eos=config.eos)
-        self._bodies = self._sources(config)
+        self._source = PromptSource(
+            self._dataset, self._folder, self._options, self._generation, config, self._facts
+        )
         self._capabilities = self._ask(client)
         # Answers that are as long as the data set says are meant to be cut.
         cut = self._generation.check_lengths(self._dataset)
@@ -448,91 +513,35 @@ class OpenAiEngine(Engine):
         )
         reads_text = not self._capabilities.ids and has_tokenizer(self._folder)
         self._gives_output = self._capabilities.ids or reads_text or offers_tools(self._dataset)
-        tokenizer = self._tokenizer if reads_text else None
-        header = self._options.session_header
-        traffic.use(self._bodies, self._checks, self._generation, tokenizer, header)
+        tokenizer = self._source.tokenizer if reads_text else None
+        bodies, header = self._source.bodies, self._options.session_header
+        traffic.use(bodies, self._checks, self._generation, tokenizer, header)
         self._metrics, metrics = self._streams.run(metrics_page(client))
         self._facts |= self._streams.run(server_facts(client, metrics))
         self._describe_server()
         self._open_counter()
 
     def _open_counter(self) -> None:
-        self._counter = None
-        if self._options.count_tokens != "reference":
+        self._counter: ReferenceCount | None = None
+        if self._counting_folder is None:
             return
-        assert self._counting_folder is not None
         tokenizer, digest = load_tokenizer("openai", self._counting_folder)
         self._counter = ReferenceCount(tokenizer)
         self._traffic.kept = {}
         self._facts |= {"tokens_counted_by": "reference tokenizer", "counter_sha256": digest}
 
-    def _sources(self, config: Config) -> Bodies:
-        if not len(self._dataset):
-            raise engine_error("the data set has no samples")
-        first = self._dataset.input(0)
-        is_text, is_chat = isinstance(first, str), isinstance(first, Mapping)
-        if is_chat:
-            self._refuse_for_chats()
-        as_they_are = (
-            is_text
-            and self._options.prompts != "tokens"
-            and self._generation.max_prompt_tokens is None
-        )
-        if as_they_are or self._options.api == "chat" or self._options.prompts == "text":
-            self._forms: tuple[str, ...] = ("text",)
-        elif self._options.prompts == "auto" and has_tokenizer(self._folder):
-            self._forms = ("tokens", "text")
-        else:
-            self._forms = ("tokens",)
-        tokenizer = self._tokenizer if is_text and not as_they_are else None
-        salted = self._options.salt and not getattr(self._dataset, "repeat", False)
-        whose = "for each conversation under way" if is_chat else "in each run"
-        if salted or is_chat:
-            self._facts["salt"] = f"{SALT_WORDS} words {whose}" if salted else "none"
-        counts = has_tokenizer(self._folder)
-        return (TurnBodies if is_chat else Bodies)(
-            dataset=self._dataset,
-            chat=self._options.api == "chat",
-            as_they_are=as_they_are,
-            prompts=self._generation.prompts(
-                self._dataset, tokenizer, config.vocabulary, config.context
-            ),
-            tokenizer=lambda: self._tokenizer,
-            seed_of=self._generation.seed_of,
-            salted=salted,
-            count=self._count if counts and as_they_are else None,
-        )
-
-    def _count(self, texts: Sequence[str]) -> list[int]:
-        """Count the tokens of texts as the server should, without its template.
-
-        A begin token already in a text counts once; a server that adds another one counts it
-        itself.
-        """
-        special, begin = self._options.api != "chat", self._tokenizer.bos_token_id
-        rows = self._tokenizer(list(texts), add_special_tokens=special)["input_ids"]
-        return [len(ids) - (special and ids[:2] == [begin, begin]) for ids in rows]
-
-    def _refuse_for_chats(self) -> None:
-        if self._options.api != "chat":
-            raise engine_error('the data set has conversations: set api = "chat"')
-        if self._generation.max_prompt_tokens is not None:
-            raise engine_error(
-                "the data set has conversations, which are not cut: leave max_prompt_tokens out"
-            )
-
     def _ask(self, client: Client) -> Capabilities:
         path = None if self._folder is None else str(self._folder)
         name = self._options.served_model or self._streams.run(served_name(client, path))
-        forms = {form: functools.partial(self._bodies.prompt, 0, form) for form in self._forms}
+        prompt, forms = self._source.bodies.prompt, self._source.forms
+        prompts = {form: functools.partial(prompt, 0, form) for form in forms}
         drawn = {"temperature": self._generation.temperature or 0}
         drawn |= {n: x for n in DRAWING if (x := getattr(self._generation, n)) != DRAWING[n]}
         fields = {"model": name, "stream": True, **drawn, **self._options.extra}
-        others = self._options.served_model_answers
-        self._models = self._streams.run(names_of(client, name, others))
-        asked = (self._generation, self._models, self._bodies.count)
+        self._models = self._streams.run(names_of(client, name, self._options.served_model_answers))
+        asked = (self._generation, self._models, self._source.bodies.count)
         try:
-            return self._streams.run(probe(client, forms, fields, *asked))
+            return self._streams.run(probe(client, prompts, fields, *asked))
         except RunError:
             if self._server is not None:  # that it died says more
                 self._server.check(within_s=1.0)
@@ -568,12 +577,3 @@ class OpenAiEngine(Engine):
         elif self._server is not None and self._folder is not None and has_weights(self._folder):
             # What a server has loaded that runs already is known to it alone.
             self._facts |= weights_fact(self._folder)
-
-    @functools.cached_property
-    def _tokenizer(self) -> Any:
-        if self._folder is None:
-            raise engine_error(
-                "this needs the model's tokenizer; set workload.model to the folder that has it",
-            )
-        tokenizer, self._facts["tokenizer_sha256"] = load_tokenizer("openai", self._folder)
-        return tokenizer

@@ -311,7 +311,7 @@ class EndpointsEngine(OpenAiEngine):
         chat, key = self._options.api == "chat", secrets.token_hex(8)
         with file.open("w", encoding="utf-8") as lines:
             for index in self._loaded:
-                asked = json.loads(self._bodies[index].of(key))
+                asked = json.loads(self._source.bodies[index].of(key))
                 prompt = asked["messages"][0]["content"] if chat else asked["prompt"]
                 if not chat and isinstance(prompt, str):
                     raise engine_error(

@@ -18,7 +18,7 @@ from pytest_mlperf.core.reason import Key
 from pytest_mlperf.registry import clients_of
 from pytest_mlperf.run.child.protocol import ReplicaSpec
 from pytest_mlperf.run.curve import CurveLog, curve_validity, read_curve
-from pytest_mlperf.run.worker.closed_loop import CURVE_LOG
+from pytest_mlperf.run.worker.point_window import CURVE_LOG
 from tests.adapters.engines.openai.echo import echo_server
 from tests.adapters.engines.openai.recorder import Recorder, in_a_run, open_engine
 from tests.adapters.engines.openai.scripted import Asked, Manner, Reply, Scripted, failure

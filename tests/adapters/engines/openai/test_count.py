@@ -12,8 +12,9 @@ import pytest
 from pytest_mlperf.adapters.engines.openai._count import ReferenceCount, merged
 from pytest_mlperf.adapters.engines.openai._events import StreamedAnswer
 from pytest_mlperf.core.errors import RunError, SuiteError
-from pytest_mlperf.run.worker.closed_loop import REQUEST_COLUMNS, ClosedLoop, SlotSink
+from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Conversations
+from pytest_mlperf.run.worker.point_window import REQUEST_COLUMNS
 from pytest_mlperf.run.worker.recount import NOTE
 from tests.adapters.engines.openai.recorder import open_engine
 from tests.adapters.engines.openai.scripted import Manner, Scripted, event

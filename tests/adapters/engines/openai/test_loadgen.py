@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.run.worker.closed_loop import CURVE_LOG, REQUESTS
+from pytest_mlperf.run.worker.point_window import CURVE_LOG, REQUESTS
 from tests.adapters.engines.openai.echo import echo_server
 from tests.adapters.engines.openai.recorder import RUN_TOKENS, answering
 from tests.adapters.engines.openai.scripted import Asked, Manner, Reply, Scripted, failure

@@ -1,0 +1,379 @@
+"""One window of a point of a curve: its requests, and what was measured in it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import time
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from time import perf_counter
+from typing import Any
+
+from pytest_mlperf.run.worker._sink import Clock
+from pytest_mlperf.run.worker.clocks import QUANTILES, TokenTimes, percentile
+from pytest_mlperf.run.worker.conversations import Asked
+from pytest_mlperf.run.worker.recount import Ended
+from pytest_mlperf.stores import atomic
+
+CURVE_LOG, SCHEMA_VERSION = "curve.json", 2
+"""What a run of a loop of our own leaves where LoadGen's has its logs."""
+
+WINDOW_PARTS = 10
+"""Equal parts of a window, by which it is seen whether it was steady."""
+
+KEPT_ANSWERS = 64
+"""Answers of a point whose lengths are kept: enough to see 2 %."""
+
+MAX_FINISH_REASONS = 8
+MAX_TURNS = 20
+Record = list[Any]
+"""What is kept of one request, see `REQUEST_COLUMNS`."""
+
+REQUEST_COLUMNS = (
+    *("point", "index", "conversation", "turn"),
+    *("status", "finish", "prompt_tokens", "output_tokens", "reference_tokens"),
+    *("scheduled_s", "issued_s", "first_token_s", "last_token_s", "ttft_s", "tpot_s"),
+)
+
+REFERENCE = REQUEST_COLUMNS.index("reference_tokens")
+"""Is known when a window is over, of engines that count again."""
+
+REQUESTS = "requests.jsonl.gz"
+"""File of the requests that count, beside `CURVE_LOG`, where somebody asks for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenWindow:
+    """What belongs to a window in which requests arrived whatever the server did.
+
+    Attributes:
+        before, after: Requests under way when it began and when it ended.
+        most: Requests under way at most.
+        unanswered: Requests that arrived in it and were not answered by its end.
+        late: Percentiles of how late requests were handed to the engine, seconds: "issue_p99".
+    """
+
+    before: int
+    after: int
+    most: int
+    unanswered: int
+    late: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointWindow:
+    """What was measured at one point of a curve.
+
+    Requests that count are those completed in the window; of an open loop those that arrived in it,
+    whenever they were completed.
+
+    Attributes:
+        point: So many requests were kept under way, or arrived in a second.
+        begin_s, end_s: Wall clock, seconds since the epoch.
+        duration_s: Length by the monotonic clock.
+        requests: That count.
+        tokens: Of these; 0 where nobody counts them.
+        under_way: Mean number of requests under way, each for as long as it was inside the window.
+        paused: Mean number of conversations that waited, as recorded, for their next turn.
+        metrics: By name, SI units; rates are of what was completed in the window.
+        parts: Requests that count and their tokens in equal parts of the window, by when they
+            were completed, of an open loop by when they arrived, and their mean latency in
+            seconds, 0 where there were none.
+        notes: What the stamps of tokens cannot show.
+        finishes: How often answers that count ended for which reason; empty: nobody tells.
+        open: Of an open loop.
+        warm_requests, warm_s: Answered before the window began, and how long that took.
+        turns: Of conversations, for each turn from 1 on: requests that count, and the medians of
+            their latency and of their time to the first token, seconds, 0 where nobody timed it.
+        client_busy: Cores that this process used from the window's begin to its close, with those
+            that send requests for it.
+        client_reach: Requests/s of this length that it reaches against a server that computes
+            nothing; None: not measured.
+        failed: Requests that failed in the window, and count for nothing else.
+        length_se: Relative standard error of the mean length of answers, by how the lengths of
+            single answers differ: what another choice of samples would change. 0: nobody knows.
+        lengths: Tokens of the first requests by sample, "3:37 8:45"; "": nobody counts.
+        hidden_share: See `TokenTimes`.
+        answer_counts: See `Engine`; with the answers before the window.
+    """
+
+    point: float
+    begin_s: float
+    end_s: float
+    duration_s: float
+    requests: int
+    tokens: int
+    under_way: float
+    metrics: Mapping[str, float]
+    parts: Sequence[tuple[int, int, float]]
+    notes: Mapping[str, str] = field(default_factory=dict)
+    finishes: Mapping[str, int] = field(default_factory=dict)
+    open: OpenWindow | None = None
+    warm_requests: int = 0
+    warm_s: float = 0.0
+    paused: float = 0.0
+    turns: Sequence[tuple[int, int, float, float]] = ()
+    client_busy: float = 0.0
+    client_reach: float | None = None
+    failed: int = 0
+    length_se: float = 0.0
+    lengths: str = ""
+    hidden_share: float | None = None
+    answer_counts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class PointRequest:
+    """A request under way; its latency counts from `from_s`, if it counts.
+
+    Attributes:
+        finish: Why it ended; None if the engine does not tell.
+        prompt: Tokens of its prompt; None if the engine does not tell.
+    """
+
+    asked: Asked
+    from_s: float
+    issued_s: float
+    slot: int
+    counts: bool
+    finish: str | None = None
+    prompt: int | None = None
+
+    def record(
+        self,
+        point: float,
+        status: str,
+        begun_s: float | None,
+        first_s: float | None,
+        end_s: float | None = None,
+        tokens: int | None = None,
+        after: int = 0,
+    ) -> Record:
+        """Return the row of this request, with times in seconds from the window's begin on."""
+        ttft_s = None if first_s is None else first_s - self.from_s
+        tpot_s = None
+        if first_s is not None and end_s is not None and after > 0:
+            tpot_s = (end_s - first_s) / after
+        stamps = (self.from_s, self.issued_s, first_s, end_s)
+        times = [None if at is None or begun_s is None else at - begun_s for at in stamps]
+        return [
+            *(point, self.asked.index, self.asked.conversation, self.asked.turn),
+            *(status, self.finish, self.prompt, tokens or None, None),
+            *(*times, ttft_s, tpot_s),
+        ]
+
+
+class WindowMeter:
+    """Measures one window; in an open loop, whose window ends by itself, arrivals count.
+
+    Attributes:
+        begun_s: Begin of the window by the monotonic clock, seconds.
+        is_open: The window is of an open loop.
+        left: Requests that arrived in an open loop's window and are not completed.
+        answers: Index of the sample and tokens of each request that counts.
+        ended: Requests for a recount of their tokens; empty until the window is closed.
+    """
+
+    def __init__(
+        self, point: float, lasts_s: float, under_way: int, cpu_clock: Clock, *, recounts: bool
+    ) -> None:
+        self.begun_s, self._began_s = perf_counter(), time.time()
+        self.is_open, self._until_s = lasts_s < math.inf, self.begun_s + lasts_s
+        self._point, self._cpu_clock, self._cpu_s = point, cpu_clock, cpu_clock()
+        self.left = self._after = self._unanswered = 0
+        self.answers: dict[int, tuple[int, int]] = {}
+        self.ended: list[Ended] = []
+        self._before = self._most = under_way
+        self._recounts = recounts
+        self._served = self._served_tokens = self._failed = 0
+        self._placed_s, self._took_s, self._tokens = array("d"), array("d"), array("q")
+        self._late_s = array("d")
+        self._turns: dict[int, list[tuple[float, float]]] = {}
+        self._finishes: Counter[str] = Counter()
+        self._ended: list[tuple[int, bool, bool, float, int, float | None]] = []
+        self._area_s = self._duration_s = 0.0
+
+    @property
+    def counted(self) -> int:
+        """Completed requests that count."""
+        return len(self._took_s)
+
+    def arrive(self, request: PointRequest, under_way: int) -> None:
+        """Note a request of an open loop, one of so many under way."""
+        self._most = max(self._most, under_way)
+        if request.counts:
+            self._late_s.append(request.issued_s - request.from_s)
+            self.left += 1
+
+    def lose(self, request: PointRequest, now_s: float) -> None:
+        """Note a request that failed."""
+        self._leave(request, now_s)
+        self._failed += request.counts
+
+    def complete(
+        self,
+        sample: int,
+        request: PointRequest,
+        now_s: float,
+        tokens: int,
+        first_s: float | None,
+        after: int,
+    ) -> None:
+        """Note a completed request, with `after` tokens after its first message."""
+        inside = now_s <= self._until_s
+        self._leave(request, now_s)
+        if inside:
+            self._served += 1
+            self._served_tokens += tokens
+        elif request.from_s < self._until_s:
+            self._after += 1
+        if request.counts:
+            self._placed_s.append(request.from_s if self.is_open else now_s)
+            self._took_s.append(now_s - request.from_s)
+            self._tokens.append(tokens)
+            self._finishes.update([request.finish] if request.finish else [])
+            self._unanswered += not inside
+            if tokens:
+                self.answers[sample] = (request.asked.index, tokens)
+        if turn := request.asked.turn:
+            ttft_s = 0.0 if first_s is None else first_s - request.from_s
+            kept = self._turns.setdefault(min(turn, MAX_TURNS), [])
+            kept.append((now_s - request.from_s, ttft_s))
+        if self._recounts:
+            placed_s = request.from_s if self.is_open else now_s
+            decode_s = None if first_s is None or not after else now_s - first_s
+            self._ended.append((sample, inside, request.counts, placed_s, tokens, decode_s))
+
+    def _leave(self, request: PointRequest, now_s: float) -> None:
+        """Count how long a request was under way inside the window."""
+        self._area_s += max(0.0, min(now_s, self._until_s) - max(request.from_s, self.begun_s))
+        self.left -= self.is_open and request.counts
+
+    def close(
+        self,
+        under_way_s: Sequence[float],
+        pauses_s: Sequence[tuple[float, float]],
+        times: TokenTimes,
+        *,
+        timed: bool,
+    ) -> PointWindow:
+        """Return the window, given where requests under way begin, and pauses begin and end.
+
+        With `timed`, `times` has stamps of the tokens of every request.
+        """
+        now_s, begun_s = perf_counter(), self.begun_s
+        end_s = min(now_s, self._until_s)
+        still_s = [from_s for from_s in under_way_s if from_s < end_s]
+        inside_s = sum(end_s - max(from_s, begun_s) for from_s in still_s)
+        paused_s = sum(
+            max(0.0, min(until_s, end_s) - max(from_s, begun_s)) for from_s, until_s in pauses_s
+        )
+        self._duration_s = duration_s = end_s - begun_s
+        self.ended = [
+            Ended(sample, served, counts, self._part(at_s), tokens, decode_s)
+            for sample, served, counts, at_s, tokens, decode_s in self._ended
+        ]
+        return PointWindow(
+            point=self._point,
+            begin_s=self._began_s,
+            end_s=self._began_s + duration_s,
+            duration_s=duration_s,
+            requests=len(self._took_s),
+            tokens=sum(self._tokens),
+            under_way=(self._area_s + inside_s) / duration_s,
+            metrics=self._metrics(times, timed=timed),
+            parts=list(self._parts()),
+            notes=times.notes,
+            finishes=dict(self._finishes.most_common(MAX_FINISH_REASONS)),
+            open=self._open(len(still_s)) if self.is_open else None,
+            paused=paused_s / duration_s,
+            turns=list(self._turn_medians()),
+            client_busy=(self._cpu_clock() - self._cpu_s) / (now_s - begun_s),
+            failed=self._failed,
+            length_se=_relative_se(self._tokens),
+            lengths=lengths(self.answers),
+            hidden_share=times.hidden_share,
+        )
+
+    def _turn_medians(self) -> Iterator[tuple[int, int, float, float]]:
+        for turn, kept in sorted(self._turns.items()):
+            latencies_s, ttfts_s = (sorted(each) for each in zip(*kept, strict=True))
+            yield turn, len(kept), percentile(latencies_s, 0.5), percentile(ttfts_s, 0.5)
+
+    def _open(self, still: int) -> OpenWindow:
+        late = sorted(self._late_s) or [0.0]
+        return OpenWindow(
+            before=self._before,
+            after=self._after + still,
+            most=self._most,
+            unanswered=self._unanswered,
+            late={f"issue_{name}": percentile(late, at) for name, at in QUANTILES.items()},
+        )
+
+    def _metrics(self, times: TokenTimes, *, timed: bool) -> dict[str, float]:
+        ordered, tokens = sorted(self._took_s), sum(self._tokens)
+        if not ordered:
+            return {}
+        metrics = {f"latency_{name}": percentile(ordered, at) for name, at in QUANTILES.items()}
+        if self._served:
+            metrics["throughput"] = self._served / self._duration_s
+        if self._served_tokens:
+            metrics["tokens_per_second"] = self._served_tokens / self._duration_s
+        if tokens:
+            metrics["tokens_per_sample"] = tokens / len(ordered)
+        if timed:
+            metrics.update(times.metrics())
+        if slow := metrics.get("tpot_p90"):
+            metrics["tps_per_user"] = 1 / slow
+        if self._turns and tokens:
+            metrics["e2e_tps_per_user"] = (tokens - times.hidden) / sum(ordered)
+        return metrics
+
+    def _parts(self) -> Iterator[tuple[int, int, float]]:
+        requests, tokens, took_s = [0] * WINDOW_PARTS, [0] * WINDOW_PARTS, [0.0] * WINDOW_PARTS
+        for at_s, one_s, count in zip(self._placed_s, self._took_s, self._tokens, strict=True):
+            part = self._part(at_s)
+            requests[part] += 1
+            tokens[part] += count
+            took_s[part] += one_s
+        for part, count in enumerate(requests):
+            yield count, tokens[part], took_s[part] / count if count else 0.0
+
+    def _part(self, at_s: float) -> int:
+        part = int((at_s - self.begun_s) / self._duration_s * WINDOW_PARTS)
+        return min(WINDOW_PARTS - 1, max(0, part))
+
+
+def _relative_se(counts: Sequence[int]) -> float:
+    """Return the standard error of a mean of counts by its value; 0 where they show none."""
+    if len(counts) < 2 or not sum(counts):
+        return 0.0
+    return stdev(counts) / math.sqrt(len(counts)) / fmean(counts)
+
+
+def lengths(answers: Mapping[int, tuple[int, int]]) -> str:
+    """Return samples with their tokens, those asked first: a short line in a baseline."""
+    return " ".join(f"{n}:{tokens}" for _, (n, tokens) in sorted(answers.items())[:KEPT_ANSWERS])
+
+
+def write_requests(folder: Path, records: Sequence[Record]) -> None:
+    """Write a line of JSON for each request, whole or not at all; never what was asked or said."""
+    lines = (
+        json.dumps(
+            {name: _short(value) for name, value in zip(REQUEST_COLUMNS, record, strict=True)}
+        )
+        for record in records
+    )
+    content = "".join(f"{line}\n" for line in lines).encode()
+    atomic.write_bytes(folder / REQUESTS, gzip.compress(content, mtime=0))
+
+
+def _short(value: Any) -> Any:
+    """Return a time to the microsecond; other values as they are."""
+    return round(value, 6) if isinstance(value, float) else value
