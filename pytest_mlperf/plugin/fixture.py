@@ -146,7 +146,7 @@ class Mlperf:
         """Skip, or fail where a silent skip would hide that nothing was tested."""
         reason, options = visible(str(error), keep="\n"), self._session.options
         usual = bool(os.environ.get("CI"))
-        if fails_on("skips", options.fail_on, usual=usual) or options.power == "require":
+        if fails_on("skips", options.fail_on, usual=usual) or options.energy.power == "require":
             rule = "a skip becomes a failure under CI and --mlperf-fail-on=skips"
             raise pytest.fail.Exception(f"{reason} ({rule})", pytrace=False) from None
         raise LeftOut(reason) from None

@@ -121,22 +121,23 @@ def bench_for(
     show: Callable[[str], None],
 ) -> Bench:
     """Return the measuring side of a session."""
+    energy, waits = options.energy, options.conditions
     conditions = Conditions(
         folder=folder,
         session=folder.name,
         commit=commit,
         handicap=options.handicap,
         requests=options.requests == "yes",
-        patience=Patience(progress_s=options.timeout),
-        lease_limit_s=options.lease_timeout,
+        patience=Patience(progress_s=waits.timeout),
+        lease_limit_s=waits.lease_timeout,
         machine=machine,
-        power=options.power != "off",
-        meter=Meter(path=options.meter, offset_s=options.meter_offset) if options.meter else None,
-        exporter=find_exporter(options.dcgm, options.dcgm_gpus) if options.dcgm else None,
-        control=options.control != "off",
-        watched=options.control != "off",
-        idle=IdleWait(options.wait_idle),
-        warmups=WarmUps(options.warmup, folder / WARM_FOLDER),
+        power=energy.power != "off",
+        meter=Meter(path=energy.meter, offset_s=energy.meter_offset) if energy.meter else None,
+        exporter=find_exporter(energy.dcgm, energy.dcgm_gpus) if energy.dcgm else None,
+        control=waits.control != "off",
+        watched=waits.control != "off",
+        idle=IdleWait(waits.wait_idle),
+        warmups=WarmUps(waits.warmup, folder / WARM_FOLDER),
         lost=LostGpus(folder / LOST_FOLDER),
     )
     policy = Policy(
@@ -158,7 +159,7 @@ def pairs_of(planned: Testable, kind: Kind, options: Options) -> int:
     """Return how many pairs of case and metric one test adds to those of the session."""
     if options.plan or options.update in {"replace", "append"}:
         return 0  # nothing is judged against a baseline
-    return gated_pairs(planned, kind, power=options.power != "off", meter=options.metered)
+    return gated_pairs(planned, kind, power=options.energy.power != "off", meter=options.metered)
 
 
 def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:

@@ -126,6 +126,123 @@ class AddedOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EnergyOptions:
+    """What tells of energy."""
+
+    power: str = _set_by(
+        "auto|require|off",
+        "judge efficiency (samples or tokens per joule of GPU boards) where NVML reads it, fail "
+        "where it does not, or leave it out",
+        "auto",
+        ini_only=True,
+    )
+    meter: Path | None = _set_by(
+        "FILE",
+        "also read a wall meter's log, of lines with time and watts or an spl.txt: gives "
+        "samples_per_joule_wall and tokens_per_joule_wall",
+        convert=Path,
+    )
+    meter_offset: float = _set_by(
+        "SECONDS",
+        "how far the clock of --mlperf-meter is ahead of UTC, where it writes no zone (default 0)",
+        0.0,
+        convert=checked(float, lambda offset: abs(offset) < 1e9),
+        ini_only=True,
+    )
+    dcgm: str | None = _set_by(
+        "URL",
+        "also read the GPUs of a server through a DCGM exporter's page, as "
+        "http://gpu-box:9400/metrics: gives samples_per_joule_dcgm and tokens_per_joule_dcgm",
+    )
+    dcgm_gpus: tuple[str, ...] = _set_by(
+        "GPU[,GPU...]",
+        "which GPUs of --mlperf-dcgm count, by UUID or name of their host (default: all)",
+        (),
+        convert=lambda text: tuple(text.replace(",", " ").split()),
+        ini_only=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkOptions:
+    """How tests with pytest-benchmark's fixture are judged."""
+
+    judge_benchmarks: Literal["no", "yes"] = _set_by(
+        "no|yes",
+        "judge tests with pytest-benchmark's fixture as cases are judged: each run is a process of "
+        "its own, and its time is compared with a baseline in git",
+        "no",
+        bare="yes",
+    )
+    benchmark_max_rise: str | None = _set_by(
+        "PERCENT",
+        "how far a benchmark's time may rise (default 5%%); a test's own marker "
+        'mlperf_benchmark(max_rise="3%%") comes first',
+        convert=str,
+        ini_only=True,
+    )
+    benchmark_metric: str = _set_by(
+        "median|min|mean",
+        "which of a benchmark's times is judged, of all its rounds (default median)",
+        "median",
+        ini_only=True,
+    )
+    benchmark_accelerator: str = _set_by(
+        "NAME",
+        "what benchmarks run on, and whose baselines they have (default cpu)",
+        "cpu",
+        convert=str,
+        ini_only=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionOptions:
+    """What a run waits for, and what is done before it."""
+
+    control: str = _set_by(
+        "auto|off",
+        "measure the machine by a short fixed benchmark before each run, and watch who else uses "
+        "it: on one that differs from the baseline's or is busy, a drop is INVALID; or do not",
+        "auto",
+        ini_only=True,
+    )
+    warmup: Literal["auto", "always", "never"] = _set_by(
+        "auto|always|never",
+        "before the first run on an accelerator in a session make one that does not count, of at "
+        "most 60 s, so that no run is the first one: on GPUs (auto, the default), everywhere, or "
+        "never",
+        "auto",
+        ini_only=True,
+    )
+    timeout: float = _set_by(
+        "SECONDS",
+        "kill a run that makes no progress for so long (default 900); loading counts",
+        900.0,
+        convert=checked(float, _is_time),
+        ini_only=True,
+        beside=True,
+    )
+    lease_timeout: float = _set_by(
+        "SECONDS",
+        "longest wait for an accelerator that another process measures on (default 21600)",
+        21_600.0,
+        convert=checked(float, _is_time),
+        ini_only=True,
+        beside=True,
+    )
+    wait_idle: float = _set_by(
+        "SECONDS",
+        "longest wait in a session until no other process uses the processor, before timed runs "
+        "(default 15; 0: none)",
+        15.0,
+        convert=checked(float, lambda seconds: seconds == 0 or _is_time(seconds)),
+        ini_only=True,
+        beside=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """Every option, read once; `--mlperf-max-runs` and `mlperf_max_runs` set `max_runs`."""
 
@@ -186,45 +303,8 @@ class Options:
         5,
         convert=checked(int, lambda runs: 2 <= runs <= MAX_RUNS),
     )
-    power: str = _set_by(
-        "auto|require|off",
-        "judge efficiency (samples or tokens per joule of GPU boards) where NVML reads it, fail "
-        "where it does not, or leave it out",
-        "auto",
-        ini_only=True,
-    )
-    meter: Path | None = _set_by(
-        "FILE",
-        "also read a wall meter's log, of lines with time and watts or an spl.txt: gives "
-        "samples_per_joule_wall and tokens_per_joule_wall",
-        convert=Path,
-    )
-    meter_offset: float = _set_by(
-        "SECONDS",
-        "how far the clock of --mlperf-meter is ahead of UTC, where it writes no zone (default 0)",
-        0.0,
-        convert=checked(float, lambda offset: abs(offset) < 1e9),
-        ini_only=True,
-    )
-    dcgm: str | None = _set_by(
-        "URL",
-        "also read the GPUs of a server through a DCGM exporter's page, as "
-        "http://gpu-box:9400/metrics: gives samples_per_joule_dcgm and tokens_per_joule_dcgm",
-    )
-    dcgm_gpus: tuple[str, ...] = _set_by(
-        "GPU[,GPU...]",
-        "which GPUs of --mlperf-dcgm count, by UUID or name of their host (default: all)",
-        (),
-        convert=lambda text: tuple(text.replace(",", " ").split()),
-        ini_only=True,
-    )
-    control: str = _set_by(
-        "auto|off",
-        "measure the machine by a short fixed benchmark before each run, and watch who else uses "
-        "it: on one that differs from the baseline's or is busy, a drop is INVALID; or do not",
-        "auto",
-        ini_only=True,
-    )
+    energy: EnergyOptions = EnergyOptions()
+    conditions: ConditionOptions = ConditionOptions()
     confirm: Literal["auto", "always", "never"] = _set_by(
         "auto|always|never",
         "measure a drop again in turns with the build of its baseline, where that can be had "
@@ -234,14 +314,6 @@ class Options:
         "auto",
         convert=auto_always_never,
         bare="always",
-    )
-    warmup: Literal["auto", "always", "never"] = _set_by(
-        "auto|always|never",
-        "before the first run on an accelerator in a session make one that does not count, of at "
-        "most 60 s, so that no run is the first one: on GPUs (auto, the default), everywhere, or "
-        "never",
-        "auto",
-        ini_only=True,
     )
     runs_dir: Path = _set_by(
         "DIR", "folder of results and logs (default .mlperf)", ".mlperf", convert=Path, beside=True
@@ -267,58 +339,7 @@ class Options:
         0.0,
         convert=handicap,
     )
-    timeout: float = _set_by(
-        "SECONDS",
-        "kill a run that makes no progress for so long (default 900); loading counts",
-        900.0,
-        convert=checked(float, _is_time),
-        ini_only=True,
-        beside=True,
-    )
-    lease_timeout: float = _set_by(
-        "SECONDS",
-        "longest wait for an accelerator that another process measures on (default 21600)",
-        21_600.0,
-        convert=checked(float, _is_time),
-        ini_only=True,
-        beside=True,
-    )
-    wait_idle: float = _set_by(
-        "SECONDS",
-        "longest wait in a session until no other process uses the processor, before timed runs "
-        "(default 15; 0: none)",
-        15.0,
-        convert=checked(float, lambda seconds: seconds == 0 or _is_time(seconds)),
-        ini_only=True,
-        beside=True,
-    )
-    judge_benchmarks: Literal["no", "yes"] = _set_by(
-        "no|yes",
-        "judge tests with pytest-benchmark's fixture as cases are judged: each run is a process of "
-        "its own, and its time is compared with a baseline in git",
-        "no",
-        bare="yes",
-    )
-    benchmark_max_rise: str | None = _set_by(
-        "PERCENT",
-        "how far a benchmark's time may rise (default 5%%); a test's own marker "
-        'mlperf_benchmark(max_rise="3%%") comes first',
-        convert=str,
-        ini_only=True,
-    )
-    benchmark_metric: str = _set_by(
-        "median|min|mean",
-        "which of a benchmark's times is judged, of all its rounds (default median)",
-        "median",
-        ini_only=True,
-    )
-    benchmark_accelerator: str = _set_by(
-        "NAME",
-        "what benchmarks run on, and whose baselines they have (default cpu)",
-        "cpu",
-        convert=str,
-        ini_only=True,
-    )
+    benchmarks: BenchmarkOptions = BenchmarkOptions()
     neighbours: Literal["no", "yes"] = _set_by(
         "no|yes",
         "yes: cases on other GPUs of this machine may be measured at the same time, as by -n 4 on "
@@ -362,18 +383,32 @@ class Options:
     @property
     def by_name(self) -> Mapping[str, Any]:
         """The value of each option, those of add-ons included, for hooks."""
-        return {**{name: getattr(self, name) for name in _OPTIONS}, **self.added.values}
+        values: dict[str, Any] = {}
+        for one in fields(self):
+            value = getattr(self, one.name)
+            values |= vars(value) if one.name in _GROUPS else {one.name: value}
+        return {**{name: values[name] for name in _OPTIONS}, **self.added.values}
 
     @property
     def metered(self) -> bool:
         """Whether something else than this machine's GPUs tells of an energy."""
-        return bool(self.meter or self.dcgm)
+        return bool(self.energy.meter or self.energy.dcgm)
 
+
+_GROUPS: Mapping[str, type[Any]] = {
+    "energy": EnergyOptions,
+    "benchmarks": BenchmarkOptions,
+    "conditions": ConditionOptions,
+}
+"""Groups of options, by the field that has them."""
 
 _OPTIONS: dict[str, SessionOption] = {
-    one.name: one.metadata["option"] for one in fields(Options) if one.metadata
+    one.name: one.metadata["option"]
+    for outer in fields(Options)
+    for one in (fields(_GROUPS[outer.name]) if outer.name in _GROUPS else (outer,))
+    if one.metadata
 }
-OPTION_NAMES = frozenset(one.name for one in fields(Options))
+OPTION_NAMES = frozenset({*_OPTIONS, "plan", "report"})
 
 PLAN = "list the cases and the time they need, measure nothing"
 
@@ -439,8 +474,13 @@ def read_options(config: pytest.Config) -> Options:
     added = addons_of(config).options
     values = {name: _value(config, name, option) for name, option in {**_OPTIONS, **added}.items()}
     plan = bool(config.getoption("mlperf_plan")) or bool(config.getini("mlperf_plan"))
+    groups = {
+        field: group(**{one.name: values[one.name] for one in fields(group)})
+        for field, group in _GROUPS.items()
+    }
+    alone = {one.name: values[one.name] for one in fields(Options) if one.metadata}
     options = Options(
-        **{name: values[name] for name in _OPTIONS},  # type: ignore[arg-type]
+        **{**alone, **groups},
         plan=plan,
         report=_reports(config),
         added=AddedOptions(values={name: values[name] for name in added}, declared=added),
@@ -519,13 +559,15 @@ def _read_once(options: Options) -> None:
     from pytest_mlperf.run.power.exporter import find_exporter
     from pytest_mlperf.run.power.figures import read_meter
 
-    offset_s, name = options.meter_offset, "meter"
+    energy, name = options.energy, "meter"
     try:
-        if options.meter:
-            read_meter(options.meter, until_s=0.0, patience_s=0.0, local_offset_s=offset_s)
-        if options.dcgm:
+        if energy.meter:
+            read_meter(
+                energy.meter, until_s=0.0, patience_s=0.0, local_offset_s=energy.meter_offset
+            )
+        if energy.dcgm:
             name = "dcgm"
-            find_exporter(options.dcgm, options.dcgm_gpus)
+            find_exporter(energy.dcgm, energy.dcgm_gpus)
     except MlperfError as error:
         raise pytest.UsageError(f"--mlperf-{name}: {error}") from None
 

@@ -151,7 +151,7 @@ class MlperfSession:
     def judge(self, planned: Testable, kind: Kind) -> Verdict:
         """Return the verdict of one test, measuring what is missing."""
         if kind == "efficiency" and not self.options.metered:
-            if self.options.power == "off":
+            if self.options.energy.power == "off":
                 raise LeftOut("mlperf_power=off: efficiency is left out")
             require_power_source(planned.case)
         tests = self.kinds.get((planned.path, planned.case.id), {kind})

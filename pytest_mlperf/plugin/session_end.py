@@ -142,9 +142,9 @@ def _lines(state: MlperfSession, width: int, *, colour: bool) -> list[str]:
             state.kinds,
             width,
             max_runs=options.max_runs,
-            warmup=options.warmup,
+            warmup=options.conditions.warmup,
             confirm=options.confirm,
-            idle_s=options.wait_idle,
+            idle_s=options.conditions.wait_idle,
         )
     if resumes := state.progress.resumes:
         lines.append(f"goes on with session {resumes}, which was interrupted")
