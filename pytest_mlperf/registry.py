@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Group = Literal["engines", "datasets", "scorers", "builders"]
 """What a suite can `use`."""
 
-AnyGroup = Group | Literal["calibration", "commands", "formats"]
+AnyGroup = Group | Literal["addons", "calibration", "commands", "formats"]
 
 Declared = TypeVar("Declared")
 

@@ -23,7 +23,10 @@ NAMES = [
     *("UnavailableError", "Verdict", "WorkQueue", "__version__"),
 ]
 
-TESTING = ["RecordingSink", "check_builder", "check_dataset", "check_engine", "check_scorer"]
+TESTING = [
+    *("RecordingSink", "check_addon", "check_builder", "check_dataset", "check_engine"),
+    "check_scorer",
+]
 
 IN_TESTS_ALONE = {"MlperfFixture", "Outcome", "Verdict"}
 """Names for a test's own code, which never runs in the Python of an engine."""

@@ -117,17 +117,19 @@ def _against(
     """Return a verdict that a baseline judges; one that is INVALID stays so."""
     loaded = load_checked(file, verdict.case)
     record = find(loaded, subject.identity) if loaded else None
-    known = replace(
+    compared = replace(
         verdict,
         baseline_file=str(file),
         baseline_set=set_by(record.history) if record else None,
         baseline_id=record.id if record else "",
     )
     if verdict.outcome is Outcome.INVALID:
-        return known
+        return compared
     rule = rule_beside(file, verdict.case.accelerator, subject.identity, LOOKS)[0]
     ruling = rule_on(verdict.runs, record, limits, rule)
-    return replace(known, outcome=ruling.outcome, headline=ruling.headline, metrics=ruling.metrics)
+    return replace(
+        compared, outcome=ruling.outcome, headline=ruling.headline, metrics=ruling.metrics
+    )
 
 
 def accept_runs(result: CaseResult, *, baselines: Path, reason: str) -> Path:

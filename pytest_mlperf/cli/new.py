@@ -1,4 +1,4 @@
-"""`pytest-mlperf new`: the module of an engine, data set or scorer, and a test of its contract."""
+"""`pytest-mlperf new`: an engine, data set, scorer or add-on, and a test of its contract."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from pytest_mlperf.cli.output import show
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.stores.foreign import read_toml
 
-KINDS: Mapping[str, tuple[registry.Group, str, str]] = {
+KINDS: Mapping[str, tuple[registry.AnyGroup, str, str]] = {
     "engine": ("engines", "docs/own-model.md", '[[engines]] use = "{}"'),
     "dataset": ("datasets", "docs/workloads.md", 'dataset = {{ use = "{}", path = "FILE" }}'),
     "scorer": ("scorers", "docs/workloads.md", 'scorer = {{ use = "{}" }}'),
+    "addon": ("addons", "docs/extending.md", ""),
 }
 """Each kind's group of the registry, page of this project's documentation, and line of a suite.
 
@@ -36,10 +37,10 @@ PROCESS_MARK = "@pytest.mark.process\n"
 """Of a test of this project: the checks import a registered extension in a process of its own."""
 
 HELP = """\
-Writes a small engine, data set or scorer that works, and a test that it keeps
-its contract; edit both. What exists is never touched. If the project has a
-package, the module goes there and the test to tests/; else both go beside each
-other, and a suite names "module:Class".
+Writes a small engine, data set, scorer or add-on that works, and a test that
+it keeps its contract; edit both. What exists is never touched. If the project
+has a package, the module goes there and the test to tests/; else both go
+beside each other, and a suite names "module:Class".
 
 needs: the project's folder as the working folder
 
@@ -73,19 +74,31 @@ def run(parsed: argparse.Namespace) -> int:
     bare = name.replace("-", "_").removesuffix(f"_{kind}")
     class_name = f"{bare.title().replace('_', '')}{kind.title()}"
     target = f"{dotted}:{class_name}"
+    line = f"from {dotted} import {class_name}\n"
+    if kind == "addon":  # which is a module
+        dotted = dotted.removesuffix(".__init__")
+        inside, _, class_name = dotted.rpartition(".")
+        target, line = (
+            dotted,
+            f"from {inside} import {class_name}\n" if inside else f"import {dotted}\n",
+        )
     heading, entry = f'[project.entry-points."{table}"]', f'{name} = "{target}"'
 
-    line = f"from {dotted} import {class_name}\n"
-    words = {"name": name, "stem": name.replace("-", "_"), "class_name": class_name}
+    stem = name.replace("-", "_")
+    words = {"name": name, "stem": stem, "option": stem.replace("_", "-"), "class_name": class_name}
     if parsed.here:  # imports of one package stand together
         words |= {"ours": f"import pytest\n\n{line}", "theirs": "", "mark": PROCESS_MARK}
         steps = ["make schemas", f"pytest {test}", f"{page}, CHANGELOG.md: say what it does"]
     else:
         words |= {"ours": "", "theirs": f"\n{line}", "mark": ""}
-        steps = [f"pytest {test}", f"in a suite: {usage.format(name if package else target)}"]
+        steps = [f"pytest {test}"]
+        if usage:
+            steps.append(f"in a suite: {usage.format(name if package else target)}")
     if package:
         steps = [f"add to {PYPROJECT}:", f"  {heading}", f"  {entry}", "pip install -e .", *steps]
     texts = {module: _filled(f"{kind}.txt", words), test: _filled(f"{kind}_test.txt", words)}
+    if parsed.here and kind == "addon":
+        texts[test.with_name("__init__.py")] = ""
     require_absent(texts, f"Another name: pytest-mlperf new {kind} NAME")
     if parsed.here:
         texts[PYPROJECT] = _with_entry(PYPROJECT.read_text("utf-8"), heading, entry)
@@ -138,6 +151,9 @@ def _package(project: Mapping[str, Any]) -> Path | None:
 def _paths(kind: str, name: str, package: Path | None, *, here: bool) -> tuple[Path, Path]:
     """Return the paths of module and test; a module called as a library would hide it."""
     stem = name.replace("-", "_")
+    if here and kind == "addon":
+        folder = Path("addons", stem)
+        return "pytest_mlperf" / folder / "__init__.py", "tests" / folder / f"test_{stem}.py"
     if here:
         folder = Path("adapters", KINDS[kind][0])
         return "pytest_mlperf" / folder / f"{stem}.py", "tests" / folder / f"test_{stem}.py"

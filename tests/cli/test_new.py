@@ -152,7 +152,7 @@ def test_all_are_right_as_they_are_written(here: Path, say: Say) -> None:
     for kind in KINDS:
         say.ends(0, "new", kind, "my-own")
     done = finished(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=here)
-    assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout
+    assert (done.returncode, "4 passed" in done.stdout) == (0, True), done.stdout
 
 
 @pytest.mark.process
@@ -163,7 +163,8 @@ def test_all_keep_the_format_and_the_rules_of_this_project(
     for kind in KINDS:
         say.ends(0, "new", kind, name, "--here")
     # Imports are sorted by the modules that are there.
-    (checkout / "pytest_mlperf" / "testing.py").write_text('"""Checks."""\n')
+    for module in ("extension", "testing"):
+        (checkout / "pytest_mlperf" / f"{module}.py").write_text('"""Public names."""\n')
     for command in (("format", "--check"), ("check", "--no-cache")):
         done = finished(sys.executable, "-m", "ruff", *command, ".", cwd=checkout)
         assert done.returncode == 0, done.stdout

@@ -1,0 +1,49 @@
+"""What an add-on owes to a session."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from types import ModuleType
+
+from pytest_mlperf import hookspecs
+from pytest_mlperf.core.addons import OptionGroup
+from pytest_mlperf.testing._checks import SLOW_IMPORTS, demand
+
+HOOKS = {name: spec for name, spec in vars(hookspecs).items() if name.startswith("mlperf_")}
+
+IMPORT = "import sys, {0}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+
+
+def check_addon(addon: ModuleType) -> frozenset[str]:
+    """Check the module that an entry point of `pytest_mlperf.addons` names; return its options.
+
+    Raises:
+        AssertionError: It is built for another API, has no hook, one that does not exist or takes
+            an argument that the hook does not have, or imports a library that takes long.
+    """
+    subject = f"add-on {addon.__name__}"
+    built_for = getattr(addon, "API", None)
+    demand(
+        built_for == hookspecs.API,
+        f"{subject} has API = {built_for}",
+        f"this interface is API = {hookspecs.API}",
+    )
+    hooks = {name: hook for name, hook in vars(addon).items() if name.startswith("mlperf_")}
+    demand(bool(hooks), f"{subject} has no hook", f"write one of {', '.join(sorted(HOOKS))}")
+    for name, hook in hooks.items():
+        demand(name in HOOKS, f"{subject}: there is no hook {name}", f"one of {sorted(HOOKS)}")
+        allowed = inspect.signature(HOOKS[name]).parameters
+        for argument in inspect.signature(hook).parameters:
+            cure = f"{name} may take {', '.join(allowed)}"
+            demand(argument in allowed, f"{subject}: {name} takes {argument}", cure)
+    command = [sys.executable, "-c", IMPORT.format(addon.__name__)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    demand(done.returncode == 0, f"{subject} cannot be imported alone", done.stderr[-500:])
+    slow = SLOW_IMPORTS.intersection(done.stdout.split())
+    demand(not slow, f"{subject} imports {', '.join(sorted(slow))}", "import it inside a hook")
+    group = OptionGroup()
+    if declare := hooks.get("mlperf_addoptions"):
+        declare(group)
+    return frozenset(group.declared)
