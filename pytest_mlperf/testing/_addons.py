@@ -13,7 +13,7 @@ from pytest_mlperf.testing._checks import SLOW_IMPORTS, demand
 
 HOOKS = {name: spec for name, spec in vars(hookspecs).items() if name.startswith("mlperf_")}
 
-IMPORT = "import sys, {0}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+IMPORT_ALONE = "import sys, {0}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
 
 
 def check_addon(addon: ModuleType) -> frozenset[str]:
@@ -38,7 +38,7 @@ def check_addon(addon: ModuleType) -> frozenset[str]:
         for argument in inspect.signature(hook).parameters:
             cure = f"{name} may take {', '.join(allowed)}"
             demand(argument in allowed, f"{subject}: {name} takes {argument}", cure)
-    command = [sys.executable, "-c", IMPORT.format(addon.__name__)]
+    command = [sys.executable, "-c", IMPORT_ALONE.format(addon.__name__)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     demand(done.returncode == 0, f"{subject} cannot be imported alone", done.stderr[-500:])
     slow = SLOW_IMPORTS.intersection(done.stdout.split())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,8 @@ use = "openai"
 options = {{ url = "{url}", api = "chat", max_new_tokens = 16, request_timeout = 5 }}
 """
 
-ANSWERED = 3000
-"""Requests that are answered well: more than the warm-up, and less than a curve."""
+HOLDS_S = 34.0
+"""For so long requests are answered well: longer than a warm-up may take."""
 
 GARBAGE = repeat(b"data: {" + b"[" * 60_000)
 MALFORMED = "malformed event"
@@ -38,12 +40,12 @@ class Breaking(Manner):
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(tokens=4)
-        self.reply, self.answered = reply, 0
+        self.reply, self.breaks_s = reply, math.inf
         self.server: Scripted | None = None
 
     def stream(self, asked: Any) -> Any:
-        self.answered += 1
-        if self.answered <= ANSWERED:
+        self.breaks_s = min(self.breaks_s, time.monotonic() + HOLDS_S)
+        if time.monotonic() < self.breaks_s:
             return super().stream(asked)
         if self.reply.end == "cut" and self.server is not None:
             self.server.stop_listening()
