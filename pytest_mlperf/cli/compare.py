@@ -10,11 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_mlperf.bench.files import baseline_at, case_of
-from pytest_mlperf.bench.official import Placing
 from pytest_mlperf.cli.across import across, lines, read_prices
 from pytest_mlperf.cli.measured import Measured, why_not
-from pytest_mlperf.cli.official_share import ALL_ROUNDS, places, results_of
-from pytest_mlperf.cli.official_share import lines as placed_lines
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import (
     Sessions,
@@ -62,9 +59,8 @@ comparison of 20 shows any, however many cases it has.
 Exit 1 when a drop is proven, 2 when nothing could be judged.
 
 --across-accelerators sets the same work on other hardware against each other:
-for a GPU, a watt and a dollar, with intervals. A --published sets A beside the
-best official results. Neither judges, and both exit with 0; with 2 where
-nothing is alike.
+for a GPU, a watt and a dollar, with intervals. It judges nothing, and exits
+with 0; with 2 where nothing is alike.
 
 needs: two measurements of the same cases; git for refs
 
@@ -77,21 +73,12 @@ examples:
       how baselines moved between two commits
   $ pytest-mlperf compare a.json b.json --across-accelerators --prices p.toml
       what the other GPU gives for its watts and dollars
-  $ pytest-mlperf compare a.json --published v6.1
-      what share of the round's best result each case reached, GPU by GPU
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    parser.add_argument("a", metavar="A", help="the old side")
-    parser.add_argument("b", metavar="B", nargs="?", help="the new side")
-    parser.add_argument(
-        "--baselines",
-        type=Path,
-        metavar="DIR",
-        help="for git refs: this folder only (default: every folder called baselines)",
-    )
+    add_sides(parser, a="the old side", b="the new side")
     parser.add_argument(
         "--across-accelerators",
         action="store_true",
@@ -100,23 +87,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prices", type=Path, metavar="FILE", help="TOML with [prices], as suites have it"
     )
+
+
+def add_sides(parser: argparse.ArgumentParser, **sides: str) -> None:
+    """Declare the sides that a command takes, each with its help, and where they are."""
+    for name, text in sides.items():
+        parser.add_argument(name, metavar=name.upper(), help=text)
     parser.add_argument(
-        "--published",
-        nargs="?",
-        const=ALL_ROUNDS,
-        metavar="ROUND",
-        help="A beside official results: of a round, of all, or of a file with rows",
+        "--baselines",
+        type=Path,
+        metavar="DIR",
+        help="for git refs: this folder only (default: every folder called baselines)",
     )
     add_runs_dir(parser)
-    parser.set_defaults(misused=parser.error)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Compare two sides; return 1 when a drop is proven, 2 when nothing could be judged, else 0."""
-    if parsed.published:
-        return _placed(parsed)
-    if parsed.b is None:
-        parsed.misused("the following arguments are required: B; A alone is for --published")
     a, b = (side(text, parsed.runs_dir, parsed.baselines) for text in (parsed.a, parsed.b))
     if parsed.prices and not parsed.across_accelerators:
         raise MlperfError("--prices is for --across-accelerators")
@@ -142,21 +129,6 @@ def run(parsed: argparse.Namespace) -> int:
         show(["nothing could be judged"])
         return 2
     return 0
-
-
-def _placed(parsed: argparse.Namespace) -> int:
-    """Show where A stands among official results; 2 where nothing is like any."""
-    if parsed.b is not None or parsed.across_accelerators or parsed.prices:
-        asked = "" if parsed.published == ALL_ROUNDS else f" {parsed.published}"
-        parsed.misused(f"--published takes A alone: compare {parsed.a} --published{asked}")
-    results = results_of(parsed.published)
-    a = side(parsed.a, parsed.runs_dir, parsed.baselines)
-    standing = places(a.cases, results)
-    show(placed_lines(standing, a.name, parsed.published, a.notes, width()))
-    if any(isinstance(one.placing, Placing) for one in standing):
-        return 0
-    show(["nothing is like a published result"])
-    return 2
 
 
 def _across(

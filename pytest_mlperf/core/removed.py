@@ -40,6 +40,7 @@ REMOVED = (
     Removed(kind="command", name="precisions", instead="run pytest-mlperf report"),
     Removed(kind="option", owner="compare", name="--history", instead="run pytest-mlperf history"),
     Removed(kind="option", owner="compare", name="--interleave", instead="run pytest-mlperf turns"),
+    Removed(kind="option", owner="compare", name="--published", instead="run pytest-mlperf share"),
     Removed(
         kind="option", owner="merge", name="--inconclusive", instead="set --fail-on=inconclusive"
     ),

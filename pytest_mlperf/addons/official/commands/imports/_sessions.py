@@ -6,9 +6,11 @@ import argparse
 import datetime as dt
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_mlperf import __version__
+from pytest_mlperf.addons.official import mlperf_case_facts
 from pytest_mlperf.cli.output import as_typed, width
 from pytest_mlperf.core.case import Case, Division, Profile
 from pytest_mlperf.core.errors import MlperfError
@@ -68,7 +70,7 @@ def imported(
         notes=(*map(_why_invalid, invalid[1:]), *(note for run in runs for note in run.notes)),
         unchecked=Unchecked.NOT_CHECKED,
     )
-    return CaseResult(
+    result = CaseResult(
         test=f"{IMPORTED}::test_performance[{case.id}]",
         suite=IMPORTED,
         line=1,
@@ -84,6 +86,7 @@ def imported(
         qps_source=None,
         division=division,
     )
+    return replace(result, facts=mlperf_case_facts(result))
 
 
 def session_of(cases: Sequence[CaseResult], versions: Mapping[str, str]) -> Results:
