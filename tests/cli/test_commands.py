@@ -29,7 +29,7 @@ from tests.cli.text import Say, finished, page
 NAMES = (
     *("init", "doctor", "plan", "explain", "compare", "turns", "bisect", "history", "update"),
     *("calibrate", "merge", "import", "export", "store", "submission", "report", "options"),
-    *("round", "limits", "published", "share", "schema"),
+    *("round", "limits", "published", "share", "kubernetes", "slurm", "schema"),
 )
 
 
