@@ -13,6 +13,7 @@ COMMANDS = {
     "plan": "cases, runs, minutes and accelerator-hours",
     "explain": "how a verdict was reached, run by run",
     "compare": "two sessions, commits or versions: what dropped",
+    "across": "two sessions on other hardware: per GPU, watt and dollar",
     "turns": "two engine entries or builds, measured now in turns",
     "update": "accept a session as baselines, with the runs that it lacks",
     "calibrate": "learn this machine's noise from repeats of unchanged code",

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_mlperf.bench.files import baseline_at, case_of
-from pytest_mlperf.cli.across import across, lines, read_prices
 from pytest_mlperf.cli.measured import Measured, why_not
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import (
@@ -58,10 +57,6 @@ comparison of 20 shows any, however many cases it has.
 
 Exit 1 when a drop is proven, 2 when nothing could be judged.
 
---across-accelerators sets the same work on other hardware against each other:
-for a GPU, a watt and a dollar, with intervals. It judges nothing, and exits
-with 0; with 2 where nothing is alike.
-
 needs: two measurements of the same cases; git for refs
 
 examples:
@@ -71,22 +66,12 @@ examples:
       a session against baselines
   $ pytest-mlperf compare v1.0 HEAD
       how baselines moved between two commits
-  $ pytest-mlperf compare a.json b.json --across-accelerators --prices p.toml
-      what the other GPU gives for its watts and dollars
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     add_sides(parser, a="the old side", b="the new side")
-    parser.add_argument(
-        "--across-accelerators",
-        action="store_true",
-        help="ratios for a GPU, a watt and a dollar between other hardware; judges nothing",
-    )
-    parser.add_argument(
-        "--prices", type=Path, metavar="FILE", help="TOML with [prices], as suites have it"
-    )
 
 
 def add_sides(parser: argparse.ArgumentParser, **sides: str) -> None:
@@ -104,14 +89,8 @@ def add_sides(parser: argparse.ArgumentParser, **sides: str) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Compare two sides; return 1 when a drop is proven, 2 when nothing could be judged, else 0."""
-    a, b = (side(text, parsed.runs_dir, parsed.baselines) for text in (parsed.a, parsed.b))
-    if parsed.prices and not parsed.across_accelerators:
-        raise MlperfError("--prices is for --across-accelerators")
-    planned = _planned()
-    results = filter(None, (results_file(text, parsed.runs_dir) for text in (parsed.a, parsed.b)))
-    roots = calibrated_roots(parsed.baselines, (one.path for one in planned), results)
-    if parsed.across_accelerators:
-        return _across(parsed, a, b, roots)
+    planned = planned_here()
+    a, b, roots = two_sides(parsed, planned)
     limits = _limits_of({(one.case.id, one.suite.profile): one.limits for one in planned})
     both = [case for case in a.cases if case in b.cases]
     compared = together(
@@ -131,18 +110,15 @@ def run(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _across(
-    parsed: argparse.Namespace, a: ComparedSide, b: ComparedSide, roots: Sequence[Path]
-) -> int:
-    prices = read_prices(parsed.prices) if parsed.prices else {}
-    compared = across(
-        a.cases,
-        b.cases,
-        prices,
-        lambda one: rule_here(roots, one.case.accelerator, one.identity)[0],
-    )
-    show(lines(compared, (a.name, b.name), prices, (*a.notes, *b.notes), width()))
-    return 0
+def two_sides(
+    parsed: argparse.Namespace, planned: Sequence[Planned]
+) -> tuple[ComparedSide, ComparedSide, list[Path]]:
+    """Return both sides that a command line names, and the folders that may calibrate them."""
+    words = (parsed.a, parsed.b)
+    a, b = (side(text, parsed.runs_dir, parsed.baselines) for text in words)
+    results = filter(None, (results_file(text, parsed.runs_dir) for text in words))
+    suites = (one.path for one in planned)
+    return a, b, calibrated_roots(parsed.baselines, suites, results)
 
 
 def pair(old: Sequence[Measured], new: Sequence[Measured]) -> tuple[Measured, Measured]:
@@ -208,7 +184,7 @@ def judged_how(compared: Sequence[ComparedCase]) -> list[str]:
     ]
 
 
-def _planned() -> Sequence[Planned]:
+def planned_here() -> Sequence[Planned]:
     """Return the cases of the suites here; none where there are no suites."""
     try:
         return read_suites(find_suites([]))

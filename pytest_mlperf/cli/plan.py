@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.policy import Policy, gated_pairs, rule_beside
-from pytest_mlperf.cli.across import Prices, price_in_words, read_prices
+from pytest_mlperf.cli.across import Prices, add_prices, price_in_words, read_prices
 from pytest_mlperf.cli.output import show, whole, width
 from pytest_mlperf.cli.stored_results import Sessions, add_runs_dir, costs
 from pytest_mlperf.cli.suites import (
@@ -94,12 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"most runs of a case (default {Policy.max_runs}, as pytest's --mlperf-max-runs)",
     )
-    parser.add_argument(
-        "--prices",
-        type=Path,
-        metavar="FILE",
-        help="TOML with [prices], as suites have it; goes before what suites say",
-    )
+    add_prices(parser)
     parser.add_argument(
         "--compliance",
         action="store_true",

@@ -44,6 +44,7 @@ REMOVED = (
             ("compare", "--history", "history"),
             ("compare", "--interleave", "turns"),
             ("compare", "--published", "share"),
+            ("compare", "--across-accelerators", "across"),
             ("plan", "--format kubernetes", "kubernetes"),
             ("plan", "--format slurm", "slurm"),
         )

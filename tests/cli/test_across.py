@@ -1,4 +1,4 @@
-"""`compare --across-accelerators` sets the same work on other hardware against each other."""
+"""`pytest-mlperf across` sets the same work on other hardware against each other."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def sides(a: CaseResult, b: CaseResult) -> None:
 
 
 def compared(say: Say, *more: str) -> tuple[int, str]:
-    return say("compare", "a.json", "b.json", "--across-accelerators", *more)
+    return say("across", "a.json", "b.json", *more)
 
 
 @pytest.mark.process
@@ -120,7 +120,7 @@ def test_what_cannot_be_set_against_each_other_is_said(say: Say) -> None:
     server = on("H200", *FASTER, case=SERVER, target_qps=2.0)
     bert = on("H100", *STEADY, case=replace(H100, workload="bert"))
     official = replace(h200, profile="official")
-    line = ("compare", "a.json", "b.json", "--across-accelerators")
+    line = ("across", "a.json", "b.json")
     for a, b, code, note in (
         (on("H200", *STEADY), h200, 0, "both ran on the same hardware"),
         (h100, official, 0, "not comparable: another profile: quick → official"),

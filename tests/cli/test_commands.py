@@ -27,7 +27,18 @@ from tests.cli.lab import ROOT
 from tests.cli.text import Say, finished, page
 
 NAMES = (
-    *("init", "doctor", "plan", "explain", "compare", "turns", "bisect", "history", "update"),
+    *(
+        "init",
+        "doctor",
+        "plan",
+        "explain",
+        "compare",
+        "across",
+        "turns",
+        "bisect",
+        "history",
+        "update",
+    ),
     *("calibrate", "merge", "import", "export", "store", "submission", "report", "options"),
     *("round", "limits", "published", "share", "kubernetes", "slurm", "schema"),
 )
