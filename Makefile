@@ -118,7 +118,7 @@ peers: $(READY) $(PEERS)
 
 fleet: $(READY)
 	$(INSTALL) -e '.[ray]'
-	$(PYTEST) tests/plugin/test_fleet.py tests/plugin/test_fleet_orders.py tests/cli/test_slurm.py
+	$(PYTEST) tests/addons/fleet
 
 # MLPERF_INFERENCE: a checkout of mlcommons/inference, whose checkers judge exported trees.
 mlcommons: $(READY)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pytest_mlperf.core.declaration import declaration_of
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, text_of
-from pytest_mlperf.core.imports import not_imported
 from pytest_mlperf.core.removed import find_removed
 from pytest_mlperf.core.untrusted_text import nearest
 
@@ -161,6 +160,8 @@ def imported(noun: str, target: str, options: Mapping[str, Any] | None = None) -
         factory = resolve(target)
     except (ImportError, AttributeError) as error:
         fault = EnvironmentFault if isinstance(error, ImportError) else SuiteError
+        from pytest_mlperf.core.imports import not_imported  # few processes need it
+
         reason = not_imported(target, error)
         raise fault(f"{noun} {target!r} cannot be imported: {reason}") from error
     if options is not None:

@@ -1,4 +1,4 @@
-"""What share of the best official result a case reached, where there is one of its kind."""
+"""Share of the best official result that a case reached, and the gate on it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from statistics import geometric_mean
 from pytest_mlperf.bench.runner import CaseRunner
 from pytest_mlperf.core.case import LOADED_SCENARIOS, Case
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.numbers import plural, rounded
-from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import split
@@ -55,39 +53,6 @@ class Placing:
         who = f"{self.best.round}, {self.best.submitter}"
         return f"{100 * self.share:.3g} % of the best official result per GPU ({who})"
 
-    @property
-    def source(self) -> str:
-        """Return "XE9680, 8 GPUs, fp8"."""
-        best = self.best
-        about = (best.system, plural(best.count, "GPU"), best.precision)
-        return ", ".join(filter(None, about))
-
-    @property
-    def in_words(self) -> str:
-        """Return both: "..., Dell): 4,414.59 tokens/s in XE9680, 8 GPUs, fp8"."""
-        value = f"{rounded(self.best_value)} {self.best.unit}"
-        return f"{self.in_short}: {value} in {self.source}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unplaced:
-    """Why no official result is like a case."""
-
-    reason: str
-
-
-def placing_of(result: CaseResult) -> Placing | None:
-    """Return where a case stands; None where no official result is like it.
-
-    A result that was slowed on purpose, or used techniques of the open division, stands nowhere.
-    """
-    verdict = result.verdict
-    if verdict.subject is None or verdict.ratio or result.techniques or result.handicap:
-        return None
-    searched = all(run.search for run in verdict.runs)
-    placing = placed(verdict.case, verdict.subject.identity, verdict.runs, searched=searched)
-    return placing if isinstance(placing, Placing) else None
-
 
 def placed(
     case: Case,
@@ -96,8 +61,8 @@ def placed(
     *,
     searched: bool,
     results: Sequence[OfficialResult] | None = None,
-) -> Placing | Unplaced:
-    """Return where runs of a case stand, or why nowhere.
+) -> Placing | str:
+    """Return where runs of a case stand, or why no official result is like it.
 
     Like is: the workload with its target, the scenario, the unit, LoadGen as harness, the closed
     division, the kind of GPU. In Server and Interactive a result is the highest rate that held, so
@@ -110,15 +75,13 @@ def placed(
     """
     gpu = gpu_in(identity)
     if not runs:
-        return Unplaced(reason="it has no run")
+        return "it has no run"
     if gpu is None:
-        return Unplaced(reason=f"{case.accelerator} is no GPU that has official results")
+        return f"{case.accelerator} is no GPU that has official results"
     if case.scenario in LOADED_SCENARIOS and not searched:
-        return Unplaced(reason="its rate was offered, and an official one is the highest that held")
+        return "its rate was offered, and an official one is the highest that held"
     if case.scenario not in {"Offline", *LOADED_SCENARIOS}:
-        return Unplaced(
-            reason=f"the value of {case.scenario} is a latency, and official ones are bounds"
-        )
+        return f"the value of {case.scenario} is a latency, and official ones are bounds"
     for unit, metric in UNIT_METRICS.items():
         asked = (case.workload, case.scenario, gpu.name, unit)
         best = _best(*asked) if results is None else _best_of(results, *asked)
@@ -127,8 +90,8 @@ def placed(
             # As the value beside it is that of all runs.
             mine = geometric_mean(values) / split(case.accelerator)[0]
             return Placing(value=mine, best=best)
-    return Unplaced(
-        reason=f"no result of {case.workload}, {case.scenario}, counts such samples or tokens on "
+    return (
+        f"no result of {case.workload}, {case.scenario}, counts such samples or tokens on "
         f"{gpu.name}"
     )
 
@@ -141,8 +104,8 @@ def held_to_best(case: CaseRunner, answer: Ruling) -> Ruling:
     """
     if answer.outcome.fails or not case.runs or case.planned.suite.of_best is None:
         return answer
-    if isinstance(placing := _standing(case), Unplaced):
-        note = f"of_best_published: nothing to compare with: {placing.reason}"
+    if isinstance(placing := _standing(case), str):
+        note = f"of_best_published: nothing to compare with: {placing}"
         return replace(answer, notes=(*answer.notes, note))
     if (headline := below_best(case)) is None:
         return answer
@@ -156,12 +119,12 @@ def below_best(case: CaseRunner) -> str | None:
     Where the suite asks for none, or no official result is like the case, there is nothing to miss.
     """
     least = case.planned.suite.of_best
-    if least is None or isinstance(placing := _standing(case), Unplaced) or placing.share >= least:
+    if least is None or isinstance(placing := _standing(case), str) or placing.share >= least:
         return None
     return f"{placing.in_short}; limit {100 * least:.3g} %"
 
 
-def _standing(case: CaseRunner) -> Placing | Unplaced:
+def _standing(case: CaseRunner) -> Placing | str:
     searched = case.planned.scenario.find is not None
     identity = case.subject.identity if case.subject else {}
     return placed(case.planned.case, identity, case.runs, searched=searched)

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 from pytest_mlperf import __version__
@@ -95,7 +96,8 @@ def _removed(words: Sequence[str]) -> str:
     from pytest_mlperf.core.removed import find_removed
 
     command, *rest = words or [""]
-    options = (word.partition("=")[0] for word in rest)
+    parts = [part for word in rest for part in word.split("=", 1)]
+    options = [*parts, *map(" ".join, pairwise(parts))]
     entries = [find_removed("command", "", command)]
     entries += [find_removed("option", command, option) for option in options]
     return str(next(filter(None, entries), ""))

@@ -1,14 +1,18 @@
-"""`compare --across-accelerators`: how two sides relate for a GPU, a watt, a dollar; no verdict."""
+"""`pytest-mlperf across`: how two sides relate for a GPU, a watt, a dollar; no verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from pytest_mlperf.cli.compare import add_sides, planned_here, two_sides
 from pytest_mlperf.cli.measured import Measured, why_not_alike
+from pytest_mlperf.cli.output import show, width
+from pytest_mlperf.cli.stored_results import rule_here
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.metrics import EFFICIENCY, METRICS
 from pytest_mlperf.core.numbers import plural, quantity, times
@@ -34,6 +38,46 @@ NO_VERDICT = (
 )
 
 COLUMNS = ("per", "metric", "A", "B", "B / A", "interval")
+
+HELP = """\
+Sets the same work on other hardware against each other: ratios of whole
+systems, and for a GPU, a watt and a dollar, with intervals. A and B are what
+`compare` takes: results, LIBRARY==VERSION or a git ref. Nothing is judged.
+Exit 2 where nothing is alike.
+
+needs: two measurements of the same workload and scenario; git for refs
+
+examples:
+  $ pytest-mlperf across h100.json h200.json
+      what each GPU and each watt of the other machine gives
+  $ pytest-mlperf across h100.json h200.json --prices prices.toml
+      and each dollar, by prices that no suite has
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    add_sides(parser, a="one machine's side", b="the other's")
+    add_prices(parser)
+
+
+def add_prices(parser: argparse.ArgumentParser) -> None:
+    """Give a parser the option that `read_prices` reads."""
+    parser.add_argument(
+        "--prices",
+        type=Path,
+        metavar="FILE",
+        help="TOML with [prices], as suites have it; goes before what suites say",
+    )
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Print what both sides measured of the same work."""
+    prices = read_prices(parsed.prices) if parsed.prices else {}
+    a, b, roots = two_sides(parsed, planned_here())
+    compared = across(a.cases, b.cases, prices, roots)
+    show(lines(compared, (a.name, b.name), prices, (*a.notes, *b.notes), width()))
+    return 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +130,7 @@ def across(
     a: Mapping[str, Sequence[Measured]],
     b: Mapping[str, Sequence[Measured]],
     prices: Prices,
-    rule: Callable[[Measured], RuleR],
+    roots: Sequence[Path],
 ) -> list[Compared]:
     """Return what both sides measured of the same work; an MlperfError says that it is nothing."""
     pairs = list(_pairs(a, b))
@@ -95,7 +139,7 @@ def across(
             "A and B have no workload and scenario in common; cases of other engines and "
             "precisions are set against each other where each side has one"
         )
-    return [_compared(one, other, prices, rule) for one, other in pairs]
+    return [_compared(one, other, prices, roots) for one, other in pairs]
 
 
 def _pairs(
@@ -118,15 +162,14 @@ def _pairs(
         )
 
 
-def _compared(
-    a: Measured, b: Measured, prices: Prices, rule: Callable[[Measured], RuleR]
-) -> Compared:
+def _compared(a: Measured, b: Measured, prices: Prices, roots: Sequence[Path]) -> Compared:
     if a.identity == b.identity and a.case.accelerator == b.case.accelerator:
         reason = "both ran on the same hardware: pytest-mlperf compare judges them"
         return Compared(a=a, b=b, rows=(), notes=(reason,))
     if reason := why_not_alike(a, b) or _other_data(a, b):
         return Compared(a=a, b=b, rows=(), notes=(f"not comparable: {reason}",))
-    metrics = _ratios(a, b, max((rule(a), rule(b)), key=lambda one: one.prior_sd))
+    rules = (rule_here(roots, one.case.accelerator, one.identity)[0] for one in (a, b))
+    metrics = _ratios(a, b, max(rules, key=lambda one: one.prior_sd))
     rate = next(
         (name for name in DEVICE_RATES if name in metrics and name in _measured(a, b)), None
     )

@@ -9,11 +9,12 @@ from pytest_mlperf.registry import declared
 
 COMMANDS = {
     "init": "write a first suite, and a folder for baselines",
-    "new": "write a module and its test: engine, data set or scorer",
+    "new": "an engine, data set, scorer or add-on that works, to edit",
     "doctor": "what this machine can run, and why not",
     "plan": "cases, runs, minutes and accelerator-hours",
     "explain": "how a verdict was reached, run by run",
     "compare": "two sessions, commits or versions: what dropped",
+    "across": "two sessions on other hardware: per GPU, watt and dollar",
     "turns": "two engine entries or builds, measured now in turns",
     "update": "accept a session as baselines, with the runs that it lacks",
     "calibrate": "learn this machine's noise from repeats of unchanged code",

@@ -10,11 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_mlperf.bench.files import baseline_at, case_of
-from pytest_mlperf.bench.official import Placing
-from pytest_mlperf.cli.across import across, lines, read_prices
 from pytest_mlperf.cli.measured import Measured, why_not
-from pytest_mlperf.cli.official_share import ALL_ROUNDS, places, results_of
-from pytest_mlperf.cli.official_share import lines as placed_lines
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import (
     Sessions,
@@ -61,11 +57,6 @@ comparison of 20 shows any, however many cases it has.
 
 Exit 1 when a drop is proven, 2 when nothing could be judged.
 
---across-accelerators sets the same work on other hardware against each other:
-for a GPU, a watt and a dollar, with intervals. A --published sets A beside the
-best official results. Neither judges, and both exit with 0; with 2 where
-nothing is alike.
-
 needs: two measurements of the same cases; git for refs
 
 examples:
@@ -75,56 +66,31 @@ examples:
       a session against baselines
   $ pytest-mlperf compare v1.0 HEAD
       how baselines moved between two commits
-  $ pytest-mlperf compare a.json b.json --across-accelerators --prices p.toml
-      what the other GPU gives for its watts and dollars
-  $ pytest-mlperf compare a.json --published v6.1
-      what share of the round's best result each case reached, GPU by GPU
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    parser.add_argument("a", metavar="A", help="the old side")
-    parser.add_argument("b", metavar="B", nargs="?", help="the new side")
+    add_sides(parser, a="the old side", b="the new side")
+
+
+def add_sides(parser: argparse.ArgumentParser, **sides: str) -> None:
+    """Declare the sides that a command takes, each with its help, and where they are."""
+    for name, text in sides.items():
+        parser.add_argument(name, metavar=name.upper(), help=text)
     parser.add_argument(
         "--baselines",
         type=Path,
         metavar="DIR",
         help="for git refs: this folder only (default: every folder called baselines)",
     )
-    parser.add_argument(
-        "--across-accelerators",
-        action="store_true",
-        help="ratios for a GPU, a watt and a dollar between other hardware; judges nothing",
-    )
-    parser.add_argument(
-        "--prices", type=Path, metavar="FILE", help="TOML with [prices], as suites have it"
-    )
-    parser.add_argument(
-        "--published",
-        nargs="?",
-        const=ALL_ROUNDS,
-        metavar="ROUND",
-        help="A beside official results: of a round, of all, or of a file with rows",
-    )
     add_runs_dir(parser)
-    parser.set_defaults(misused=parser.error)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Compare two sides; return 1 when a drop is proven, 2 when nothing could be judged, else 0."""
-    if parsed.published:
-        return _placed(parsed)
-    if parsed.b is None:
-        parsed.misused("the following arguments are required: B; A alone is for --published")
-    a, b = (side(text, parsed.runs_dir, parsed.baselines) for text in (parsed.a, parsed.b))
-    if parsed.prices and not parsed.across_accelerators:
-        raise MlperfError("--prices is for --across-accelerators")
-    planned = _planned()
-    results = filter(None, (results_file(text, parsed.runs_dir) for text in (parsed.a, parsed.b)))
-    roots = calibrated_roots(parsed.baselines, (one.path for one in planned), results)
-    if parsed.across_accelerators:
-        return _across(parsed, a, b, roots)
+    planned = planned_here()
+    a, b, roots = two_sides(parsed, planned)
     limits = _limits_of({(one.case.id, one.suite.profile): one.limits for one in planned})
     both = [case for case in a.cases if case in b.cases]
     compared = together(
@@ -144,33 +110,15 @@ def run(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _placed(parsed: argparse.Namespace) -> int:
-    """Show where A stands among official results; 2 where nothing is like any."""
-    if parsed.b is not None or parsed.across_accelerators or parsed.prices:
-        asked = "" if parsed.published == ALL_ROUNDS else f" {parsed.published}"
-        parsed.misused(f"--published takes A alone: compare {parsed.a} --published{asked}")
-    results = results_of(parsed.published)
-    a = side(parsed.a, parsed.runs_dir, parsed.baselines)
-    standing = places(a.cases, results)
-    show(placed_lines(standing, a.name, parsed.published, a.notes, width()))
-    if any(isinstance(one.placing, Placing) for one in standing):
-        return 0
-    show(["nothing is like a published result"])
-    return 2
-
-
-def _across(
-    parsed: argparse.Namespace, a: ComparedSide, b: ComparedSide, roots: Sequence[Path]
-) -> int:
-    prices = read_prices(parsed.prices) if parsed.prices else {}
-    compared = across(
-        a.cases,
-        b.cases,
-        prices,
-        lambda one: rule_here(roots, one.case.accelerator, one.identity)[0],
-    )
-    show(lines(compared, (a.name, b.name), prices, (*a.notes, *b.notes), width()))
-    return 0
+def two_sides(
+    parsed: argparse.Namespace, planned: Sequence[Planned]
+) -> tuple[ComparedSide, ComparedSide, list[Path]]:
+    """Return both sides that a command line names, and the folders that may calibrate them."""
+    words = (parsed.a, parsed.b)
+    a, b = (side(text, parsed.runs_dir, parsed.baselines) for text in words)
+    results = filter(None, (results_file(text, parsed.runs_dir) for text in words))
+    suites = (one.path for one in planned)
+    return a, b, calibrated_roots(parsed.baselines, suites, results)
 
 
 def pair(old: Sequence[Measured], new: Sequence[Measured]) -> tuple[Measured, Measured]:
@@ -236,7 +184,7 @@ def judged_how(compared: Sequence[ComparedCase]) -> list[str]:
     ]
 
 
-def _planned() -> Sequence[Planned]:
+def planned_here() -> Sequence[Planned]:
     """Return the cases of the suites here; none where there are no suites."""
     try:
         return read_suites(find_suites([]))

@@ -6,20 +6,15 @@ import argparse
 import datetime as dt
 import json
 import math
-import re
-import shlex
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.policy import Policy, gated_pairs, rule_beside
-from pytest_mlperf.cli._kubernetes import Cluster, mounts_of, objects, text_of_list
-from pytest_mlperf.cli.across import Prices, price_in_words, read_prices
+from pytest_mlperf.cli.across import Prices, add_prices, price_in_words, read_prices
 from pytest_mlperf.cli.output import show, whole, width
 from pytest_mlperf.cli.stored_results import Sessions, add_runs_dir, costs
 from pytest_mlperf.cli.suites import (
@@ -41,7 +36,6 @@ from pytest_mlperf.judge.inputs import DAYS
 from pytest_mlperf.reports.terminal import selection
 from pytest_mlperf.reports.terminal.layout import fold, relative
 from pytest_mlperf.reports.terminal.selection import CaseCost, cost_of, more
-from pytest_mlperf.run.project import new_id
 from pytest_mlperf.stores.results import MANIFEST_KIND, MANIFEST_SCHEMA
 from pytest_mlperf.suite.model import PHASES
 from pytest_mlperf.suite.pairs import Testable, plan_pairs
@@ -71,10 +65,6 @@ examples:
       the manifest of what an H200 machine must report: every test id
   $ pytest-mlperf plan --format github --profile official
       a matrix for GitHub Actions: accelerator, suite, runner, minutes
-  $ pytest-mlperf plan --format slurm > mlperf.sh && bash mlperf.sh
-      arrays of Slurm jobs, and a last one that joins and judges
-  $ pytest-mlperf plan --format kubernetes --image lab/mlperf:7 --claim results
-      an indexed Job for each accelerator, and one that joins: kubectl apply -f
 """
 
 
@@ -83,10 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_suites(parser)
     parser.add_argument(
         "--format",
-        choices=["table", "json", "github", "slurm", "kubernetes"],
+        choices=["table", "json", "github"],
         default="table",
-        help="table to read, json manifest, GitHub matrix on one line, a script for Slurm, or jobs "
-        "of Kubernetes",
+        help="table to read, json manifest for other commands, or GitHub matrix on one line",
     )
     add_accelerators(parser)
     parser.add_argument(
@@ -105,34 +94,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"most runs of a case (default {Policy.max_runs}, as pytest's --mlperf-max-runs)",
     )
-    parser.add_argument(
-        "--prices",
-        type=Path,
-        metavar="FILE",
-        help="TOML with [prices], as suites have it; goes before what suites say",
-    )
+    add_prices(parser)
     parser.add_argument(
         "--compliance",
         action="store_true",
         help="plan MLPerf's compliance tests too, as pytest --mlperf-compliance makes them",
-    )
-    jobs = parser.add_argument_group("jobs of Kubernetes")
-    jobs.add_argument("--image", help="container image whose working directory is the project")
-    jobs.add_argument("--claim", help="claim of a volume that all pods write results to")
-    jobs.add_argument(
-        "--mount",
-        action="append",
-        default=[],
-        metavar="CLAIM:/PATH",
-        help="claim of a volume that pods read, such as models; repeatable",
     )
     add_runs_dir(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Print the plan."""
-    if parsed.format != "kubernetes" and (parsed.image or parsed.claim or parsed.mount):
-        raise MlperfError("--image, --claim and --mount are for --format kubernetes")
     cases = read_suites(find_suites(parsed.suites), parsed.profile, audited=parsed.compliance)
     tests, named = with_pairs(cases), set(parsed.accelerator)
     require_accelerators(named, (name for one in tests for name in one.accelerators))
@@ -152,12 +124,10 @@ def run(parsed: argparse.Namespace) -> int:
     jobs = jobs_of(planned, measured, max_runs)
     if parsed.format == "github":
         print(json.dumps(matrix(jobs)))
-    elif parsed.format == "slurm":
-        print(script(jobs, _planned_by(parsed), _measured_with(parsed)), end="")
-    elif parsed.format in {"json", "kubernetes"}:
+    elif parsed.format == "json":
         root = rootdir(parsed.suites)
-        text = json_text(manifest(planned, measured, root=root, max_runs=max_runs))
-        print(text if parsed.format == "json" else _on_kubernetes(jobs, text, parsed))
+        content = manifest(planned, measured, root=root, max_runs=max_runs)
+        print(json_text({**content, "jobs": jobs, "options": _measured_with(parsed)}))
     else:
         show(_table(planned, measured, max_runs))
         prices = read_prices(parsed.prices) if parsed.prices else {}
@@ -167,32 +137,10 @@ def run(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _planned_by(parsed: argparse.Namespace) -> list[str]:
-    """Return the words of `plan` that plan the same tests again."""
-    words = list(map(str, parsed.suites))
-    for option, names in (("--accelerator", parsed.accelerator), ("--fleet", parsed.fleet)):
-        words += [word for name in names for word in (option, name)]
-    words += ["--profile", parsed.profile] if parsed.profile else []
-    words += ["--max-runs", str(parsed.max_runs)] if parsed.max_runs else []
-    return words + ["--compliance"] * parsed.compliance
-
-
 def _measured_with(parsed: argparse.Namespace) -> list[str]:
     words = [f"--mlperf-profile={parsed.profile}"] if parsed.profile else []
     words += [f"--mlperf-max-runs={parsed.max_runs}"] if parsed.max_runs else []
     return words + ["--mlperf-compliance"] * parsed.compliance
-
-
-def _on_kubernetes(
-    jobs: Mapping[str, Mapping[str, int]], plan: str, parsed: argparse.Namespace
-) -> str:
-    if not parsed.image or not parsed.claim:
-        raise MlperfError(
-            "--format kubernetes needs --image, whose working directory is the project, and "
-            "--claim, a PersistentVolumeClaim (ReadWriteMany) for the results"
-        )
-    where = Cluster(image=parsed.image, claim=parsed.claim, mounts=mounts_of(parsed.mount))
-    return text_of_list(objects(jobs, plan, where, run=new_id(), options=_measured_with(parsed)))
 
 
 def money(planned: Sequence[Testable], measured: Costs, max_runs: int, prices: Prices) -> list[str]:
@@ -410,49 +358,6 @@ def jobs_of(
 
 def _pass_s(case: Testable, seconds: float) -> float:
     return seconds if "accuracy" in case.kinds and case.suite.rules is not None else 0.0
-
-
-ARRAY_LIMIT = 1001
-"""Jobs of an array at most, as Slurm is set up unless a site changed it (MaxArraySize).
-
-Source: https://slurm.schedmd.com/slurm.conf.html#OPT_MaxArraySize
-"""
-
-
-def script(
-    jobs: Mapping[str, Mapping[str, int]], plan: Sequence[str], options: Sequence[str]
-) -> str:
-    """Return the script of some jobs, with their minutes by accelerator and suite file.
-
-    `plan` holds the words of `plan` that give their manifest; `options` of pytest are for all.
-    """
-    text = files("pytest_mlperf.cli").joinpath("templates/slurm.sh").read_text("utf-8")
-    files_of = [
-        f"  {shlex.quote(name)})\n    suites=(\n"
-        + "".join(f"      {shlex.quote(suite)}\n" for suite in minutes)
-        + "    ) ;;"
-        for name, minutes in jobs.items()
-    ]
-    replaced = {
-        "@PYTHON@": shlex.quote(sys.executable),
-        "@SUITES@": "\n".join(files_of),
-        "@OPTIONS@": "".join(f" {shlex.quote(word)}" for word in options),
-        "@PLAN@": "".join(f" {shlex.quote(word)}" for word in plan),
-        "@SUBMIT@": "\n".join(_submit(name, jobs[name]) for name in jobs),
-    }
-    return re.sub("|".join(replaced), lambda match: replaced[match[0]], text)
-
-
-def _submit(accelerator: str, minutes: Mapping[str, int]) -> str:
-    if len(minutes) > ARRAY_LIMIT:
-        raise MlperfError(
-            f"{len(minutes)} suite files on {accelerator}, and Slurm makes {ARRAY_LIMIT} jobs of "
-            "an array at most; name fewer suites"
-        )
-    count, name = split(accelerator)
-    needed = "" if name == "cpu" else f" --gres=gpu:{name.lower()}:{count}"
-    most = max(minutes.values())
-    return f'submit {shlex.quote(accelerator)} {len(minutes) - 1} {most}{needed} "$@"'
 
 
 Promises = Mapping[tuple[Path, str], Promise]

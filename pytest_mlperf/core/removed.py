@@ -38,8 +38,17 @@ _SPEED = (
 
 REMOVED = (
     Removed(kind="command", name="precisions", instead="run pytest-mlperf report"),
-    Removed(kind="option", owner="compare", name="--history", instead="run pytest-mlperf history"),
-    Removed(kind="option", owner="compare", name="--interleave", instead="run pytest-mlperf turns"),
+    *(
+        Removed(kind="option", owner=owner, name=name, instead=f"run pytest-mlperf {command}")
+        for owner, name, command in (
+            ("compare", "--history", "history"),
+            ("compare", "--interleave", "turns"),
+            ("compare", "--published", "share"),
+            ("compare", "--across-accelerators", "across"),
+            ("plan", "--format kubernetes", "kubernetes"),
+            ("plan", "--format slurm", "slurm"),
+        )
+    ),
     Removed(
         kind="option", owner="merge", name="--inconclusive", instead="set --fail-on=inconclusive"
     ),

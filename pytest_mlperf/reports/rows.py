@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import geometric_mean
 
-from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.causes import OTHER_FILES, Cause, Strength, shortened
 from pytest_mlperf.core.control import seen_in_words
@@ -421,11 +420,11 @@ def searched(verdict: Verdict) -> list[str]:
 
 def beside(result: CaseResult) -> list[str]:
     """Return all that is known, of several searches the last."""
-    verdict, placing = result.verdict, placing_of(result)
+    verdict = result.verdict
     texts = (
         *searched(verdict)[-1:],
         light(verdict),
-        placing and placing.in_short,
+        *(f"{title}: {fact}" for title, fact in result.facts.items()),
         cost(verdict),
         invalid_runs(verdict),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from pytest_mlperf.stores.foreign import (
     as_document,
     content_of,
     json_of,
-    read_foreign,
     read_regular,
     unreadable,
 )
@@ -190,11 +189,18 @@ class PlannedTest:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A plan, as far as those need it that run or join its parts: in the order of the suites."""
+    """A plan, as far as those need it that run or join its parts: in the order of the suites.
+
+    Attributes:
+        jobs: By accelerator and suite file, the minutes after which a part counts as hung.
+        options: Options of pytest that every part needs.
+    """
 
     schema: int
     kind: str
     tests: tuple[PlannedTest, ...]
+    jobs: Mapping[str, Mapping[str, Count]] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
 
     @property
     def pairs(self) -> int:
@@ -205,10 +211,11 @@ class Manifest:
 _MANIFEST = Shape(Manifest)
 
 
-def read_manifest(path: Path) -> Manifest:
-    """Read a manifest; what is none of a known schema is an MlperfError."""
+def read_manifest(path: Path, content: bytes | None = None) -> Manifest:
+    """Read a manifest, or its content; what is none of a known schema is an MlperfError."""
     cure = "make one: pytest-mlperf plan --format json"
-    raw = read_foreign(path, "manifest of a plan")
+    title = "manifest of a plan"
+    raw = json_of(path, title, content_of(path, title) if content is None else content)
     if not isinstance(raw, dict) or raw.get("kind") != MANIFEST_KIND:
         raise MlperfError(f"{path}: not a manifest of a plan; {cure}")
-    return as_document(path, raw, "manifest of a plan", _MANIFEST, MANIFEST_SCHEMA, cure)
+    return as_document(path, raw, title, _MANIFEST, MANIFEST_SCHEMA, cure)

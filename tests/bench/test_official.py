@@ -1,4 +1,4 @@
-"""A result stands beside the best official one of its kind, and beside no other."""
+"""A case has a share of an official result of its kind, or a reason why it has none."""
 
 from __future__ import annotations
 
@@ -6,53 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from pytest_mlperf.bench.official import Placing, Unplaced, placed, placing_of
+from pytest_mlperf.bench.official import Placing, placed
 from pytest_mlperf.core.baseline import Property
-from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.rounds.published import official_results
 from tests.core.made import present
 from tests.reports import verdicts
-from tests.reports.verdicts import result
 
 DROP = verdicts.DROP
 
 
 IDENTITY = present(DROP.subject).identity
-
-
-def of(verdict: Verdict = DROP, **changes: object) -> CaseResult:
-    """Return the result of a case of ResNet-50, Offline, on one H200."""
-    case = replace(verdict.case, **changes)  # type: ignore[arg-type]
-    return result(replace(verdict, case=case))
-
-
-def test_it_is_the_best_per_gpu_of_the_closed_division_on_that_kind_of_gpu() -> None:
-    alike = [
-        each.value / each.count
-        for each in official_results()
-        if each.benchmark == "resnet" and each.scenario == "Offline" and each.division == "closed"
-        if each.accelerator.startswith("NVIDIA H200-SXM") and each.availability == "available"
-    ]
-
-    one, eight = present(placing_of(of())), present(placing_of(of(accelerator="8xH200")))
-
-    assert one.best.value / one.best.count == max(alike)
-    rate = DROP.runs[-1].metrics["throughput"]
-    assert one.share == pytest.approx(rate / max(alike), rel=0.05)
-    assert eight.share == pytest.approx(one.share / 8)
-    assert eight.best == one.best
-
-
-def test_what_is_unlike_every_official_result_stands_beside_none() -> None:
-    """Another model, a rate, a time, a technique, a handicap, no run, and a CPU."""
-    others = [of(workload="tiny-resnet50"), of(scenario="Server"), of(scenario="SingleStream")]
-    others += [replace(of(), techniques=("pruning",)), replace(of(), handicap=0.1)]
-    others += [result(replace(DROP, runs=())), result(replace(DROP, subject=None))]
-
-    assert [placing_of(unlike) for unlike in others] == [None] * 7
 
 
 def test_it_is_said_why_a_case_stands_nowhere() -> None:
@@ -70,8 +33,8 @@ def test_it_is_said_why_a_case_stands_nowhere() -> None:
     ]
     for changes, identity, reason in cases:
         standing = placed(replace(DROP.case, **changes), identity, DROP.runs, searched=False)
-        assert isinstance(standing, Unplaced)
-        assert standing.reason.startswith(reason)
-    assert isinstance(of_none, Unplaced)
+        assert isinstance(standing, str)
+        assert standing.startswith(reason)
+    assert isinstance(of_none, str)
     assert isinstance(of_round, Placing)
     assert of_round.best.round == "v4.1"

@@ -1,4 +1,4 @@
-"""`compare --across-accelerators` sets the same work on other hardware against each other."""
+"""`pytest-mlperf across` sets the same work on other hardware against each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pytest_mlperf.core.energy import Power
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.rounds.published import official_results
 from pytest_mlperf.stores.results import write_results
 from tests.cli.text import Say, differing, one_line, widest
 from tests.reports import verdicts
@@ -77,7 +76,7 @@ def sides(a: CaseResult, b: CaseResult) -> None:
 
 
 def compared(say: Say, *more: str) -> tuple[int, str]:
-    return say("compare", "a.json", "b.json", "--across-accelerators", *more)
+    return say("across", "a.json", "b.json", *more)
 
 
 @pytest.mark.process
@@ -121,7 +120,7 @@ def test_what_cannot_be_set_against_each_other_is_said(say: Say) -> None:
     server = on("H200", *FASTER, case=SERVER, target_qps=2.0)
     bert = on("H100", *STEADY, case=replace(H100, workload="bert"))
     official = replace(h200, profile="official")
-    line = ("compare", "a.json", "b.json", "--across-accelerators")
+    line = ("across", "a.json", "b.json")
     for a, b, code, note in (
         (on("H200", *STEADY), h200, 0, "both ran on the same hardware"),
         (h100, official, 0, "not comparable: another profile: quick → official"),
@@ -148,52 +147,3 @@ def test_a_price_that_nobody_can_use_is_one_error() -> None:
         Path("prices.toml").write_text(text, "utf-8")
         with pytest.raises(MlperfError, match=re.escape(message)):
             read_prices(Path("prices.toml"))
-
-
-BEST = max(
-    each.value / each.count
-    for each in official_results("v4.1")
-    if each.benchmark == "resnet" and each.scenario == "Offline" and each.division == "closed"
-    if each.accelerator.startswith("NVIDIA H200-SXM")
-)
-
-
-def placed(say: Say, *results: CaseResult, published: str = "v4.1") -> tuple[int, str]:
-    write_results(Path("a.json"), session(*results))
-    return say("compare", "a.json", "--published", published)
-
-
-def test_a_share_is_of_one_gpu_and_of_the_asked_round(say: Say) -> None:
-    eight = replace(CASE, accelerator="8xH200")
-    single = replace(CASE, scenario="SingleStream")
-    code, shown = placed(
-        say, on("NVIDIA H200", BEST / 2, case=eight), on("NVIDIA H200", 1.0, case=single)
-    )
-    joined = one_line(shown)
-    assert code == 0
-    assert widest(shown) <= 80
-    assert "published v4.1 " in joined
-    assert " 6.25 % samples/s v4.1 " in joined
-    assert f"unlike {single.id}: the value of SingleStream is a latency" in joined
-    assert "No verdict: nothing is judged here" in joined
-    assert "Result not verified by MLCommons Association." in joined
-
-
-def test_what_is_no_round_no_table_or_nothing_alike_is_refused(say: Say) -> None:
-    none = "no file, and no round that has official results; did you mean 'v4.1'?"
-    rows = [
-        (CASE, "v4.2", none),
-        (CASE, "a.json", "a.json: not a table of published results"),
-        (replace(CASE, workload="mine"), "v4.1", "nothing is like a published result\n"),
-    ]
-    for case, published, message in rows:
-        code, shown = placed(say, on("NVIDIA H200", 5.0, case=case), published=published)
-        assert (code, message in shown) == (2, True)
-
-
-def test_it_takes_one_side_alone(say: Say, capsys: pytest.CaptureFixture[str]) -> None:
-    for more in ("b.json", "--across-accelerators", "--prices p.toml"):
-        with pytest.raises(SystemExit, match="2"):
-            say("compare", "a.json", *more.split(), "--published", "v4.1")
-        message = "--published takes A alone: compare a.json --published v4.1"
-        assert message in capsys.readouterr().err

@@ -34,13 +34,14 @@ NAMES = (
         "plan",
         "explain",
         "compare",
+        "across",
         "turns",
         "bisect",
         "history",
         "update",
     ),
     *("calibrate", "merge", "import", "export", "store", "submission", "report", "options"),
-    *("round", "limits", "published", "schema"),
+    *("round", "limits", "published", "share", "kubernetes", "slurm", "schema"),
 )
 
 

@@ -10,8 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mlperf.cli.plan import JOB_MINUTES, MATRIX_LIMIT, in_words, runner_labels
+from pytest_mlperf.cli.across import read_prices
+from pytest_mlperf.cli.plan import JOB_MINUTES, MATRIX_LIMIT, in_words, money, runner_labels
+from pytest_mlperf.cli.suites import read_suites
 from pytest_mlperf.core.guarantees import APPEND_OPTIONS, Promise
+from pytest_mlperf.reports.terminal.selection import CaseCost
+from tests.addons.fleet.test_slurm import suite as small_suite
 from tests.cli.lab import ACCURACY, CASE, PERFORMANCE, Lab
 from tests.cli.text import Say, differing, flat, page, widest
 
@@ -190,3 +194,32 @@ def test_the_first_day_on_which_a_baseline_ends_is_told_with_what_renews_it() ->
         "baselines: 3 for 0 cases; 1 too old for a final verdict; final until 2026-12-05 or later: "
         f"{APPEND_OPTIONS} with the same build renews one"
     )
+
+
+PRICED = """\
+[prices]
+H100 = { usd_per_gpu_hour = 2.5, as_of = 2026-11-01, source = "our contract" }
+"""
+
+
+def test_the_price_is_that_of_a_file_else_of_the_suite(here: Path, say: Say) -> None:
+    Path("suites").mkdir()
+    small_suite("a.mlperf.toml", "a", '["cpu", "8xH100", "H200"]')
+    with Path("suites/a.mlperf.toml").open("a", encoding="utf-8") as file:
+        file.write("[prices]\nH200 = { usd_per_gpu_hour = 4, as_of = 2026-10-01 }\n")
+        file.write("H100 = { usd_per_gpu_hour = 9, as_of = 2026-10-01 }\n")
+    Path("prices.toml").write_text(PRICED, "utf-8")
+    planned = read_suites([Path("suites/a.mlperf.toml")], None)
+    measured = {
+        (case.path, case.case.id): CaseCost(first_s=3600.0, more_s=900.0) for case in planned
+    }
+    of_file = read_prices(Path("prices.toml"))
+    assert money(planned, measured, 5, of_file) == [
+        "cost: 24.00 to 48.00 USD; without cpu, of which no price is known",
+        "prices: H100 2.5 USD an hour, 2026-11-01, our contract; H200 4 USD an hour, 2026-10-01",
+    ]
+    assert money(planned[:1], measured, 5, of_file) == ["cost: no price of cpu"]
+    assert money(planned[:1], measured, 5, {}) == []
+    assert "our contract" in say("plan", "--prices", "prices.toml")[1]
+    refused = say("plan", "--prices", "prices.toml", "--format", "json")
+    assert refused == (2, "pytest-mlperf: --prices is for the table, --format table\n")

@@ -140,7 +140,7 @@ def test_variables_of_suites_scripts_and_tests_are_on_the_page() -> None:
     # The code's: in the generated part.
     page += " PYTEST_MLPERF_BUILDS PYTEST_MLPERF_FLEET PYTEST_MLPERF_LEASES"
     places = [*(ROOT / "suites").rglob("*.toml"), *(ROOT / ".github").rglob("*.yml")]
-    places += [ROOT / "Makefile", ROOT / "pytest_mlperf/cli/templates/slurm.sh"]
+    places += [ROOT / "Makefile", ROOT / "pytest_mlperf/addons/fleet/slurm.sh"]
     tests = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "tools").rglob("*.py")]
     named = {
         name

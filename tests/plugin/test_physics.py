@@ -144,3 +144,5 @@ def test_less_than_the_asked_share_of_the_best_official_result_fails(project: Pr
     )
     assert failed.notes[0].startswith("beside its baseline: ")
     assert [m.metric for m in failed.metrics] == [m.metric for m in passed.metrics]
+    (kept,) = read_results(max(project.path.glob(".mlperf/runs/*/results.json"))).cases
+    assert kept.facts["official"].startswith(failed.headline.partition(";")[0])

@@ -76,6 +76,18 @@ def test_a_run_that_was_measured_again_is_told() -> None:
     assert "easured again" not in summary(session(result(OK)))
 
 
+def test_facts_are_listed_once_for_the_tests_of_a_case() -> None:
+    facts = {"cost <b>": "3 USD", "owner": HOSTILE}
+    both = [replace(result(one), facts=facts) for one in (OK, DROP)]
+
+    section = summary(session(*both)).partition("### Facts\n\n")[2].partition("\n\n")[0]
+
+    first, second = section.splitlines()
+    assert first == f"- `{CASE.id}`: cost &lt;b&gt;: 3 USD"
+    assert second == f"- `{CASE.id}`: {escape(f'owner: {HOSTILE}')}"
+    assert "### Facts" not in summary(session(replace(both[0], facts={})))
+
+
 def test_the_first_line_says_what_decides() -> None:
     """The summary says why and shows every test."""
     rows: list[Any] = [

@@ -106,10 +106,11 @@ def test_several_metrics_of_a_test_have_a_line_and_a_word_each() -> None:
             metric("latency_p99", Outcome.PERF_DROP, now=0.0211, change=0.21, limit=0.1),
         ),
     )
-    assert summary(session(result(dropped)), 72, colour=False)[:5] == [
+    assert summary(session(result(dropped)), 72, colour=False)[:6] == [
         "  test         verdict    metric           now  vs base  limit",
         "resnet50-Offline-ort-fp16-H200",
-        "  23.5 % of the best official result per GPU (v4.1, Dell)",
+        "  official: 23.5 % of the best official result per GPU (v4.1, Dell):",
+        "    96,029 samples/s in XE9680_H200_SXM_141GBx8_TRT, 8 GPUs",
         "  performance  ok         p50 latency  12.5 ms   −6.3 %   +5 %",
         "               PERF DROP  p99 latency  21.1 ms  +21.0 %  +10 %",
     ]

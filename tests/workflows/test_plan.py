@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_plan_slurm import SUITE
+from tests.addons.fleet.test_slurm import SUITE
 from tests.workflows.conftest import git
 from tests.workflows.github import ROOT, Runner, recorder, words, workflow
 

@@ -1,4 +1,4 @@
-"""Run the cases of a session on the nodes of a Ray cluster (`--mlperf-on`).
+"""Run cases on a Ray cluster (`--mlperf-on`), and plans on Slurm and Kubernetes.
 
 The pytest process collects and tells; `bridge.py` is a process that talks to Ray for it, `node.py`
 runs in an actor of Ray on a node and starts the pytest process there, in which `child.py` sends
@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pytest_mlperf.core.addons import Command
+
 if TYPE_CHECKING:
     import pytest
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from pytest_mlperf.plugin.session import MlperfSession
 
 API = 1
+
+KUBERNETES = Command("a plan as jobs of a Kubernetes cluster", f"{__name__}.kubernetes")
+SLURM = Command("a plan as a script that submits jobs to Slurm", f"{__name__}.slurm")
 
 LOCAL = "local"
 

@@ -9,7 +9,6 @@ from statistics import geometric_mean
 from typing import Any
 
 from pytest_mlperf.addons.html.model import Grouped, Packed, RunFiles, gated, rounded, tone
-from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.causes import EXPLAINED, Siblings, causes
 from pytest_mlperf.core.history import CaseHistory
@@ -409,7 +408,6 @@ def _facts(result: CaseResult) -> list[tuple[str, str]]:
         "search": next(iter(searched(verdict)[-1:]), None),
         "invalid": invalid_runs(verdict),
         "physics": light(verdict),
-        "official": (placing := placing_of(result)) and placing.in_words,
         "cost": cost(verdict),
         "runs": judged and f"{judged.runs} now, {judged.runs_baseline} in the baseline",
         "to settle it": final_word(verdict),
@@ -422,7 +420,7 @@ def _facts(result: CaseResult) -> list[tuple[str, str]]:
         "files": verdict.folder,
         "log": verdict.log,
     }
-    return [(name, text) for name, text in facts.items() if text]
+    return [*((name, text) for name, text in facts.items() if text), *result.facts.items()]
 
 
 def _commands(result: CaseResult) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.causes import EXPLAINED, Siblings, Strength, causes
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent, CaseResult, Results
@@ -72,8 +71,6 @@ def summary(results: Results, absent: Sequence[Absent] = (), *, limit: int = SUM
 
     It has so many bytes at most; what is cut is counted.
     """
-    placed = {r.verdict.case.id: s.in_words for r in results.cases if (s := placing_of(r))}
-    placings = (f"- {code(case)}: {escape(text)}\n" for case, text in placed.items())
     blocks = [
         f"## {_verdict(results, absent)}\n\n{_counts(results)}\n",
         *_wide(results),
@@ -81,7 +78,7 @@ def summary(results: Results, absent: Sequence[Absent] = (), *, limit: int = SUM
         *_section("What failed", _failures(results)),
         *_settling(results),
         *_precisions(results),
-        *_section("Beside MLCommons' official results", placings),
+        *_section("Facts", _facts(results)),
         *_table("Every test", results.cases, open_=True),
     ]
     return _within(blocks, [f"\n{UNVERIFIED_LABEL}\n"], limit)
@@ -227,6 +224,13 @@ def _accepting(results: Results) -> Iterator[str]:
     for suite in sorted({result.suite for result in fell}):
         command = f'pytest {suite} --mlperf-update=replace --mlperf-reason "why"'
         yield f"- {code(command)}\n"
+
+
+def _facts(results: Results) -> Iterator[str]:
+    """Yield what add-ons add to the cases, once for all tests of a case."""
+    facts = [(r.verdict.case.id, *fact) for r in results.cases for fact in r.facts.items()]
+    for case, title, text in dict.fromkeys(facts):
+        yield f"- {code(case)}: {escape(f'{title}: {text}')}\n"
 
 
 def _table(title: str, results: Iterable[CaseResult], *, open_: bool) -> Iterator[str]:

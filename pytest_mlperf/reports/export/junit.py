@@ -5,7 +5,6 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable
 
-from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.results import Absent, CaseResult, Results
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import final_word
@@ -30,8 +29,7 @@ def properties(result: CaseResult) -> list[tuple[str, str]]:
         pairs.append(("mlperf.settle", missing))
     if verdict.runs and verdict.runs[-1].light and verdict.runs[-1].light[0].share is not None:
         pairs.append(("mlperf.speed_of_light", f"{verdict.runs[-1].light[0].share:.4f}"))
-    if placing := placing_of(result):
-        pairs.append(("mlperf.of_best_published", f"{placing.share:.4f}"))
+    pairs += [(f"mlperf.fact.{title}", fact) for title, fact in result.facts.items()]
     if verdict.runs and (search := verdict.runs[-1].search):
         pairs += [
             ("mlperf.search", search.in_words),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.causes import Cause
 from pytest_mlperf.core.guarantees import BELOW_LIMIT_PROMISE, FALSE_ALARM_PROMISE
 from pytest_mlperf.core.numbers import duration, plural
@@ -99,8 +98,7 @@ def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[
     yield paragraphs("search", searched(verdict), width)
     if sentence := light(verdict):
         yield paragraph("physics", sentence, width)
-    if placing := placing_of(result):
-        yield paragraph("official", placing.in_words, width)
+    yield paragraphs("fact", [f"{title}: {fact}" for title, fact in result.facts.items()], width)
     if sentence := cost(verdict):
         yield paragraph("cost", sentence, width)
     if verdict.outcome is Outcome.NO_BASELINE:

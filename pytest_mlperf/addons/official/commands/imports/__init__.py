@@ -13,8 +13,8 @@ HELP = f"""\
 import mlperf reads trees of MLPerf submissions, whole repositories of results
 or a part, and folders of LoadGen's logs, of any release. Each result gets the
 value and the unit of its round's table; --rows writes these, which published
-takes with --from and compare with --published. Logs on their own do not say
-what they are of: --workload, --precision and --accelerator do.
+takes with --from and share with --of. Logs on their own do not say what they
+are of: --workload, --precision and --accelerator do.
 
 import endpoints reads folders that `inference-endpoint benchmark` wrote with
 load pattern concurrency. A FOLDER is one process of the server: a folder of

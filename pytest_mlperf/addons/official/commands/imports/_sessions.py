@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from pytest_mlperf.addons.official import mlperf_case_facts
+from pytest_mlperf.bench.foreign_runs import session_of
 from pytest_mlperf.cli.output import as_typed, width
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.results import Results
+from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.judge.rule_r import GATING_RUNS
 from pytest_mlperf.reports.formats import failure_message
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.run.project import ignored_in_git
 from pytest_mlperf.stores.results import write_results
+
+
+def session(cases: Sequence[CaseResult], versions: Mapping[str, str]) -> Results:
+    """Return the session of an import, with facts, and the versions of what was read."""
+    return session_of([replace(one, facts=mlperf_case_facts(one)) for one in cases], versions)
 
 
 def written(results: Results, parsed: argparse.Namespace) -> Path:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from pytest_mlperf.addons.official.commands.imports._sessions import (
     next_steps,
+    session,
     summary,
     written,
 )
-from pytest_mlperf.bench.foreign_runs import checked, judge_runs, session_of
+from pytest_mlperf.bench.foreign_runs import checked, judge_runs
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.errors import MlperfError
@@ -57,7 +58,7 @@ def run(parsed: argparse.Namespace) -> int:
         for points, folder, moment in zip(sessions, parsed.sessions, begun, strict=True)
     ]
     result = _result(parsed, case, sorted(runs, key=lambda one: one.started), sessions[0])
-    results = session_of([result], {"endpoints": sessions[0][0].facts["harness.version"]})
+    results = session([result], {"endpoints": sessions[0][0].facts["harness.version"]})
     file = written(results, parsed)
     show([*summary(results), *notes, *next_steps(file, results)])
     return int(any(result.failed for result in results.cases))

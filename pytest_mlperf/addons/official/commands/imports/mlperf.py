@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pytest_mlperf.addons.official.commands.imports._sessions import (
+    session,
     written,
 )
 from pytest_mlperf.addons.official.commands.published import document, table_of
@@ -22,7 +23,7 @@ from pytest_mlperf.addons.official.results import (
     read_result,
     result_folders,
 )
-from pytest_mlperf.bench.foreign_runs import checked, judge_runs, session_of
+from pytest_mlperf.bench.foreign_runs import checked, judge_runs
 from pytest_mlperf.cli.output import as_typed, show
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.case import Case
@@ -187,7 +188,7 @@ def _write_session(
         return
     every = (str(log.values.get("loadgen_version")) for one in results for log in one.logs)
     versions = dict.fromkeys(sorted(version.split(" ")[0] for version in every))
-    name = relative(written(session_of(cases, {"loadgen": ", ".join(versions)}), parsed))
+    name = relative(written(session(cases, {"loadgen": ", ".join(versions)}), parsed))
     yield f"wrote a session of {plural(len(cases), 'case')}: {name}"
     yield f"judge it: {as_typed('compare', ['git:HEAD', name], {})}"
 

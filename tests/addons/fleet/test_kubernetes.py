@@ -1,4 +1,4 @@
-"""`plan --format kubernetes`: jobs that a cluster accepts, and that do what they say."""
+"""`pytest-mlperf kubernetes`: jobs that a cluster accepts, and that do what they say."""
 
 from __future__ import annotations
 
@@ -7,25 +7,22 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_mlperf.cli.across import read_prices
-from pytest_mlperf.cli.plan import money
-from pytest_mlperf.cli.suites import read_suites
-from pytest_mlperf.reports.terminal.selection import CaseCost
 from pytest_mlperf.stores.results import read_results
-from tests.cli.test_plan_slurm import suite
-from tests.cli.text import Say, differing
+from tests.addons.fleet.test_slurm import suite
+from tests.cli.text import Say
 from tests.conftest import LEAN
 
 WHERE = ("--image", "lab/mlperf:7", "--claim", "results")
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "project"
     (folder / "suites").mkdir(parents=True)
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
@@ -34,16 +31,17 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def made(say: Say, *options: str) -> list[dict[str, Any]]:
-    text = say.ends(0, "plan", "--format", "kubernetes", *WHERE, *options)
+def made(say: Say, *options: str, more: Sequence[str] = ()) -> list[dict[str, Any]]:
+    Path("plan.json").write_text(say.ends(0, "plan", "--format", "json", *options), "utf-8")
+    text = say.ends(0, "kubernetes", "plan.json", *WHERE, *more)
     items: list[dict[str, Any]] = json.loads(text)["items"]
     return items
 
 
-def test_a_part_has_its_accelerator_time_and_options(project: Path, say: Say) -> None:
+def test_a_part_has_its_accelerator_time_and_options(cluster: Path, say: Say) -> None:
     suite("a.mlperf.toml", "a", '["cpu", "8xH100", "H200_1g.18gb"]')
     suite("b.mlperf.toml", "b", '["8xH100"]')
-    items = made(say, "--mount", "models:/models")
+    items = made(say, more=("--mount", "models:/models"))
     assert [item["kind"] for item in items] == ["ConfigMap", *["Job"] * 4]
     _, gpus, mig, cpu, _ = items
     spec, pod = gpus["spec"], gpus["spec"]["template"]["spec"]
@@ -74,18 +72,16 @@ def test_a_part_has_its_accelerator_time_and_options(project: Path, say: Say) ->
             validator.validate(item, version, strict=True)
 
 
-def test_what_is_for_kubernetes_is_refused_elsewhere(project: Path, say: Say) -> None:
+def test_what_no_cluster_can_take_is_wrong_usage(
+    cluster: Path, say: Say, capsys: pytest.CaptureFixture[str]
+) -> None:
     suite("a.mlperf.toml", "a")
-    message = "pytest-mlperf: --image, --claim and --mount are for --format kubernetes"
-    rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
-        (("plan", "--format", form, option, "models:/models"), 2, (message,))
-        for form in ("table", "json", "github", "slurm")
-        for option in ("--image", "--claim", "--mount")
-    ]
-    kubernetes = ("plan", "--format", "kubernetes")
-    rows.append((kubernetes, 2, ("needs --image",)))
-    rows.append(((*kubernetes, *WHERE, "--mount", "x"), 2, ("write CLAIM:/path",)))
-    assert differing(say, rows) == []
+    Path("plan.json").write_text(say.ends(0, "plan", "--format", "json"), "utf-8")
+
+    for more, message in (((), "--claim"), ((*WHERE, "--mount", "x"), "write CLAIM:/path")):
+        with pytest.raises(SystemExit, match="2"):
+            say("kubernetes", "plan.json", *more)
+        assert message in capsys.readouterr().err
 
 
 def apply(items: list[dict[str, Any]], folder: Path, *lost: str) -> dict[str, int]:
@@ -130,11 +126,11 @@ def apply(items: list[dict[str, Any]], folder: Path, *lost: str) -> dict[str, in
 
 @pytest.mark.process
 def test_every_part_measures_a_suite_and_the_last_job_judges_them_all(
-    project: Path, say: Say, tmp_path: Path
+    cluster: Path, say: Say, tmp_path: Path
 ) -> None:
     """A part whose node never came back is no silent gap.
 
-    What they share is outside of the project, as in a pod, and the project configures no pytest.
+    What they share is outside of the cluster, as in a pod, and the project configures no pytest.
     """
     hostile = "it's $(touch pwned) b.mlperf.toml"
     suite("a.mlperf.toml", "a")
@@ -148,31 +144,3 @@ def test_every_part_measures_a_suite_and_the_last_job_judges_them_all(
     parts.mkdir(parents=True)
     shutil.copy(measured, parts / "cpu.0.json")
     assert apply(made(say, f"suites/{hostile}"), tmp_path / "all", "cpu.0") == {"merge.0": 0}
-
-
-PRICED = """\
-[prices]
-H100 = { usd_per_gpu_hour = 2.5, as_of = 2026-11-01, source = "our contract" }
-"""
-
-
-def test_the_price_is_that_of_a_file_else_of_the_suite(project: Path, say: Say) -> None:
-    suite("a.mlperf.toml", "a", '["cpu", "8xH100", "H200"]')
-    with Path("suites/a.mlperf.toml").open("a", encoding="utf-8") as file:
-        file.write("[prices]\nH200 = { usd_per_gpu_hour = 4, as_of = 2026-10-01 }\n")
-        file.write("H100 = { usd_per_gpu_hour = 9, as_of = 2026-10-01 }\n")
-    Path("prices.toml").write_text(PRICED, "utf-8")
-    planned = read_suites([Path("suites/a.mlperf.toml")], None)
-    measured = {
-        (case.path, case.case.id): CaseCost(first_s=3600.0, more_s=900.0) for case in planned
-    }
-    of_file = read_prices(Path("prices.toml"))
-    assert money(planned, measured, 5, of_file) == [
-        "cost: 24.00 to 48.00 USD; without cpu, of which no price is known",
-        "prices: H100 2.5 USD an hour, 2026-11-01, our contract; H200 4 USD an hour, 2026-10-01",
-    ]
-    assert money(planned[:1], measured, 5, of_file) == ["cost: no price of cpu"]
-    assert money(planned[:1], measured, 5, {}) == []
-    assert "our contract" in say("plan", "--prices", "prices.toml")[1]
-    refused = say("plan", "--prices", "prices.toml", "--format", "json")
-    assert refused == (2, "pytest-mlperf: --prices is for the table, --format table\n")

@@ -1,4 +1,4 @@
-"""The script of `plan --format slurm` on a real Slurm: arrays, a node, a job that joins."""
+"""The script of `pytest-mlperf slurm` on a real Slurm: arrays, a node, a job that joins."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.stores.results import read_results
-from tests.cli import slurm
-from tests.cli.test_plan_slurm import script, submit, suite
+from tests.addons.fleet import slurm
+from tests.addons.fleet.test_slurm import script, submit, suite
 from tests.cli.text import Say
 from tests.conftest import LEAN
 

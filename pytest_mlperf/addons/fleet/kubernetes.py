@@ -1,16 +1,19 @@
-"""A plan as objects of Kubernetes: an indexed Job for each accelerator, and one that joins them."""
+"""`pytest-mlperf kubernetes`: a plan as indexed Jobs of a cluster, and one that joins them."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
+from pytest_mlperf.addons.fleet.plans import add_plan, read_plan
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.hardware.machine import split
+from pytest_mlperf.run.project import new_id
+from pytest_mlperf.stores.results import Manifest
 
 NODE_LABEL = "pytest-mlperf/accelerator"
 """The label of nodes that have an accelerator; its value is the suite's word."""
@@ -50,45 +53,62 @@ exec python3 -m pytest_mlperf merge "$MLPERF_RESULTS/parts" --manifest "$MLPERF_
 
 POLL_SECONDS = 5
 
+HELP = """\
+Prints objects for `kubectl apply`: an indexed Job for each accelerator, with a
+pod for each suite file, and a last Job that joins their results and judges.
 
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
-    """Where the jobs run.
+needs: a plan; in the cluster, an image with the project and a claim
 
-    Attributes:
-        image: A container image whose working directory is the project, with its engines.
-        claim: The PersistentVolumeClaim that all pods write results to (ReadWriteMany).
-        mounts: Other claims by the path where pods find them, such as models; only read.
-    """
-
-    image: str
-    claim: str
-    mounts: Mapping[str, str]
+examples:
+  $ pytest-mlperf kubernetes plan.json --image lab/mlperf:7 --claim results
+      the jobs of what `pytest-mlperf plan --format json` printed
+  $ pytest-mlperf kubernetes - --image lab/mlperf:7 --claim results
+      the jobs of a plan that comes on stdin
+"""
 
 
-def objects(
-    jobs: Mapping[str, Mapping[str, int]],
-    plan: str,
-    cluster: Cluster,
-    *,
-    run: str,
-    options: Sequence[str],
-) -> dict[str, Any]:
-    """Return a List of objects for `kubectl apply`.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    add_plan(parser)
+    parser.add_argument(
+        "--image", required=True, help="container image whose working directory is the project"
+    )
+    parser.add_argument(
+        "--claim", required=True, help="claim (ReadWriteMany) of a volume that all pods write to"
+    )
+    parser.add_argument(
+        "--mount",
+        type=_mount,
+        action="append",
+        default=[],
+        metavar="CLAIM:/PATH",
+        help="claim of a volume that pods read, such as models; repeatable",
+    )
 
-    `jobs` has, by accelerator and suite file, the minutes after which a part counts as hung. `plan`
-    is its manifest as JSON, `run` its id, which names objects and results folder. `options` of
-    pytest are for all suites. Raises MlperfError if the manifest is larger than a cluster keeps.
-    """
-    if len(plan.encode()) > PLAN_BYTES:
+
+def run(parsed: argparse.Namespace) -> int:
+    """Print the objects as JSON, which kubectl reads as it reads YAML."""
+    print(json.dumps(objects(*read_plan(parsed.plan), parsed, new_id()), indent=1))
+    return 0
+
+
+def _mount(word: str) -> tuple[str, str]:
+    """Return the claim and the path of a word such as "models:/models"."""
+    claim, _, path = word.partition(":")
+    if not re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", claim) or not path.startswith("/"):
+        raise argparse.ArgumentTypeError(f"{word!r}: write CLAIM:/path, as models:/models")
+    return claim, path
+
+
+def objects(plan: Manifest, text: str, to: argparse.Namespace, run: str) -> dict[str, Any]:
+    """Return a List of objects for `kubectl apply`; `run` names them and the results folder."""
+    if len(text.encode()) > PLAN_BYTES:
         raise MlperfError("this plan is too large for a ConfigMap of Kubernetes: name fewer suites")
-    data = {"plan.json": plan}
+    data, jobs = {"plan.json": text}, plan.jobs
     kept = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _named("plan", run), "data": data}
     names = _names(jobs)
-    items = [kept]
-    for accelerator, minutes in jobs.items():
-        items.append(_measuring(accelerator, names[accelerator], minutes, cluster, run, options))
-    items.append(_joining(jobs, names, cluster, run))
+    parts = (_measuring(plan, accelerator, name, to, run) for accelerator, name in names.items())
+    items = [kept, *parts, _joining(jobs, names, to, run)]
     return {"apiVersion": "v1", "kind": "List", "items": items}
 
 
@@ -101,21 +121,17 @@ def _names(accelerators: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _measuring(
-    accelerator: str,
-    name: str,
-    minutes: Mapping[str, int],
-    cluster: Cluster,
-    run: str,
-    options: Sequence[str],
+    plan: Manifest, accelerator: str, name: str, to: argparse.Namespace, run: str
 ) -> dict[str, Any]:
+    minutes = plan.jobs[accelerator]
     cases = (f"{place}) set -- {shlex.quote(suite)} ;;" for place, suite in enumerate(minutes))
     script = MEASURE.format(
         name=name,
         suites="\n".join(cases),
         accelerator=shlex.quote(accelerator),
-        options="".join(f" {shlex.quote(word)}" for word in options),
+        options="".join(f" {shlex.quote(word)}" for word in plan.options),
     )
-    pod = _pod(script, cluster, run)
+    pod = _pod(script, to, run)
     pod["nodeSelector"] = {NODE_LABEL: accelerator}
     pod["activeDeadlineSeconds"] = 60 * max(minutes.values())
     pod["containers"][0]["resources"] = _resources(accelerator)
@@ -143,20 +159,23 @@ def _resources(accelerator: str) -> dict[str, Any]:
 
 
 def _joining(
-    jobs: Mapping[str, Mapping[str, int]], names: Mapping[str, str], cluster: Cluster, run: str
+    jobs: Mapping[str, Mapping[str, int]],
+    names: Mapping[str, str],
+    to: argparse.Namespace,
+    run: str,
 ) -> dict[str, Any]:
     parts = [f"{names[name]}.{n}" for name, minutes in jobs.items() for n in range(len(minutes))]
     # One node may have to measure all parts of an accelerator, and each anew.
     minutes = max(sum(minutes.values()) for minutes in jobs.values()) * (1 + MAX_RESTARTS)
     script = MERGE.format(seconds=60 * minutes, parts=" ".join(parts), look=POLL_SECONDS)
     template = {"metadata": _named("merge", run, only_labels=True)}
-    template["spec"] = _pod(script, cluster, run)
+    template["spec"] = _pod(script, to, run)
     return _job("merge", run, {"backoffLimit": 0, "template": template})
 
 
-def _pod(script: str, cluster: Cluster, run: str) -> dict[str, Any]:
+def _pod(script: str, to: argparse.Namespace, run: str) -> dict[str, Any]:
     volumes: list[dict[str, Any]] = [
-        {"name": "results", "persistentVolumeClaim": {"claimName": cluster.claim}},
+        {"name": "results", "persistentVolumeClaim": {"claimName": to.claim}},
         {"name": "plan", "configMap": {"name": f"mlperf-plan-{run}"}},
         {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
     ]
@@ -165,14 +184,14 @@ def _pod(script: str, cluster: Cluster, run: str) -> dict[str, Any]:
         {"name": "plan", "mountPath": PLAN, "readOnly": True},
         {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 - of a pod of its own
     ]
-    for place, (path, claim) in enumerate(cluster.mounts.items()):
+    for place, (claim, path) in enumerate(to.mount):
         name, of = f"mount-{place}", {"claimName": claim, "readOnly": True}
         volumes.append({"name": name, "persistentVolumeClaim": of})
         mounts.append({"name": name, "mountPath": path, "readOnly": True})
     variables = {"MLPERF_RESULTS": f"{RESULTS}/{run}", "MLPERF_PLAN": f"{PLAN}/plan.json"}
     container = {
         "name": "mlperf",
-        "image": cluster.image,
+        "image": to.image,
         "command": ["sh", "-c", script],
         "env": [{"name": name, "value": value} for name, value in variables.items()],
         "volumeMounts": mounts,
@@ -187,19 +206,3 @@ def _job(name: str, run: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 def _named(name: str, run: str, *, only_labels: bool = False) -> dict[str, Any]:
     labels = {"labels": {"app.kubernetes.io/name": "pytest-mlperf", "pytest-mlperf/plan": run}}
     return labels if only_labels else {"name": f"mlperf-{name}-{run}", **labels}
-
-
-def mounts_of(words: Sequence[str]) -> dict[str, str]:
-    """Return claims by path, of words such as "models:/models"."""
-    mounts = {}
-    for word in words:
-        claim, _, path = word.partition(":")
-        if not re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", claim) or not path.startswith("/"):
-            raise MlperfError(f"--mount {word!r}: write CLAIM:/path, as models:/models")
-        mounts[path] = claim
-    return mounts
-
-
-def text_of_list(content: Mapping[str, Any]) -> str:
-    """Return it as JSON, which kubectl reads as it reads YAML."""
-    return json.dumps(content, indent=1)

@@ -1,4 +1,4 @@
-"""`pytest-mlperf plan --format slurm`: arrays of jobs, and one that joins what they measured."""
+"""`pytest-mlperf slurm`: arrays of jobs, and one that joins what they measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.cli.plan import ARRAY_LIMIT
+from pytest_mlperf.addons.fleet.slurm import ARRAY_LIMIT
 from pytest_mlperf.stores.results import read_results
 from tests.cli.text import Say, finished
 from tests.conftest import LEAN
@@ -89,9 +89,15 @@ def suite(file: str, name: str, accelerators: str = '["cpu"]') -> None:
 
 
 def script(say: Say, *options: str) -> str:
-    text = say.ends(0, "plan", "--format", "slurm", *options)
+    Path("plan.json").write_text(say.ends(0, "plan", "--format", "json", *options), "utf-8")
+    text = say.ends(0, "slurm", "plan.json")
     Path("mlperf.sh").write_text(text, "utf-8")
     return text
+
+
+def planned(text: str) -> object:
+    """Return the plan that a script holds."""
+    return json.loads(text.partition("'END OF THE PLAN'\n")[2].partition("\nEND OF THE PLAN\n")[0])
 
 
 def submit(*options: str) -> subprocess.CompletedProcess[str]:
@@ -147,26 +153,22 @@ def test_each_accelerator_has_an_array_with_its_gpus_and_time(
         'submit H200 0 176 --gres=gpu:h200:1 "$@"',
         'submit cpu 0 151 "$@"',
     ]
-    assert text.count("--mlperf-profile=official") == 1
-    assert '-m pytest_mlperf plan --profile official --format json > "$folder/plan.json"' in text
+    assert text.count(" --mlperf-profile=official") == 1
+    assert planned(text) == json.loads(Path("plan.json").read_text("utf-8"))
     only = script(say, "suites/a.mlperf.toml", "--accelerator", "H200")
     assert only.count("\nsubmit ") == 1
-    assert "plan suites/a.mlperf.toml --accelerator H200 --format json" in only
     suite("a.mlperf.toml", "a", '["H200", "cpu"]')
     how = ("--fleet", "cpu", "--fleet", "B200", "--max-runs", "7", "--compliance")
     text = script(say, *how)
     assert text.count("\nsubmit ") == 1
-    (line,) = [one for one in text.splitlines() if 'plan.json"' in one and " plan " in one]
-    words = line.partition(" plan ")[2].partition(" --format")[0].split()
-    manifest = say("plan", *words, "--format", "json")
-    assert manifest == say("plan", *how, "--format", "json")
     assert '="$2" --mlperf-max-runs=7 --mlperf-compliance ' in text
 
     assert ARRAY_LIMIT == 1001
-    monkeypatch.setattr("pytest_mlperf.cli.plan.ARRAY_LIMIT", 3)
+    monkeypatch.setattr("pytest_mlperf.addons.fleet.slurm.ARRAY_LIMIT", 3)
     for number in range(3):
         suite(f"s{number}.mlperf.toml", f"s{number}")
-    assert say("plan", "--format", "slurm") == (
+    Path("plan.json").write_text(say.ends(0, "plan", "--format", "json"), "utf-8")
+    assert say("slurm", "plan.json") == (
         2,
         "pytest-mlperf: 4 suite files on cpu, and Slurm makes 3 jobs of an array at most; "
         "name fewer suites\n",

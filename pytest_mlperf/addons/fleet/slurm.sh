@@ -1,5 +1,5 @@
 #!/bin/bash
-# Made by `pytest-mlperf plan --format slurm`. Run it in the folder where pytest runs:
+# Made by `pytest-mlperf slurm`. Run it in the folder where pytest runs:
 #
 #   bash FILE [options of sbatch: --partition=..., --account=..., --gres=...]
 #
@@ -36,7 +36,9 @@ fi
 script=$(realpath "$0")
 folder=${MLPERF_RESULTS:-mlperf-$(date -u +%Y%m%d-%H%M%S)}
 mkdir -p "$folder/parts"
-"$python" -m pytest_mlperf plan@PLAN@ --format json > "$folder/plan.json"
+cat > "$folder/plan.json" << 'END OF THE PLAN'
+@PLAN@
+END OF THE PLAN
 
 arrays=""
 give_up() { # what is submitted already would have nobody to join it

@@ -1,0 +1,34 @@
+"""Read a plan of which a batch system is to run the parts."""
+
+from __future__ import annotations
+
+import re
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.untrusted import parse_json
+from pytest_mlperf.core.untrusted_text import json_text
+from pytest_mlperf.stores.foreign import MAX_LOG_BYTES, content_of
+from pytest_mlperf.stores.results import Manifest, read_manifest
+
+
+def add_plan(parser: ArgumentParser) -> None:
+    """Give a parser the argument that `read_plan` takes."""
+    parser.add_argument("plan", metavar="PLAN", help="output of `plan --format json`; -: stdin")
+
+
+def read_plan(place: str) -> tuple[Manifest, str]:
+    """Return a plan and its text; refuse words that a shell or pytest may misread."""
+    path, stdin = Path(place), sys.stdin.buffer
+    content = stdin.read(MAX_LOG_BYTES) if place == "-" else content_of(path, "plan")
+    plan = read_manifest(path, content)
+    suites = [suite for minutes in plan.jobs.values() for suite in minutes]
+    suite, name, option = r"(?s)[^-].*\.mlperf\.toml", r"[\w.]+", r"--mlperf-.*"
+    forms = ((suite, suites), (name, plan.jobs), (option, plan.options))
+    fits = all(re.fullmatch(form, word) for form, words in forms for word in words)
+    if not suites or not fits:
+        cure = "make it anew: pytest-mlperf plan --format json"
+        raise MlperfError(f"{place}: this plan has no jobs that can be run; {cure}")
+    return plan, json_text(parse_json(content))

@@ -1,0 +1,133 @@
+"""`pytest-mlperf share`: what share of the best official results a side reached; no verdict."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pytest_mlperf.addons.official.placing import source
+from pytest_mlperf.bench.official import Placing, placed
+from pytest_mlperf.cli.compare import add_sides, side
+from pytest_mlperf.cli.output import show, width
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.numbers import rounded
+from pytest_mlperf.core.results import UNVERIFIED_LABEL
+from pytest_mlperf.core.untrusted_text import nearest
+from pytest_mlperf.reports.terminal.layout import Row, paragraph, paragraphs, table
+from pytest_mlperf.rounds.published import (
+    OfficialResult,
+    official_results,
+    results_in,
+    rounds_with_results,
+)
+
+COLUMNS = ("A", "best", "share", "unit", "round", "submitter", "system")
+
+COMPARISON_NOTE = (
+    "of one GPU; beside the best result of the closed division, by LoadGen, on an available system "
+    "with the same kind of GPU. No verdict: nothing is judged here"
+)
+
+HELP = """\
+Shows what share of the best official result each case reached, GPU by GPU.
+A is what `compare` takes: results, LIBRARY==VERSION or a git ref. Nothing is
+judged. Exit 2 where no official result is like a case.
+
+needs: one measurement; git for refs
+
+examples:
+  $ pytest-mlperf share .mlperf/runs/20261121-031500-ab12
+      a session beside the results of all rounds
+  $ pytest-mlperf share vllm==0.11.0 --of v6.1
+      all sessions of a version beside one round
+  $ pytest-mlperf share a.json --of rows.json
+      beside what `import mlperf --rows rows.json` wrote
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    add_sides(parser, a="what was measured")
+    parser.add_argument(
+        "--of", metavar="ROUND", help="a round, or a file with rows (default: all rounds)"
+    )
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Show where A stands among official results; return 2 where nothing is like any."""
+    results = results_of(parsed.of)
+    a = side(parsed.a, parsed.runs_dir, parsed.baselines)
+    standing = [
+        (
+            case,
+            "it used techniques of the open division"
+            if one.division != "closed"
+            else one.reason  # it has no runs, or they were slowed on purpose
+            or placed(one.case, one.identity, one.runs, searched=bool(one.find), results=results),
+        )
+        for case, measured in a.cases.items()
+        for one in measured
+    ]
+    asked = parsed.of or ", ".join(rounds_with_results())
+    show(lines(standing, a.name, asked, a.notes, width()))
+    if any(isinstance(placing, Placing) for _, placing in standing):
+        return 0
+    show(["nothing is like a published result"])
+    return 2
+
+
+def results_of(text: str | None) -> tuple[OfficialResult, ...]:
+    """Return the results of a round, of every round, or of a file; all else is an MlperfError."""
+    rounds = rounds_with_results()
+    if text is None or text in rounds:
+        return official_results(text)
+    if Path(text).is_file():
+        return results_in(Path(text))
+    raise MlperfError(
+        f"--of {text!r}: no file, and no round that has official results{nearest(text, rounds)}"
+    )
+
+
+def lines(
+    standing: Sequence[tuple[str, Placing | str]],
+    name: str,
+    asked: str,
+    notes: Sequence[str],
+    width: int,
+) -> Iterator[str]:
+    """Yield a table of the cases of a side that stand somewhere, and why the others do not."""
+    yield from paragraph("A", name, width)
+    yield from paragraph("published", asked, width)
+    like = [(case, placing) for case, placing in standing if isinstance(placing, Placing)]
+    if like:
+        rows = [_row(placing) for _, placing in like]
+        head, *body = table(
+            COLUMNS,
+            rows,
+            width - 2,
+            left=["unit", "round", "submitter", "system"],
+            spare=["system", "submitter"],
+        )
+        yield from ("", f"  {head}")
+        for (case, _), text in zip(like, body, strict=True):
+            yield from (case, f"  {text}")
+    yield ""
+    lacking = [f"{case}: {reason}" for case, reason in standing if isinstance(reason, str)]
+    yield from paragraphs("unlike", lacking, width)
+    yield from paragraphs(
+        "note", [*notes, *([COMPARISON_NOTE] if like else []), UNVERIFIED_LABEL], width
+    )
+
+
+def _row(placing: Placing) -> Row:
+    best = placing.best
+    return {
+        "A": rounded(placing.value),
+        "best": rounded(placing.best_value),
+        "share": f"{100 * placing.share:.3g} %",
+        "unit": best.unit,
+        "round": best.round,
+        "submitter": best.submitter.replace("_", " "),
+        "system": source(placing),
+    }

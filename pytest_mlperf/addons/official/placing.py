@@ -1,0 +1,33 @@
+"""The share of the best official result that a test reached, in words."""
+
+from __future__ import annotations
+
+from pytest_mlperf.bench.official import Placing, placed
+from pytest_mlperf.core.numbers import plural, rounded
+from pytest_mlperf.core.results import CaseResult
+
+
+def placing_of(result: CaseResult) -> Placing | None:
+    """Return where a case stands; None where no official result is like it.
+
+    A result that was slowed on purpose, or used techniques of the open division, stands nowhere.
+    """
+    verdict = result.verdict
+    if verdict.subject is None or verdict.ratio or result.techniques or result.handicap:
+        return None
+    searched = all(run.search for run in verdict.runs)
+    placing = placed(verdict.case, verdict.subject.identity, verdict.runs, searched=searched)
+    return placing if isinstance(placing, Placing) else None
+
+
+def source(placing: Placing) -> str:
+    """Return the system of the best result: "XE9680, 8 GPUs, fp8"."""
+    best = placing.best
+    about = (best.system, plural(best.count, "GPU"), best.precision)
+    return ", ".join(filter(None, about))
+
+
+def in_words(placing: Placing) -> str:
+    """Return "58 % of the best ... (v5.1, Dell): 4,414.59 tokens/s in XE9680, 8 GPUs, fp8"."""
+    value = f"{rounded(placing.best_value)} {placing.best.unit}"
+    return f"{placing.in_short}: {value} in {source(placing)}"

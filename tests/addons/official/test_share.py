@@ -1,0 +1,63 @@
+"""`pytest-mlperf share` sets a session beside the best official results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.rounds.published import official_results
+from pytest_mlperf.stores.results import write_results
+from tests.cli.test_across import on
+from tests.cli.text import Say, one_line, widest
+from tests.reports.verdicts import CASE, session
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+BEST = max(
+    each.value / each.count
+    for each in official_results("v4.1")
+    if each.benchmark == "resnet" and each.scenario == "Offline" and each.division == "closed"
+    if each.accelerator.startswith("NVIDIA H200-SXM")
+)
+
+
+def placed(say: Say, *results: CaseResult, of: str = "v4.1") -> tuple[int, str]:
+    write_results(Path("a.json"), session(*results))
+    return say("share", "a.json", *(("--of", of) if of else ()))
+
+
+def test_a_share_is_of_one_gpu_and_of_the_asked_round(say: Say) -> None:
+    eight = replace(CASE, accelerator="8xH200")
+    single = replace(CASE, scenario="SingleStream")
+    code, shown = placed(
+        say, on("NVIDIA H200", BEST / 2, case=eight), on("NVIDIA H200", 1.0, case=single)
+    )
+    joined = one_line(shown)
+    assert code == 0
+    assert widest(shown) <= 80
+    assert "published v4.1 " in joined
+    assert " 6.25 % samples/s v4.1 " in joined
+    assert f"unlike {single.id}: the value of SingleStream is a latency" in joined
+    assert "No verdict: nothing is judged here" in joined
+    assert "Result not verified by MLCommons Association." in joined
+    of_all = placed(say, on("NVIDIA H200", BEST / 2, case=eight), of="")[1]
+    assert "published v4.1, v5.1, v6.0, v6.1 " in one_line(of_all)
+
+
+def test_what_is_no_round_no_table_or_nothing_alike_is_refused(say: Say) -> None:
+    none = "no file, and no round that has official results; did you mean 'v4.1'?"
+    rows = [
+        (CASE, "v4.2", none),
+        (CASE, "a.json", "a.json: not a table of published results"),
+        (replace(CASE, workload="mine"), "v4.1", "nothing is like a published result\n"),
+    ]
+    for case, asked, message in rows:
+        code, shown = placed(say, on("NVIDIA H200", 5.0, case=case), of=asked)
+        assert (code, message in shown) == (2, True)
