@@ -17,7 +17,7 @@ IMPORT_ALONE = "import sys, {0}; print(*sorted({{name.partition('.')[0] for name
 
 
 def check_addon(addon: ModuleType) -> frozenset[str]:
-    """Check the module that an entry point of `pytest_mlperf.addons` names; return its options.
+    """Check the module that an entry point of an add-on names; return the names of its options.
 
     Raises:
         AssertionError: It is built for another API, has no hook, one that does not exist or takes
