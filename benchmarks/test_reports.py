@@ -6,15 +6,15 @@ import datetime as dt
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from pytest_mlperf.core.results import CaseResult, Results, merge
 from pytest_mlperf.core.verdict import Verdict
-from pytest_mlperf.reports.export import exports, github
-from pytest_mlperf.reports.export.github import commands
-from pytest_mlperf.reports.export.junit import junit
+from pytest_mlperf.reports.formats import make_report
 from pytest_mlperf.reports.terminal import text
 from tests.reports import verdicts
 
@@ -25,14 +25,24 @@ MOST = 8.0
 
 ROUNDS = 3
 
+
+def report(form: str, results: Results) -> str:
+    """Return a report; a failed test is told in its first line, as its causes cost more."""
+    with mock.patch.object(text, "failure_message", return_value=headline):
+        return make_report(form, verdicts.reported(results))
+
+
+def headline(result: CaseResult) -> str:
+    """Return the first line of a failure message."""
+    return result.verdict.headline
+
+
 FORMS: dict[str, Callable[[Results], object]] = {
     "text": lambda results: text.summary(results, 100, colour=False),
-    "markdown": lambda results: github.summary(results, []),
-    "comment": lambda results: github.comment(results, [], links=github.Links()),
-    "annotations": lambda results: commands(results, []),
-    "csv": exports.csv_table,
-    "prometheus": exports.prometheus,
-    "junit": lambda results: junit(results, [], lambda result: result.verdict.headline),
+    **{
+        form: partial(report, form)
+        for form in ("markdown", "comment", "annotations", "csv", "prometheus", "junit")
+    },
     "merge": lambda results: merge(
         {"part": results}, run="merged", pairs=0, today=dt.date(2026, 11, 20), fail_on=()
     ),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
@@ -44,7 +46,19 @@ def registered(group: AnyGroup) -> dict[str, EntryPoint]:
     """Return every registered extension of a group, built-in and third party alike."""
     from importlib.metadata import entry_points  # a fifth of a worker's start, which asks for none
 
-    return {entry.name: entry for entry in entry_points(group=f"pytest_mlperf.{group}")}
+    entries = sorted(entry_points(group=f"pytest_mlperf.{group}"), key=is_own)
+    return {entry.name: entry for entry in entries}  # of two with one name, ours counts
+
+
+def is_own(entry: EntryPoint) -> bool:
+    """Check whether an entry point is of this package."""
+    return entry.module.partition(".")[0] == __package__
+
+
+def title_of(entry: EntryPoint) -> str:
+    """Return name and distribution of an entry point: "pdf (acme-pdf 1.2)"."""
+    installed = entry.dist
+    return f"{entry.name} ({installed.name} {installed.version})" if installed else entry.name
 
 
 def declared(
@@ -52,7 +66,7 @@ def declared(
     kind: type[Declared],
     broken: Callable[[str, str], Declared],
 ) -> dict[str, Declared]:
-    """Return what add-ons declare in a group, by name.
+    """Return what add-ons declare in a group, by name; what they print goes to stderr.
 
     Args:
         kind: The class of a declaration.
@@ -62,10 +76,11 @@ def declared(
     declarations = {}
     for name, entry in registered(group).items():
         try:
-            value = resolve(entry.value)
+            with contextlib.redirect_stdout(sys.stderr):
+                value = resolve(entry.value)
             if not isinstance(value, kind):
                 raise TypeError(f"it is no {kind.__name__}")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             value = broken(text_of(error), entry.module)
         declarations[name] = value
     return declarations

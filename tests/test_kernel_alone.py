@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.stores.results import write_results
+from tests.reports.verdicts import OK, result, session
 from tests.sources import PACKAGE
 
 pytestmark = pytest.mark.process
@@ -54,9 +56,16 @@ def test_what_is_not_there_is_named_where_it_is_asked_for(kernel: Path, tmp_path
     helped = run(kernel, tmp_path, "pytest_mlperf", "--help")
     asked = run(kernel, tmp_path, "pytest_mlperf", "submission", "r.json")
     other = run(kernel, tmp_path, "pytest_mlperf", "init", "--engine", "torch")
+    write_results(tmp_path / "r.json", session(result(OK)))
+    text = run(kernel, tmp_path, "pytest_mlperf", "report", "r.json")
+    table = run(kernel, tmp_path, "pytest_mlperf", "report", "r.json", "--format", "csv")
 
     assert helped.returncode == 0
     assert "submission   cannot be loaded: No module named 'pytest_mlperf.addons'" in helped.stdout
     assert asked.returncode == 3
     assert "cannot be imported" in asked.stderr
     assert (other.returncode, "invalid choice: 'torch'" in other.stderr) == (2, True)
+    assert (text.returncode, "1 test: 1 ok" in text.stdout) == (0, True), text.stderr
+    assert (table.returncode, table.stdout) == (3, "")
+    assert "format csv (pytest-mlperf " in table.stderr
+    assert "cannot be loaded: No module named 'pytest_mlperf.addons'" in table.stderr

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_mlperf.addons.github.comment import MARKER
 from pytest_mlperf.cli import main as pytest_mlperf
-from pytest_mlperf.reports.export import github
 
 FORMATS = ("markdown", "comment", "annotations")
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     print(
         {
             "markdown": NOTHING,
-            "comment": f"{github.MARKER}\n{NOTHING}",
+            "comment": f"{MARKER}\n{NOTHING}",
             "annotations": "::error::no machine gave a result\n",
         }[parsed.format],
         end="",

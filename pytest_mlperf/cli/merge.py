@@ -13,12 +13,7 @@ from pytest_mlperf.cli.stored_results import add_verify, whole_results
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import Absent, Results, absent, merge
-from pytest_mlperf.reports.formats import (
-    ReportedSession,
-    failure_message,
-    parse_report,
-    write_report,
-)
+from pytest_mlperf.reports.formats import ReportedSession, parse_report, write_report
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.layout import fold
 from pytest_mlperf.stores.atomic import unforeseen
@@ -151,7 +146,7 @@ def _lines(merged: Results, missing: Sequence[Absent], manifest: Manifest | None
         if len(missing) > MAX_LISTED_TESTS:
             lines.append(f"  and {len(missing) - MAX_LISTED_TESTS} more")
         lines.append("")
-    message = failure_message(merged, columns)
+    message = text.failure_message(merged, columns)
     for result in merged.cases:
         if result.failed:
             lines += [*message(result).splitlines(), ""]

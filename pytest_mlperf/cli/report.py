@@ -9,18 +9,10 @@ from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import add_store, store_here
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.results import Results, absent
-from pytest_mlperf.reports.export.github import Links
-from pytest_mlperf.reports.formats import (
-    ReportedSession,
-    formats,
-    make_report,
-    module_of,
-    require,
-)
+from pytest_mlperf.core.results import absent
+from pytest_mlperf.reports.formats import ReportedSession, call, formats, make_report
 from pytest_mlperf.stores.atomic import write_whole
-from pytest_mlperf.stores.foreign import read_foreign
-from pytest_mlperf.stores.results import digest_of, read_manifest, read_results
+from pytest_mlperf.stores.results import read_manifest, read_results
 
 HELP = """\
 Writes a session's results in another form. text is the summary that pytest
@@ -96,11 +88,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Write the report; the verdicts in it do not change the exit code."""
-    added = formats()[parsed.format]
-    if added and added.of_store:
+    if formats()[parsed.format].of_store:
         return _of_store(parsed)
     if parsed.results is None:
         raise MlperfError("name a results.json; only --format site is made of a store")
+    if (parsed.branch or parsed.judged_by) and parsed.format != "comment":
+        raise MlperfError("--branch and --judged-by are for --format comment")
     results = read_results(parsed.results)
     planned = read_manifest(parsed.manifest).tests if parsed.manifest else ()
     session = ReportedSession(
@@ -108,49 +101,22 @@ def run(parsed: argparse.Namespace) -> int:
         file=parsed.results,
         absent=absent((one.test for one in planned), results),
         options={"store": store_here(parsed.store)},
-        links=Links(run=parsed.run_url, report=parsed.report_url),
-        own_files=_own_files(parsed, results),
+        arguments=vars(parsed),
         columns=width(),
     )
     content = make_report(parsed.format, session)
     if parsed.output is None:
         print(content, end="")
-        return 0
-    write_whole(parsed.output, content)
-    show([f"wrote {parsed.output}"])
+    else:
+        write_whole(parsed.output, content)
+        show([f"wrote {parsed.output}"])
     return 0
 
 
-def _own_files(parsed: argparse.Namespace, results: Results) -> list[str]:
-    """Return the files that verdicts rest on and that the branch does not have like this."""
-    if (parsed.branch or parsed.judged_by) and parsed.format != "comment":
-        raise MlperfError("--branch and --judged-by are for --format comment")
-    own_files = _listed_files(parsed.judged_by) if parsed.judged_by else set[str]()
-    digests = {item for case in results.cases for item in case.rests_on.items()}
-    if parsed.branch:
-        own_files |= {path for path, digest in digests if _differs(parsed.branch, path, digest)}
-    return sorted(own_files)
-
-
-def _differs(branch: Path, path: str, digest: str) -> bool:
-    """Check a file of foreign results against the branch; one outside of it always differs."""
-    inside = not Path(path).is_absolute() and ".." not in Path(path).parts
-    return not inside or digest_of(branch / path) != digest
-
-
-def _listed_files(file: Path) -> set[str]:
-    raw = read_foreign(file, "list of files")
-    paths = raw.get("judged_by_other") if isinstance(raw, dict) else None
-    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-        raise MlperfError(f"{file}: not a list of files, as .github/scripts/take_suites.py prints")
-    return set(paths)
-
-
 def _of_store(parsed: argparse.Namespace) -> int:
-    form = parsed.format
     if parsed.results or not parsed.output:
-        raise MlperfError(f"--format {form} takes a store and a folder: --store URL -o FOLDER")
-    require(form)
-    pages = module_of(form).write(parsed.store, parsed.output)
+        form = f"--format {parsed.format}"
+        raise MlperfError(f"{form} takes a store and a folder: --store URL -o FOLDER")
+    pages = call(parsed.format, "write", int, parsed.store, parsed.output)
     show([f"wrote {parsed.output / 'index.html'}: {plural(pages, 'page')}"])
     return 0

@@ -30,7 +30,8 @@ class Format:
 
     Attributes:
         module: Has `report(session)`, which returns the text; of a store
-            `write(store_url, folder)`, which returns how many pages it wrote.
+            `write(store_url, folder)`, which returns how many pages it wrote. What they print goes
+            to stderr; what they raise is told in one line.
         libraries: Modules that it needs, each with what `pip install` takes.
         of_store: It is made of a store, and is a folder.
     """

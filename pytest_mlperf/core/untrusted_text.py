@@ -13,6 +13,13 @@ from typing import Any, TypeVar
 BROKEN_COLONS = ":\u200b:"
 """Two colons that begin no workflow command of a CI: `broken` makes them."""
 
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+_MARKDOWN = str.maketrans(
+    {c: f"\\{c}" for c in "\\`*_{}[]()#+!|~$"}
+    | {"<": "&lt;", ">": "&gt;", "&": "&amp;", "@": "&#64;", "\n": " ", "\r": " "}
+)
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 T = TypeVar("T")
@@ -113,6 +120,20 @@ def clean(line: str) -> str:
     if shown.startswith(("::", "##["), start):
         return f"{shown[:start]}\\{shown[start:]}"
     return shown
+
+
+def csv_cell(value: object) -> object:
+    """Return what a cell of CSV holds: text that a spreadsheet takes for no formula."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str):
+        return value
+    return f"'{visible(value)}" if value.startswith(FORMULA_STARTS) else visible(value)
+
+
+def markdown_text(text: str) -> str:
+    """Return foreign text as plain words in a cell: no markup, HTML, mention or new line."""
+    return visible(text, keep="\n\r").translate(_MARKDOWN)
 
 
 def some(names: Sequence[str], most: int = 3) -> str:

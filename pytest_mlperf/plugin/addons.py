@@ -109,7 +109,10 @@ class AddOns:
                 self._register(addon)
             except Exception as error:  # an add-on may raise anything
                 addon.hooks = addon.hooks or _hooks_in_source(entry)
-                self._fault(addon, "cannot be loaded", error, critical=addon.hooks - REPORTING)
+                # Ours do nothing that no option asks for, and a kernel may stand alone.
+                alone = isinstance(error, ModuleNotFoundError) and _is_ours(entry)
+                critical = False if alone else addon.hooks - REPORTING
+                self._fault(addon, "cannot be loaded", error, critical=critical)
 
     def _register(self, addon: AddOn) -> None:
         plugin = addon.plugin
@@ -213,6 +216,10 @@ class AddOns:
 
     def _warn(self, message: str) -> None:
         self.warnings[f"WARNING {message}"] = None
+
+
+def _is_ours(entry: EntryPoint) -> bool:
+    return entry.dist is not None and entry.dist.name == "pytest-mlperf"
 
 
 def _title(entry: EntryPoint) -> str:

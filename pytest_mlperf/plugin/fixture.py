@@ -20,7 +20,7 @@ from pytest_mlperf.core.untrusted_text import nearest, visible
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.plugin import session
 from pytest_mlperf.plugin.report_json import PLANNED, LeftOut, put
-from pytest_mlperf.reports.export.exports import entry
+from pytest_mlperf.reports.for_pytest import entry
 from pytest_mlperf.suite.load import defects_in
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.pairs import Testable

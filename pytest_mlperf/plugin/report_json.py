@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.reports.export.junit import properties
+from pytest_mlperf.reports.for_pytest import properties
 from pytest_mlperf.suite.pairs import Testable
 
 VERDICT: pytest.StashKey[CaseResult] = pytest.StashKey()

@@ -161,7 +161,10 @@ def test_what_is_no_manifest_no_results_or_no_report_is_refused(
     for given in ("pdf=x.pdf", "html", "html="):
         with pytest.raises(SystemExit, match="2"):
             main(["merge", "h200.json", "--report", given])
-        assert f"{given!r} is not FORMAT=FILE with one of text, json, " in capsys.readouterr().err
+        assert (
+            f"{given!r} is not FORMAT=FILE with one of annotations, comment, "
+            in capsys.readouterr().err
+        )
 
 
 def test_every_report_of_the_whole_is_written(here: Path, say: Say) -> None:

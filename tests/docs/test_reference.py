@@ -188,7 +188,7 @@ def test_every_part_is_on_one_page(reference: Any) -> None:
 
 def test_every_junit_property_is_on_the_page() -> None:
     """The names that the code gives, with METRIC and of samples or tokens in their places."""
-    code = (ROOT / "pytest_mlperf/reports/export/junit.py").read_text("utf-8")
+    code = (ROOT / "pytest_mlperf/reports/for_pytest.py").read_text("utf-8")
     page = (DOCS / "reference-files.md").read_text("utf-8")
     names = set(re.findall(r'"(mlperf\.[a-z_.{}]+)"', code))
     shown = {name.replace("{metric.metric}", "METRIC") for name in names}

@@ -62,9 +62,9 @@ def test_the_add_on_of_the_page_works_as_it_says(tmp_path: Path) -> None:
     project = tmp_path / "project" / "mlperf-contract"
     project.mkdir(parents=True)
     for name, language in (("pyproject.toml", "toml"), ("mlperf_contract.py", "python")):
-        found = re.search(rf"`{name}`:\n\n```{language}\n(.*?)```", text, re.DOTALL)
-        assert found, name
-        (project / name).write_text(found[1], "utf-8")
+        block = re.search(rf"`{name}`:\n\n```{language}\n(.*?)```", text, re.DOTALL)
+        assert block, name
+        (project / name).write_text(block[1], "utf-8")
     install(tmp_path, "./mlperf-contract")
     assert run(tmp_path, "pytest_mlperf", "init").returncode == 0
     promise = "[demo-Offline-null-fp32-cpu]\nthroughput = 600\n"
@@ -82,10 +82,10 @@ def test_runs_of_others_are_judged_as_the_page_says(
     """Unchanged runs are ok against the baseline that the page accepts, and slow ones no more."""
     monkeypatch.chdir(tmp_path)
     section = PAGE.read_text("utf-8").partition("## Judge what was measured elsewhere")[2]
-    found = re.search(r"```python\n(.*?)```", section, re.DOTALL)
-    assert found
+    block = re.search(r"```python\n(.*?)```", section, re.DOTALL)
+    assert block
     names: dict[str, object] = {}
-    exec(found[1] + AGAIN, names)
+    exec(block[1] + AGAIN, names)
 
     assert capsys.readouterr().out == "NO BASELINE\n"
     assert [str(outcome) for outcome in names["outcomes"]] == ["PROVISIONAL", "PERF DROP"]  # type: ignore[attr-defined]

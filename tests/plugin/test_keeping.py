@@ -132,7 +132,7 @@ def test_a_report_that_nobody_can_make_is_refused_before_anything_is_measured(
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     rows = [
         (["htlm=x.html"], "'htlm=x.html' is not *did you mean 'html'*"),
-        (["html"], "'html' is not FORMAT=FILE with one of text, json, *"),
+        (["html"], "'html' is not FORMAT=FILE with one of annotations, comment, *"),
         (["text=a", "csv=./a"], "text and csv both go to *"),
         (["html=page.html"], "* pip install 'pytest-mlperf[[]html[]]'*"),
     ]

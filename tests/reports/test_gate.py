@@ -8,18 +8,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from pytest_mlperf.addons.exports import csv_table, junit, prometheus
+from pytest_mlperf.addons.github import annotations as workflow_commands
+from pytest_mlperf.addons.github import comment, markdown
 from pytest_mlperf.addons.html._cases import shown
 from pytest_mlperf.addons.html.model import RunFiles, grouped
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Gate, GateState
-from pytest_mlperf.reports.export import exports, github
-from pytest_mlperf.reports.export.exports import entry
-from pytest_mlperf.reports.export.github import commands
-from pytest_mlperf.reports.export.junit import junit
+from pytest_mlperf.reports.for_pytest import entry
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.explanation import evidence
 from tests.reports import verdicts
-from tests.reports.verdicts import result, session
+from tests.reports.verdicts import reported, result, session
 
 PART = "not decided on 1,024 of 24,576 samples"
 
@@ -34,9 +34,9 @@ def in_html(one: CaseResult) -> str:
 REPORTS: dict[str, Callable[[CaseResult], str]] = {
     "summary": lambda one: "\n".join(text.summary(session(one), 80, colour=False)),
     "failure": lambda one: text.failure(one.verdict, one, 80),
-    "job summary": lambda one: github.summary(session(one)),
-    "comment": lambda one: github.comment(session(one)),
-    "annotations": lambda one: commands(session(one)),
+    "job summary": lambda one: markdown.report(reported(session(one))),
+    "comment": lambda one: comment.report(reported(session(one))),
+    "annotations": lambda one: workflow_commands.report(reported(session(one))),
     "explain": lambda one: "\n".join(evidence(one, (), (), 80)),
     "html": in_html,
 }
@@ -52,8 +52,8 @@ def test_a_report_says_on_how_many_samples_the_gate_was_not_decided() -> None:
 
 def test_junit_and_tables_have_it_as_values() -> None:
     """A benchmark that carries scores carries their gate."""
-    document = junit(session(FELL), (), lambda one: "")
-    (row, *_) = csv.DictReader(io.StringIO(exports.csv_table(session(FELL))))
+    document = junit.report(reported(session(FELL)))
+    (row, *_) = csv.DictReader(io.StringIO(csv_table.report(reported(session(FELL)))))
 
     for name, value in {"": "not decided", ".samples": "1024", ".total": "24576"}.items():
         assert f'<property name="mlperf.gate{name}" value="{value}"' in document
@@ -69,7 +69,7 @@ def test_a_gauge_says_whether_it_was_kept_only_where_that_is_known() -> None:
     for state, kept in rows:
         gate = Gate(state=state, samples=1024, total=24_576)
         one = replace(FELL, verdict=replace(FELL.verdict, gate=gate))
-        lines = exports.prometheus(session(one)).splitlines()
+        lines = prometheus.report(reported(session(one))).splitlines()
         gauges = [line for line in lines if line.startswith("mlperf_gate_kept{")]
         assert [line.split()[-1] for line in gauges] == ([kept] if kept else [])
         assert any(line.startswith("mlperf_gate_samples{") for line in lines)

@@ -13,19 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_mlperf.addons.exports import bigger, csv_table, junit, prometheus
+from pytest_mlperf.addons.github import annotations as workflow_commands
+from pytest_mlperf.addons.github import comment, markdown
 from pytest_mlperf.addons.html._page import render
 from pytest_mlperf.addons.html.model import RunFiles
 from pytest_mlperf.cli.explain import choose
 from pytest_mlperf.core.results import Absent, CaseResult, Results
 from pytest_mlperf.core.untrusted_text import BROKEN_COLONS, encodable, every_text, visible
-from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.reports.export import exports, github, junit
-from pytest_mlperf.reports.export import junit as properties
-from pytest_mlperf.reports.export.github import commands
+from pytest_mlperf.reports.for_pytest import properties
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.results import read_results, write_results
-from tests.reports.verdicts import DROP, OK, result, session
+from tests.reports.verdicts import DROP, OK, reported, result, session
 
 OBEYED = "\x1b[2J\x9b31m\r\n::error::\u202e\u2066\u200f\u2028\x85\x00\udcff"
 LETTERS = st.characters(categories=["Cc", "Cf", "Cs", "Zl", "Zp", "Ll"])
@@ -45,31 +45,28 @@ def _spoilt(found: CaseResult, more: str) -> CaseResult:
     return every_text(found, change)
 
 
+GONE = [Absent(test=OBEYED, reason=OBEYED)]
+
 FIXED = {"performance", "Offline", "closed", "quick", "suite", "throughput", "latency_p50"}
 
 
 def lines_of_junit(results: Results) -> str:
-    text_of = junit.junit(
-        results,
-        [Absent(test=OBEYED, reason=OBEYED)],
-        lambda one: text.failure(one.verdict, one, 80),
-    )
-    root = ET.fromstring(text_of)
+    root = ET.fromstring(junit.report(reported(results, absent=GONE)))
     return "\n".join([*root.itertext(), *(v for node in root.iter() for v in node.attrib.values())])
 
 
 WRITERS: dict[str, Callable[[Results], str]] = {
     "failure": lambda found: "\n".join(text.failure(r.verdict, r, 80) for r in found.cases),
     "summary": lambda found: "\n".join(text.summary(found, 80, colour=False)),
-    "markdown": lambda found: github.summary(found, [Absent(test=OBEYED, reason=OBEYED)]),
-    "comment": github.comment,
-    "annotations": commands,
-    "csv": exports.csv_table,
-    "prometheus": exports.prometheus,
-    "bigger": lambda found: json.loads(exports.better(found, Direction.HIGHER))[0]["extra"],
+    "markdown": lambda found: markdown.report(reported(found, absent=GONE)),
+    "comment": lambda found: comment.report(reported(found)),
+    "annotations": lambda found: workflow_commands.report(reported(found)),
+    "csv": lambda found: csv_table.report(reported(found)),
+    "prometheus": lambda found: prometheus.report(reported(found)),
+    "bigger": lambda found: json.loads(bigger.report(reported(found)))[0]["extra"],
     "junit": lines_of_junit,
     "properties": lambda found: "\n".join(
-        part for one in found.cases for pair in properties.properties(one) for part in pair
+        part for one in found.cases for pair in properties(one) for part in pair
     ),
 }
 
@@ -88,10 +85,10 @@ def test_no_writer_lets_a_control_character_through(name: str, more: str) -> Non
 
 def test_no_line_can_be_added_to_a_table_for_other_programs() -> None:
     """Colours are ours alone."""
-    results, plain = spoilt(OBEYED), spoilt("")
+    results, plain = reported(spoilt(OBEYED)), reported(spoilt(""))
 
-    for write in (exports.csv_table, exports.prometheus, commands):
-        assert len(write(results).splitlines()) == len(write(plain).splitlines())
+    for form in (csv_table, prometheus, workflow_commands):
+        assert len(form.report(results).splitlines()) == len(form.report(plain).splitlines())
     lines = text.summary(spoilt("\x1b[32mok\x1b[0m"), 100, colour=True)
 
     shown = "\n".join(lines)

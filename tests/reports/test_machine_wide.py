@@ -7,11 +7,11 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from typing import Any
 
+from pytest_mlperf.addons.exports import junit
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.core.verdict import Look, Outcome
-from pytest_mlperf.reports.export.junit import junit
 from pytest_mlperf.reports.terminal.advice import machine_wide
-from tests.reports.verdicts import CASE, metric, result, session, verdict
+from tests.reports.verdicts import CASE, metric, reported, result, session, verdict
 
 PAIRS, SE, DF = 200, 0.008, 12.0
 
@@ -62,9 +62,9 @@ def test_of_several_machines_each_is_named_and_junit_says_it_of_the_whole_suite(
     assert [one.split(":")[0] for one in said] == ["B200", "H200"]
     shifted = results(shift=-0.05)
 
-    suite = ET.fromstring(junit(shifted, [], str)).find("testsuite")
+    suite = ET.fromstring(junit.report(reported(shifted))).find("testsuite")
     assert suite is not None
     told = [(one.get("name"), one.get("value")) for one in suite.findall("properties/property")]
     assert told == [("mlperf.machine_wide", machine_wide(shifted)[0])]
-    quiet = ET.fromstring(junit(results(), [], str)).find("testsuite/properties")
+    quiet = ET.fromstring(junit.report(reported(results()))).find("testsuite/properties")
     assert quiet is None

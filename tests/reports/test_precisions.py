@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_mlperf.addons.github import comment, markdown
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.measurement import Accuracy, Subject
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, CaseResult
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, worst
 from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.reports.export.github import comment, summary
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.layout import Row
 from pytest_mlperf.reports.terminal.precisions import (
@@ -30,7 +30,7 @@ from pytest_mlperf.reports.terminal.precisions import (
     precision_tables,
 )
 from tests.reports import verdicts
-from tests.reports.verdicts import TOO_SHORT, result, run, session, texts_of
+from tests.reports.verdicts import TOO_SHORT, reported, result, run, session, texts_of
 
 FILE = "baselines/accuracy/resnet50/ort.fp32.json"
 
@@ -138,9 +138,9 @@ def test_reports_have_the_section_where_an_engine_ran_in_several_precisions() ->
         assert len(compared(results.cases)) == sections, names
         assert sum(", against " in line for line in lines) == sections
         assert any(line.startswith("measured") for line in lines) is bool(sections)
-        assert summary(results).count(", against ") == sections
-        assert ("### Precisions" in summary(results)) is bool(sections)
-        assert "### Precisions" not in comment(results)
+        assert markdown.report(reported(results)).count(", against ") == sections
+        assert ("### Precisions" in markdown.report(reported(results))) is bool(sections)
+        assert "### Precisions" not in comment.report(reported(results))
 
 
 def of_entries(names: str) -> list[CaseResult]:
@@ -360,7 +360,7 @@ def test_a_narrow_terminal_loses_what_is_least_needed() -> None:
 
 
 def test_markdown_has_every_column_and_shows_signs_as_they_stand() -> None:
-    shown = summary(RESULTS)
+    shown = markdown.report(reported(RESULTS))
 
     assert f"\n{texts_of('markdown')['RESULTS']}\n- points: " in shown
     assert shown.index("### Precisions") < shown.index("### Every test")
@@ -418,6 +418,6 @@ def test_foreign_text_is_escaped() -> None:
 
     lines = precision_lines(results, 100)
     assert "all ok <b>" in " ".join(lines)
-    for shown in ("".join(lines), summary(results)):
+    for shown in ("".join(lines), markdown.report(reported(results))):
         assert "\x1b" not in shown
-    assert "<b>" not in summary(results)
+    assert "<b>" not in markdown.report(reported(results))

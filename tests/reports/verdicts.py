@@ -21,6 +21,7 @@ from pytest_mlperf.core.verdict import (
     RatioVerdict,
     Verdict,
 )
+from pytest_mlperf.reports.formats import ReportedSession
 
 CASE = Case(
     workload="resnet50", scenario="Offline", engine="ort", precision="fp16", accelerator="H200"
@@ -137,6 +138,11 @@ def session(*results: CaseResult, seconds: float = 200.0, **fields: Any) -> Resu
         cases=results,
         **fields,
     )
+
+
+def reported(results: Results, **fields: Any) -> ReportedSession:
+    """Return what a report of a session is made of."""
+    return ReportedSession(results=results, file=Path("results.json"), **fields)
 
 
 DROP = verdict(

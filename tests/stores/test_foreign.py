@@ -91,7 +91,7 @@ EXCEPTIONS = {
     ),
     **dict.fromkeys(
         (
-            *("cli.doctor.requirements", "hardware.machine", "hardware.memory", "reports.formats"),
+            *("cli.doctor.requirements", "hardware.machine", "hardware.memory"),
             *("addons.fleet.bridge", "addons.fleet.link", "addons.fleet.node", "run.child.events"),
             *("run.child.protocol", "run.conditions", "run.power_limit", "run.worker.worker"),
             *(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.reports.export.github import MARKER
+from pytest_mlperf.addons.github.comment import MARKER
 from pytest_mlperf.stores.results import write_results
 from tests.reports.verdicts import DROP, OK, result, session
 from tests.workflows.github import SCRIPTS, GitHub, Runner, workflow

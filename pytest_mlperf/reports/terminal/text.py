@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from pytest_mlperf.core.causes import Cause
+from pytest_mlperf.core.causes import Cause, Siblings, causes
 from pytest_mlperf.core.guarantees import BELOW_LIMIT_PROMISE, FALSE_ALARM_PROMISE
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import IMPORTED, UNVERIFIED_LABEL, CaseResult, Results
-from pytest_mlperf.core.untrusted_text import visible
+from pytest_mlperf.core.untrusted_text import clean, visible
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, Verdict, final_word
+from pytest_mlperf.reports.formats import ReportedSession
 from pytest_mlperf.reports.rows import (
     beside,
     changed,
@@ -71,7 +72,9 @@ NOT_COMPARED = (
 # --- failure message -------------------------------------------------------------------------
 
 
-def failure(verdict: Verdict, result: CaseResult, width: int, causes: Sequence[Cause] = ()) -> str:
+def failure(
+    verdict: Verdict, result: CaseResult, width: int, likely_causes: Sequence[Cause] = ()
+) -> str:
     """Return the message of a failed test; its first line holds the verdict.
 
     Prose wraps, paths and commands do not.
@@ -87,9 +90,15 @@ def failure(verdict: Verdict, result: CaseResult, width: int, causes: Sequence[C
         lines += ["", *table_lines]
     lines += [""] if tables else []
     reasons, steps = _reasons(verdict, result, width), _next_steps(verdict, result, width)
-    for block in (*reasons, likely(causes, width), *steps):
+    for block in (*reasons, likely(likely_causes, width), *steps):
         lines += block
     return "\n".join(visible(text.rstrip()) for text in lines)
+
+
+def failure_message(results: Results, columns: int) -> Callable[[CaseResult], str]:
+    """Return what tells a failed test of a session as pytest did, in lines of so many columns."""
+    verdicts = Siblings(result.verdict for result in results.cases)
+    return lambda r: failure(r.verdict, r, columns, causes(r.verdict, None, verdicts))
 
 
 def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[str]]:
@@ -164,6 +173,12 @@ def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[li
 
 
 # --- summary ---------------------------------------------------------------------------------
+
+
+def report(session: ReportedSession) -> str:
+    """Return the summary as a text."""
+    lines = summary(session.results, session.columns, colour=False)
+    return "".join(f"{clean(line)}\n" for line in lines)
 
 
 def summary(results: Results, width: int, *, colour: bool) -> list[str]:

@@ -56,8 +56,8 @@ def accepted(*values: float) -> None:
 
 def judged(one: Verdict, mode: str = "fail", since: str = "") -> Verdict:
     baselines = AcceptedBaselines(one, Path())
-    found = drift_of(one, baselines, mode, since, RuleR())  # type: ignore[arg-type]
-    return with_criterion(one, found) if found else one
+    criterion = drift_of(one, baselines, mode, since, RuleR())  # type: ignore[arg-type]
+    return with_criterion(one, criterion) if criterion else one
 
 
 def test_steps_within_the_limit_fail_together(here: Path) -> None:

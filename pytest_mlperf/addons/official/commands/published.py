@@ -15,10 +15,8 @@ from pytest_mlperf.cli.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.core.untrusted_text import json_text, nearest
+from pytest_mlperf.core.untrusted_text import csv_cell, json_text, markdown_text, nearest
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
-from pytest_mlperf.reports.export.exports import cell
-from pytest_mlperf.reports.export.github import escape
 from pytest_mlperf.reports.terminal.layout import Row, fold, relative, table
 from pytest_mlperf.rounds.published import (
     RESULT_COLUMNS,
@@ -263,7 +261,7 @@ def listing(
         cells = [_row(figure) for figure in rows[:most]]
         names = ["value", "accelerators", "submitter", "system", "round"]
         if markdown:
-            yield from (f"### {escape(title)}", "", *_markdown(names, cells))
+            yield from (f"### {markdown_text(title)}", "", *_markdown(names, cells))
         else:
             left = names[1:]
             yield from (
@@ -303,10 +301,8 @@ def _markdown(names: Sequence[str], rows: Sequence[Row]) -> Iterator[str]:
     yield f"| {' | '.join(names)} |"
     yield f"|{' --- |' * len(names)}"
     for row in rows:
-        yield f"| {' | '.join(escape(row[name]) for name in names)} |"
+        yield f"| {' | '.join(markdown_text(row[name]) for name in names)} |"
 
 
 def _cell(value: object) -> object:
-    if isinstance(value, bool):
-        return "yes" if value else ""
-    return "" if value is None else cell(value)
+    return ("yes" if value else "") if isinstance(value, bool) else csv_cell(value)

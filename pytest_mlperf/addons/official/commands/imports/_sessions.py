@@ -13,7 +13,6 @@ from pytest_mlperf.cli.output import as_typed, width
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.judge.rule_r import GATING_RUNS
-from pytest_mlperf.reports.formats import failure_message
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.run.project import ignored_in_git
@@ -43,7 +42,7 @@ def _kept(runs_dir: Path) -> Path:
 
 def summary(results: Results) -> list[str]:
     """Return what a session says, what failed first."""
-    message = failure_message(results, width())
+    message = text.failure_message(results, width())
     failed = [line for r in results.cases if r.failed for line in (*message(r).splitlines(), "")]
     return [*failed, *text.summary(results, width(), colour=False)]
 

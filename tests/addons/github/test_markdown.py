@@ -10,11 +10,24 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_mlperf.addons.github import comment, markdown
+from pytest_mlperf.addons.github.comment import MARKER
+from pytest_mlperf.addons.github.markdown import code
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent, CaseResult
+from pytest_mlperf.core.untrusted_text import markdown_text
 from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.reports.export.github import MARKER, Links, code, comment, escape, summary
 from tests.reports import verdicts
-from tests.reports.verdicts import CASE, DROP, OK, TOO_SHORT, result, run, session, verdict
+from tests.reports.verdicts import (
+    CASE,
+    DROP,
+    OK,
+    TOO_SHORT,
+    reported,
+    result,
+    run,
+    session,
+    verdict,
+)
 
 GONE = [Absent(test="s.mlperf.toml::test_performance[x]", reason="the runner was lost")]
 HOSTILE = "</details><script>alert(1)</script> @everyone #1 | **x** [a](javascript:b)\n::error::"
@@ -31,6 +44,14 @@ COMMENT = f"""\
 """
 
 
+def commented(*results: CaseResult, **fields: Any) -> str:
+    return comment.report(reported(session(*results), **fields))
+
+
+def summary(*results: CaseResult, **fields: Any) -> str:
+    return markdown.report(reported(session(*results), **fields))
+
+
 def many(outcome: CaseResult, count: int) -> list[CaseResult]:
     return [
         replace(
@@ -42,7 +63,7 @@ def many(outcome: CaseResult, count: int) -> list[CaseResult]:
 
 
 def test_the_comment_begins_with_the_verdict_and_folds_what_is_ok() -> None:
-    text = comment(session(result(DROP), result(OK)))
+    text = commented(result(DROP), result(OK))
 
     assert text.startswith(COMMENT)
     rows = [line for line in text.splitlines() if line.startswith("| resnet50")]
@@ -57,35 +78,35 @@ def test_a_comment_names_the_strongest_cause_once_for_the_tests_that_share_it() 
     changed = replace(DROP, changed=("engine.version 1 → 2", "files.other 1 in git: a.py"))
     shared = many(result(changed), 5)
 
-    shown = comment(session(*shared, result(OK)))
+    shown = commented(*shared, result(OK))
 
     section = shown.partition("### Likely causes\n\n")[2].partition("\n\n")[0]
     assert section.startswith("- engine.version 1 → 2 since the baseline: w0000-")
     assert section.endswith(" and 2 more")
     assert section.count("\n") == 0
     unexplained = result(replace(DROP, changed=()))
-    assert "Likely causes" not in comment(session(unexplained, result(OK)))
+    assert "Likely causes" not in commented(unexplained, result(OK))
 
 
 def test_a_run_that_was_measured_again_is_told() -> None:
     again = replace(OK, invalid_runs=(replace(run(1), invalid=(TOO_SHORT,)),))
     told = "`: 1 run INVALID, measured again: LoadGen: the run was too short\n"
 
-    assert told in comment(session(result(again)))
-    assert told in summary(session(result(again)))
-    assert "easured again" not in summary(session(result(OK)))
+    assert told in commented(result(again))
+    assert told in summary(result(again))
+    assert "easured again" not in summary(result(OK))
 
 
 def test_facts_are_listed_once_for_the_tests_of_a_case() -> None:
     facts = {"cost <b>": "3 USD", "owner": HOSTILE}
     both = [replace(result(one), facts=facts) for one in (OK, DROP)]
 
-    section = summary(session(*both)).partition("### Facts\n\n")[2].partition("\n\n")[0]
+    section = summary(*both).partition("### Facts\n\n")[2].partition("\n\n")[0]
 
     first, second = section.splitlines()
     assert first == f"- `{CASE.id}`: cost &lt;b&gt;: 3 USD"
-    assert second == f"- `{CASE.id}`: {escape(f'owner: {HOSTILE}')}"
-    assert "### Facts" not in summary(session(replace(both[0], facts={})))
+    assert second == f"- `{CASE.id}`: {markdown_text(f'owner: {HOSTILE}')}"
+    assert "### Facts" not in summary(replace(both[0], facts={}))
 
 
 def test_the_first_line_says_what_decides() -> None:
@@ -102,9 +123,9 @@ def test_the_first_line_says_what_decides() -> None:
         ),
     ]
     for results, absent, first in rows:
-        assert comment(session(*results), absent).splitlines()[1] == f"**{first}**"
-        assert summary(session(*results), absent).splitlines()[0] == f"## {first}"
-    text = summary(session(result(DROP), result(OK)), GONE)
+        assert commented(*results, absent=absent).splitlines()[1] == f"**{first}**"
+        assert summary(*results, absent=absent).splitlines()[0] == f"## {first}"
+    text = summary(result(DROP), result(OK), absent=GONE)
     assert (
         "- **PERF DROP** samples/s −6.3 % \\(−6.9 to −5.7 %\\); −3 % exceeded (`resnet50-" in text
     )
@@ -115,12 +136,12 @@ def test_the_first_line_says_what_decides() -> None:
 
 def test_foreign_text_is_words_and_nothing_else() -> None:
     """No HTML, no markup, no mention, no new cell, no new line; links are plain https."""
-    shown = escape(HOSTILE)
+    shown = markdown_text(HOSTILE)
     assert not set("<>@\n") & set(shown)
     assert shown.startswith("&lt;/details&gt;&lt;script&gt;alert\\(1\\)&lt;/script&gt; &#64;every")
     assert "\\|" in shown
     bad = replace(DROP, headline=HOSTILE, notes=(HOSTILE,), case=replace(CASE, engine=HOSTILE))
-    for text in (comment(session(result(bad))), summary(session(result(bad)))):
+    for text in (commented(result(bad))), summary(result(bad)):
         outside = re.sub(r"(`+).*?\1", "", text)  # code is shown as it stands
         assert "<script>" not in outside
         assert "@everyone" not in outside
@@ -132,7 +153,7 @@ def test_foreign_text_is_words_and_nothing_else() -> None:
         (None, False),
     ]
     for url, there in rows:
-        text = comment(session(result(OK)), links=Links(run=url))
+        text = commented(result(OK), arguments={"run_url": url})
         assert ("More in [the run](" in text) is there
 
 
@@ -152,16 +173,16 @@ def test_code_cannot_be_left(text: str) -> None:
 def test_a_comment_and_a_summary_never_exceed_their_limits() -> None:
     """What was cut is counted."""
     for count in (1, 400, 2000):
-        text = comment(session(*many(result(DROP), count), *many(result(OK), count)))
+        text = commented(*many(result(DROP), count), *many(result(OK), count))
         assert len(text.encode()) <= 65_536
         assert text.endswith(f"\n{UNVERIFIED_LABEL}\n")
         assert text.count("<details>") == text.count("</details>")
         assert ("more do not fit GitHub's limit: see the artifact." in text) is (count > 1)
     of_many = session(*many(result(DROP), 100))
 
-    assert len(summary(of_many).encode()) > 30_000
-    assert len(summary(of_many, limit=20_000).encode()) <= 20_000
-    assert signature(summary).parameters["limit"].default == 1_048_576
+    assert len(markdown.report(reported(of_many)).encode()) > 30_000
+    assert len(markdown.report(reported(of_many), limit=20_000).encode()) <= 20_000
+    assert signature(markdown.report).parameters["limit"].default == 1_048_576
 
 
 def test_what_is_provisional_is_counted_apart_and_says_what_settles_it() -> None:
@@ -173,11 +194,11 @@ def test_what_is_provisional_is_counted_apart_and_says_what_settles_it() -> None
     passed = session(*(result(one) for one in [*others, verdicts.NO_BASELINE]))
     missing = "the baseline has 1 of 4 days: run its build with "
 
-    shown = comment(passed)
+    shown = comment.report(reported(passed))
 
     assert "no drop proven in 5 tests, 4 provisional, 1 undecided or without a baseline" in shown
     assert shown.count(missing) == shown.count(f"\n- 4 cases: {missing}") == 1
-    failed = summary(session(result(verdicts.PROVISIONAL_DROP)))
+    failed = summary(result(verdicts.PROVISIONAL_DROP))
     assert "failed: 1 PROVISIONAL" in failed
     assert "\n  - 4 days of the baseline show too little of" in failed
     assert "### Provisional" not in failed

@@ -1,0 +1,12 @@
+"""Results for other programs: CI systems, spreadsheets, Prometheus, pytest-benchmark."""
+
+from pytest_mlperf.core.addons import Format
+
+JUNIT = Format(module=f"{__name__}.junit")
+BENCHMARK = Format(
+    module=f"{__name__}.benchmark", libraries={"pytest_benchmark": "pytest-benchmark"}
+)
+CSV = Format(module=f"{__name__}.csv_table")
+PROMETHEUS = Format(module=f"{__name__}.prometheus")
+BIGGER = Format(module=f"{__name__}.bigger")
+SMALLER = Format(module=f"{__name__}.smaller")

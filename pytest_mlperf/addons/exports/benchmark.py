@@ -1,0 +1,78 @@
+"""A file of pytest-benchmark, as `--benchmark-json` writes it."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from typing import Any
+
+from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.reports.for_pytest import entry
+from pytest_mlperf.reports.formats import ReportedSession
+
+
+def report(session: ReportedSession) -> str:
+    """Return a file of pytest-benchmark that holds what a live session would have given."""
+    results = session.results
+    benchmarks = [_benchmark(result) for result in results.cases]
+    content = {
+        "machine_info": machine_info(results),
+        "commit_info": commit_info(results),
+        "benchmarks": [benchmark for benchmark in benchmarks if benchmark],
+        "datetime": results.started,
+        "version": import_module("pytest_benchmark").__version__,
+    }
+    return json.dumps(content, indent=4) + "\n"
+
+
+def machine_info(results: Results) -> dict[str, Any]:
+    """Return the machine as pytest-benchmark describes it, where it is this one.
+
+    Results that were measured elsewhere are only known by the identity of their hardware.
+    """
+    subjects = {
+        result.verdict.case.accelerator: result.verdict.subject.identity
+        for result in results.cases
+        if result.verdict.subject
+    }
+    machine = detect(gpus=any(name != "cpu" for name in subjects))
+    here = all(
+        machine.as_in(identity).identity(name) == identity for name, identity in subjects.items()
+    )
+    if here and subjects:
+        plugin = import_module("pytest_benchmark.plugin")
+        return dict(plugin.pytest_benchmark_generate_machine_info())
+    return {name: dict(identity) for name, identity in subjects.items()}
+
+
+def commit_info(results: Results) -> dict[str, Any]:
+    """Return what pytest-benchmark would say of the commit; the results know no branch or time."""
+    commit = results.commit
+    return {
+        "id": commit.removesuffix("+") if commit else "unversioned",
+        "time": None,
+        "author_time": None,
+        "dirty": bool(commit and commit.endswith("+")),
+        "project": "",
+        "branch": "(unknown)",
+    }
+
+
+def _benchmark(result: CaseResult) -> dict[str, Any] | None:
+    """Return one item of `benchmarks`; a test that failed has none, as in a live session."""
+    timing = None if result.failed else entry(result.verdict)
+    if timing is None:
+        return None
+    seconds, about = timing
+    stats = import_module("pytest_benchmark.stats").Stats()
+    for each in seconds:
+        stats.update(each)
+    return {
+        "group": about["group"],
+        "name": result.test.rpartition("::")[2],
+        "fullname": result.test,
+        **about,
+        "options": {},
+        "stats": {**stats.as_dict(), "data": stats.data, "iterations": 1},
+    }

@@ -1,0 +1,85 @@
+"""Results as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.untrusted_text import csv_cell
+from pytest_mlperf.core.verdict import MetricVerdict
+from pytest_mlperf.reports.formats import ReportedSession
+
+CASE = ("workload", "scenario", "engine", "precision", "accelerator")
+
+OF_RESULT = ("test", "failed", "profile", "round", "division")
+
+FIGURES = ("now", "baseline", "change", "low", "high", "limit", "detectable")
+
+CSV_HEADER = (
+    *("test", "case", *CASE, "kind", "verdict", "failed", "metric", "unit", "metric_verdict"),
+    *FIGURES,
+    *("gate", "gate_samples", "gate_total"),
+    *("runs", "runs_baseline", "profile", "round", "division", "commit", "started", "headline"),
+)
+
+
+def report(session: ReportedSession) -> str:
+    """Return a line per metric and score; figures in SI units, changes as shares.
+
+    Text that a spreadsheet would take for a formula begins with an apostrophe.
+    """
+    out = io.StringIO()
+    writer = csv.DictWriter(out, CSV_HEADER, lineterminator="\n")
+    writer.writeheader()
+    for result in session.results.cases:
+        # A case that was not judged has a line too.
+        judged: Sequence[MetricVerdict | None] = figures(result) or [None]
+        for metric in judged:
+            row = _row(session.results, result, metric)
+            writer.writerow({name: csv_cell(value) for name, value in row.items()})
+    return out.getvalue()
+
+
+def figures(result: CaseResult) -> list[MetricVerdict]:
+    """Return the metrics of a result, scores that were compared sample by sample among them."""
+    paired = [
+        MetricVerdict(
+            metric=one.metric,
+            outcome=one.outcome,
+            now=one.now,
+            baseline=one.baseline,
+            change=one.change / one.baseline if one.baseline else None,
+        )
+        for one in result.verdict.paired
+    ]
+    names = {one.metric for one in paired}
+    return [*paired, *(m for m in result.verdict.metrics if m.metric not in names)]
+
+
+def _row(results: Results, result: CaseResult, metric: MetricVerdict | None) -> dict[str, Any]:
+    verdict = result.verdict
+    row: dict[str, Any] = {
+        **{name: getattr(result, name) for name in OF_RESULT},
+        "case": verdict.case.id,
+        **{name: getattr(verdict.case, name) for name in CASE},
+        "kind": verdict.kind,
+        "verdict": str(verdict.outcome),
+        "commit": results.commit,
+        "started": results.started,
+        "headline": verdict.headline,
+    }
+    if verdict.kind == "accuracy" and verdict.gate:
+        gate = verdict.gate
+        row |= {"gate": str(gate.state), "gate_samples": gate.samples, "gate_total": gate.total}
+    if metric is not None:
+        row |= {
+            **{name: getattr(metric, name) for name in (*FIGURES, "runs", "runs_baseline")},
+            "metric": metric.metric,
+            "unit": METRICS[metric.metric].unit if metric.metric in METRICS else "",
+            "metric_verdict": str(metric.outcome or "reported"),
+        }
+    return row

@@ -1,0 +1,60 @@
+"""Results in Prometheus' text format."""
+
+from collections.abc import Iterator
+
+from pytest_mlperf.addons.exports.csv_table import CASE, figures
+from pytest_mlperf.core.results import UNVERIFIED_LABEL, CaseResult
+from pytest_mlperf.core.untrusted_text import visible
+from pytest_mlperf.core.verdict import GateState
+from pytest_mlperf.reports.formats import ReportedSession
+
+GAUGES = {
+    "mlperf_failed": "1 where the test failed.",
+    "mlperf_gate_kept": "1 where the accuracy gate was kept, 0 where not.",
+    "mlperf_gate_samples": "Samples that the accuracy gate was held against.",
+    "mlperf_gate_total_samples": "Samples that the accuracy gate is defined on.",
+    "mlperf_value": f"Last measured value, SI units. {UNVERIFIED_LABEL}",
+    "mlperf_change_ratio": "Change since the baseline, as a share.",
+}
+
+
+def report(session: ReportedSession) -> str:
+    """Return gauges for the node exporter's textfile collector, which takes no time stamps.
+
+    Source: https://prometheus.io/docs/instrumenting/exposition_formats/
+    """
+    families: dict[str, dict[str, None]] = {}
+    for result in session.results.cases:
+        for name, labels, value in _samples(result):
+            shown = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
+            families.setdefault(name, {})[f"{name}{{{shown}}} {value:.9g}"] = None
+    lines = []
+    for name, samples in families.items():
+        lines += [f"# HELP {name} {GAUGES[name]}", f"# TYPE {name} gauge", *samples]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _samples(result: CaseResult) -> Iterator[tuple[str, dict[str, str], float]]:
+    verdict = result.verdict
+    labels = {
+        "case": verdict.case.id,
+        **{name: str(getattr(verdict.case, name)) for name in CASE},
+        "kind": verdict.kind,
+        "profile": result.profile,
+    }
+    yield "mlperf_failed", labels, result.failed
+    if verdict.kind == "accuracy" and (gate := verdict.gate):
+        if gate.evaluated:
+            yield "mlperf_gate_kept", labels, gate.state is GateState.KEPT
+        yield "mlperf_gate_samples", labels, gate.samples
+        yield "mlperf_gate_total_samples", labels, gate.total
+    for metric in figures(result):
+        named = {**labels, "metric": metric.metric}
+        if metric.now is not None:
+            yield "mlperf_value", named, metric.now
+        if metric.change is not None:
+            yield "mlperf_change_ratio", named, metric.change
+
+
+def _label(text: str) -> str:
+    return visible(text, keep="\n").replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

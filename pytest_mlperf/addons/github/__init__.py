@@ -1,0 +1,7 @@
+"""Results for GitHub: a job's summary, a pull request's comment, and annotations."""
+
+from pytest_mlperf.core.addons import Format
+
+MARKDOWN = Format(module=f"{__name__}.markdown")
+COMMENT = Format(module=f"{__name__}.comment")
+WORKFLOW_COMMANDS = Format(module=f"{__name__}.annotations")

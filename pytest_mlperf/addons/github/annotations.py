@@ -1,0 +1,56 @@
+"""Results as workflow commands, which GitHub shows at the suite's lines."""
+
+from collections.abc import Sequence
+
+from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.formats import ReportedSession
+from pytest_mlperf.reports.rows import with_gate
+
+MAX_ANNOTATIONS = 10
+WARNED_OUTCOMES = (Outcome.SUSPECT, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE, Outcome.NO_BASELINE)
+
+
+def report(session: ReportedSession) -> str:
+    """Return workflow commands: errors for what failed or is absent, warnings for what is open."""
+    cases, absent = session.results.cases, session.absent
+    failed = [result for result in cases if result.failed]
+    warned = [r for r in cases if not r.failed and r.verdict.outcome in WARNED_OUTCOMES]
+    lines = []
+    if absent:
+        text = f"{plural(len(absent), 'planned test')} without a result; the first: "
+        lines.append(_command("error", f"{text}{absent[0].test}: {absent[0].reason}"))
+    lines += _of("error", failed, MAX_ANNOTATIONS - len(lines))
+    lines += _of("warning", warned, MAX_ANNOTATIONS)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _of(kind: str, results: Sequence[CaseResult], room: int) -> list[str]:
+    """Return a line for each, the last one for what does not fit."""
+    fits = results if len(results) <= room else results[: room - 1]
+    lines = [
+        _command(
+            kind, with_gate(r.verdict), file=r.suite, line=str(r.line), title=r.verdict.case.id
+        )
+        for r in fits
+    ]
+    if len(fits) < len(results):
+        lines.append(_command(kind, f"{len(results) - len(fits)} more; see the summary"))
+    return lines
+
+
+def _command(kind: str, message: str, **where: str) -> str:
+    """Return a workflow command; its parts cannot end it or begin another.
+
+    Source: https://docs.github.com/en/actions/reference/workflow-commands-for-github-actions
+    """
+    properties = ",".join(f"{name}={_escape(value, inside=True)}" for name, value in where.items())
+    return f"::{' '.join(filter(None, (kind, properties)))}::{_escape(message)}"
+
+
+def _escape(text: str, *, inside: bool = False) -> str:
+    shown = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    if inside:
+        shown = shown.replace(":", "%3A").replace(",", "%2C")
+    return "".join(c if c.isprintable() else "?" for c in shown)

@@ -1,0 +1,125 @@
+"""Results as the comment of a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pytest_mlperf.addons.github import markdown
+from pytest_mlperf.addons.github.markdown import code
+from pytest_mlperf.core.causes import EXPLAINED, Siblings, Strength, causes
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.core.results import UNVERIFIED_LABEL, Results
+from pytest_mlperf.core.untrusted_text import markdown_text as escape
+from pytest_mlperf.core.untrusted_text import some
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.formats import ReportedSession
+from pytest_mlperf.reports.terminal.advice import is_drop, may_be_recorded
+from pytest_mlperf.stores.foreign import read_foreign
+from pytest_mlperf.stores.results import digest_of
+
+MARKER = "<!-- pytest-mlperf -->"
+"""First line of the comment: by it the next run finds the one to replace."""
+
+COMMENT_LIMIT = 65_536
+"""Characters of a comment on GitHub."""
+
+PATHS_SHOWN, PATH_LENGTH = 20, 200
+"""Files that are named above the verdict, the rest are counted; characters of a file's path."""
+
+FOLDED_OUTCOMES = frozenset({Outcome.OK, Outcome.IMPROVED, Outcome.RECORDED})
+
+
+def report(session: ReportedSession) -> str:
+    """Return a pull request's comment: the verdict first, what is not ok, the rest folded.
+
+    It has so many characters at most, counted as bytes; what is cut is counted.
+    """
+    results = session.results
+    loud = [result for result in results.cases if result.verdict.outcome not in FOLDED_OUTCOMES]
+    quiet = [result for result in results.cases if result.verdict.outcome in FOLDED_OUTCOMES]
+    blocks = [
+        *markdown.opening(session, f"{MARKER}\n{_judged_by(own_files(session))}**", "**"),
+        *markdown.results_table("Not ok", loud, open_=True),
+        *markdown.section("Likely causes", _likely(results)),
+        *markdown.settling_lines(results),
+        *_accepting(results),
+        *markdown.results_table(f"{plural(len(quiet), 'test')} without a drop", quiet, open_=False),
+    ]
+    return markdown.within(
+        blocks, [_further(session.arguments), f"\n{UNVERIFIED_LABEL}\n"], COMMENT_LIMIT
+    )
+
+
+def own_files(session: ReportedSession) -> list[str]:
+    """Return the files that verdicts rest on and that the branch does not have like this.
+
+    They stand before the verdict, because whoever changes them decides what passes.
+    """
+    branch, listed = session.arguments.get("branch"), session.arguments.get("judged_by")
+    paths = _listed_files(listed) if listed else set[str]()
+    digests = {item for case in session.results.cases for item in case.rests_on.items()}
+    if branch:
+        paths |= {path for path, digest in digests if _differs(branch, path, digest)}
+    return sorted(paths)
+
+
+def _differs(branch: Path, path: str, digest: str) -> bool:
+    """Check a file of foreign results against the branch; one outside of it always differs."""
+    inside = not Path(path).is_absolute() and ".." not in Path(path).parts
+    return not inside or digest_of(branch / path) != digest
+
+
+def _listed_files(file: Path) -> set[str]:
+    raw = read_foreign(file, "list of files")
+    paths = raw.get("judged_by_other") if isinstance(raw, dict) else None
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise MlperfError(f"{file}: not a list of files, as .github/scripts/take_suites.py prints")
+    return set(paths)
+
+
+def _judged_by(paths: Sequence[str]) -> str:
+    if not paths:
+        return ""
+    listed = [f"- {code(path[:PATH_LENGTH])}\n" for path in paths[:PATHS_SHOWN]]
+    rest = len(paths) - len(listed)
+    more = [f"- and {rest} more\n"] if rest else []
+    return (
+        "**This change decides what passes: its verdicts rest on "
+        f"{plural(len(paths), 'file')} that the branch does not have like this.** "
+        f"Review them first:\n\n{''.join(listed + more)}\n"
+    )
+
+
+def _likely(results: Results) -> Iterator[str]:
+    """Yield the strongest cause of each failed test, once for all tests that share it."""
+    verdicts = Siblings(result.verdict for result in results.cases)
+    cases: dict[str, list[str]] = {}
+    for verdict in [result.verdict for result in results.cases if result.failed][:EXPLAINED]:
+        for cause in causes(verdict, None, verdicts)[:1]:
+            if cause.strength > Strength.HINT:
+                cases.setdefault(cause.says, []).append(verdict.case.id)
+    for says, named in cases.items():
+        yield f"- {escape(says)}: {escape(some(list(dict.fromkeys(named))))}\n"
+
+
+def _accepting(results: Results) -> Iterator[str]:
+    fell = [r for r in results.cases if r.failed and is_drop(r.verdict) and may_be_recorded(r)]
+    if fell:
+        yield "\nA drop that is meant is accepted by recording it, with a reason, for review:\n\n"
+    for suite in sorted({result.suite for result in fell}):
+        command = f'pytest {suite} --mlperf-update=replace --mlperf-reason "why"'
+        yield f"- {code(command)}\n"
+
+
+def _further(arguments: Mapping[str, str | None]) -> str:
+    linked = [
+        f"[{name}]({url})"
+        for name, url in (
+            ("the run", arguments.get("run_url")),
+            ("the report", arguments.get("report_url")),
+        )
+        if url and url.startswith("https://") and not set(url) & set("()<>[] \n\"'")
+    ]
+    return f"\nMore in {' and '.join(linked)}.\n" if linked else ""

@@ -1,0 +1,173 @@
+"""Results as Markdown: a job's summary, and parts of a pull request's comment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from pytest_mlperf.core.numbers import duration, plural
+from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent, CaseResult, Results
+from pytest_mlperf.core.untrusted_text import markdown_text as escape
+from pytest_mlperf.core.verdict import SEVERITY, final_word
+from pytest_mlperf.reports.formats import ReportedSession
+from pytest_mlperf.reports.rows import invalid_runs, rows
+from pytest_mlperf.reports.terminal.advice import lines_of, machine_wide, open_words, settling
+from pytest_mlperf.reports.terminal.precisions import compared, origin, precision_tables, remarks
+
+SUMMARY_LIMIT = 1_048_576
+"""Bytes of a step's summary on GitHub."""
+
+COLUMNS = ("test", "verdict", "metric", "now", "vs base", "interval", "limit")
+
+
+def report(session: ReportedSession, *, limit: int = SUMMARY_LIMIT) -> str:
+    """Return a job's summary: the verdict, what failed and why, precisions, and every test.
+
+    It has so many bytes at most; what is cut is counted.
+    """
+    results = session.results
+    blocks = [
+        *opening(session, "## "),
+        *section("What failed", _failures(results)),
+        *settling_lines(results),
+        *_precisions(results),
+        *section("Facts", _facts(results)),
+        *results_table("Every test", results.cases, open_=True),
+    ]
+    return within(blocks, [f"\n{UNVERIFIED_LABEL}\n"], limit)
+
+
+def _facts(results: Results) -> Iterator[str]:
+    """Yield what add-ons add to the cases, once for all tests of a case."""
+    facts = [(r.verdict.case.id, *fact) for r in results.cases for fact in r.facts.items()]
+    for case, title, text in dict.fromkeys(facts):
+        yield f"- {code(case)}: {escape(f'{title}: {text}')}\n"
+
+
+def code(text: str) -> str:
+    """Return foreign text as code, whatever backticks it holds; of none, a space."""
+    shown = "".join(c if c.isprintable() else " " for c in text) or " "
+    ticks = 1
+    while "`" * ticks in shown:
+        ticks += 1
+    fence, pad = "`" * ticks, " " if "`" in shown else ""
+    return f"{fence}{pad}{shown}{pad}{fence}"
+
+
+# --- parts -----------------------------------------------------------------------------------
+
+
+def opening(session: ReportedSession, before: str, after: str = "") -> Iterator[str]:
+    """Yield the verdict between two texts, counts, and what is missing."""
+    results, absent = session.results, session.absent
+    yield f"{before}{_verdict(results, absent)}{after}\n\n{_counts(results)}\n"
+    for text in machine_wide(results):
+        yield f"\n{escape(text[0].upper() + text[1:])}.\n"
+    lines = (f"- {code(one.test)}: {escape(one.reason)}\n" for one in absent)
+    yield from section("Planned, and without a result", lines)
+
+
+def _verdict(results: Results, absent: Sequence[Absent]) -> str:
+    failed = Counter(str(r.verdict.outcome) for r in results.cases if r.failed)
+    parts = [f"{count} {word}" for word, count in failed.items()]
+    if absent:
+        parts.append(f"{plural(len(absent), 'planned test')} without a result")
+    if parts:
+        return f"mlperf: failed: {', '.join(parts)}"
+    if not results.cases:
+        return "mlperf: nothing was measured"
+    return f"mlperf: no drop proven in {plural(len(results.cases), 'test')}{open_words(results)}"
+
+
+def _counts(results: Results) -> str:
+    counts = Counter(result.verdict.outcome for result in results.cases)
+    shown = ", ".join(f"{counts[word]} {word}" for word in SEVERITY if counts[word])
+    commit = f" at commit {escape(results.commit[:12])}" if results.commit else ""
+    among = f"; {results.pairs} pairs judged together" if results.pairs else ""
+    tests = plural(len(results.cases), "test")
+    return f"{tests}: {shown or 'none'}; {duration(results.seconds)} of measuring{commit}{among}"
+
+
+def section(title: str, lines: Iterable[str]) -> Iterator[str]:
+    """Yield a heading and lines; nothing without lines."""
+    for place, line in enumerate(lines):
+        if not place:
+            yield f"\n### {title}\n\n"
+        yield line
+
+
+def _failures(results: Results) -> Iterator[str]:
+    for verdict in (result.verdict for result in results.cases if result.failed):
+        yield f"- **{verdict.outcome}** {escape(verdict.headline)} ({code(verdict.case.id)})\n"
+        if missing := final_word(verdict):
+            yield f"  - {escape(missing)}\n"
+        for note in lines_of(verdict)[:3]:
+            yield f"  - {escape(note)}\n"
+        if verdict.changed:
+            yield f"  - changed: {escape('; '.join(verdict.changed))}\n"
+
+
+def settling_lines(results: Results) -> Iterator[str]:
+    """Yield what would settle open verdicts, and what was measured again."""
+    actions = (f"- {escape(cases)}: {escape(text)}\n" for text, cases in settling(results.cases))
+    yield from section("Provisional", actions)
+    again = {r.verdict.case.id: text for r in results.cases if (text := invalid_runs(r.verdict))}
+    lines = (f"- {code(case)}: {escape(text)}\n" for case, text in again.items())
+    yield from section("Measured again", lines)
+
+
+def results_table(title: str, results: Iterable[CaseResult], *, open_: bool) -> Iterator[str]:
+    """Yield a table piece by piece, so that it can be cut between its rows."""
+    listed = list(results)
+    if not listed:
+        return
+    gated = any(result.verdict.kind == "accuracy" and result.verdict.gate for result in listed)
+    columns = (*COLUMNS, "gate") if gated else COLUMNS
+    head = f"| {' | '.join(('case', *columns))} |\n|{' --- |' * (len(columns) + 1)}\n"
+    above = f"### {title}" if open_ else f"<details><summary>{escape(title)}</summary>"
+    yield f"\n{above}\n\n{head}"
+    for result in listed:
+        for row in rows(result):
+            cells = [escape(row.get(name, "")) for name in columns]
+            if not row.get("metric"):
+                cells[2] = escape(result.verdict.headline)
+            yield f"| {' | '.join((escape(result.verdict.case.id), *cells))} |\n"
+    if not open_:
+        yield "\n</details>\n"
+
+
+def _precisions(results: Results) -> Iterator[str]:
+    blocks = compared(results.cases)
+    if blocks:
+        yield "\n### Precisions\n"
+    for table in precision_tables(blocks):
+        kept, cells = table.filled
+        aligned = [":--" if name in table.left else "--:" for name in kept]
+        head = f"| {' | '.join(map(escape, kept))} |\n| {' | '.join(aligned)} |\n"
+        yield f"\n**{escape(table.heading)}**\n\n{head}"
+        for row in cells:
+            yield f"| {' | '.join(map(escape, row))} |\n"
+    if blocks:
+        yield f"\nMeasured {escape(origin(results))}.\n\n"
+    for text in remarks(blocks):
+        yield f"- {escape(text)}\n"
+
+
+def within(blocks: Iterable[str], last: Iterable[str], limit: int) -> str:
+    """Join the blocks that fit into the limit, then `last`; close a fold that was cut."""
+    end = "".join(last)
+    reserve = len(end.encode()) + 200
+    shown, size, cut, folded = list[str](), 0, 0, False
+    for block in blocks:
+        length = len(block.encode())
+        if cut or size + length > limit - reserve:
+            cut += block.startswith(("|", "-"))
+            continue
+        folded = (folded or "<details>" in block) and "</details>" not in block
+        shown.append(block)
+        size += length
+    if folded:
+        shown.append("\n</details>\n")
+    if cut:
+        shown.append(f"\n{plural(cut, 'line')} more do not fit GitHub's limit: see the artifact.\n")
+    return "".join(shown) + end

@@ -1,1 +1,0 @@
-"""What other programs read: JUnit, annotations, Markdown, JSON."""
