@@ -88,12 +88,14 @@ class Package:
             if is_inside(name, "addons") and other != "addons"
         }
 
-    def kernel_names(self, part: str) -> dict[str, set[str]]:
+    def kernel_names(self, part: str, *, public: bool = True) -> dict[str, set[str]]:
         """Return the names of the kernel that modules of a part import, by the kernel's module.
 
         Args:
             part: "adapters" or "addons".
+            public: Public names, which code of others imports as well, count too.
         """
+        face = {self.folder.name, f"{self.folder.name}.extension"}
         names: dict[str, set[str]] = {}
         for user, path in self.modules.items():
             if not is_inside(user, part):
@@ -102,6 +104,8 @@ class Package:
                 if not isinstance(node, ast.ImportFrom):
                     continue
                 module = str(node.module)
+                if module in face and not public:
+                    continue
                 for alias in node.names if is_inside(module, self.folder.name) else ():
                     below = self._below(f"{module}.{alias.name}")
                     target = below if below in self.modules else self._below(module)

@@ -162,7 +162,7 @@ def circles(tree: Tree) -> Figure:
 
 def kernel_names(tree: Tree, part: str) -> Figure:
     """Count the names of the kernel that a part uses."""
-    names = tree.package.kernel_names(part)
+    names = tree.package.kernel_names(part, public=part == "adapters")
     return summed({module: len(imported) for module, imported in names.items()})
 
 

@@ -6,10 +6,9 @@ import json
 from importlib import import_module
 from typing import Any
 
-from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.extension import CaseResult, ReportedSession, Results
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.reports.for_pytest import entry
-from pytest_mlperf.reports.formats import ReportedSession
 
 
 def report(session: ReportedSession) -> str:

@@ -5,8 +5,8 @@ from typing import Any
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import json_text, visible
+from pytest_mlperf.extension import ReportedSession
 from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.reports.formats import ReportedSession
 
 
 def report(session: ReportedSession, better: Direction = Direction.HIGHER) -> str:

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.untrusted_text import csv_cell
 from pytest_mlperf.core.verdict import MetricVerdict
-from pytest_mlperf.reports.formats import ReportedSession
+from pytest_mlperf.extension import CaseResult, ReportedSession, Results
 
 CASE = ("workload", "scenario", "engine", "precision", "accelerator")
 

@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 
 from pytest_mlperf.core.untrusted_text import visible
+from pytest_mlperf.extension import ReportedSession
 from pytest_mlperf.reports.for_pytest import properties
-from pytest_mlperf.reports.formats import ReportedSession
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.advice import machine_wide
 

@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.fleet.plans import add_plan, read_plan
-from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.run.project import new_id
 from pytest_mlperf.stores.results import Manifest

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.addons.fleet.placement import FleetNode, with_names
-from pytest_mlperf.processes import ChildProcess, log_tail
+from pytest_mlperf.extension import ChildProcess
+from pytest_mlperf.processes import log_tail
 
 CONNECT_S = 60.0
 """Longest time to connect to a cluster."""

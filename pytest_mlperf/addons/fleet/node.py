@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import __version__
-from pytest_mlperf.processes import ChildProcess, ended, log_tail
+from pytest_mlperf.extension import ChildProcess, ended
+from pytest_mlperf.processes import log_tail
 from pytest_mlperf.stores.cache import cache_folder
 
 FOLDER_VARIABLE = "PYTEST_MLPERF_FLEET"

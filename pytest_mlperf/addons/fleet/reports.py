@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf import RunError
 from pytest_mlperf.addons.fleet.orders import CaseGroup
 from pytest_mlperf.addons.fleet.shipping import take_back
 from pytest_mlperf.bench.bench import broken
-from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.untrusted_text import every_text
 from pytest_mlperf.plugin.report_json import (
     attached,

@@ -15,6 +15,7 @@ from itertools import zip_longest
 
 import pytest
 
+from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.fleet.link import (
     ClusterLink,
     Event,
@@ -34,7 +35,6 @@ from pytest_mlperf.addons.fleet.placement import (
 )
 from pytest_mlperf.addons.fleet.reports import Relay
 from pytest_mlperf.addons.fleet.shipping import pack
-from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.plugin.addons import EXIT_ENVIRONMENT

@@ -9,8 +9,8 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.fleet.node import BASELINES
-from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.run.project import git
 
 LIMIT = 256 << 20

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping
 from importlib.resources import files
 
+from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.fleet.plans import add_plan, read_plan
-from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.hardware.machine import split
 
 ARRAY_LIMIT = 1001

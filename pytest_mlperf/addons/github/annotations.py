@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
+from pytest_mlperf import Outcome
 from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.reports.formats import ReportedSession
+from pytest_mlperf.extension import CaseResult, ReportedSession
 from pytest_mlperf.reports.rows import with_gate
 
 MAX_ANNOTATIONS = 10

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.github import markdown
 from pytest_mlperf.addons.github.markdown import code
 from pytest_mlperf.core.causes import EXPLAINED, Siblings, Strength, causes
-from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.results import UNVERIFIED_LABEL, Results
+from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import markdown_text as escape
-from pytest_mlperf.core.untrusted_text import some
-from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.reports.formats import ReportedSession
+from pytest_mlperf.extension import ReportedSession, Results, some
 from pytest_mlperf.reports.terminal.advice import is_drop, may_be_recorded
 from pytest_mlperf.stores.foreign import read_foreign
 from pytest_mlperf.stores.results import digest_of

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_mlperf.core.numbers import duration, plural
-from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent, CaseResult, Results
+from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent
 from pytest_mlperf.core.untrusted_text import markdown_text as escape
 from pytest_mlperf.core.verdict import SEVERITY, final_word
-from pytest_mlperf.reports.formats import ReportedSession
+from pytest_mlperf.extension import CaseResult, ReportedSession, Results
 from pytest_mlperf.reports.rows import invalid_runs, rows
 from pytest_mlperf.reports.terminal.advice import lines_of, machine_wide, open_words, settling
 from pytest_mlperf.reports.terminal.precisions import compared, origin, precision_tables, remarks

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pytest_mlperf import MlperfError, RunError
 from pytest_mlperf.addons.history.bisection import (
     AS_ITSELF,
     BisectRange,
@@ -26,10 +27,9 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.confirm import NotComparable, decided, in_turns
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.core.case import LOADED_SCENARIOS
-from pytest_mlperf.core.errors import MlperfError, RunError
-from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS, point_of
 from pytest_mlperf.core.paths import placeless
+from pytest_mlperf.extension import Run
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed
 from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.run.accuracy import Ask

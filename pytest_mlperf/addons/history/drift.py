@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_mlperf import MlperfError, Outcome, Verdict
 from pytest_mlperf.bench.policy import rule_for
-from pytest_mlperf.core.addons import Criterion
-from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, interval, limit
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.rulings.ruling import values
 from pytest_mlperf.core.rulings.sides import pooled
 from pytest_mlperf.core.trend import TrendPoint, why_no_ratio
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
+from pytest_mlperf.core.verdict import MetricVerdict
+from pytest_mlperf.extension import Criterion
 from pytest_mlperf.judge.formulas import bound_of, raw
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.rule_r import RuleR

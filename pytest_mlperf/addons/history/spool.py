@@ -9,11 +9,10 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.results import Results
+from pytest_mlperf import MlperfError
 from pytest_mlperf.core.untrusted_text import visible
+from pytest_mlperf.extension import Results, read_results
 from pytest_mlperf.stores.database import Store, StoreError, opened, shown_url
-from pytest_mlperf.stores.results import read_results
 
 UNSENT_FOLDER = "unsent"
 """Below the folder of results and logs; in it one folder for each store."""

@@ -8,15 +8,17 @@ from functools import lru_cache
 from statistics import geometric_mean
 from typing import Any
 
+from pytest_mlperf import Outcome, Verdict
 from pytest_mlperf.addons.html.model import Grouped, Packed, RunFiles, gated, rounded, tone
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.causes import EXPLAINED, Siblings, causes
 from pytest_mlperf.core.history import CaseHistory
-from pytest_mlperf.core.measurement import Subject, moment_of
+from pytest_mlperf.core.measurement import moment_of
 from pytest_mlperf.core.metrics import METRICS, RATES, at_point, point_of
 from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, quantity
-from pytest_mlperf.core.results import IMPORTED, CaseResult
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict, final_word
+from pytest_mlperf.core.results import IMPORTED
+from pytest_mlperf.core.verdict import MetricVerdict, final_word
+from pytest_mlperf.extension import CaseResult, Subject
 from pytest_mlperf.reports.rows import (
     cost,
     declared,

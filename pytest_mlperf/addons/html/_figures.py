@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, geometric_mean, stdev
 
+from pytest_mlperf import Outcome, Verdict
 from pytest_mlperf.addons.html.model import (
     TIME_PARTS,
     TONES,
@@ -20,8 +21,8 @@ from pytest_mlperf.addons.html.model import (
 )
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, duration, percent, points, quantity
-from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
+from pytest_mlperf.core.verdict import MetricVerdict, PairedVerdict
+from pytest_mlperf.extension import CaseResult
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.rows import metric_cells, paired_cells, price_of, score_cells, title
 

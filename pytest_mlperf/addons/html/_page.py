@@ -14,6 +14,7 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
+from pytest_mlperf import Outcome
 from pytest_mlperf.addons.html._cases import figures_of, in_words, shown
 from pytest_mlperf.addons.html._figures import (
     accuracy,
@@ -30,9 +31,10 @@ from pytest_mlperf.addons.html._precisions import precisions, tables_of
 from pytest_mlperf.addons.html.model import Figure, Grouped, Packed, RunFiles, Tone, grouped, tone
 from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.numbers import duration, plural
-from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent, Results
+from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent
 from pytest_mlperf.core.untrusted_text import every_text, visible
-from pytest_mlperf.core.verdict import SEVERITY, Outcome
+from pytest_mlperf.core.verdict import SEVERITY
+from pytest_mlperf.extension import Results
 from pytest_mlperf.reports.terminal.advice import machine_wide, open_words
 from pytest_mlperf.stores.cache import kept_text
 

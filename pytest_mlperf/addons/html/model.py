@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pytest_mlperf import Outcome
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.case import AUDITS, Case
+from pytest_mlperf.core.case import AUDITS
 from pytest_mlperf.core.history import CaseHistory
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome
+from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict
+from pytest_mlperf.extension import Case, CaseResult
 
 Row = dict[str, Any]
 """What is drawn and written, by field; "case" is its place in the list of cases."""

@@ -11,20 +11,19 @@ from pathlib import Path, PurePath
 from statistics import median
 from typing import ParamSpec, TypeGuard, TypeVar
 
+from pytest_mlperf import MlperfError, RunError
 from pytest_mlperf.addons.html._page import render
 from pytest_mlperf.addons.html.model import TIME_PARTS, Packed, Percentiles, RunFiles
 from pytest_mlperf.bench.case import load_checked
 from pytest_mlperf.bench.files import judged_against, points_of
 from pytest_mlperf.core.baseline import Baseline, Record, differences, find
 from pytest_mlperf.core.energy.readings import Reading
-from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.history import CaseHistory, points_of_session
-from pytest_mlperf.core.measurement import Run, moment_of
+from pytest_mlperf.core.measurement import moment_of
 from pytest_mlperf.core.recording import set_by
-from pytest_mlperf.core.results import Absent, CaseResult, Results
+from pytest_mlperf.core.results import Absent
 from pytest_mlperf.core.trend import versions
-from pytest_mlperf.core.untrusted import parse_json
-from pytest_mlperf.reports.formats import ReportedSession
+from pytest_mlperf.extension import CaseResult, ReportedSession, Results, Run, parse_json
 from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
 from pytest_mlperf.run.power.doubts import THROTTLING_REASONS
 from pytest_mlperf.run.power.sampling import POWER_FILE, GpuLog, PowerLog

@@ -12,14 +12,14 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.html._page import as_json, bundled, page_environment, safe_text, text_of
 from pytest_mlperf.addons.html.model import Tone, tone
-from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.history import CaseHistory, LatestVerdict
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, interval, quantity
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.core.verdict import SEVERITY, Outcome
+from pytest_mlperf.core.verdict import SEVERITY
 from pytest_mlperf.judge.drift import LevelChange
 from pytest_mlperf.reports.rows import shown, title
 from pytest_mlperf.reports.terminal.sessions import sparkline

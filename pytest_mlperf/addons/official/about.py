@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf import MlperfError
 from pytest_mlperf.core.untrusted_text import nearest, shown
 from pytest_mlperf.rounds.endpoints import ULTRA_LOW, asked_for
 from pytest_mlperf.stores.foreign import read_toml

@@ -9,8 +9,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_mlperf.core.errors import EnvironmentFault
-from pytest_mlperf.processes import answer_of, ended, last_line
+from pytest_mlperf import EnvironmentFault
+from pytest_mlperf.extension import answer_of, ended
+from pytest_mlperf.processes import last_line
 
 CHECKER_TIMEOUT_SECONDS = 3600.0
 KILL_SECONDS = 10.0

@@ -11,28 +11,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf import __version__
-from pytest_mlperf.core.errors import MlperfError, RunError
-from pytest_mlperf.core.job import MLC_ENDPOINTS
-from pytest_mlperf.core.measurement import Run
+from pytest_mlperf import MlperfError, RunError, Verdict, __version__
 from pytest_mlperf.core.metrics import at_point
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import json_text
-from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.extension import (
+    EVENTS_FILE,
+    MLC_ENDPOINTS,
+    Run,
+    parse_json,
+    read_configuration,
+    read_point,
+)
 from pytest_mlperf.run.curve import read_curve
 from pytest_mlperf.run.worker.point_window import CURVE_LOG, PointWindow
 from pytest_mlperf.stores.endpoints import (
     ACCURACY_FILE,
     CONFIG,
-    EVENTS_FILE,
     RESULT_TITLE,
     SUMMARY_FILE,
     file_of,
     has_result,
-    read_configuration,
     read_events,
-    read_point,
     yaml_text,
 )
 from pytest_mlperf.stores.foreign import content_of

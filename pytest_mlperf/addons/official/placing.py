@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_mlperf.bench.official import Placing, placed
 from pytest_mlperf.core.numbers import plural, rounded
-from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.extension import CaseResult
 
 
 def placing_of(result: CaseResult) -> Placing | None:

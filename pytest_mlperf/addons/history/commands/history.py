@@ -8,11 +8,12 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.history.case_sessions import histories_here, of_metric
 from pytest_mlperf.bench.files import case_of, points_of
 from pytest_mlperf.cli.output import show, whole, width
 from pytest_mlperf.cli.stored_results import STORE, add_runs_dir, calibrated_roots, rule_here
-from pytest_mlperf.core.errors import BaselineError, MlperfError
+from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.metrics import COUNTS, METRICS
 from pytest_mlperf.core.trend import TrendPoint, TrendStep, grouped, proven, step, versions
 from pytest_mlperf.judge.rule_r import RuleR

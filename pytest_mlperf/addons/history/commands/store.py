@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
+from pytest_mlperf import MlperfError
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.cli.stored_results import add_store
 from pytest_mlperf.core.case import path_part
-from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.extension import read_results, write_results
 from pytest_mlperf.stores.database import opened, shown_url
-from pytest_mlperf.stores.results import read_results, write_results
 
 HELP = """\
 pytest --mlperf-store URL keeps every session in a SQLite file or a PostgreSQL

@@ -9,21 +9,18 @@ from importlib.resources import files
 from pathlib import Path
 from statistics import geometric_mean
 
+from pytest_mlperf import MlperfError, Verdict
 from pytest_mlperf.addons.official.about import read_about
 from pytest_mlperf.addons.official.curve_points import points_of
 from pytest_mlperf.addons.official.endpoints import bundle, shortfalls, unused_scores
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.cli.stored_results import performance
-from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.job import MLC_ENDPOINTS
-from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.results import UNVERIFIED_LABEL, CaseResult, Results
+from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import nearest
-from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.extension import MLC_ENDPOINTS, CaseResult, Results, Run, read_results
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.stores.atomic import write_folder, write_whole
-from pytest_mlperf.stores.results import read_results
 
 HELP = f"""\
 Writes the folder of results that MLPerf Endpoints v1.0 asks for, of the median

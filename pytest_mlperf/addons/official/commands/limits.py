@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from pytest_mlperf import MlperfError
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.core.case import TECHNIQUES
-from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural, rounded
 from pytest_mlperf.core.roofline import Limit, share_of_limit
 from pytest_mlperf.core.roofline.bounds import Term, decode_rate, hardware, prefill_rate

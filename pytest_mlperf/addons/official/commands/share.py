@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.placing import source
 from pytest_mlperf.bench.official import Placing, placed
 from pytest_mlperf.cli.compare import add_sides, side
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import rounded
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import nearest

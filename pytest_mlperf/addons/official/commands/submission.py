@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
+from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.checker import how_to_get, run_checker
 from pytest_mlperf.addons.official.description import described
 from pytest_mlperf.addons.official.submission.form import (
@@ -26,15 +27,14 @@ from pytest_mlperf.addons.official.submission.gather import gather
 from pytest_mlperf.addons.official.submission.refusals import refusals
 from pytest_mlperf.addons.official.submission.tree import tree_of
 from pytest_mlperf.cli.output import show
-from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import nearest
+from pytest_mlperf.extension import read_results
 from pytest_mlperf.hardware.machine import detect, split
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.rounds import ROUNDS, Round, load_round
 from pytest_mlperf.stores.atomic import write_folder
-from pytest_mlperf.stores.results import read_results
 
 HELP = f"""\
 init writes a folder to fill in: the description of the system, with what this

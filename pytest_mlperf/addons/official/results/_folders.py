@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_mlperf import MlperfError
 from pytest_mlperf.core.case import ScenarioName
-from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.run.logs import DETAIL
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 
+from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.results._logs import is_summary
 from pytest_mlperf.addons.official.results._reading import text_of
-from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.job import STREAMS
 from pytest_mlperf.rounds.published import PowerUnit
 from pytest_mlperf.run.logs import CLOCK, Detail

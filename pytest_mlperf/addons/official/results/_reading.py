@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf import MlperfError
 from pytest_mlperf.stores.foreign import MAX_LOG_BYTES, content_of, json_of
 
 MAX_DESCRIPTION_BYTES = 2**20

@@ -9,12 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.results._folders import ResultPlace, Scenarios
 from pytest_mlperf.addons.official.results._logs import is_summary, read_log
 from pytest_mlperf.addons.official.results._power import power_of
 from pytest_mlperf.addons.official.results._reading import object_of
 from pytest_mlperf.addons.official.results._values import round_of, value_of
-from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.rounds import ROUNDS, Round, load_round
 from pytest_mlperf.rounds.published import OfficialResult

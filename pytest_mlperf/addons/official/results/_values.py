@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf import MlperfError
 from pytest_mlperf.rounds import ROUNDS, Round, load_round
 from pytest_mlperf.rounds.published import Unit
 from pytest_mlperf.run.logs import Detail

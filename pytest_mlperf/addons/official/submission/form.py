@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf import MlperfError
 from pytest_mlperf.stores.foreign import read_foreign
 
 MARK = "FILL IN"

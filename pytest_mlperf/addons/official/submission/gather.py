@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.submission.layout import ANSWERS_LOG, DETAIL_LOG, SUMMARY_LOG
-from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.measurement import Accuracy, Run, median_run
-from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.measurement import Accuracy, median_run
 from pytest_mlperf.core.untrusted_text import nearest
+from pytest_mlperf.extension import CaseResult, Results, Run
 from pytest_mlperf.rounds import Round, RoundScenario, RoundWorkload
 from pytest_mlperf.rounds.compliance import TESTS
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.submission.form import Form, json_file
 from pytest_mlperf.addons.official.submission.gather import Entry
 from pytest_mlperf.addons.official.submission.layout import (
@@ -15,9 +16,8 @@ from pytest_mlperf.addons.official.submission.layout import (
     SUMMARY_LOG,
     Leaf,
 )
-from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.core.untrusted import parse_json
+from pytest_mlperf.extension import parse_json
 from pytest_mlperf.rounds import Round
 from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
 from pytest_mlperf.rounds.compliance import HASHED, TESTS

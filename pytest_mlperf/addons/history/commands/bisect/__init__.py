@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pytest_mlperf import __version__
+from pytest_mlperf import EnvironmentFault, MlperfError, __version__
 from pytest_mlperf.addons.history.bisect import Bisection, Comparison
 from pytest_mlperf.addons.history.bisection import Mark
 from pytest_mlperf.addons.history.bisections import BisectStore, alone, folder_name
@@ -23,7 +23,6 @@ from pytest_mlperf.cli.named_tests import performance_tests
 from pytest_mlperf.cli.output import progress, width
 from pytest_mlperf.cli.stored_results import add_runs_dir, not_calibrated
 from pytest_mlperf.cli.turns import add_pairs, conditions_in
-from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.reports.terminal.layout import fold
 from pytest_mlperf.run.builds import remove_left

@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official import mlperf_case_facts
-from pytest_mlperf.bench.foreign_runs import session_of
 from pytest_mlperf.cli.output import as_typed, width
-from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.extension import CaseResult, Results, session_of, write_results
 from pytest_mlperf.judge.rule_r import GATING_RUNS
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.run.project import ignored_in_git
-from pytest_mlperf.stores.results import write_results
 
 
 def session(cases: Sequence[CaseResult], versions: Mapping[str, str]) -> Results:

@@ -10,25 +10,32 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.commands.imports._sessions import (
     next_steps,
     session,
     summary,
     written,
 )
-from pytest_mlperf.bench.foreign_runs import checked, judge_runs
+from pytest_mlperf.bench.foreign_runs import checked
 from pytest_mlperf.cli.output import show
-from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.job import MLC_ENDPOINTS
-from pytest_mlperf.core.measurement import Run, Subject, moment_of
+from pytest_mlperf.core.measurement import moment_of
 from pytest_mlperf.core.metrics import METRICS, at_point, gated_metrics
 from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.untrusted_text import shown
+from pytest_mlperf.extension import (
+    MLC_ENDPOINTS,
+    Case,
+    CaseResult,
+    RecordedPoint,
+    Run,
+    Subject,
+    judge_runs,
+    read_point,
+)
 from pytest_mlperf.run.curve import CurveLog, curve_figures, lengths_within
 from pytest_mlperf.run.recorded import recorded_window
-from pytest_mlperf.stores.endpoints import RecordedPoint, has_result, is_run_folder, read_point
+from pytest_mlperf.stores.endpoints import has_result, is_run_folder
 
 MAX_WORKLOAD_CHARACTERS = 60
 

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.commands.imports._sessions import (
     session,
     written,
@@ -23,17 +24,14 @@ from pytest_mlperf.addons.official.results import (
     read_result,
     result_folders,
 )
-from pytest_mlperf.bench.foreign_runs import checked, judge_runs
+from pytest_mlperf.bench.foreign_runs import checked
 from pytest_mlperf.cli.output import as_typed, show
 from pytest_mlperf.core.baseline import Property
-from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS, gated_metrics
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.reason import Key, Reason
-from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.untrusted_text import json_text
+from pytest_mlperf.extension import Case, CaseResult, Run, Subject, judge_runs
 from pytest_mlperf.hardware.nvidia import accelerator_class
 from pytest_mlperf.hardware.specs import find_gpu
 from pytest_mlperf.reports.terminal.layout import relative
