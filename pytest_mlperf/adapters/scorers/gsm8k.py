@@ -11,7 +11,7 @@ from pytest_mlperf.adapters.scorers.text import (
     DecoderOptions,
     TextScorer,
     is_right,
-    tokens_per_sample,
+    scores_and_lengths,
 )
 
 
@@ -40,11 +40,6 @@ class Gsm8kScorer(TextScorer[DecoderOptions]):
         right = [
             is_right(text, target) for text, target in zip(decoded.texts, targets, strict=True)
         ]
-        tokens, mean_tokens = tokens_per_sample(decoded)
-        return Scores(
-            per_sample={"gsm8k": [100.0 * one for one in right], "tokens_per_sample": tokens},
-            aggregate={
-                "gsm8k": 100.0 * sum(right) / len(right),
-                "tokens_per_sample": mean_tokens,
-            },
-        )
+        row = [100.0 * one for one in right]
+        mean = 100.0 * sum(right) / len(right)
+        return scores_and_lengths(decoded, {"gsm8k": row}, {"gsm8k": mean})

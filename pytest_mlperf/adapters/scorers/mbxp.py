@@ -21,7 +21,7 @@ from pytest_mlperf.adapters.scorers.text import (
     TextScorer,
     check_processes,
     require_tables,
-    tokens_per_sample,
+    scores_and_lengths,
 )
 
 
@@ -88,7 +88,6 @@ class MbxpScorer(TextScorer[MbxpOptions]):
             "them",
         )
         decoded = self._decoder.decode(outputs)
-        tokens, mean_tokens = tokens_per_sample(decoded)
         counted = counted_programs(checked)
         right = score_programs(
             [decoded.texts[sample] for sample in counted],
@@ -100,7 +99,4 @@ class MbxpScorer(TextScorer[MbxpOptions]):
             row[sample] = 100.0 * one
         rows: dict[str, Sequence[float | None]] = {"mbxp": row} if counted else {}
         means = {"mbxp": 100.0 * sum(right) / len(right)} if counted else {}
-        return Scores(
-            per_sample={**rows, "tokens_per_sample": tokens},
-            aggregate={**means, "tokens_per_sample": mean_tokens},
-        )
+        return scores_and_lengths(decoded, rows, means)

@@ -16,8 +16,8 @@ from pytest_mlperf.adapters.scorers.text import (
     TextScorer,
     check_processes,
     is_right,
+    scores_and_lengths,
     text_defect,
-    tokens_per_sample,
 )
 from pytest_mlperf.extension import usable_cores
 
@@ -93,7 +93,6 @@ class MixtralScorer(TextScorer[MixtralOptions]):
         """
         checked = _check(outputs, references)
         decoded = self._decoder.decode(outputs)
-        tokens, mean_tokens = tokens_per_sample(decoded)
         per_sample: dict[str, Sequence[float | None]] = {}
         aggregate: dict[str, float] = {}
         for rows, means in (
@@ -103,10 +102,7 @@ class MixtralScorer(TextScorer[MixtralOptions]):
         ):
             per_sample |= rows
             aggregate |= means
-        return Scores(
-            per_sample={**per_sample, "tokens_per_sample": tokens},
-            aggregate={**aggregate, "tokens_per_sample": mean_tokens},
-        )
+        return scores_and_lengths(decoded, per_sample, aggregate)
 
     def _open_orca(self, texts: Sequence[str], references: Sequence[programs.Reference]) -> Part:
         import numpy as np

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
-from pytest_mlperf import EnvironmentFault, RunError, SuiteError, UnavailableError
+from pytest_mlperf import EnvironmentFault, RunError, Scores, SuiteError, UnavailableError
 from pytest_mlperf.adapters.scorers import require_choice
 
 if TYPE_CHECKING:
@@ -86,6 +86,11 @@ class DecoderOptions:
     dtype: str = "int64"
     clean_up: bool | None = None
 
+    @property
+    def decodes(self) -> bool:
+        """Whether outputs are token ids, for which a tokenizer is needed."""
+        return True
+
 
 def check_processes(scorer: str, processes: object) -> None:
     """Refuse an option `processes` that is neither None nor a number from 1 on."""
@@ -125,6 +130,17 @@ def require_tables(
 def tokens_per_sample(decoded: Decoded) -> tuple[list[float], float]:
     """Return the tokens of each output, and their mean to 1 digit, as the references print it."""
     return list(map(float, decoded.tokens)), round(sum(decoded.tokens) / len(decoded.tokens), 1)
+
+
+def scores_and_lengths(
+    decoded: Decoded, rows: Mapping[str, Sequence[float | None]], means: Mapping[str, float]
+) -> Scores:
+    """Return scores with those of "tokens_per_sample" after them."""
+    tokens, mean_tokens = tokens_per_sample(decoded)
+    return Scores(
+        per_sample={**rows, "tokens_per_sample": tokens},
+        aggregate={**means, "tokens_per_sample": mean_tokens},
+    )
 
 
 def token_ids(scorer: str, dtype: str, outputs: Sequence[bytes]) -> list[NDArray[np.int64]]:
@@ -244,14 +260,20 @@ D = TypeVar("D", bound=DecoderOptions)
 
 
 class TextScorer(Generic[D]):
-    """A scorer of texts, which are decoded from tokens; its options are those of a `Decoder`."""
+    """A scorer of texts, which are decoded from tokens; its options are those of a `Decoder`.
+
+    Attributes:
+        name: Its name in messages.
+        special: Whether texts keep special tokens.
+    """
 
     libraries: ClassVar[tuple[str, ...]] = ()
     optional_libraries: ClassVar[tuple[str, ...]] = ("transformers",)
     options: ClassVar[type] = DecoderOptions
     name: ClassVar[str]
+    special: ClassVar[bool] = False
 
-    def __init__(self, *, model: str | None, **options: Any) -> None:
+    def __init__(self, *, model: str | None = None, **options: Any) -> None:
         """Choose how outputs are read.
 
         Args:
@@ -259,11 +281,13 @@ class TextScorer(Generic[D]):
             options: Those of the class attribute `options`.
         """
         self._asked: D = self.options(**options)
-        self._decoder = Decoder.of(self.name, model, self._asked)
+        if self._asked.decodes:
+            self._decoder = Decoder.of(self.name, model, self._asked, special=self.special)
 
     def require(self) -> None:
         """Look for what decodes; nothing is imported."""
-        self._decoder.require()
+        if self._asked.decodes:
+            self._decoder.require()
 
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")

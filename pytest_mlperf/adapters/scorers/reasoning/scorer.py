@@ -52,7 +52,7 @@ class ReasoningOptions(language.DecoderOptions):
     processes: int | None = None
 
 
-class DeepSeekScorer:
+class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
     r"""Grades each sample by the data set that it is from; None stands for the other parts.
 
     The part is the first of gpqa, mmlu_pro, math500, aime and livecodebench in the name of a
@@ -78,25 +78,24 @@ class DeepSeekScorer:
         "tokens_per_sample",
     )
     libraries: ClassVar[tuple[str, ...]] = MATHEMATICS_LIBRARIES
-    optional_libraries: ClassVar[tuple[str, ...]] = ("transformers",)
     options: ClassVar[type] = ReasoningOptions
 
     name: ClassVar[str] = "deepseek_r1"
     parts: ClassVar[Mapping[str, str]] = {
         part: part for part in ("gpqa", "mmlu_pro", MATHEMATICS, "aime", PROGRAMS)
     }
-    special: ClassVar[bool] = False
     _choice = staticmethod(choice)
     _program = staticmethod(program)
 
     def __init__(self, *, model: str | None, **options: Any) -> None:
-        """Choose how outputs are read.
+        """Choose how outputs are read, and whether programs are run.
 
         Args:
             model: Folder of the model in Hugging Face's files, for its tokenizer.
             options: Those of `ReasoningOptions`.
         """
-        asked = ReasoningOptions(**options)
+        super().__init__(model=model, **options)
+        asked = self._asked
         language.check_processes(self.name, asked.processes)
         check_running(self.name, asked.run_generated_code)
         if asked.run_generated_code != (asked.tests is not None):
@@ -105,9 +104,6 @@ class DeepSeekScorer:
                 "run programs, the other is the folder of LiveCodeBench's tests; set both, or none",
                 option=("tests", "run_generated_code"),
             )
-        self._decoder = language.Decoder.of(self.name, model, asked, special=self.special)
-        self._has_programs = asked.has_programs
-        self._processes = asked.processes
         self._archive = Archive(self.name, asked.tests) if asked.tests is not None else None
 
     @staticmethod
@@ -120,7 +116,7 @@ class DeepSeekScorer:
 
     def require(self) -> None:
         """Look for what decodes and compares; nothing is imported."""
-        self._decoder.require()
+        super().require()
         if missing := [
             each for each in MATHEMATICS_LIBRARIES if importlib.util.find_spec(each) is None
         ]:
@@ -175,7 +171,7 @@ class DeepSeekScorer:
             raise RunError(
                 "scorer", f"{where}, which has none of {', '.join(self.parts)} in its name"
             )
-        if part == PROGRAMS and not self._has_programs:
+        if part == PROGRAMS and not self._asked.has_programs:
             raise RunError(
                 "scorer",
                 f"{where}, but has_programs = false says that there is none with programs; leave "
@@ -195,7 +191,7 @@ class DeepSeekScorer:
             (target, self._program(text)) for kind, text, target in rows if kind == PROGRAMS
         ]
         ran = iter(
-            passed_tests(self.name, self._archive, programs, processes=self._processes)
+            passed_tests(self.name, self._archive, programs, processes=self._asked.processes)
             if self._archive and programs
             else [False] * len(programs)
         )
