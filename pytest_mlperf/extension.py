@@ -8,113 +8,69 @@ from typing import TYPE_CHECKING
 
 from pytest_mlperf import importer
 
-__all__ = [
-    "END_EVENT",
-    "EVENTS_FILE",
-    "MLC_ENDPOINTS",
-    "PLAIN_PRECISIONS",
-    "REPLICA_NUMBER",
-    "ChildProcess",
-    "Command",
-    "Format",
-    "LoadGenSettings",
-    "PrecisionName",
-    "Progress",
-    "Prompts",
-    "RecordedPoint",
-    "Rule",
-    "answer_of",
-    "broken",
-    "check_devices",
-    "ended",
-    "inflate",
-    "is_deeper",
-    "is_speech",
-    "not_imported",
-    "own_length",
-    "page_samples",
-    "parse_json",
-    "read_answers",
-    "read_arrays",
-    "read_configuration",
-    "read_point",
-    "read_server",
-    "require_options",
-    "sha256",
-    "some",
-    "text_of",
-    "usable_cores",
-]
-
 if TYPE_CHECKING:
-    from pytest_mlperf.core.addons import Command, Format
-    from pytest_mlperf.core.case import PLAIN_PRECISIONS, PrecisionName
-    from pytest_mlperf.core.errors import Rule, require_options, text_of
-    from pytest_mlperf.core.extension import (
-        REPLICA_NUMBER,
-        Progress,
-        Prompts,
-        is_speech,
-        own_length,
-    )
-    from pytest_mlperf.core.imports import not_imported
-    from pytest_mlperf.core.job import MLC_ENDPOINTS, LoadGenSettings
-    from pytest_mlperf.core.prometheus import page_samples
-    from pytest_mlperf.core.server import read_server
-    from pytest_mlperf.core.untrusted import inflate, is_deeper, parse_json
-    from pytest_mlperf.core.untrusted_text import broken, some
-    from pytest_mlperf.hardware.devices import check_devices
-    from pytest_mlperf.hardware.host import usable_cores
-    from pytest_mlperf.processes import ChildProcess, answer_of, ended
-    from pytest_mlperf.stores.digests import sha256
-    from pytest_mlperf.stores.endpoints import (
-        END_EVENT,
-        EVENTS_FILE,
-        RecordedPoint,
-        read_configuration,
-        read_point,
-    )
-    from pytest_mlperf.stores.endpoints_answers import read_answers
-    from pytest_mlperf.stores.foreign import read_arrays
+    from pytest_mlperf.core.addons import Command as Command
+    from pytest_mlperf.core.addons import Format as Format
+    from pytest_mlperf.core.case import PLAIN_PRECISIONS as PLAIN_PRECISIONS
+    from pytest_mlperf.core.case import PrecisionName as PrecisionName
+    from pytest_mlperf.core.errors import Rule as Rule
+    from pytest_mlperf.core.errors import require_options as require_options
+    from pytest_mlperf.core.errors import text_of as text_of
+    from pytest_mlperf.core.extension import REPLICA_NUMBER as REPLICA_NUMBER
+    from pytest_mlperf.core.extension import Progress as Progress
+    from pytest_mlperf.core.extension import Prompts as Prompts
+    from pytest_mlperf.core.extension import is_speech as is_speech
+    from pytest_mlperf.core.extension import own_length as own_length
+    from pytest_mlperf.core.imports import not_imported as not_imported
+    from pytest_mlperf.core.job import MLC_ENDPOINTS as MLC_ENDPOINTS
+    from pytest_mlperf.core.job import LoadGenSettings as LoadGenSettings
+    from pytest_mlperf.core.prometheus import page_samples as page_samples
+    from pytest_mlperf.core.server import read_server as read_server
+    from pytest_mlperf.core.untrusted import inflate as inflate
+    from pytest_mlperf.core.untrusted import is_deeper as is_deeper
+    from pytest_mlperf.core.untrusted import parse_json as parse_json
+    from pytest_mlperf.core.untrusted_text import broken as broken
+    from pytest_mlperf.core.untrusted_text import some as some
+    from pytest_mlperf.hardware.devices import check_devices as check_devices
+    from pytest_mlperf.hardware.host import usable_cores as usable_cores
+    from pytest_mlperf.processes import ChildProcess as ChildProcess
+    from pytest_mlperf.processes import answer_of as answer_of
+    from pytest_mlperf.processes import ended as ended
+    from pytest_mlperf.stores.digests import sha256 as sha256
+    from pytest_mlperf.stores.endpoints import END_EVENT as END_EVENT
+    from pytest_mlperf.stores.endpoints import EVENTS_FILE as EVENTS_FILE
+    from pytest_mlperf.stores.endpoints import RecordedPoint as RecordedPoint
+    from pytest_mlperf.stores.endpoints import read_configuration as read_configuration
+    from pytest_mlperf.stores.endpoints import read_point as read_point
+    from pytest_mlperf.stores.endpoints_answers import read_answers as read_answers
+    from pytest_mlperf.stores.foreign import read_arrays as read_arrays
 
 _ORIGINS = {
-    "Command": "core.addons:Command",
-    "Format": "core.addons:Format",
-    "ChildProcess": "processes:ChildProcess",
-    "END_EVENT": "stores.endpoints:END_EVENT",
-    "EVENTS_FILE": "stores.endpoints:EVENTS_FILE",
-    "LoadGenSettings": "core.job:LoadGenSettings",
-    "MLC_ENDPOINTS": "core.job:MLC_ENDPOINTS",
-    "PLAIN_PRECISIONS": "core.case:PLAIN_PRECISIONS",
-    "PrecisionName": "core.case:PrecisionName",
-    "Progress": "core.extension:Progress",
-    "Prompts": "core.extension:Prompts",
-    "REPLICA_NUMBER": "core.extension:REPLICA_NUMBER",
-    "RecordedPoint": "stores.endpoints:RecordedPoint",
-    "Rule": "core.errors:Rule",
-    "answer_of": "processes:answer_of",
-    "broken": "core.untrusted_text:broken",
-    "check_devices": "hardware.devices:check_devices",
-    "ended": "processes:ended",
-    "inflate": "core.untrusted:inflate",
-    "is_deeper": "core.untrusted:is_deeper",
-    "is_speech": "core.extension:is_speech",
-    "not_imported": "core.imports:not_imported",
-    "own_length": "core.extension:own_length",
-    "page_samples": "core.prometheus:page_samples",
-    "parse_json": "core.untrusted:parse_json",
-    "read_answers": "stores.endpoints_answers:read_answers",
-    "read_arrays": "stores.foreign:read_arrays",
-    "read_configuration": "stores.endpoints:read_configuration",
-    "read_point": "stores.endpoints:read_point",
-    "read_server": "core.server:read_server",
-    "require_options": "core.errors:require_options",
-    "sha256": "stores.digests:sha256",
-    "some": "core.untrusted_text:some",
-    "text_of": "core.errors:text_of",
-    "usable_cores": "hardware.host:usable_cores",
+    "core.addons": ("Command", "Format"),
+    "core.case": ("PLAIN_PRECISIONS", "PrecisionName"),
+    "core.errors": ("Rule", "require_options", "text_of"),
+    "core.extension": ("Progress", "Prompts", "REPLICA_NUMBER", "is_speech", "own_length"),
+    "core.imports": ("not_imported",),
+    "core.job": ("LoadGenSettings", "MLC_ENDPOINTS"),
+    "core.prometheus": ("page_samples",),
+    "core.server": ("read_server",),
+    "core.untrusted": ("inflate", "is_deeper", "parse_json"),
+    "core.untrusted_text": ("broken", "some"),
+    "hardware.devices": ("check_devices",),
+    "hardware.host": ("usable_cores",),
+    "processes": ("ChildProcess", "answer_of", "ended"),
+    "stores.digests": ("sha256",),
+    "stores.endpoints": (
+        "END_EVENT",
+        "EVENTS_FILE",
+        "RecordedPoint",
+        "read_configuration",
+        "read_point",
+    ),
+    "stores.endpoints_answers": ("read_answers",),
+    "stores.foreign": ("read_arrays",),
 }
-"""Where each name is defined, below `pytest_mlperf`."""
+"""The names, by the module below `pytest_mlperf` that defines them."""
 
 if not TYPE_CHECKING:  # or every name would be one to a type checker
-    __getattr__ = importer(__name__, _ORIGINS)
+    __all__, __getattr__ = importer(__name__, _ORIGINS)
