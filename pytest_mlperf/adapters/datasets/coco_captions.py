@@ -11,8 +11,8 @@ from typing import Any
 
 from pytest_mlperf import RunError, SuiteError
 from pytest_mlperf.adapters.datasets.files import (
+    ChecksumOptions,
     FileDataset,
-    FileOptions,
     check_file,
     first_file,
     wrong,
@@ -57,7 +57,7 @@ Row = tuple[int, str, str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CocoCaptionsOptions(FileOptions):
+class CocoCaptionsOptions(ChecksumOptions):
     """Where captions and latents are, and how large images become.
 
     Attributes:
@@ -67,15 +67,11 @@ class CocoCaptionsOptions(FileOptions):
             folder "latents" beside the captions; false or "none" leaves latents to the engine.
         size: Pixels of an image in height and width, or [height, width], which say the shape
             of the latents: (1, 4, height / 8, width / 8).
-        count: Use the first `count` captions only; None uses all.
-        checksum: What the table's must be: "md5:..." or "sha256:..."; None checks nothing.
     """
 
     path: str
     latents: str | bool | None = None
     size: int | Sequence[int] = 1024
-    count: int | None = None
-    checksum: str | None = None
 
     def __post_init__(self) -> None:
         self.check("coco_captions")

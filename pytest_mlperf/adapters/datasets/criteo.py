@@ -76,7 +76,6 @@ class CriteoOptions(FileOptions):
             reference does, which gives that very file for the official data.
         checksum: "md5:..." or "sha256:..." of the trace.
         pairs: Each sample has this many pairs, instead of drawing; the last one may have less.
-        count: Use the first `count` samples only; None uses all.
     """
 
     path: str
@@ -86,7 +85,6 @@ class CriteoOptions(FileOptions):
     trace: str | None = None
     checksum: str | None = None
     pairs: int | None = None
-    count: int | None = None
 
     def __post_init__(self) -> None:
         lookups = (

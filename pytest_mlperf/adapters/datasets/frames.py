@@ -12,6 +12,7 @@ from typing import Any
 
 from pytest_mlperf import UnavailableError
 from pytest_mlperf.adapters.datasets.files import (
+    ChecksumOptions,
     FileDataset,
     FileOptions,
     check_file,
@@ -29,19 +30,15 @@ ADVICE = "get it as README.md in e2e-rag of MLPerf's inference repository says"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FramesOptions(FileOptions):
+class FramesOptions(ChecksumOptions):
     """Where the questions are.
 
     Attributes:
         path: The table, columns between tabs; or a folder with frames_dataset.tsv, or with one
             table only.
-        count: Use the first `count` questions only; None uses all.
-        checksum: "md5:" or "sha256:" and the hex digits of the file.
     """
 
     path: str
-    count: int | None = None
-    checksum: str | None = None
 
     def __post_init__(self) -> None:
         self.check("frames", count="questions")
@@ -118,11 +115,9 @@ class PagesOptions(FileOptions):
 
     Attributes:
         path: The folder.
-        count: Use the first `count` pages only; None uses all.
     """
 
     path: str
-    count: int | None = None
 
     def __post_init__(self) -> None:
         self.check("frames-pages", count="pages")

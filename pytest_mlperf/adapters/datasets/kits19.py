@@ -96,12 +96,10 @@ class Kits19Options(FileOptions):
         checksums: "official" compares each pickle with the MD5 that MLPerf publishes; or a file
             like MLPerf's checksum_inference.json, {"case_00000.pkl": MD5, ...}. All files are then
             read once, about 7 GB. None leaves it out.
-        count: Use the first `count` cases only; None uses all.
     """
 
     path: str
     checksums: str | None = None
-    count: int | None = None
 
     def __post_init__(self) -> None:
         self.check("kits19")

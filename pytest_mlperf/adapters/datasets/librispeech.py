@@ -41,12 +41,10 @@ class LibriSpeechOptions(FileOptions):
         path: The list of clips, dev-all-repack.json; or a folder with it, or with one JSON file
             only. Clips are looked for beside it by the last two parts of the names that it has:
             dev-all-repack/84-121123_0.wav.
-        count: Use the first `count` clips only; None uses all.
         checksum: "md5:" or "sha256:" and the hex digits of the list.
     """
 
     path: str
-    count: int | None = None
     checksum: str | None = None
 
     def __post_init__(self) -> None:

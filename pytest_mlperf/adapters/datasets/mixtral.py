@@ -37,14 +37,12 @@ class MixtralDataOptions(FileOptions):
     Attributes:
         path: The table, a DataFrame pickled by pandas, also with gzip, or Parquet; or a folder
             with an official one, or with one table only. The pickle is never executed.
-        count: Use the first `count` samples only; None uses all.
         checksum: "md5:" or "sha256:" and the hex digits of the file. Submissions to MLPerf check
             md5:ded6c711288c9bbca02929855557b8c1 for the table since v5.0, and
             md5:78823c13e0e73e518872105c4b09628b for that of v4.1.
     """
 
     path: str
-    count: int | None = None
     checksum: str | None = None
 
     def __post_init__(self) -> None:

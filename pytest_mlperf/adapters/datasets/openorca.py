@@ -37,12 +37,10 @@ class OpenOrcaOptions(FileOptions):
         template: Gives prompts as text, for engines that tokenize: the columns `system_prompt`
             and `question` take the places of `{system_prompt}` and `{question}`; `{{` and `}}`
             are braces. None takes the official tokens, from the column `tok_input`.
-        count: Use the first `count` samples only; None uses all.
     """
 
     path: str
     template: str | None = None
-    count: int | None = None
 
     def __post_init__(self) -> None:
         self.check("openorca")

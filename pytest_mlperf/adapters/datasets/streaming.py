@@ -58,7 +58,6 @@ class StreamingOptions(FileOptions):
         max_history: Actions of a user at most, the first ones; MLPerf's 16,384 less 32 candidates
             and the user.
         max_candidates: Candidates of a request at most, the first ones.
-        count: Use the first `count` requests only; None uses all.
     """
 
     path: str
@@ -67,7 +66,6 @@ class StreamingOptions(FileOptions):
     share: float = 1.0
     max_history: int = 16_351
     max_candidates: int = 2048
-    count: int | None = None
 
     def __post_init__(self) -> None:
         number = type(self.share) in (int, float)

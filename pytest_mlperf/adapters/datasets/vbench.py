@@ -39,14 +39,12 @@ class VBenchOptions(FileOptions):
         latents: A file made by torch.save or numpy.save; None takes fixed_latent.pt or .npy beside
             the prompts; false or "none" leaves latents to the engine.
         shape: What latents must have, MLPerf's by default.
-        count: Use the first `count` prompts only; None uses all.
         checksum: What the prompts' must be: "md5:..." or "sha256:..."; None checks nothing.
     """
 
     path: str
     latents: str | bool | None = None
     shape: Sequence[int] = SHAPE
-    count: int | None = None
     checksum: str | None = None
 
     def __post_init__(self) -> None:

@@ -148,7 +148,6 @@ class AnnotatedOptions(FileOptions):
 
     Attributes:
         path: Folder of the data set.
-        count: Use the first `count` images only; None uses all.
         checksum: "md5:" or "sha256:" and the hex digits that the annotation file must have.
     """
 
@@ -160,7 +159,6 @@ class AnnotatedOptions(FileOptions):
     annotations: str
     images: str
     size: int
-    count: int | None = None
     checksum: str | None = None
 
     def __post_init__(self) -> None:

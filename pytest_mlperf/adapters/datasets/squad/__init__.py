@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf import SuiteError
 from pytest_mlperf.adapters.datasets.files import (
+    ChecksumOptions,
     FileDataset,
-    FileOptions,
     check_file,
     first_file,
     wrong,
@@ -41,7 +41,7 @@ MODEL_FOLDER = "bert_tf_v1_1_large_fp32_384_v2"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SquadOptions(FileOptions):
+class SquadOptions(ChecksumOptions):
     """Where the questions are, and how features are cut.
 
     Attributes:
@@ -53,8 +53,6 @@ class SquadOptions(FileOptions):
         max_query_length: Word pieces that are kept of a question.
         pad: Fill each feature with zeros up to `max_seq_length`, as MLPerf's reference does;
             False gives each its own length.
-        count: Use the first `count` features only; None uses all.
-        checksum: What the file's must be: "md5:..." or "sha256:..."; None checks nothing.
     """
 
     path: str
@@ -63,8 +61,6 @@ class SquadOptions(FileOptions):
     doc_stride: int = 128
     max_query_length: int = 64
     pad: bool = True
-    count: int | None = None
-    checksum: str | None = None
 
     def __post_init__(self) -> None:
         self.check(
