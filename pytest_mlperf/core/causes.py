@@ -191,7 +191,6 @@ def _only_here(engine: _Group, rest: _Group, way: str, name: str) -> Points:
 
 
 def _engine(verdict: Verdict) -> str:
-    """Return what tells engines apart: what the entry uses, else its name."""
     fingerprint = verdict.subject.fingerprint if verdict.subject else {}
     return fingerprint.get("engine", verdict.case.engine)
 
@@ -207,7 +206,6 @@ def _by(cases: Sequence[_Judged]) -> str:
 
 
 def _largest(verdict: Verdict) -> float | None:
-    """Return the size of the largest proven change of a metric, as a share."""
     sizes = [
         abs(m.change)
         for m in verdict.metrics
@@ -252,7 +250,7 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class _Facts:
-    """What the rules look at; `direction` is -1 where it got worse, +1 where it got better."""
+    """The input of the rules; `direction` is -1 if it got worse, +1 if it got better."""
 
     verdict: Verdict
     baseline: Record | None
@@ -336,7 +334,6 @@ def _environment(facts: _Facts) -> Iterator[Cause]:
 
 
 def _part_of(text: str, verdict: Verdict) -> str:
-    """Return which part of the environment a line of "what changed" speaks of."""
     key = text.split(" ", 1)[0]
     if part := CHANGED_PARTS.get(key):
         return part
@@ -390,7 +387,6 @@ def _title(metric: str) -> str:
 
 
 def _lengths(facts: _Facts) -> Iterator[tuple[str, float, float]]:
-    """Yield each known length of output: in words, of the baseline, now."""
     for paired in facts.verdict.paired:
         if paired.metric in COUNTS and paired.baseline > 0 and paired.now > 0:
             yield _title(paired.metric), paired.baseline, paired.now
@@ -439,7 +435,6 @@ def _server_changes(facts: _Facts) -> list[ServerChange]:
 
 
 def _shares_at(facts: _Facts, point: float | None) -> dict[str, float]:
-    """Return the change of each metric of a point that moved in the verdict's direction."""
     shares = {}
     for metric in facts.verdict.metrics:
         definition = METRICS.get(metric.metric)
@@ -570,7 +565,6 @@ class _MachineChange:
 
 
 def _clocks(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineChange | None:
-    """Return SM clock and power cap; None where one side was not sampled."""
     now, before = (
         [run.state for run in side if run.state.get(CLOCK, 0.0) > 0] for side in (runs, baseline)
     )

@@ -154,7 +154,7 @@ def read_field(number: int, scope: int = 0) -> Callable[[Any, Any], Any]:
 
 
 def _function(nvml: Any, function: str) -> Callable[..., Any]:
-    """Return a function of the binding; its newer releases drop what is deprecated."""
+    """Return a function of the binding, whose newer releases drop deprecated ones."""
     getter: Callable[..., Any] | None = getattr(nvml, function, None)
     if getter is None:
         raise nvml.NVMLError(FUNCTION_NOT_FOUND)
@@ -261,7 +261,7 @@ def links_up(nvml: Any, handle: Any) -> dict[int, bool]:
 
 
 def _used_links(nvml: Any, handle: Any) -> list[int]:
-    """Read which links are up: where none is, what counts their traffic says nothing."""
+    """Read which links are up; without any, counters of their traffic say nothing."""
     up = [link for link, is_up in links_up(nvml, handle).items() if is_up]
     if not up:
         raise nvml.NVMLError(NOT_SUPPORTED)
@@ -269,7 +269,6 @@ def _used_links(nvml: Any, handle: Any) -> list[int]:
 
 
 def _link_bytes(sent: int, received: int, unit: int) -> ReadMethod:
-    """Return the way to the bytes that all links together sent and received so far."""
     ways = [read_field(number, ALL_LINKS) for number in (sent, received)]
 
     def read(nvml: Any, handle: Any) -> list[int]:
@@ -341,7 +340,6 @@ FABRIC_COMPLETED = 3
 
 
 def _fabric_health(nvml: Any, handle: Any) -> int | None:
-    """Read the health mask of the fabric of NVSwitches that a GPU is registered with."""
     from ctypes import byref
 
     kind = getattr(nvml, "c_nvmlGpuFabricInfo_v2_t", None)

@@ -83,7 +83,7 @@ def noted(folder: Path) -> dict[str, LimitNote]:
 
 
 def _read(path: Path) -> LimitNote | None:
-    """Return a note; None where there is none that root or this user wrote."""
+    """Return a note; None if neither root nor this user wrote one."""
     try:
         # Everybody may write to the folder: no link is followed, and no pipe is waited for.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -99,7 +99,6 @@ DIGEST = "digest"
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a document as JSON without spaces, its keys sorted."""
     rest = {key: value for key, value in content.items() if key != DIGEST}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()

@@ -73,7 +73,7 @@ class BfclOptions(FileOptions):
 
 
 class _Question(NamedTuple):
-    """A question as it is asked, and what its answer is held against."""
+    """A question, and the calls that its answer is compared with."""
 
     asked: dict[str, Any]
     reference: dict[str, Any]

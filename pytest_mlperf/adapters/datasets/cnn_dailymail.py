@@ -157,7 +157,6 @@ def _value(source: SampleFile, row: int, key: str, value: Any) -> Any:
 
 
 def _packed(value: Any) -> Any:
-    """Return a list of whole numbers as an array, int32 if they fit; any other value unchanged."""
     import numpy as np
 
     if not isinstance(value, list) or not value or any(type(token) is not int for token in value):

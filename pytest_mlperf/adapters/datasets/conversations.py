@@ -310,7 +310,6 @@ def _role(
 
 
 def _messages(source: SampleFile, line: Line, role: str) -> list[dict[str, Any]]:
-    """Return a turn as messages of OpenAI's chat: of tools one for each result."""
     number, record = line
     if role == "tool":
         results = record.get("tool_results")

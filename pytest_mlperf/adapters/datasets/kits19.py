@@ -61,7 +61,6 @@ https://github.com/mlcommons/inference. Another version of NumPy or SciPy can wr
 
 
 def _read_checksums(checksums: str) -> dict[str, str]:
-    """Return the MD5 of each file by its name: the official ones, or those of a file."""
     if checksums == "official":
         words = OFFICIAL_MD5.split()
         cases = zip(words[::2], words[1::2], strict=True)

@@ -65,7 +65,7 @@ class LibriSpeechOptions(FileOptions):
 
 
 class _Clip(NamedTuple):
-    """What was said, and where it is heard."""
+    """A transcript, and the file of its sound."""
 
     transcript: str
     file: Path
@@ -139,7 +139,6 @@ def _clips(file: Path) -> Iterator[_Clip]:
 
 
 def _sound(file: Path, row: int, record: dict[str, Any]) -> tuple[str, int]:
-    """Return the name of a clip's file, of several speeds the plain one, and its length."""
     listed = record.get("files")
     entries = [
         entry

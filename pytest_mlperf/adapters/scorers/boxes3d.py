@@ -350,7 +350,6 @@ class PointPaintingScorer(ModelFreeScorer[NoOptions]):
 def _ranked(
     parts: Sequence[ClassFrame], images: Sequence[int]
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Return which detections are right, and their samples, best score first, then by image id."""
     import numpy as np
 
     listed = []

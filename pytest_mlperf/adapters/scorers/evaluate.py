@@ -188,7 +188,6 @@ def read_result(result: Mapping[str, Any], *, samples: int, scale: float) -> Sco
 
 
 def _numbers(value: Any) -> list[float]:
-    """Return the numbers of a number, list, tuple or array; [] if it holds anything else."""
     listed = value.tolist() if hasattr(value, "tolist") else value
     listed = listed if isinstance(listed, list | tuple) else [listed]
     return [float(one) for one in listed] if all(isinstance(one, Real) for one in listed) else []

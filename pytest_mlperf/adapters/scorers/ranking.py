@@ -136,7 +136,6 @@ def _ranked(sample: int, output: bytes, reference: Any) -> Ranked:
 
 
 def _compare(sample: int, row: NDArray[Any], labels: NDArray[Any], reference: Any) -> None:
-    """Refuse a row of another request than the data set has."""
     import numpy as np
 
     if reference is None:

@@ -227,7 +227,6 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
     def _improve(
         self, best: _BestSpan, logits: NDArray[np.float64], reference: Mapping[str, Any]
     ) -> None:
-        """Take the best span of a feature if it beats the best so far."""
         import numpy as np
 
         shift = reference["first"] - reference["start"]
@@ -269,7 +268,6 @@ def _judge(questions: Sequence[_BestSpan], samples: int) -> Scores:
 
 
 def _highest(logits: NDArray[np.float64], count: int) -> NDArray[np.intp]:
-    """Return the positions of the highest logits, from the highest down; equals in their order."""
     import numpy as np
 
     if count >= len(logits):

@@ -421,7 +421,6 @@ def _named(folder: Path) -> set[str]:
 
 
 def _texts(value: Any) -> set[str]:
-    """Return the tokens of an entry: a text, an object with a content, or several of these."""
     if isinstance(value, str):
         return {value}
     if isinstance(value, Mapping):

@@ -218,7 +218,6 @@ def _mean(name: str, results: Mapping[str, Any]) -> float:
 
 
 def _number(value: object) -> float | None:
-    """Return a number or a truth value as float; None for anything else."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 

@@ -151,7 +151,6 @@ def _joined(heard: Sequence[str], spoken: Sequence[str]) -> tuple[list[str], lis
 
 
 def _run(heard: Sequence[str], spoken: Sequence[str], i: int, j: int) -> tuple[int, int]:
-    """Return how many words on each side join to one word at these positions."""
     for many in range(1, MAX_JOINED_WORDS + 1):
         if "".join(spoken[i : i + many]) == heard[j]:
             return many, 1

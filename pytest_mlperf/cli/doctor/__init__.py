@@ -201,7 +201,6 @@ def _builder(job: Job) -> str:
 
 
 def _performance(planned: Planned, machine: Machine, root: Path) -> tuple[Promise | None, str, str]:
-    """Return what the performance baseline promises, what there is, and how it is damaged."""
     case = planned.case
     file = baseline_file(root, case, planned.suite.profile)
     machine = replace(machine, limit_w=planned.limit_w)
@@ -224,7 +223,6 @@ def _performance(planned: Planned, machine: Machine, root: Path) -> tuple[Promis
 
 
 def _accuracy(planned: Planned, root: Path) -> tuple[str, str]:
-    """Return whether there is an accuracy baseline, and how it is damaged."""
     if "accuracy" not in planned.kinds:
         return "-", ""
     file = file_of(planned, root)

@@ -110,7 +110,6 @@ def gpus(machine: Machine) -> Check:
 
 
 def _gpu_facts(identity: Mapping[str, Property]) -> Iterator[str]:
-    """Yield what a class of GPUs is, and how several reach each other."""
     yield str(identity.get("gpu"))
     if "topology" in identity:
         yield str(identity["topology"] or "how they reach each other is not told")

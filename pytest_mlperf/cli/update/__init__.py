@@ -121,7 +121,6 @@ def measured(
 def _made(
     options: Sequence[str], results: Sequence[CaseResult], file: Path
 ) -> Mapping[tuple[str, Kind, Case], CaseResult]:
-    """Run the tests of results anew, which pytest writes to a file; return what it made."""
     # The whole path of a test's file: it cannot pass for an option.
     tests = [f"{Path(one.suite).resolve()}::{one.test.partition('::')[2]}" for one in results]
     code = _run([sys.executable, "-m", "pytest", *options, *tests])

@@ -207,7 +207,6 @@ def _by_average(
 def _by_counter(
     energy: Energy, counted: CounterEnergy, second_j: float | None, *, covers: bool
 ) -> Energy:
-    """Return a counter's energy with its witness: the trace, or a driver's mean (`second_j`)."""
     assert energy.joules is not None
     joules, ends_j = energy.joules, math.hypot(counted.lag_j, counted.steps_j)
     off_j = None if energy.trace_j is None else abs(energy.trace_j - joules)
@@ -283,7 +282,7 @@ def floored(seconds: float) -> str:
 
 
 def _idle(trace: Sequence[Reading], begin_s: float, end_s: float) -> float | None:
-    """Return the power beside a window with nothing to do, watts; None where it is not seen."""
+    """Return the idle power beside a window, watts; None if it was not seen."""
     steady = []
     for first_s in (begin_s - PAD_S, end_s, end_s + PAD_S):
         powers = [r.value for r in trace if first_s <= r.time_s <= first_s + PAD_S]
@@ -370,7 +369,7 @@ def once_each(sentences: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]
 
 
 def _uncertainty(energies: Sequence[Energy]) -> float | None:
-    """Return what the sum of energies may be off by; None where that is not known of each."""
+    """Return the uncertainty of a sum of energies; None if one of them has none."""
     whole_j, own_j = _sum([e.uncertainty_j for e in energies]), [e.own_j for e in energies]
     return None if whole_j is None else whole_j - math.fsum(own_j) + math.hypot(*own_j)
 

@@ -77,7 +77,7 @@ def _nothing(result: Changed, reason: str) -> Changed:
 
 
 def _share(technique: str) -> Callable[[Changed, Circumstances], Changed]:
-    """Return the change of what leaves a share of the work: said once, however many do so."""
+    """Return the change of a technique that leaves a share of the work."""
 
     def change(result: Changed, seen: Circumstances) -> Changed:
         if seen.work_share is None:
@@ -291,7 +291,7 @@ def _term(
     certain: bool,
     best: bool = False,
 ) -> Term | None:
-    """Return the resource that binds at one level; None where that level has no formula."""
+    """Return the resource that binds at one level; None if that level has no formula."""
     work = change.certain if certain else change.estimated
     time, drafts = _is_time(metric), change.drafts
     if work is None or (time and change.varies):
@@ -312,7 +312,7 @@ def _term(
 def _why_unknown(
     metric: str, accelerator: str, gpu: GpuSpec | None, work: AnyWork | None, seen: Circumstances
 ) -> str | None:
-    """Return why there is no limit, and what to supply; None: there may be one."""
+    """Return why there is no limit and what to supply; None if there may be one."""
     if not _is_time(metric) and metric not in ("throughput", _TOKENS):
         return f"no limit known for {metric}: only rates and times have a formula"
     if gpu is None:

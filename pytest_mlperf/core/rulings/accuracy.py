@@ -172,7 +172,6 @@ def _of_chance(verdict: PairedVerdict) -> str:
 
 
 def _of_agreement(verdict: PairedVerdict, correlation: float, *, same_build: bool) -> Iterator[str]:
-    """Yield what is said of how alike the two passes are, sample by sample."""
     if correlation < NONDETERMINISTIC:
         cause = "nondeterministic generation"
         cause = cause if same_build else f"other outputs, or {cause}"
@@ -298,7 +297,6 @@ def rule_on_scores(
 
 
 def _rescored(series: Sequence[tuple[Values, Values]]) -> int:
-    """Return how many samples of a pass have another score in any metric, judged so far or not."""
     return len(
         {
             place
@@ -310,7 +308,6 @@ def _rescored(series: Sequence[tuple[Values, Values]]) -> int:
 
 
 def _up(values: Values, *, lower: bool) -> list[float | None]:
-    """Return scores that are better when higher."""
     return [-value if lower and value is not None else value for value in values]
 
 
@@ -395,7 +392,6 @@ def _count(name: str, before: Values, now: Values) -> PairedVerdict:
 
 
 def _in_both(before: Values, now: Values) -> list[tuple[float, float]]:
-    """Return the scores of the samples that a metric applies to in both passes."""
     return [(a, b) for a, b in zip(before, now, strict=True) if a is not None and b is not None]
 
 

@@ -60,7 +60,6 @@ def _wrong(file: Path, name: str, row: int, defect: str) -> RunError:
 
 
 def _parse(file: Path) -> dict[str, list[Any]]:
-    """Return the lists of the file; of their records only what is needed is kept in memory."""
     try:
         with file.open("rb") as opened:
             content = json.load(opened, object_hook=_keep)

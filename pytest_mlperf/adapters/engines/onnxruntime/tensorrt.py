@@ -192,7 +192,6 @@ class TensorRtPlan(TensorRtOptions):
         return f"it has no input {min(unknown)!r}, which min_shapes names" if unknown else ""
 
     def _misfit(self, tensor: Tensor, varies: Sequence[int], batch_size: int) -> str:
-        """Return how the shapes contradict an input that they name; "" if they do not."""
         profile = self._profile()
         for word, shapes in profile.items():
             if not fits(tuple(shapes[tensor.name]), tensor.shape):

@@ -341,7 +341,6 @@ class Segmenter(TaskRunner):
         return scores.astype(np.float32, copy=not scores.flags.writeable)
 
     def _starts(self, shape: Sequence[int]) -> list[tuple[int, ...]]:
-        """Return where the windows start, the last axis running fastest."""
         steps = zip(shape, self.shape, self.strides, strict=True)
         return list(
             product(*(range(0, length - window + 1, stride) for length, window, stride in steps))

@@ -259,7 +259,6 @@ def llm_arguments(folder: Path, precision: str, options: TensorRtLlmOptions) -> 
 
 
 def _configs(options: TensorRtLlmOptions) -> dict[str, ConfigObject | None]:
-    """Return the configurations by argument; None turns CUDA graphs off."""
     names = RESERVED_CONFIG["kv_cache_config"]
     cache = {name: getattr(options, option) for name, option in names.items()}
     configs: dict[str, ConfigObject | None] = {
@@ -381,7 +380,6 @@ class TensorRtLlmEngine(LibraryEngine):
             self._facts["min_tokens"] = COUNTED_TOKENS[sampling.counted]
 
     def _settings(self, model: Any) -> Mapping[str, str]:
-        """Return the knobs as facts: the limits as TensorRT-LLM has them, the rest as given."""
         of_text = {each.name for each in dataclasses.fields(TextOptions)}
         asked = dataclasses.asdict(self._options)
         knobs = {name: value for name, value in asked.items() if name not in of_text}

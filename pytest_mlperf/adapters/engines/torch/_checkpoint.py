@@ -221,7 +221,6 @@ def open_model(
 
 
 def _method(folder: Path, config: Any, *, dummy: bool) -> str | None:
-    """Return the format of quantised weights, which dummies cannot have; None if they are plain."""
     method = method_of(config)
     if method is not None and dummy:
         raise broken(

@@ -131,7 +131,6 @@ def in_parallel(
 
 
 def _shown(results: Iterable[bool], name: str) -> Iterator[bool]:
-    """Yield results, and print their number from time to time as the scorer's progress."""
     due_s = time.monotonic() + PROGRESS_LINE_SECONDS
     for number, result in enumerate(results, start=1):
         if (now_s := time.monotonic()) >= due_s:

@@ -229,7 +229,6 @@ def launch(made: Mapping[str, Any], output_bytes: int) -> StepResult:
 
 
 def _read(sources: Mapping[int, int], limit_s: float) -> list[bytearray]:
-    """Read descriptors to their ends; keep the given number of bytes of each, drop the rest."""
     texts = {source: bytearray() for source in sources}
     deadline = time.monotonic() + limit_s
     with selectors.DefaultSelector() as selector:

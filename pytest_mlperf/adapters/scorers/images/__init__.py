@@ -195,7 +195,6 @@ def _build(option: str, name: str, arguments: Mapping[str, Any]) -> Any:
 def _checked(
     option: str, values: Any, samples: range, shape: tuple[int, ...]
 ) -> NDArray[np.float64]:
-    """Return the numbers of a batch, each sample's of a shape, and all finite."""
     import numpy as np
 
     numbers = np.asarray(values, np.float64)
