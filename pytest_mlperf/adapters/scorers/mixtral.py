@@ -9,16 +9,9 @@ from typing import Any, ClassVar
 from pytest_mlperf import RunError, Scores
 from pytest_mlperf.adapters.scorers import code as programs
 from pytest_mlperf.adapters.scorers import require_outputs
+from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
 from pytest_mlperf.adapters.scorers.rouge.text import ROUGE_METRICS, f_measures
-from pytest_mlperf.adapters.scorers.text import (
-    DecoderOptions,
-    TextScorer,
-    check_processes,
-    is_right,
-    scores_and_lengths,
-    text_defect,
-)
 from pytest_mlperf.extension import usable_cores
 
 PART_FIELDS = {
@@ -33,7 +26,7 @@ Part = tuple[dict[str, Row], dict[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixtralOptions(DecoderOptions):
+class MixtralOptions(language.DecoderOptions):
     """How outputs are scored.
 
     Attributes:
@@ -46,11 +39,11 @@ class MixtralOptions(DecoderOptions):
     run_generated_code: bool = False
 
     def __post_init__(self) -> None:
-        check_processes("mixtral", self.processes)
+        language.check_processes("mixtral", self.processes)
         programs.check_running("mixtral", self.run_generated_code)
 
 
-class MixtralScorer(TextScorer[MixtralOptions]):
+class MixtralScorer(language.TextScorer[MixtralOptions]):
     """Scores each sample by the metrics of the part that it is of; None stands for the others.
 
     Metrics, per sample and as the reference prints them over the samples that they apply to:
@@ -102,7 +95,7 @@ class MixtralScorer(TextScorer[MixtralOptions]):
         ):
             per_sample |= rows
             aggregate |= means
-        return scores_and_lengths(decoded, per_sample, aggregate)
+        return language.scores_and_lengths(decoded, per_sample, aggregate)
 
     def _open_orca(self, texts: Sequence[str], references: Sequence[programs.Reference]) -> Part:
         import numpy as np
@@ -136,7 +129,7 @@ class MixtralScorer(TextScorer[MixtralOptions]):
 
 def _gsm8k(texts: Sequence[str], references: Sequence[programs.Reference]) -> Part:
     samples = _samples("GSM8K", references)
-    right = [is_right(texts[sample], references[sample]["target"]) for sample in samples]
+    right = [language.is_right(texts[sample], references[sample]["target"]) for sample in samples]
     return _shares("gsm8k", samples, right, len(texts))
 
 
@@ -173,8 +166,8 @@ def _check(outputs: Sequence[bytes], references: Sequence[Any]) -> list[programs
 
 def _defect(reference: object) -> str | None:
     if not isinstance(reference, Mapping):
-        return text_defect(reference, ())
+        return language.text_defect(reference, ())
     part = reference.get("dataset")
     if not isinstance(part, str) or part not in PART_FIELDS:
         return f"has the dataset {part!r:.60}, which is none of {', '.join(PART_FIELDS)}"
-    return text_defect(reference, PART_FIELDS[part])
+    return language.text_defect(reference, PART_FIELDS[part])

@@ -6,13 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from pytest_mlperf import EnvironmentFault, RunError, Scores
+from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.conventions import SPEECH_LABELS
-from pytest_mlperf.adapters.scorers import (
-    ModelFreeScorer,
-    NoOptions,
-    require_outputs,
-    require_texts,
-)
 from pytest_mlperf.adapters.scorers.leverage import ratio_scores
 
 MAX_ANSWER_CHARACTERS = 8192
@@ -24,7 +19,7 @@ NEWER = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
 """Spoken forms that whisper-normalizer spells out, and openai-whisper, MLPerf's, does not."""
 
 
-class WordAccuracyScorer(ModelFreeScorer[NoOptions]):
+class WordAccuracyScorer(scorers.ModelFreeScorer[scorers.NoOptions]):
     """Compares the words that were heard with those that were spoken.
 
     Both are normalised by OpenAI's EnglishTextNormalizer (package whisper-normalizer, less what it
@@ -50,9 +45,9 @@ class WordAccuracyScorer(ModelFreeScorer[NoOptions]):
         """
         import numpy as np
 
-        require_outputs("word_accuracy", outputs, references)
+        scorers.require_outputs("word_accuracy", outputs, references)
         normalise = normaliser()
-        spoken = require_texts("word_accuracy", references, "the transcript")
+        spoken = scorers.require_texts("word_accuracy", references, "the transcript")
         counts = []
         for sample, text in enumerate(spoken):
             heard = _normal(sample, _answer(sample, outputs[sample]), normalise)

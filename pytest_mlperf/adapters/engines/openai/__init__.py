@@ -27,17 +27,7 @@ from pytest_mlperf.adapters.engines.llm.model_folder import (
 )
 from pytest_mlperf.adapters.engines.llm.streaming import Streams
 from pytest_mlperf.adapters.engines.llm.tools import offers_tools
-from pytest_mlperf.adapters.engines.openai._capabilities import (
-    Capabilities,
-    accepted_by_server,
-    has_tokenizer,
-    has_weights,
-    metrics_page,
-    names_of,
-    probe,
-    served_name,
-    server_facts,
-)
+from pytest_mlperf.adapters.engines.openai import _capabilities
 from pytest_mlperf.adapters.engines.openai._client import Bodies, Client
 from pytest_mlperf.adapters.engines.openai._conversations import TurnBodies, is_header
 from pytest_mlperf.adapters.engines.openai._count import ReferenceCount
@@ -326,9 +316,9 @@ class OpenAiEngine(Engine):
     def require(self) -> None:
         """Look for the libraries, and for the program that serves; nothing is started."""
         library()
-        if has_tokenizer(self._folder) or self._options.count_tokens == "reference":
+        if _capabilities.has_tokenizer(self._folder) or self._options.count_tokens == "reference":
             require_module("engine openai", "transformers", "openai", "the model's tokenizer")
-        if self._server is not None and has_weights(self._folder) and not self._dummy:
+        if self._server is not None and _capabilities.has_weights(self._folder) and not self._dummy:
             purpose = "the fingerprint of the model's weights"
             require_module("engine openai", "safetensors", "openai", purpose)
         if self._server is not None:
@@ -397,7 +387,7 @@ class OpenAiEngine(Engine):
             return accepted
         if os.environ.get(REPLICA_NUMBER, "0") != "0":
             return 0  # the first of several clients asks for what the server counts
-        total = self._streams.run(accepted_by_server(self._client, self._metrics))
+        total = self._streams.run(_capabilities.accepted_by_server(self._client, self._metrics))
         before, self._accepted = self._accepted, total or 0
         return None if total is None else max(0, total - before)
 
@@ -446,13 +436,13 @@ class OpenAiEngine(Engine):
             models=self._models,
             template=self._capabilities.template or 0,
         )
-        reads_text = not self._capabilities.ids and has_tokenizer(self._folder)
+        reads_text = not self._capabilities.ids and _capabilities.has_tokenizer(self._folder)
         self._gives_output = self._capabilities.ids or reads_text or offers_tools(self._dataset)
         tokenizer = self._tokenizer if reads_text else None
         header = self._options.session_header
         traffic.use(self._bodies, self._checks, self._generation, tokenizer, header)
-        self._metrics, metrics = self._streams.run(metrics_page(client))
-        self._facts |= self._streams.run(server_facts(client, metrics))
+        self._metrics, metrics = self._streams.run(_capabilities.metrics_page(client))
+        self._facts |= self._streams.run(_capabilities.server_facts(client, metrics))
         self._describe_server()
         self._open_counter()
 
@@ -480,7 +470,7 @@ class OpenAiEngine(Engine):
         )
         if as_they_are or self._options.api == "chat" or self._options.prompts == "text":
             self._forms: tuple[str, ...] = ("text",)
-        elif self._options.prompts == "auto" and has_tokenizer(self._folder):
+        elif self._options.prompts == "auto" and _capabilities.has_tokenizer(self._folder):
             self._forms = ("tokens", "text")
         else:
             self._forms = ("tokens",)
@@ -489,7 +479,7 @@ class OpenAiEngine(Engine):
         whose = "for each conversation under way" if is_chat else "in each run"
         if salted or is_chat:
             self._facts["salt"] = f"{SALT_WORDS} words {whose}" if salted else "none"
-        counts = has_tokenizer(self._folder)
+        counts = _capabilities.has_tokenizer(self._folder)
         return (TurnBodies if is_chat else Bodies)(
             dataset=self._dataset,
             chat=self._options.api == "chat",
@@ -521,18 +511,20 @@ class OpenAiEngine(Engine):
                 "the data set has conversations, which are not cut: leave max_prompt_tokens out"
             )
 
-    def _ask(self, client: Client) -> Capabilities:
+    def _ask(self, client: Client) -> _capabilities.Capabilities:
         path = None if self._folder is None else str(self._folder)
-        name = self._options.served_model or self._streams.run(served_name(client, path))
+        name = self._options.served_model or self._streams.run(
+            _capabilities.served_name(client, path)
+        )
         forms = {form: functools.partial(self._bodies.prompt, 0, form) for form in self._forms}
         drawn = {"temperature": self._generation.temperature or 0}
         drawn |= {n: x for n in DRAWING if (x := getattr(self._generation, n)) != DRAWING[n]}
         fields = {"model": name, "stream": True, **drawn, **self._options.extra}
         others = self._options.served_model_answers
-        self._models = self._streams.run(names_of(client, name, others))
+        self._models = self._streams.run(_capabilities.names_of(client, name, others))
         asked = (self._generation, self._models, self._bodies.count)
         try:
-            return self._streams.run(probe(client, forms, fields, *asked))
+            return self._streams.run(_capabilities.probe(client, forms, fields, *asked))
         except RunError:
             if self._server is not None:  # that it died says more
                 self._server.check(within_s=1.0)
@@ -565,7 +557,11 @@ class OpenAiEngine(Engine):
             self._facts["connections"] = "new for each request: the server closes them"
         if self._dummy:
             self._facts["weights"] = "dummy"
-        elif self._server is not None and self._folder is not None and has_weights(self._folder):
+        elif (
+            self._server is not None
+            and self._folder is not None
+            and _capabilities.has_weights(self._folder)
+        ):
             # What a server has loaded that runs already is known to it alone.
             self._facts |= weights_fact(self._folder)
 

@@ -14,14 +14,7 @@ from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.adapters.scorers.code import check_running
 from pytest_mlperf.adapters.scorers.code.livecodebench import Archive, passed_tests
 from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
-from pytest_mlperf.adapters.scorers.reasoning._answers import (
-    boxed,
-    choice,
-    final_choice,
-    final_program,
-    number,
-    program,
-)
+from pytest_mlperf.adapters.scorers.reasoning import _answers
 from pytest_mlperf.adapters.scorers.reasoning._mathematics import same_answers
 
 MATHEMATICS, PROGRAMS = "math500", "livecodebench"
@@ -84,8 +77,8 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
     parts: ClassVar[Mapping[str, str]] = {
         part: part for part in ("gpqa", "mmlu_pro", MATHEMATICS, "aime", PROGRAMS)
     }
-    _choice = staticmethod(choice)
-    _program = staticmethod(program)
+    _choice = staticmethod(_answers.choice)
+    _program = staticmethod(_answers.program)
 
     def __init__(self, *, model: str | None, **options: Any) -> None:
         """Choose how outputs are read, and whether programs are run.
@@ -195,7 +188,9 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
             if self._archive and programs
             else [False] * len(programs)
         )
-        formulas = [(target, boxed(text)) for kind, text, target in rows if kind == MATHEMATICS]
+        formulas = [
+            (target, _answers.boxed(text)) for kind, text, target in rows if kind == MATHEMATICS
+        ]
         pairs = [(target, formula) for target, formula in formulas if target and formula]
         verdicts = iter(same_answers(pairs))
         compared = iter(
@@ -210,7 +205,7 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
     def _is_right(self, kind: str, text: str, target: str) -> bool:
         match kind:
             case "aime":
-                value = number(text)
+                value = _answers.number(text)
                 return value is not None and value == _whole_number(target)
             case "gpqa" | "mmlu_pro":
                 letter = self._choice(text, "A-D" if kind == "gpqa" else "A-J")
@@ -248,8 +243,8 @@ class GptOssScorer(DeepSeekScorer):
     name: ClassVar[str] = "gpt_oss"
     parts: ClassVar[Mapping[str, str]] = {**DeepSeekScorer.parts, "mmlu": "mmlu_pro"}
     special: ClassVar[bool] = True
-    _choice = staticmethod(final_choice)
-    _program = staticmethod(final_program)
+    _choice = staticmethod(_answers.final_choice)
+    _program = staticmethod(_answers.final_program)
 
     def _all(self, names: Sequence[str], right: Sequence[bool]) -> Scores:
         of_all, of_right = (
