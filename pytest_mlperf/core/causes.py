@@ -14,18 +14,11 @@ from itertools import islice
 from statistics import fmean, geometric_mean, median
 from typing import Literal
 
+from pytest_mlperf.core import metrics
 from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.control import CAP, CLOCK, QUANTITIES, clocks_moved, compared, floor_of
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import (
-    COUNTS,
-    METRICS,
-    SAMPLES_PER_JOULE,
-    SERVER_METRICS,
-    Dimension,
-    point_of,
-)
 from pytest_mlperf.core.numbers import change, percent, points, quantity
 from pytest_mlperf.core.reason import Sign, SignKey
 from pytest_mlperf.core.rulings.accuracy import risen_flaws
@@ -210,7 +203,8 @@ def _largest(verdict: Verdict) -> float | None:
         abs(m.change)
         for m in verdict.metrics
         if m.change is not None and m.outcome in DROPS | {Outcome.IMPROVED}
-        if m.metric in METRICS and METRICS[m.metric].direction is not Direction.NEITHER
+        if m.metric in metrics.METRICS
+        and metrics.METRICS[m.metric].direction is not Direction.NEITHER
     ]
     return max(sizes, default=None)
 
@@ -219,7 +213,7 @@ EXPLAINED = 100
 """Failed tests that a report explains: each is compared with all others."""
 
 MAX_CURVE_POINTS = 3
-SPARED_METRICS = SERVER_METRICS
+SPARED_METRICS = metrics.SERVER_METRICS
 """Work that a server was spared before, and is not now: its loss explains a drop by itself."""
 
 POWER = 0.03
@@ -383,16 +377,16 @@ def _output(facts: _Facts) -> Iterator[Cause]:
 
 
 def _title(metric: str) -> str:
-    return METRICS[metric].title if metric in METRICS else metric
+    return metrics.METRICS[metric].title if metric in metrics.METRICS else metric
 
 
 def _lengths(facts: _Facts) -> Iterator[tuple[str, float, float]]:
     for paired in facts.verdict.paired:
-        if paired.metric in COUNTS and paired.baseline > 0 and paired.now > 0:
+        if paired.metric in metrics.COUNTS and paired.baseline > 0 and paired.now > 0:
             yield _title(paired.metric), paired.baseline, paired.now
     paired_counts = {paired.metric for paired in facts.verdict.paired}
     for metric in facts.verdict.metrics:
-        if metric.metric in COUNTS - paired_counts and metric.baseline and metric.now:
+        if metric.metric in metrics.COUNTS - paired_counts and metric.baseline and metric.now:
             yield _title(metric.metric), metric.baseline, metric.now
 
 
@@ -437,10 +431,13 @@ def _server_changes(facts: _Facts) -> list[ServerChange]:
 def _shares_at(facts: _Facts, point: float | None) -> dict[str, float]:
     shares = {}
     for metric in facts.verdict.metrics:
-        definition = METRICS.get(metric.metric)
-        if definition is None or metric.change is None or point_of(metric.metric) != point:
+        definition = metrics.METRICS.get(metric.metric)
+        if definition is None or metric.change is None or metrics.point_of(metric.metric) != point:
             continue
-        if definition.dimension in {Dimension.START, Dimension.MEMORY}:  # none of its answers
+        if definition.dimension in {
+            metrics.Dimension.START,
+            metrics.Dimension.MEMORY,
+        }:  # none of its answers
             continue
         lower = definition.direction is Direction.LOWER
         if definition.direction is not Direction.NEITHER and (
@@ -457,7 +454,7 @@ def _worst_at(facts: _Facts, point: float | None) -> str:
         return "the server" if point is None else f"the server at {point:,}"
     fell = {metric.metric for metric in facts.verdict.metrics if metric.fails}
     name = max(shares, key=lambda metric: (metric in fell, abs(shares[metric])))
-    return f"{METRICS[name].title} {change(shares[name])}"
+    return f"{metrics.METRICS[name].title} {change(shares[name])}"
 
 
 def _errors(facts: _Facts) -> Iterator[Cause]:
@@ -601,7 +598,7 @@ def _power(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineChan
 
 
 def _watts(run: Run | BaselineRun) -> float | None:
-    per_joule = run.metrics.get(SAMPLES_PER_JOULE, 0.0)
+    per_joule = run.metrics.get(metrics.SAMPLES_PER_JOULE, 0.0)
     if per_joule <= 0 or run.samples <= 0 or run.duration_s <= 0:
         return None
     watts = run.samples / per_joule / run.duration_s
