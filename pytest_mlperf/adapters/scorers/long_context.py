@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pytest_mlperf import RunError, Scores
-from pytest_mlperf.adapters.scorers import require_outputs
+from pytest_mlperf import Scores
+from pytest_mlperf.adapters.scorers import require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.adapters.scorers.rouge.punkt import SentenceOptions, SentenceScorer
 from pytest_mlperf.adapters.scorers.rouge.text import ROUGE_METRICS, f_measures
@@ -98,8 +98,7 @@ class LongContextScorer(SentenceScorer[LongContextOptions]):
         checked = language.require_tables("long_context", references, GRADED_FIELDS, "graded")
         for sample, one in enumerate(checked):
             if one["metric"] not in GRADED_BY:
-                raise RunError(
-                    "scorer",
+                raise scorer_error(
                     f"scorer long_context: the reference of sample {sample} has the metric "
                     f"{one['metric']!r:.60}, which is none of {', '.join(GRADED_BY)}; correct the "
                     "data set's table",

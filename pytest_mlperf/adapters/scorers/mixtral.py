@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pytest_mlperf import RunError, Scores
+from pytest_mlperf import Scores
 from pytest_mlperf.adapters.scorers import code as programs
-from pytest_mlperf.adapters.scorers import require_outputs
+from pytest_mlperf.adapters.scorers import require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
 from pytest_mlperf.adapters.scorers.rouge.text import ROUGE_METRICS, f_measures
@@ -156,8 +156,7 @@ def _check(outputs: Sequence[bytes], references: Sequence[Any]) -> list[programs
     checked = list(references)
     for sample, reference in enumerate(checked):
         if defect := _defect(reference):
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer mixtral: the reference of sample {sample} {defect}; use data set mixtral, "
                 "or let reference(index) return what it does",
             )

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
-from pytest_mlperf import EnvironmentFault, RunError, Scores, SuiteError, UnavailableError
-from pytest_mlperf.adapters.scorers import require_choice
+from pytest_mlperf import EnvironmentFault, Scores, SuiteError, UnavailableError
+from pytest_mlperf.adapters.scorers import require_choice, scorer_error
 
 if TYPE_CHECKING:
     import numpy as np
@@ -119,8 +119,7 @@ def require_tables(
     tables = list(references)
     for sample, reference in enumerate(tables):
         if defect := text_defect(reference, fields):
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer {scorer}: the reference of sample {sample} {defect}; use data set "
                 f"{advice}",
             )
@@ -150,8 +149,7 @@ def token_ids(scorer: str, dtype: str, outputs: Sequence[bytes]) -> list[NDArray
     kind = np.dtype(TOKEN_DTYPES[dtype])
     for sample, output in enumerate(outputs):
         if len(output) % kind.itemsize:
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer {scorer}: the output of sample {sample} has {len(output)} bytes, "
                 f"which is no whole number of {dtype} token ids ({kind.itemsize} "
                 "bytes each); set the scorer's dtype to the type of the engine's outputs",
@@ -227,8 +225,7 @@ class Decoder:
         except ImportError as error:
             raise self._lacks(error.name) from error
         except Exception as error:  # `tokenizers` raises bare Exceptions
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer {self.scorer}: the tokenizer in {self.folder} cannot be read ({error}); "
                 "replace its files by intact ones",
             ) from error
@@ -246,8 +243,7 @@ class Decoder:
         wrong = np.flatnonzero(~np.isin(tokens, valid))
         if len(wrong):
             ends = np.cumsum([len(one) for one in ids])
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer {self.scorer}: token {tokens[wrong[0]]} of sample "
                 f"{np.searchsorted(ends, wrong[0], side='right')} is not in the vocabulary of "
                 f"{self.folder}, which has {len(valid)} tokens up to {valid.max()}; set the "

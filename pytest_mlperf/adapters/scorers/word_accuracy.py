@@ -8,6 +8,7 @@ from typing import Any, cast
 from pytest_mlperf import EnvironmentFault, RunError, Scores
 from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.conventions import SPEECH_LABELS
+from pytest_mlperf.adapters.scorers import scorer_error
 from pytest_mlperf.adapters.scorers.leverage import ratio_scores
 
 MAX_ANSWER_CHARACTERS = 8192
@@ -55,8 +56,7 @@ class WordAccuracyScorer(scorers.ModelFreeScorer[scorers.NoOptions]):
             counts.append(word_errors(heard, right))
         errors, words = np.array(counts, np.float64).T
         if not (total := words.sum()):
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer word_accuracy: the transcripts of all {len(counts)} samples have no word "
                 "in lower case, so there is no error rate; correct the data set",
             )
@@ -105,16 +105,14 @@ def _normal(sample: int, text: str, normalise: Callable[[str], str]) -> list[str
     try:
         return normalise(text).split()
     except Exception as error:  # such as of a number of 5,000 digits, which no int is made of
-        raise RunError(
-            "scorer",
+        raise scorer_error(
             f"scorer word_accuracy: {text[:40]!r} ({len(text):,} characters) of sample {sample} "
             f"cannot be normalised: {error!r:.80}",
         ) from error
 
 
 def _wrong(sample: int, defect: str) -> RunError:
-    return RunError(
-        "scorer",
+    return scorer_error(
         f"scorer word_accuracy: the output of sample {sample} {defect}; answer with an int64 for "
         f"each character of the text in lower case, its place in {SPEECH_LABELS!r}",
     )

@@ -57,7 +57,6 @@ class NullConnection(asyncio.Protocol):
     """One connection; its requests come one after the other."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pieces: Sequence[bytes]) -> None:
-        """Answer each request with these pieces."""
         self._loop = loop
         self._pieces = pieces
         self._came = bytearray()

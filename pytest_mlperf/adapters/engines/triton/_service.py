@@ -276,7 +276,6 @@ class Service:
     """A server that has the model, started on entry if need be."""
 
     def __init__(self, options: TritonOptions, model: str | None) -> None:
-        """Check the options together; contact no server."""
         self._options = options
         self._model = model
         self._address = _clients.Address.of(options.protocol, options.url or "localhost")

@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 
-from pytest_mlperf import EnvironmentFault, RunError, SuiteError
+from pytest_mlperf import EnvironmentFault, SuiteError
+from pytest_mlperf.adapters.scorers import scorer_error
 from pytest_mlperf.adapters.scorers.code import _languages
 from pytest_mlperf.adapters.scorers.code.sandbox import StepResult, run_isolated
 from pytest_mlperf.extension import usable_cores
@@ -163,8 +164,7 @@ def _tried(language: str, path: str, node_path: str) -> str | None:
 def _require_known(counts: Mapping[str, int]) -> None:
     unknown = sorted(set(counts) - set(LANGUAGES))
     if unknown:
-        raise RunError(
-            "scorer",
+        raise scorer_error(
             f"scorer mbxp: programs in {', '.join(unknown)} cannot be run; MLPerf's reference runs "
             f"{', '.join(LANGUAGES)}",
         )

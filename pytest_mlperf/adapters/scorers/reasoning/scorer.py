@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pytest_mlperf import EnvironmentFault, RunError, Scores, SuiteError
-from pytest_mlperf.adapters.scorers import require_outputs
+from pytest_mlperf import EnvironmentFault, Scores, SuiteError
+from pytest_mlperf.adapters.scorers import require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.adapters.scorers.code import check_running
 from pytest_mlperf.adapters.scorers.code.livecodebench import Archive, passed_tests
@@ -161,12 +161,9 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
         part = next((own for key, own in self.parts.items() if key in dataset.lower()), None)
         where = f"scorer {self.name}: sample {sample} is of the data set {dataset!r:.60}"
         if part is None:
-            raise RunError(
-                "scorer", f"{where}, which has none of {', '.join(self.parts)} in its name"
-            )
+            raise scorer_error(f"{where}, which has none of {', '.join(self.parts)} in its name")
         if part == PROGRAMS and not self._asked.has_programs:
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"{where}, but has_programs = false says that there is none with programs; leave "
                 "these samples out, or that option",
             )

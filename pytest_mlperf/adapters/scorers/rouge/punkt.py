@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from pytest_mlperf import EnvironmentFault, RunError, UnavailableError
+from pytest_mlperf import EnvironmentFault, UnavailableError
+from pytest_mlperf.adapters.scorers import scorer_error
 from pytest_mlperf.adapters.scorers.text import DecoderOptions, TextScorer, check_processes
 from pytest_mlperf.extension import usable_cores
 
@@ -51,8 +52,7 @@ class Punkt:
         try:
             self._fill(model)
         except (UnicodeDecodeError, ValueError) as error:
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer {self.scorer}: the Punkt model in {self.folder} cannot be read ({error}); "
                 "get NLTK's package punkt_tab again",
             ) from error
