@@ -7,7 +7,7 @@ engine that runs in another Python needs the standard library alone for those th
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -48,47 +48,50 @@ if TYPE_CHECKING:
     from pytest_mlperf.run.work_queue import WorkQueue
 
 _ORIGINS = {
-    "Builder": "core.extension:Builder",
-    "Dataset": "core.extension:Dataset",
-    "Engine": "core.extension:Engine",
-    "EnvironmentFault": "core.errors:EnvironmentFault",
-    "Leverage": "judge.inputs:Leverage",
-    "MlperfError": "core.errors:MlperfError",
-    "MlperfFixture": "plugin.fixture:Mlperf",
-    "Outcome": "core.verdict:Outcome",
-    "RunError": "core.errors:RunError",
-    "Scorer": "core.extension:Scorer",
-    "Scores": "core.extension:Scores",
-    "Sink": "core.extension:Sink",
-    "SuiteError": "core.errors:SuiteError",
-    "UnavailableError": "core.errors:UnavailableError",
-    "Verdict": "core.verdict:Verdict",
-    "WorkQueue": "run.work_queue:WorkQueue",
+    "core.errors": (
+        "EnvironmentFault",
+        "MlperfError",
+        "RunError",
+        "SuiteError",
+        "UnavailableError",
+    ),
+    "core.extension": ("Builder", "Dataset", "Engine", "Scorer", "Scores", "Sink"),
+    "core.verdict": ("Outcome", "Verdict"),
+    "judge.inputs": ("Leverage",),
+    "plugin.fixture": ("Mlperf as MlperfFixture",),
+    "run.work_queue": ("WorkQueue",),
 }
-"""Where each lazy name is defined, below this package."""
+"""The lazy names, by the module below this package that defines them."""
 
 
-def importer(package: str, origins: Mapping[str, str]) -> Callable[[str], object]:
-    """Return a module's `__getattr__`, which imports a name when it is first asked for (PEP 562).
+def importer(
+    package: str, origins: Mapping[str, Sequence[str]]
+) -> tuple[list[str], Callable[[str], object]]:
+    """Return a module's `__all__`, and its `__getattr__`, which imports a name late (PEP 562).
 
     Args:
         package: Name of the module.
-        origins: "module:attribute" below this package, by name.
+        origins: Names, or "attribute as name", by the module below this package.
     """
+    places = {
+        alias.rpartition(" ")[2]: (module, alias.partition(" ")[0])
+        for module, aliases in origins.items()
+        for alias in aliases
+    }
 
     def get(name: str) -> object:
-        if name not in origins:
+        if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module, _, attribute = origins[name].partition(":")
+        module, attribute = places[name]
         value = getattr(import_module(f"{__name__}.{module}"), attribute)
         setattr(sys.modules[package], name, value)
         return value
 
-    return get
+    return sorted(places), get
 
 
 if not TYPE_CHECKING:  # or every name would be one to a type checker
-    __getattr__ = importer(__name__, _ORIGINS)
+    __getattr__ = importer(__name__, _ORIGINS)[1]
 
 
 def __dir__() -> list[str]:

@@ -8,147 +8,135 @@ from typing import TYPE_CHECKING
 
 from pytest_mlperf import importer
 
-__all__ = [
-    "API",
-    "END_EVENT",
-    "EVENTS_FILE",
-    "MLC_ENDPOINTS",
-    "PLAIN_PRECISIONS",
-    "REPLICA_NUMBER",
-    "Case",
-    "CaseResult",
-    "ChildProcess",
-    "Command",
-    "Criterion",
-    "Format",
-    "LoadGenSettings",
-    "OptionGroup",
-    "PrecisionName",
-    "Progress",
-    "Prompts",
-    "RecordedPoint",
-    "ReportedSession",
-    "Results",
-    "Rule",
-    "Run",
-    "Subject",
-    "accept_runs",
-    "answer_of",
-    "broken",
-    "check_devices",
-    "ended",
-    "inflate",
-    "is_deeper",
-    "is_speech",
-    "judge_runs",
-    "not_imported",
-    "own_length",
-    "page_samples",
-    "parse_json",
-    "read_answers",
-    "read_arrays",
-    "read_configuration",
-    "read_point",
-    "read_results",
-    "read_server",
-    "require_options",
-    "session_of",
-    "sha256",
-    "some",
-    "text_of",
-    "usable_cores",
-    "write_results",
-]
-
 if TYPE_CHECKING:
-    from pytest_mlperf.bench.foreign_runs import accept_runs, judge_runs, session_of
-    from pytest_mlperf.core.addons import Command, Criterion, Format, OptionGroup
-    from pytest_mlperf.core.case import PLAIN_PRECISIONS, Case, PrecisionName
-    from pytest_mlperf.core.errors import Rule, require_options, text_of
-    from pytest_mlperf.core.extension import (
-        REPLICA_NUMBER,
-        Progress,
-        Prompts,
-        is_speech,
-        own_length,
-    )
-    from pytest_mlperf.core.imports import not_imported
-    from pytest_mlperf.core.job import MLC_ENDPOINTS, LoadGenSettings
-    from pytest_mlperf.core.measurement import Run, Subject
-    from pytest_mlperf.core.prometheus import page_samples
-    from pytest_mlperf.core.results import CaseResult, Results
-    from pytest_mlperf.core.server import read_server
-    from pytest_mlperf.core.untrusted import inflate, is_deeper, parse_json
-    from pytest_mlperf.core.untrusted_text import broken, some
-    from pytest_mlperf.hardware.devices import check_devices
-    from pytest_mlperf.hardware.host import usable_cores
-    from pytest_mlperf.hookspecs import API
-    from pytest_mlperf.processes import ChildProcess, answer_of, ended
-    from pytest_mlperf.reports.formats import ReportedSession
-    from pytest_mlperf.stores.digests import sha256
-    from pytest_mlperf.stores.endpoints import (
-        END_EVENT,
-        EVENTS_FILE,
-        RecordedPoint,
-        read_configuration,
-        read_point,
-    )
-    from pytest_mlperf.stores.endpoints_answers import read_answers
-    from pytest_mlperf.stores.foreign import read_arrays
-    from pytest_mlperf.stores.results import read_results, write_results
+    from pytest_mlperf.bench.foreign_runs import accept_runs as accept_runs
+    from pytest_mlperf.bench.foreign_runs import judge_runs as judge_runs
+    from pytest_mlperf.bench.foreign_runs import session_of as session_of
+    from pytest_mlperf.core.addons import Command as Command
+    from pytest_mlperf.core.addons import Criterion as Criterion
+    from pytest_mlperf.core.addons import Format as Format
+    from pytest_mlperf.core.addons import OptionGroup as OptionGroup
+    from pytest_mlperf.core.case import PLAIN_PRECISIONS as PLAIN_PRECISIONS
+    from pytest_mlperf.core.case import Case as Case
+    from pytest_mlperf.core.case import PrecisionName as PrecisionName
+    from pytest_mlperf.core.errors import Rule as Rule
+    from pytest_mlperf.core.errors import require_options as require_options
+    from pytest_mlperf.core.errors import text_of as text_of
+    from pytest_mlperf.core.extension import REPLICA_NUMBER as REPLICA_NUMBER
+    from pytest_mlperf.core.extension import Progress as Progress
+    from pytest_mlperf.core.extension import Prompts as Prompts
+    from pytest_mlperf.core.extension import is_speech as is_speech
+    from pytest_mlperf.core.extension import own_length as own_length
+    from pytest_mlperf.core.imports import not_imported as not_imported
+    from pytest_mlperf.core.job import MLC_ENDPOINTS as MLC_ENDPOINTS
+    from pytest_mlperf.core.job import LoadGenSettings as LoadGenSettings
+    from pytest_mlperf.core.measurement import Run as Run
+    from pytest_mlperf.core.measurement import Subject as Subject
+    from pytest_mlperf.core.prometheus import page_samples as page_samples
+    from pytest_mlperf.core.results import CaseResult as CaseResult
+    from pytest_mlperf.core.results import Results as Results
+    from pytest_mlperf.core.server import read_server as read_server
+    from pytest_mlperf.core.untrusted import inflate as inflate
+    from pytest_mlperf.core.untrusted import is_deeper as is_deeper
+    from pytest_mlperf.core.untrusted import parse_json as parse_json
+    from pytest_mlperf.core.untrusted_text import broken as broken
+    from pytest_mlperf.core.untrusted_text import some as some
+    from pytest_mlperf.hardware.devices import check_devices as check_devices
+    from pytest_mlperf.hardware.host import usable_cores as usable_cores
+    from pytest_mlperf.hookspecs import API as API
+    from pytest_mlperf.processes import ChildProcess as ChildProcess
+    from pytest_mlperf.processes import answer_of as answer_of
+    from pytest_mlperf.processes import ended as ended
+    from pytest_mlperf.reports.formats import ReportedSession as ReportedSession
+    from pytest_mlperf.stores.digests import sha256 as sha256
+    from pytest_mlperf.stores.endpoints import END_EVENT as END_EVENT
+    from pytest_mlperf.stores.endpoints import EVENTS_FILE as EVENTS_FILE
+    from pytest_mlperf.stores.endpoints import RecordedPoint as RecordedPoint
+    from pytest_mlperf.stores.endpoints import read_configuration as read_configuration
+    from pytest_mlperf.stores.endpoints import read_point as read_point
+    from pytest_mlperf.stores.endpoints_answers import read_answers as read_answers
+    from pytest_mlperf.stores.foreign import read_arrays as read_arrays
+    from pytest_mlperf.stores.results import read_results as read_results
+    from pytest_mlperf.stores.results import write_results as write_results
 
 _ORIGINS = {
-    "API": "hookspecs:API",
-    "Case": "core.case:Case",
-    "CaseResult": "core.results:CaseResult",
-    "ChildProcess": "processes:ChildProcess",
-    "Command": "core.addons:Command",
-    "Criterion": "core.addons:Criterion",
-    "END_EVENT": "stores.endpoints:END_EVENT",
-    "EVENTS_FILE": "stores.endpoints:EVENTS_FILE",
-    "Format": "core.addons:Format",
-    "LoadGenSettings": "core.job:LoadGenSettings",
-    "MLC_ENDPOINTS": "core.job:MLC_ENDPOINTS",
-    "OptionGroup": "core.addons:OptionGroup",
-    "PLAIN_PRECISIONS": "core.case:PLAIN_PRECISIONS",
-    "PrecisionName": "core.case:PrecisionName",
-    "Progress": "core.extension:Progress",
-    "Prompts": "core.extension:Prompts",
-    "REPLICA_NUMBER": "core.extension:REPLICA_NUMBER",
-    "RecordedPoint": "stores.endpoints:RecordedPoint",
-    "ReportedSession": "reports.formats:ReportedSession",
-    "Results": "core.results:Results",
-    "Rule": "core.errors:Rule",
-    "Run": "core.measurement:Run",
-    "Subject": "core.measurement:Subject",
-    "accept_runs": "bench.foreign_runs:accept_runs",
-    "answer_of": "processes:answer_of",
-    "broken": "core.untrusted_text:broken",
-    "check_devices": "hardware.devices:check_devices",
-    "ended": "processes:ended",
-    "inflate": "core.untrusted:inflate",
-    "is_deeper": "core.untrusted:is_deeper",
-    "is_speech": "core.extension:is_speech",
-    "judge_runs": "bench.foreign_runs:judge_runs",
-    "not_imported": "core.imports:not_imported",
-    "own_length": "core.extension:own_length",
-    "page_samples": "core.prometheus:page_samples",
-    "parse_json": "core.untrusted:parse_json",
-    "read_answers": "stores.endpoints_answers:read_answers",
-    "read_arrays": "stores.foreign:read_arrays",
-    "read_configuration": "stores.endpoints:read_configuration",
-    "read_point": "stores.endpoints:read_point",
-    "read_results": "stores.results:read_results",
-    "read_server": "core.server:read_server",
-    "require_options": "core.errors:require_options",
-    "session_of": "bench.foreign_runs:session_of",
-    "sha256": "stores.digests:sha256",
-    "some": "core.untrusted_text:some",
-    "text_of": "core.errors:text_of",
-    "usable_cores": "hardware.host:usable_cores",
-    "write_results": "stores.results:write_results",
+    "bench.foreign_runs": (
+        "accept_runs",
+        "judge_runs",
+        "session_of",
+    ),
+    "core.addons": (
+        "Command",
+        "Criterion",
+        "Format",
+        "OptionGroup",
+    ),
+    "core.case": (
+        "Case",
+        "PLAIN_PRECISIONS",
+        "PrecisionName",
+    ),
+    "core.errors": (
+        "Rule",
+        "require_options",
+        "text_of",
+    ),
+    "core.extension": (
+        "Progress",
+        "Prompts",
+        "REPLICA_NUMBER",
+        "is_speech",
+        "own_length",
+    ),
+    "core.imports": ("not_imported",),
+    "core.job": (
+        "LoadGenSettings",
+        "MLC_ENDPOINTS",
+    ),
+    "core.measurement": (
+        "Run",
+        "Subject",
+    ),
+    "core.prometheus": ("page_samples",),
+    "core.results": (
+        "CaseResult",
+        "Results",
+    ),
+    "core.server": ("read_server",),
+    "core.untrusted": (
+        "inflate",
+        "is_deeper",
+        "parse_json",
+    ),
+    "core.untrusted_text": (
+        "broken",
+        "some",
+    ),
+    "hardware.devices": ("check_devices",),
+    "hardware.host": ("usable_cores",),
+    "hookspecs": ("API",),
+    "processes": (
+        "ChildProcess",
+        "answer_of",
+        "ended",
+    ),
+    "reports.formats": ("ReportedSession",),
+    "stores.digests": ("sha256",),
+    "stores.endpoints": (
+        "END_EVENT",
+        "EVENTS_FILE",
+        "RecordedPoint",
+        "read_configuration",
+        "read_point",
+    ),
+    "stores.endpoints_answers": ("read_answers",),
+    "stores.foreign": ("read_arrays",),
+    "stores.results": (
+        "read_results",
+        "write_results",
+    ),
 }
-"""Where each name is defined, below `pytest_mlperf`."""
+"""The names, by the module below `pytest_mlperf` that defines them."""
 
 if not TYPE_CHECKING:  # or every name would be one to a type checker
-    __getattr__ = importer(__name__, _ORIGINS)
+    __all__, __getattr__ = importer(__name__, _ORIGINS)

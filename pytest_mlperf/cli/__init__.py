@@ -92,7 +92,6 @@ def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, CommandParser]
 
 
 def _removed(words: Sequence[str]) -> str:
-    """Return what to use instead of a removed command or option, "" if there is none."""
     from pytest_mlperf.core.removed import find_removed
 
     command, *rest = words or [""]

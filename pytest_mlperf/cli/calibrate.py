@@ -151,7 +151,6 @@ def _chosen(planned: Sequence[Planned], texts: Sequence[str]) -> list[Planned]:
 def _measure(
     planned: Sequence[Planned], machine: Machine, session: str, parsed: argparse.Namespace
 ) -> int:
-    """Make the runs; return how many cases broke."""
     ready, left_out = _ready(planned, machine)
     show(line for text in left_out for line in fold(f"left out: {text}", width(), rest="  "))
     if not ready:
@@ -189,7 +188,6 @@ def _measure(
 
 
 def _in_turns(cases: Sequence[Repeated], runs: int) -> None:
-    """Make the runs: the first of every case, the second of every case, and so on."""
     turns = [(number, case) for number in range(1, runs + 1) for case in cases]
     for done, (number, case) in enumerate(turns, start=1):
         if case.broken or number in {run.number for run in case.kept}:
@@ -329,7 +327,6 @@ def _folder(runs_dir: Path, session: str) -> Path:
 
 
 def _rate(planned: Planned, machine: Machine, baselines: Path | None) -> float | None:
-    """Return the rate of the suite, else that of the baseline, as the judge takes it."""
     accelerator = planned.case.accelerator
     if rate := planned.scenario.rate_on(accelerator):
         return rate

@@ -95,7 +95,6 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _scored(text: str, engine: str, prompts: Path, suites: Path) -> str:
-    """Return a suite that times and scores prompts of the user's own, if they have references."""
     if not MADE_UP.search(text):
         having = [name for name, (one, _) in registry.first_suites().items() if MADE_UP.search(one)]
         raise MlperfError(f"--accuracy needs --engine {', '.join(having)}, not {engine}")

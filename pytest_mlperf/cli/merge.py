@@ -13,7 +13,7 @@ from pytest_mlperf.cli.stored_results import add_verify, whole_results
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import Absent, Results, absent, merge
-from pytest_mlperf.reports.formats import ReportedSession, parse_report, write_report
+from pytest_mlperf.reports import formats
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.layout import fold
 from pytest_mlperf.stores.atomic import unforeseen
@@ -91,7 +91,7 @@ def run(parsed: argparse.Namespace) -> int:
     )
     missing = absent((one.test for one in manifest.tests), merged) if manifest else []
     beside = parsed.output or parsed.results[0]
-    whole = ReportedSession(results=merged, file=beside, absent=missing, columns=width())
+    whole = formats.ReportedSession(results=merged, file=beside, absent=missing, columns=width())
     written, failures = _write_each(parsed, whole)
     show([*signed, *_lines(merged, missing, manifest), *written])
     if failures:
@@ -100,7 +100,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _write_each(
-    parsed: argparse.Namespace, whole: ReportedSession
+    parsed: argparse.Namespace, whole: formats.ReportedSession
 ) -> tuple[list[str], list[MlperfError]]:
     """Write the results and each report; one that fails does not keep the others from it."""
     asked = [("results", "", parsed.output), ("JUnit", "junit", parsed.junit)]
@@ -111,7 +111,7 @@ def _write_each(
             continue
         try:
             if form:
-                write_report(form, file, whole)
+                formats.write_report(form, file, whole)
             else:
                 write_results(file, whole.results)
             written.append(f"{title}: {file}")
@@ -159,6 +159,6 @@ def _lines(merged: Results, missing: Sequence[Absent], manifest: Manifest | None
 
 def _report(words: str) -> tuple[str, Path]:
     try:
-        return parse_report(words)
+        return formats.parse_report(words)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None

@@ -83,7 +83,6 @@ def read(group: registry.Group, name: str) -> Extension:
 
 
 def _libraries(names: Sequence[str]) -> Iterator[NeededLibrary]:
-    """Yield libraries with the extras that bring them: few extras, and small ones."""
     offers = extras()
     chosen: dict[str, str | None] = {}
     for name in dict.fromkeys(names):
@@ -140,7 +139,6 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _named(name: str, every: Sequence[Named]) -> list[Named]:
-    """Return the extensions of a name: a data set and a scorer may share one."""
     same = [one for one in every if one[1] == name]
     if not same:
         names = dict.fromkeys(each for _, each in every)
@@ -239,7 +237,6 @@ def _detail(extension: Extension, columns: int) -> Iterator[str]:
 
 
 def _uses(extension: Extension) -> list[str]:
-    """Return a line per extra, and one per library that no extra brings."""
     brought: dict[str, list[str]] = {}
     for library in extension.libraries:
         name = library.name if library.here else f"{library.name} (not installed)"

@@ -114,7 +114,6 @@ def _workload(round_: Round, workload: RoundWorkload) -> dict[str, Any]:
 
 
 def _scenario(workload: RoundWorkload, name: str, scenario: RoundScenario) -> dict[str, Any]:
-    """Return a scenario without the figures that only others have."""
     others = {"latency_percentile": name == "Offline", "samples_per_query": name != "MultiStream"}
     content = {**asdict(scenario), **_scores(workload, scenario.metrics)}
     return {key: value for key, value in content.items() if not others.get(key)}
@@ -184,7 +183,6 @@ def _overview(round_: Round, columns: int) -> Iterator[str]:
 
 
 def _gate_rows(workload: RoundWorkload) -> Iterator[Row]:
-    """Yield a row per gate; the first two carry the workload and its data set."""
     gates = [_gate(metric, workload.targets) for metric in workload.metrics.values()]
     for name, scenario in workload.scenarios.items():
         gates += [f"{name}: {_gate(m, workload.targets)}" for m in scenario.metrics.values()]
@@ -352,7 +350,6 @@ def _systems(workload: RoundWorkload) -> Iterator[str]:
 
 
 def _words(metric: RoundMetric) -> str:
-    """Return what the table cannot say about a score: its direction, its window."""
     better = {"lower": ["lower is better"], "neither": ["neither higher nor lower is better"]}
     words = [*better.get(metric.better, ())]
     if metric.within:
@@ -367,7 +364,6 @@ def _words(metric: RoundMetric) -> str:
 
 
 def _metric_rows(workload: RoundWorkload) -> Iterator[Row]:
-    """Yield a row per score and target; one row where all targets have the same bounds."""
     groups = [
         ("", workload.metrics),
         *((f"{n}: ", s.metrics) for n, s in workload.scenarios.items()),

@@ -57,7 +57,6 @@ def _entry(use: str, declaration: Declaration) -> dict[str, Any]:
 
 
 def _value(option: Option) -> dict[str, Any]:
-    """Return what an option takes; anything where no JSON Schema says its type."""
     try:
         schema = TypeAdapter(option.annotation).json_schema()
     except PydanticUserError:

@@ -147,7 +147,7 @@ def costs(sessions: Iterable[tuple[Path, Results]]) -> dict[CaseKey, CaseCost]:
 
 
 def _walls(results: Results) -> dict[str, float]:
-    """Return the wall-clock seconds of each process by its folder; {} where some overlapped."""
+    """Return the wall-clock seconds of each process by its folder; {} if some overlapped."""
     verdicts = [result.verdict for result in performance(results)]
     runs = {run.folder: run for one in verdicts for run in (*one.runs, *one.invalid_runs)}
     ordered = sorted(runs.values(), key=lambda run: _moment(run.started))

@@ -148,7 +148,6 @@ def rootdir(named: Sequence[Path]) -> Path:
 
 
 def _configuration(named: Sequence[Path]) -> tuple[Path, Mapping[str, Any]]:
-    """Return pytest's root folder, and what its configuration there says."""
     resolved = [place.resolve() for place in places(named)]
     folders = [place if place.is_dir() else place.parent for place in resolved]
     common = Path(os.path.commonpath(folders))
@@ -163,7 +162,6 @@ def _configuration(named: Sequence[Path]) -> tuple[Path, Mapping[str, Any]]:
 
 
 def _settings(file: Path) -> Mapping[str, Any] | None:
-    """Return what a file tells pytest; None: nothing."""
     content: Mapping[str, Any] = {}
     with contextlib.suppress(OSError, ValueError, configparser.Error):
         if file.suffix == ".toml":

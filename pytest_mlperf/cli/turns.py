@@ -166,7 +166,6 @@ def measured(a: CaseRunner, b: CaseRunner, rule: RuleR, noise: str) -> TurnsResu
 def _side(
     stack: ExitStack, one: TurnsArgument, case: CaseRuns, conditions: Conditions
 ) -> CaseRunner:
-    """Return a side; the build of its baseline is kept until the stack is left."""
     build, job = None, case.job
     if one.baseline:
         build = stack.enter_context(build_of_baseline(case.planned, conditions))
@@ -356,7 +355,7 @@ def _accelerators(a: TurnsArgument, b: TurnsArgument) -> list[tuple[str, str]]:
 
 
 def _suites_differ(a: TurnsArgument, b: TurnsArgument) -> str:
-    """Return why cases of two suites prove nothing about each other; "" where they may."""
+    """Return why cases of two suites prove nothing about each other, or ""."""
     one, other = (side.planned[0].suite for side in (a, b))
     settings = {
         "another workload": (one.workload.name, other.workload.name),
@@ -369,7 +368,7 @@ def _suites_differ(a: TurnsArgument, b: TurnsArgument) -> str:
 
 
 def _cases_differ(x: Planned, y: Planned) -> str:
-    """Return why two cases of one workload may not be compared; "" where they may."""
+    """Return why two cases of one workload may not be compared, or ""."""
     if dataset_of(x) != dataset_of(y):
         return "another data set, or other options of it"
     one, other = (

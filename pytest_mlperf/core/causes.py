@@ -14,18 +14,11 @@ from itertools import islice
 from statistics import fmean, geometric_mean, median
 from typing import Literal
 
+from pytest_mlperf.core import metrics
 from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.control import CAP, CLOCK, QUANTITIES, clocks_moved, compared, floor_of
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import (
-    COUNTS,
-    METRICS,
-    SAMPLES_PER_JOULE,
-    SERVER_METRICS,
-    Dimension,
-    point_of,
-)
 from pytest_mlperf.core.numbers import change, percent, points, quantity
 from pytest_mlperf.core.reason import Sign, SignKey
 from pytest_mlperf.core.rulings.accuracy import risen_flaws
@@ -191,7 +184,6 @@ def _only_here(engine: _Group, rest: _Group, way: str, name: str) -> Points:
 
 
 def _engine(verdict: Verdict) -> str:
-    """Return what tells engines apart: what the entry uses, else its name."""
     fingerprint = verdict.subject.fingerprint if verdict.subject else {}
     return fingerprint.get("engine", verdict.case.engine)
 
@@ -207,12 +199,12 @@ def _by(cases: Sequence[_Judged]) -> str:
 
 
 def _largest(verdict: Verdict) -> float | None:
-    """Return the size of the largest proven change of a metric, as a share."""
     sizes = [
         abs(m.change)
         for m in verdict.metrics
         if m.change is not None and m.outcome in DROPS | {Outcome.IMPROVED}
-        if m.metric in METRICS and METRICS[m.metric].direction is not Direction.NEITHER
+        if m.metric in metrics.METRICS
+        and metrics.METRICS[m.metric].direction is not Direction.NEITHER
     ]
     return max(sizes, default=None)
 
@@ -221,7 +213,7 @@ EXPLAINED = 100
 """Failed tests that a report explains: each is compared with all others."""
 
 MAX_CURVE_POINTS = 3
-SPARED_METRICS = SERVER_METRICS
+SPARED_METRICS = metrics.SERVER_METRICS
 """Work that a server was spared before, and is not now: its loss explains a drop by itself."""
 
 POWER = 0.03
@@ -252,7 +244,7 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class _Facts:
-    """What the rules look at; `direction` is -1 where it got worse, +1 where it got better."""
+    """The input of the rules; `direction` is -1 if it got worse, +1 if it got better."""
 
     verdict: Verdict
     baseline: Record | None
@@ -336,7 +328,6 @@ def _environment(facts: _Facts) -> Iterator[Cause]:
 
 
 def _part_of(text: str, verdict: Verdict) -> str:
-    """Return which part of the environment a line of "what changed" speaks of."""
     key = text.split(" ", 1)[0]
     if part := CHANGED_PARTS.get(key):
         return part
@@ -386,17 +377,16 @@ def _output(facts: _Facts) -> Iterator[Cause]:
 
 
 def _title(metric: str) -> str:
-    return METRICS[metric].title if metric in METRICS else metric
+    return metrics.METRICS[metric].title if metric in metrics.METRICS else metric
 
 
 def _lengths(facts: _Facts) -> Iterator[tuple[str, float, float]]:
-    """Yield each known length of output: in words, of the baseline, now."""
     for paired in facts.verdict.paired:
-        if paired.metric in COUNTS and paired.baseline > 0 and paired.now > 0:
+        if paired.metric in metrics.COUNTS and paired.baseline > 0 and paired.now > 0:
             yield _title(paired.metric), paired.baseline, paired.now
     paired_counts = {paired.metric for paired in facts.verdict.paired}
     for metric in facts.verdict.metrics:
-        if metric.metric in COUNTS - paired_counts and metric.baseline and metric.now:
+        if metric.metric in metrics.COUNTS - paired_counts and metric.baseline and metric.now:
             yield _title(metric.metric), metric.baseline, metric.now
 
 
@@ -439,13 +429,15 @@ def _server_changes(facts: _Facts) -> list[ServerChange]:
 
 
 def _shares_at(facts: _Facts, point: float | None) -> dict[str, float]:
-    """Return the change of each metric of a point that moved in the verdict's direction."""
     shares = {}
     for metric in facts.verdict.metrics:
-        definition = METRICS.get(metric.metric)
-        if definition is None or metric.change is None or point_of(metric.metric) != point:
+        definition = metrics.METRICS.get(metric.metric)
+        if definition is None or metric.change is None or metrics.point_of(metric.metric) != point:
             continue
-        if definition.dimension in {Dimension.START, Dimension.MEMORY}:  # none of its answers
+        if definition.dimension in {
+            metrics.Dimension.START,
+            metrics.Dimension.MEMORY,
+        }:  # none of its answers
             continue
         lower = definition.direction is Direction.LOWER
         if definition.direction is not Direction.NEITHER and (
@@ -462,7 +454,7 @@ def _worst_at(facts: _Facts, point: float | None) -> str:
         return "the server" if point is None else f"the server at {point:,}"
     fell = {metric.metric for metric in facts.verdict.metrics if metric.fails}
     name = max(shares, key=lambda metric: (metric in fell, abs(shares[metric])))
-    return f"{METRICS[name].title} {change(shares[name])}"
+    return f"{metrics.METRICS[name].title} {change(shares[name])}"
 
 
 def _errors(facts: _Facts) -> Iterator[Cause]:
@@ -570,7 +562,6 @@ class _MachineChange:
 
 
 def _clocks(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineChange | None:
-    """Return SM clock and power cap; None where one side was not sampled."""
     now, before = (
         [run.state for run in side if run.state.get(CLOCK, 0.0) > 0] for side in (runs, baseline)
     )
@@ -607,7 +598,7 @@ def _power(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineChan
 
 
 def _watts(run: Run | BaselineRun) -> float | None:
-    per_joule = run.metrics.get(SAMPLES_PER_JOULE, 0.0)
+    per_joule = run.metrics.get(metrics.SAMPLES_PER_JOULE, 0.0)
     if per_joule <= 0 or run.samples <= 0 or run.duration_s <= 0:
         return None
     watts = run.samples / per_joule / run.duration_s

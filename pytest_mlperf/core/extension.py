@@ -34,9 +34,9 @@ class Sink(Protocol):
     """Where an engine reports its progress; callable from any thread that outlives the run.
 
     A sink may further have `session(id)`, which returns a text that the samples of one conversation
-    under way have in common, and no other in any run; "" where a sample is asked alone. And it may
-    have `may_fail`, the share of requests that may fail; where that is above 0, `lost(ids)` takes
-    those that did, after `ended`, in place of `done`.
+    under way have in common, and no other in any run. It is "" for a sample that is asked alone.
+    It may have `may_fail`, the share of requests that may fail. Where that is above 0, `lost(ids)`
+    takes those that did, after `ended`, in place of `done`.
     """
 
     wants_output: bool
@@ -123,7 +123,7 @@ class Dataset(Protocol):
     """Samples by index; built as `factory(path=..., **options)` inside the worker process.
 
     A class may further have `group(index)`, which returns what a sample belongs to, such as its
-    article, document or conversation, as a text or a whole number; None where it is alone. Samples
+    article, document or conversation, as a text or a whole number. None is no group. Samples
     of one group may change together, so accuracy is then judged by groups; without it all samples
     are taken as independent. And `sizes(indices)`, means that decide the work of a sample. And
     `arrival_s(index)`, of a recorded trace: when a request came, seconds, in ascending order. And

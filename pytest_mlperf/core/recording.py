@@ -24,14 +24,9 @@ from pytest_mlperf.core.numbers import change, percent
 from pytest_mlperf.core.rulings.ruling import values
 from pytest_mlperf.core.rulings.sample import sharing
 from pytest_mlperf.core.verdict import GateState, MetricVerdict, Outcome, Verdict
+from pytest_mlperf.judge import rule_r
 from pytest_mlperf.judge.formulas import raw
 from pytest_mlperf.judge.inputs import DAYS
-from pytest_mlperf.judge.rule_r import (
-    GATING_RUNS,
-    RuleR,
-    drop_final_at_once,
-    minimum_detectable_change,
-)
 
 
 def same_day(record: Record) -> str | None:
@@ -60,19 +55,19 @@ def lacking(record: Record) -> str | None:
 
 
 def failing_today(
-    record: Record, limits: Mapping[str, float], rule: RuleR, *, interleaves: bool
+    record: Record, limits: Mapping[str, float], rule: rule_r.RuleR, *, interleaves: bool
 ) -> str | None:
     """Return how large a drop fails against a record of one day; None if it has more days.
 
     Args:
         interleaves: The suite names the build of the baseline.
     """
-    if record.days > 1 or len(record.runs) < GATING_RUNS:
+    if record.days > 1 or len(record.runs) < rule_r.GATING_RUNS:
         return None
     drops = []
     for name in filter(record.minimum_detectable_change.__contains__, limits):
         sample = values(record.runs, name, rule.tolerated)
-        drop = -drop_final_at_once(sample, rule=sharing(rule, name, limits))
+        drop = -rule_r.drop_final_at_once(sample, rule=sharing(rule, name, limits))
         drops.append(f"{change(raw(drop, METRICS[name].direction))} in {METRICS[name].title}")
     smaller = f"a smaller drop from {DAYS} days on, or at once by interleaving (baseline_engine)"
     if interleaves:
@@ -127,7 +122,7 @@ def new_record(
     target_qps: float | None,
     qps_source: Literal["suite", "probe"] | None,
     limits: Mapping[str, float],
-    rule: RuleR,
+    rule: rule_r.RuleR,
     skips_first_run: bool = False,
 ) -> Record:
     """Return the record that these runs make, or extend by "append", and what it can prove.
@@ -163,7 +158,9 @@ def new_record(
     return dataclasses.replace(
         base,
         minimum_detectable_change={
-            metric: minimum_detectable_change(values(base.runs, metric, rule.tolerated), rule=rule)
+            metric: rule_r.minimum_detectable_change(
+                values(base.runs, metric, rule.tolerated), rule=rule
+            )
             for metric in limits
             if values(base.runs, metric)
         },

@@ -178,7 +178,6 @@ def find(library: NvmlLibrary, uuid: str) -> NvmlDevice:
 
 
 def _instances(nvml: Any, handle: Any, *, at_least_one: bool) -> int | None:
-    """Return how many MIG instances a GPU has; None where they may not be counted."""
     try:
         if not patiently(nvml, nvml.nvmlDeviceGetMigMode, handle)[0]:
             return 0

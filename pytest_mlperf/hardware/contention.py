@@ -172,7 +172,6 @@ def _status(folder: Path, field: bytes) -> int | None:
 
 
 def _numbers(folder: Path) -> Iterator[int]:
-    """Yield the entries of a folder that are numbers; none where it is gone or hidden."""
     try:
         names = [entry.name for entry in folder.iterdir()]
     except OSError:
@@ -362,7 +361,6 @@ def _faults(reading: UsageTotals) -> int:
 def _waited(
     start: Mapping[Key, Thread], end: Mapping[Key, Thread]
 ) -> tuple[float | None, int | None]:
-    """Return how long the threads of the end waited for a core, and how often they lost one."""
     waited: list[float] = []
     switches: list[int] = []
     for key, thread in end.items():
@@ -377,7 +375,6 @@ def _waited(
 
 
 def _others(start: UsageTotals, end: UsageTotals, window_s: float) -> dict[str, float]:
-    """Return the cores that others used, by the names of those that used the most."""
     used: dict[str, float] = {}
     for key, each in end.everyone.items():
         before = start.everyone.get(key)

@@ -122,7 +122,7 @@ def _numa(root: Path) -> str | None:
 
 
 def _container(root: Path, environ: Mapping[str, str]) -> str | None:
-    """Return the container's image where it can be seen, else what kind it is; None outside."""
+    """Return the container's image if it is visible, else its kind; None outside of one."""
     podman = root / "run/.containerenv"
     labels = dict(re.findall(r'^(image|imageid)="?([^"\n]*)"?$', text_at(podman), re.MULTILINE))
     if labels.get("image"):

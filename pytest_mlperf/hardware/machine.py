@@ -86,7 +86,7 @@ def _named(word: str, devices: Sequence[VisibleDevice], environ: Mapping[str, st
 def _require_an_order(
     devices: Sequence[VisibleDevice], environ: Mapping[str, str], word: str
 ) -> None:
-    """Refuse a number where it may mean one GPU to CUDA and another to NVML."""
+    """Refuse a number that may mean different GPUs to CUDA and to NVML."""
     products = sorted({device.product or "an unknown GPU" for device in devices})
     if environ.get(ORDER_VARIABLE) == PCI_ORDER or len(products) == 1:
         return
@@ -365,7 +365,6 @@ class Share:
 
 
 def _called(gpu: Mapping[str, Property]) -> Property:
-    """Return what a person calls a GPU: its number, else its UUID."""
     index = gpu.get("index")
     return gpu["uuid"] if index is None else index
 
@@ -475,7 +474,6 @@ def _none(trouble: str) -> nvidia.NvmlReport:
 
 
 def _hidden(seen: Sequence[str], gpus: Sequence[nvidia.GpuState]) -> str | None:
-    """Return how many GPUs the variable leaves; None: all."""
     if len(seen) == len(gpus):
         return None
     left = f"{len(seen)} of {len(gpus)}" if seen else f"none of {len(gpus)}"
@@ -498,5 +496,5 @@ def _class(gpu: Mapping[str, Property]) -> str:
 
 
 def _common(values: Sequence[Property]) -> Property:
-    """Return the value of all, else what there is of it: "500, 700"."""
+    """Return the value that all share, else all values: "500, 700"."""
     return values[0] if len(set(values)) == 1 else ", ".join(sorted({str(v) for v in values}))

@@ -17,15 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
-from pytest_mlperf.hardware._nvml import (
-    Lost,
-    NvmlDevice,
-    NvmlLibrary,
-    Probe,
-    UnavailableNvml,
-    binding,
-    patiently,
-)
+from pytest_mlperf.hardware import _nvml
 from pytest_mlperf.hardware.nvml_quantities import QUANTITY_READERS
 from pytest_mlperf.processes import answer_of
 
@@ -81,7 +73,7 @@ def wait(
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, MemoryTaken]:
     """Look until all are free, or the time is over; see `taken`."""
-    with contextlib.closing(NvmlLibrary(nvml)) as library:
+    with contextlib.closing(_nvml.NvmlLibrary(nvml)) as library:
         devices = {uuid: _device(library, uuid) for uuid in before}
         last: Mapping[str, int | None] = {}
         until_s = time.monotonic() + limit_s
@@ -112,13 +104,13 @@ def _free(used: int | None, before: int | None, earlier: int | None) -> bool:
     return earlier is not None and earlier - used <= SPARE_BYTES
 
 
-def _device(library: NvmlLibrary, uuid: str) -> NvmlDevice:
-    handle = patiently(library.nvml, library.nvml.nvmlDeviceGetHandleByUUID, uuid)
-    return NvmlDevice(library=library, uuid=uuid, handle=handle)
+def _device(library: _nvml.NvmlLibrary, uuid: str) -> _nvml.NvmlDevice:
+    handle = _nvml.patiently(library.nvml, library.nvml.nvmlDeviceGetHandleByUUID, uuid)
+    return _nvml.NvmlDevice(library=library, uuid=uuid, handle=handle)
 
 
-def _read(device: NvmlDevice, quantity: str) -> Any:
-    return Probe(device=device, name=quantity, ways=QUANTITY_READERS[quantity]).answer()
+def _read(device: _nvml.NvmlDevice, quantity: str) -> Any:
+    return _nvml.Probe(device=device, name=quantity, ways=QUANTITY_READERS[quantity]).answer()
 
 
 def main() -> None:
@@ -128,10 +120,10 @@ def main() -> None:
     signal.alarm(int(float(limit_s) + NVML_START_SECONDS) + 1)
     named = (gpu.partition("=") for gpu in gpus)
     before = {uuid: int(used) if used else None for uuid, _, used in named}
-    nvml = binding()
+    nvml = _nvml.binding()
     try:
         json.dump(wait(nvml, before, float(limit_s)), sys.stdout)
-    except (nvml.NVMLError, UnavailableNvml, Lost) as error:
+    except (nvml.NVMLError, _nvml.UnavailableNvml, _nvml.Lost) as error:
         raise SystemExit(str(error)) from None
 
 

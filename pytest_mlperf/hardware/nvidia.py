@@ -147,7 +147,6 @@ def _path(
     there: Counter[str] | None,
     bus: str | None,
 ) -> str | None:
-    """Return how a GPU reaches another, by what the links of both end at."""
     if here is None or there is None:
         return None
     if through := min(here[SWITCH], there[SWITCH]):
@@ -184,7 +183,7 @@ def _ends(device: NvmlDevice, buses: Collection[str]) -> Counter[str] | None:
 
 
 def _or_none(device: NvmlDevice, function: str, *more: Any) -> Any:
-    """Return what one function says, None where it will not, also of a GPU that is gone by now."""
+    """Call a function; return None if it fails, also for a GPU that is gone."""
     with contextlib.suppress(Lost):
         return ask(device, function, *more)
     return None
@@ -367,7 +366,6 @@ def _advice(error: Any) -> str:
 
 
 def _versions(nvml: Any) -> Iterator[tuple[str, str]]:
-    """Yield the versions of driver and of the newest CUDA that it knows, where they are told."""
     with contextlib.suppress(nvml.NVMLError):
         yield "driver", decoded(patiently(nvml, nvml.nvmlSystemGetDriverVersion)) or ""
     with contextlib.suppress(nvml.NVMLError):
@@ -402,7 +400,6 @@ def _gpus(device: NvmlDevice, index: int, versions: Mapping[str, str]) -> Iterat
 
 
 def _instances(device: NvmlDevice) -> tuple[list[Any], bool]:
-    """Return the handles of the MIG instances, and whether they could be looked for."""
     nvml, handles = device.library.nvml, []
     get = nvml.nvmlDeviceGetMigDeviceHandleByIndex
     for index in range(MAX_INSTANCES):
@@ -417,7 +414,6 @@ def _instances(device: NvmlDevice) -> tuple[list[Any], bool]:
 
 
 def _instance(device: NvmlDevice, handle: Any, whole: GpuState) -> GpuState:
-    """Return a MIG instance: its own name and memory, and all else of the GPU that it is on."""
     instance = NvmlDevice(library=device.library, uuid="", handle=handle)
     uuid = decoded(ask(instance, "nvmlDeviceGetUUID"))
     name = decoded(ask(instance, "nvmlDeviceGetName"))

@@ -12,20 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pytest_mlperf.core.plausible import possible
-from pytest_mlperf.hardware._nvml import (
-    AMPERE,
-    FATAL_ERRORS,
-    FUNCTION_NOT_FOUND,
-    INVALID_ARGUMENT,
-    NOT_SUPPORTED,
-    NvmlDevice,
-    Probe,
-    Property,
-    ReadMethod,
-    ga100,
-    grace,
-    xids,
-)
+from pytest_mlperf.hardware import _nvml
 
 UNION_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Member of the union that holds a field's value, by its NVML_VALUE_TYPE."""
@@ -62,33 +49,35 @@ REASONS = {
 """Clock event reasons, by bit; the last two are newer than the oldest binding that is allowed."""
 
 
-def identity(device: NvmlDevice) -> dict[str, Property]:
+def identity(device: _nvml.NvmlDevice) -> dict[str, _nvml.Property]:
     """Return what a GPU is and is set to; what it does not tell is None."""
-    gpu: dict[str, Property] = {}
+    gpu: dict[str, _nvml.Property] = {}
     for name, way in IDENTITY_READERS.items():
-        value = Probe(device=device, name=name, ways=[way]).answer()
+        value = _nvml.Probe(device=device, name=name, ways=[way]).answer()
         gpu[name] = value.decode() if isinstance(value, bytes) else value
     return gpu
 
 
-def probes(device: NvmlDevice, gpu: Mapping[str, Property], driver: str) -> dict[str, Probe]:
+def probes(
+    device: _nvml.NvmlDevice, gpu: Mapping[str, _nvml.Property], driver: str
+) -> dict[str, _nvml.Probe]:
     """Return the quantities to sample, and tell the device what this board can give at most."""
     device.most = dict(highest(gpu))
     throttle = [
-        ReadMethod(name="fields", read=_throttle_fields(driver)),
-        ReadMethod(name="nvmlDeviceGetViolationStatus", read=_violations),
+        _nvml.ReadMethod(name="fields", read=_throttle_fields(driver)),
+        _nvml.ReadMethod(name="nvmlDeviceGetViolationStatus", read=_violations),
     ]
     average = [*_scopes(gpu, "POWER_AVERAGE", POWER_AVERAGE), *QUANTITY_READERS["average_w"]]
-    methods = {"average_w": average, "throttle_ns": throttle, "xids": [xids()]}
+    methods = {"average_w": average, "throttle_ns": throttle, "xids": [_nvml.xids()]}
     ways = {"power_w": _power(gpu), **QUANTITY_READERS, **methods}
-    return {name: Probe(device=device, name=name, ways=list(w)) for name, w in ways.items()}
+    return {name: _nvml.Probe(device=device, name=name, ways=list(w)) for name, w in ways.items()}
 
 
-def highest(gpu: Mapping[str, Property]) -> Iterator[tuple[str, float]]:
+def highest(gpu: Mapping[str, _nvml.Property]) -> Iterator[tuple[str, float]]:
     """Yield quantities with the highest reading that a board can give, by its identity."""
     limits, gib = gpu.get("limit_range_mw"), gpu.get("memory_gib")
     # A module's power is that of its CPU too, which the limit does not count.
-    if isinstance(limits, list) and limits[1] and not grace(gpu):
+    if isinstance(limits, list) and limits[1] and not _nvml.grace(gpu):
         yield from dict.fromkeys(("power_w", "average_w"), 2e-3 * limits[1]).items()
     if isinstance(gib, int) and gib:
         yield "memory_used", (gib + 1) * 2**30
@@ -123,22 +112,22 @@ STATE = (
 )
 
 
-def _power(gpu: Mapping[str, Property]) -> list[ReadMethod]:
+def _power(gpu: Mapping[str, _nvml.Property]) -> list[_nvml.ReadMethod]:
     ways = _scopes(gpu, "POWER_INSTANT", POWER_INSTANT)
     architecture = gpu["architecture"]
-    old = isinstance(architecture, int) and architecture < AMPERE
-    if old or (architecture == AMPERE and ga100(gpu)):
+    old = isinstance(architecture, int) and architecture < _nvml.AMPERE
+    if old or (architecture == _nvml.AMPERE and _nvml.ga100(gpu)):
         ways.append(_call("nvmlDeviceGetPowerUsage", scale=1e-3))
     return ways
 
 
-def _scopes(gpu: Mapping[str, Property], name: str, number: int) -> list[ReadMethod]:
+def _scopes(gpu: Mapping[str, _nvml.Property], name: str, number: int) -> list[_nvml.ReadMethod]:
     """Return the ways to a power, that of the module first where the counter counts the module."""
     ways = [
         _field(name, number, scale=1e-3),
         _field(f"{name} of the module", number, MODULE_SCOPE, scale=1e-3),
     ]
-    return ways[::-1] if grace(gpu) else ways
+    return ways[::-1] if _nvml.grace(gpu) else ways
 
 
 def read_field(number: int, scope: int = 0) -> Callable[[Any, Any], Any]:
@@ -154,24 +143,26 @@ def read_field(number: int, scope: int = 0) -> Callable[[Any, Any], Any]:
 
 
 def _function(nvml: Any, function: str) -> Callable[..., Any]:
-    """Return a function of the binding; its newer releases drop what is deprecated."""
+    """Return a function of the binding, whose newer releases drop deprecated ones."""
     getter: Callable[..., Any] | None = getattr(nvml, function, None)
     if getter is None:
-        raise nvml.NVMLError(FUNCTION_NOT_FOUND)
+        raise nvml.NVMLError(_nvml.FUNCTION_NOT_FOUND)
     return getter
 
 
-def _call(function: str, *more: int, scale: float | None = None) -> ReadMethod:
+def _call(function: str, *more: int, scale: float | None = None) -> _nvml.ReadMethod:
     def read(nvml: Any, handle: Any) -> Any:
         value = _function(nvml, function)(handle, *more)
         return value if scale is None else value * scale
 
-    return ReadMethod(name=function, read=read)
+    return _nvml.ReadMethod(name=function, read=read)
 
 
-def _field(name: str, number: int, in_scope: int = GPU_SCOPE, scale: float = 1) -> ReadMethod:
+def _field(name: str, number: int, in_scope: int = GPU_SCOPE, scale: float = 1) -> _nvml.ReadMethod:
     plain = read_field(number, in_scope)
-    return ReadMethod(name=f"field {name}", read=lambda nvml, handle: plain(nvml, handle) * scale)
+    return _nvml.ReadMethod(
+        name=f"field {name}", read=lambda nvml, handle: plain(nvml, handle) * scale
+    )
 
 
 def _memory_used(nvml: Any, handle: Any) -> Any:
@@ -195,7 +186,7 @@ def _throttle_fields(driver: str) -> Callable[[Any, Any], Any]:
         entries = nvml.nvmlDeviceGetFieldValues(handle, list(numbers.values()))
         counted_ns = {}
         for name, entry in zip(numbers, entries, strict=True):
-            if entry.nvmlReturn in FATAL_ERRORS:
+            if entry.nvmlReturn in _nvml.FATAL_ERRORS:
                 raise nvml.NVMLError(entry.nvmlReturn)
             if not entry.nvmlReturn:
                 counted_ns[name] = getattr(entry.value, UNION_MEMBERS[entry.valueType])
@@ -214,7 +205,7 @@ def _violations(nvml: Any, handle: Any) -> Any:
             ask = _function(nvml, "nvmlDeviceGetViolationStatus")
             counted_ns[name] = ask(handle, policy).violationTime
         except nvml.NVMLError as error:
-            if error.value in FATAL_ERRORS:
+            if error.value in _nvml.FATAL_ERRORS:
                 raise
             last = error
     if not counted_ns and last is not None:
@@ -251,9 +242,9 @@ def links_up(nvml: Any, handle: Any) -> dict[int, bool]:
             links[link] = bool(nvml.nvmlDeviceGetNvLinkState(handle, link))
         except nvml.NVMLError as error:
             last = error
-            if error.value in FATAL_ERRORS:
+            if error.value in _nvml.FATAL_ERRORS:
                 raise
-            if error.value == INVALID_ARGUMENT:  # there is no such link, nor any behind it
+            if error.value == _nvml.INVALID_ARGUMENT:  # there is no such link, nor any behind it
                 break
     if not links and last is not None:
         raise last
@@ -261,25 +252,24 @@ def links_up(nvml: Any, handle: Any) -> dict[int, bool]:
 
 
 def _used_links(nvml: Any, handle: Any) -> list[int]:
-    """Read which links are up: where none is, what counts their traffic says nothing."""
+    """Read which links are up; without any, counters of their traffic say nothing."""
     up = [link for link, is_up in links_up(nvml, handle).items() if is_up]
     if not up:
-        raise nvml.NVMLError(NOT_SUPPORTED)
+        raise nvml.NVMLError(_nvml.NOT_SUPPORTED)
     return up
 
 
-def _link_bytes(sent: int, received: int, unit: int) -> ReadMethod:
-    """Return the way to the bytes that all links together sent and received so far."""
+def _link_bytes(sent: int, received: int, unit: int) -> _nvml.ReadMethod:
     ways = [read_field(number, ALL_LINKS) for number in (sent, received)]
 
     def read(nvml: Any, handle: Any) -> list[int]:
         _used_links(nvml, handle)
         return [unit * way(nvml, handle) for way in ways]
 
-    return ReadMethod(name=f"fields {sent} and {received}", read=read)
+    return _nvml.ReadMethod(name=f"fields {sent} and {received}", read=read)
 
 
-def _link_errors(numbers: Mapping[str, int]) -> ReadMethod:
+def _link_errors(numbers: Mapping[str, int]) -> _nvml.ReadMethod:
     """Return the way to the errors of each link that had any so far, by their kind."""
 
     def read(nvml: Any, handle: Any) -> dict[str, dict[int, int]]:
@@ -290,7 +280,7 @@ def _link_errors(numbers: Mapping[str, int]) -> ReadMethod:
             raise nvml.NVMLError(entries[0].nvmlReturn)
         counted: dict[str, dict[int, int]] = {}
         for (kind, link), entry in zip(asked, entries, strict=True):
-            if entry.nvmlReturn in FATAL_ERRORS:
+            if entry.nvmlReturn in _nvml.FATAL_ERRORS:
                 raise nvml.NVMLError(entry.nvmlReturn)
             if not entry.nvmlReturn and (
                 count := getattr(entry.value, UNION_MEMBERS[entry.valueType])
@@ -298,7 +288,7 @@ def _link_errors(numbers: Mapping[str, int]) -> ReadMethod:
                 counted.setdefault(kind, {})[link] = count
         return counted
 
-    return ReadMethod(name=f"fields {', '.join(map(str, numbers.values()))}", read=read)
+    return _nvml.ReadMethod(name=f"fields {', '.join(map(str, numbers.values()))}", read=read)
 
 
 def _link_errors_by_function(nvml: Any, handle: Any) -> dict[str, dict[int, int]]:
@@ -310,7 +300,7 @@ def _link_errors_by_function(nvml: Any, handle: Any) -> dict[str, dict[int, int]
             try:
                 count = _function(nvml, "nvmlDeviceGetNvLinkErrorCounter")(handle, link, counter)
             except nvml.NVMLError as error:
-                if error.value in FATAL_ERRORS:
+                if error.value in _nvml.FATAL_ERRORS:
                     raise
                 last = error
                 continue
@@ -341,20 +331,19 @@ FABRIC_COMPLETED = 3
 
 
 def _fabric_health(nvml: Any, handle: Any) -> int | None:
-    """Read the health mask of the fabric of NVSwitches that a GPU is registered with."""
     from ctypes import byref
 
     kind = getattr(nvml, "c_nvmlGpuFabricInfo_v2_t", None)
     if kind is None:
-        raise nvml.NVMLError(FUNCTION_NOT_FOUND)
+        raise nvml.NVMLError(_nvml.FUNCTION_NOT_FOUND)
     _function(nvml, "nvmlDeviceGetGpuFabricInfoV")(handle, byref(info := kind()))
     if not info.state:
-        raise nvml.NVMLError(NOT_SUPPORTED)
+        raise nvml.NVMLError(_nvml.NOT_SUPPORTED)
     return int(info.healthMask) if info.state == FABRIC_COMPLETED else None
 
 
-def _member(function: str, member: str) -> ReadMethod:
-    return ReadMethod(
+def _member(function: str, member: str) -> _nvml.ReadMethod:
+    return _nvml.ReadMethod(
         name=function, read=lambda nvml, handle: getattr(getattr(nvml, function)(handle), member)
     )
 
@@ -370,7 +359,7 @@ IDENTITY_READERS = {
     "pci_device": _member("nvmlDeviceGetPciInfo", "pciDeviceId"),
     "pci_subsystem": _member("nvmlDeviceGetPciInfo", "pciSubSystemId"),
     "vbios": _call("nvmlDeviceGetVbiosVersion"),
-    "memory_gib": ReadMethod(
+    "memory_gib": _nvml.ReadMethod(
         name="nvmlDeviceGetMemoryInfo",
         read=lambda nvml, handle: round(nvml.nvmlDeviceGetMemoryInfo(handle).total / 2**30),
     ),
@@ -386,7 +375,7 @@ IDENTITY_READERS = {
     "max_memory_mhz": _call("nvmlDeviceGetMaxClockInfo", 2),
     "max_pcie_generation": _call("nvmlDeviceGetMaxPcieLinkGeneration"),
     "max_pcie_width": _call("nvmlDeviceGetMaxPcieLinkWidth"),
-    "remapped_rows_pending": ReadMethod(
+    "remapped_rows_pending": _nvml.ReadMethod(
         name="nvmlDeviceGetRemappedRows",
         read=lambda nvml, handle: bool(nvml.nvmlDeviceGetRemappedRows(handle)[2]),
     ),
@@ -394,7 +383,7 @@ IDENTITY_READERS = {
 }
 """How each property is read; of [current, pending] where a mode has both."""
 
-QUANTITY_READERS: dict[str, list[ReadMethod]] = {
+QUANTITY_READERS: dict[str, list[_nvml.ReadMethod]] = {
     "reasons": [
         _call("nvmlDeviceGetCurrentClocksEventReasons"),
         _call("nvmlDeviceGetCurrentClocksThrottleReasons"),
@@ -411,7 +400,7 @@ QUANTITY_READERS: dict[str, list[ReadMethod]] = {
     "pstate": [_call("nvmlDeviceGetPerformanceState")],
     "average_w": [_call("nvmlDeviceGetPowerUsage", scale=1e-3)],
     "memory_used": [
-        ReadMethod(name="nvmlDeviceGetMemoryInfo_v2", read=_memory_used),
+        _nvml.ReadMethod(name="nvmlDeviceGetMemoryInfo_v2", read=_memory_used),
         _member(OLDER_MEMORY, "used"),
     ],
     "utilization_percent": [_member("nvmlDeviceGetUtilizationRates", "gpu")],
@@ -421,14 +410,14 @@ QUANTITY_READERS: dict[str, list[ReadMethod]] = {
     "pcie_replays": [_call("nvmlDeviceGetPcieReplayCounter")],
     "ecc_uncorrected": [_call("nvmlDeviceGetTotalEccErrors", 1, 0)],
     "ecc_corrected": [_call("nvmlDeviceGetTotalEccErrors", 0, 0)],
-    "processes": [ReadMethod(name="nvmlDeviceGetComputeRunningProcesses", read=_processes)],
-    "nvlinks": [ReadMethod(name="nvmlDeviceGetNvLinkState", read=links_up)],
+    "processes": [_nvml.ReadMethod(name="nvmlDeviceGetComputeRunningProcesses", read=_processes)],
+    "nvlinks": [_nvml.ReadMethod(name="nvmlDeviceGetNvLinkState", read=links_up)],
     "nvlink_bytes": [_link_bytes(138, 139, 1024), _link_bytes(202, 204, 1)],
     "nvlink_errors": [
         _link_errors(LINK_FIELDS_5),
         _link_errors(LINK_FIELDS_4),
-        ReadMethod(name="nvmlDeviceGetNvLinkErrorCounter", read=_link_errors_by_function),
+        _nvml.ReadMethod(name="nvmlDeviceGetNvLinkErrorCounter", read=_link_errors_by_function),
     ],
-    "fabric_health": [ReadMethod(name="nvmlDeviceGetGpuFabricInfoV", read=_fabric_health)],
+    "fabric_health": [_nvml.ReadMethod(name="nvmlDeviceGetGpuFabricInfoV", read=_fabric_health)],
 }
 """How each quantity is read, new to old; power and throttling also depend on GPU and driver."""

@@ -24,17 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.hardware._nvml import (
-    NO_PERMISSION,
-    NOT_SUPPORTED,
-    NvmlDevice,
-    NvmlLibrary,
-    UnavailableNvml,
-    binding,
-    find,
-    patiently,
-    words,
-)
+from pytest_mlperf.hardware import _nvml
 from pytest_mlperf.hardware.leases import file_name
 from pytest_mlperf.stores.atomic import opened_folder
 
@@ -83,7 +73,7 @@ def noted(folder: Path) -> dict[str, LimitNote]:
 
 
 def _read(path: Path) -> LimitNote | None:
-    """Return a note; None where there is none that root or this user wrote."""
+    """Return a note; None if neither root nor this user wrote one."""
     try:
         # Everybody may write to the folder: no link is followed, and no pipe is waited for.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -142,14 +132,14 @@ def may_set(proc: Path = Path("/proc")) -> bool:
 # --- limits ----------------------------------------------------------------------------------
 
 
-def set_limit(device: NvmlDevice, watts: int, folder: Path) -> None:
+def set_limit(device: _nvml.NvmlDevice, watts: int, folder: Path) -> None:
     """Set the power limit of a GPU, after the one before it is noted; Refused says why not."""
     nvml, handle, uuid = device.library.nvml, device.handle, device.uuid
     if device.instance or device.instances != 0:
         raise Refused(
             "suite", f"{uuid} is divided by MIG: its power limit is that of all instances"
         )
-    read = partial(patiently, nvml, quantity="limit_range_mw")
+    read = partial(_nvml.patiently, nvml, quantity="limit_range_mw")
     low, high = read(nvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
     if not low <= watts * 1000 <= high:
         takes = f"{low / 1000:g} to {high / 1000:g} W"
@@ -159,7 +149,7 @@ def set_limit(device: NvmlDevice, watts: int, folder: Path) -> None:
     if abs(was - watts * 1000) > OFF_MW:
         _write(folder, LimitNote(uuid=uuid, was_mw=was, enforced_mw=enforced, set_mw=watts * 1000))
         try:
-            patiently(nvml, nvml.nvmlDeviceSetPowerManagementLimit, handle, watts * 1000)
+            _nvml.patiently(nvml, nvml.nvmlDeviceSetPowerManagementLimit, handle, watts * 1000)
         except nvml.NVMLError as error:
             _forget(folder, uuid)
             raise _refusal(error, uuid, watts) from None
@@ -173,30 +163,30 @@ def set_limit(device: NvmlDevice, watts: int, folder: Path) -> None:
 
 
 def _refusal(error: Any, uuid: str, watts: int) -> Refused:
-    if error.value == NO_PERMISSION:
+    if error.value == _nvml.NO_PERMISSION:
         return Refused(
             "permission",
             f"power_limit_w = {watts}: this user may not set the power limit of {uuid}; run as "
             f"root (CAP_SYS_ADMIN), or have it set before: sudo nvidia-smi -i {uuid} -pl {watts}",
         )
-    if error.value == NOT_SUPPORTED:
+    if error.value == _nvml.NOT_SUPPORTED:
         return Refused("suite", f"power_limit_w = {watts}: the limit of {uuid} cannot be set")
-    return Refused("gpu", f"{uuid} could not be set to {watts} W: {words(error)}")
+    return Refused("gpu", f"{uuid} could not be set to {watts} W: {_nvml.words(error)}")
 
 
-def restore(library: NvmlLibrary, note: LimitNote, folder: Path) -> str:
+def restore(library: _nvml.NvmlLibrary, note: LimitNote, folder: Path) -> str:
     """Give a GPU back its noted limit and return what was done; after Refused the note stays."""
     nvml, uuid = library.nvml, note.uuid
-    read = partial(patiently, nvml, quantity="limit_range_mw")
+    read = partial(_nvml.patiently, nvml, quantity="limit_range_mw")
     was, ours = f"{note.was_mw / 1000:g} W", f"{note.set_mw / 1000:g} W"
     try:
-        handle = patiently(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
+        handle = _nvml.patiently(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
         now = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)
         done = f"{uuid} has its power limit of {was} back, from {ours}"
         if abs(now - note.set_mw) > OFF_MW:
             done = f"{uuid} keeps its power limit of {now / 1000:g} W, which somebody else set"
         else:
-            patiently(nvml, nvml.nvmlDeviceSetPowerManagementLimit, handle, note.was_mw)
+            _nvml.patiently(nvml, nvml.nvmlDeviceSetPowerManagementLimit, handle, note.was_mw)
             now = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)
             if abs(now - note.was_mw) > OFF_MW:
                 raise Refused("gpu", f"{uuid} was set back to {was} and has {now / 1000:g} W")
@@ -204,13 +194,15 @@ def restore(library: NvmlLibrary, note: LimitNote, folder: Path) -> str:
         raise Refused(
             "gpu",
             f"{uuid} still has the power limit of {ours} that a case set, and had {was} before "
-            f"({words(error)}): sudo nvidia-smi -i {uuid} -pl {note.was_mw / 1000:g}",
+            f"({_nvml.words(error)}): sudo nvidia-smi -i {uuid} -pl {note.was_mw / 1000:g}",
         ) from None
     _forget(folder, uuid)
     return done
 
 
-def restore_all(library: NvmlLibrary, uuids: Sequence[str], folder: Path) -> dict[str, list[str]]:
+def restore_all(
+    library: _nvml.NvmlLibrary, uuids: Sequence[str], folder: Path
+) -> dict[str, list[str]]:
     """Give GPUs back what is noted of them; return what was done, and what could not be."""
     done: list[str] = []
     troubles: list[str] = []
@@ -228,7 +220,7 @@ def restore_all(library: NvmlLibrary, uuids: Sequence[str], folder: Path) -> dic
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def keep(library: NvmlLibrary, uuids: Sequence[str], watts: int, folder: Path) -> bool:
+def keep(library: _nvml.NvmlLibrary, uuids: Sequence[str], watts: int, folder: Path) -> bool:
     """Set the limit of GPUs until stdin ends; return whether all have theirs back."""
     try:
         refused = _set_all(library, uuids, watts, folder)
@@ -244,17 +236,17 @@ def keep(library: NvmlLibrary, uuids: Sequence[str], watts: int, folder: Path) -
 
 
 def _set_all(
-    library: NvmlLibrary, uuids: Sequence[str], watts: int, folder: Path
+    library: _nvml.NvmlLibrary, uuids: Sequence[str], watts: int, folder: Path
 ) -> Refused | None:
     try:
         for uuid in uuids:
-            set_limit(find(library, uuid), watts, folder)
+            set_limit(_nvml.find(library, uuid), watts, folder)
     except Refused as error:
         return error
-    except UnavailableNvml as error:
+    except _nvml.UnavailableNvml as error:
         return Refused("gpu", str(error))
     except library.nvml.NVMLError as error:
-        return Refused("gpu", f"the power limit cannot be set: {words(error)}")
+        return Refused("gpu", f"the power limit cannot be set: {_nvml.words(error)}")
     return None
 
 
@@ -269,14 +261,14 @@ def main() -> None:
     for number in END_SIGNALS:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
-        with contextlib.closing(NvmlLibrary(binding())) as library:
+        with contextlib.closing(_nvml.NvmlLibrary(_nvml.binding())) as library:
             if command == "set":
                 well = keep(library, rest[1:], int(rest[0]), Path(folder))
             else:
                 restored = restore_all(library, rest, Path(folder))
                 _say(restored)
                 well = not restored["troubles"]
-    except UnavailableNvml as error:
+    except _nvml.UnavailableNvml as error:
         raise SystemExit(str(error)) from None
     raise SystemExit(not well)
 

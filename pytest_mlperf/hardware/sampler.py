@@ -64,16 +64,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.hardware import sampler_gpu
 from pytest_mlperf.hardware._nvml import NvmlLibrary, UnavailableNvml, binding
 from pytest_mlperf.hardware._sampler_threads import Sampler, Writer, choose, dearest
 from pytest_mlperf.hardware.nvml_quantities import COUNTER, SLOW_QUANTITIES, STATE, TRACE
-from pytest_mlperf.hardware.sampler_gpu import (
-    DISAPPEARED,
-    begin,
-    read_at_rest,
-    silent_part,
-    watch_periods,
-)
 
 RECORDS_VERSION = 1
 NVML_GRACE_SECONDS = 2.0
@@ -115,7 +109,7 @@ def sample(
         library = NvmlLibrary(binding())
     except (ImportError, UnavailableNvml) as error:
         suspect = getattr(error, "code", None) in SUSPECT_XIDS
-        lost = getattr(error, "code", None) in DISAPPEARED
+        lost = getattr(error, "code", None) in sampler_gpu.DISAPPEARED
         failure = {"unavailable": str(error), "suspect": suspect, "lost": lost}
         yield json.dumps({"ready": {**first, **failure}})
         return
@@ -132,10 +126,12 @@ def _sample(
     write: Writer,
 ) -> Iterator[str]:
     versions = _versions(library.nvml)
-    gpus, silent = begin(library, options.gpu, str(versions["driver"]))
-    lost = watch_periods(gpus, options.watch_s, stop)
-    lost |= read_at_rest([gpu for gpu in gpus if gpu.index not in lost], stop)
-    silent += [silent_part(index, options.gpu[index], error) for index, error in lost.items()]
+    gpus, silent = sampler_gpu.begin(library, options.gpu, str(versions["driver"]))
+    lost = sampler_gpu.watch_periods(gpus, options.watch_s, stop)
+    lost |= sampler_gpu.read_at_rest([gpu for gpu in gpus if gpu.index not in lost], stop)
+    silent += [
+        sampler_gpu.silent_part(index, options.gpu[index], error) for index, error in lost.items()
+    ]
     gpus = [gpu for gpu in gpus if gpu.index not in lost]
     groups = GROUPS.items() if gpus else ()
     costs = {group: dearest(gpu.cost(names) for gpu in gpus) for group, names in groups}

@@ -9,24 +9,12 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from pytest_mlperf.hardware._nvml import (
-    DRIVER_NOT_LOADED,
-    GPU_IS_LOST,
-    NOT_FOUND,
-    RESET_REQUIRED,
-    Lost,
-    NvmlDevice,
-    NvmlLibrary,
-    Probe,
-    UnavailableNvml,
-    averages,
-    covers,
-    find,
-    scope,
-)
+from pytest_mlperf.hardware import _nvml
 from pytest_mlperf.hardware.nvml_quantities import identity, probes
 
-DISAPPEARED = frozenset({GPU_IS_LOST, RESET_REQUIRED, DRIVER_NOT_LOADED, NOT_FOUND})
+DISAPPEARED = frozenset(
+    {_nvml.GPU_IS_LOST, _nvml.RESET_REQUIRED, _nvml.DRIVER_NOT_LOADED, _nvml.NOT_FOUND}
+)
 """A GPU that was seen earlier, and is not to be had with one of these, is gone."""
 
 TIMINGS = 20
@@ -42,7 +30,7 @@ COUNTER_POLL_SECONDS = 0.004
 class SampledGpu:
     """One GPU while it is sampled."""
 
-    def __init__(self, index: int, device: NvmlDevice, driver: str) -> None:
+    def __init__(self, index: int, device: _nvml.NvmlDevice, driver: str) -> None:
         self.index, self.device = index, device
         self.identity = identity(device)
         self.probes = probes(device, self.identity, driver)
@@ -52,7 +40,7 @@ class SampledGpu:
         for name, probe in self.probes.items():
             self._time(name, probe)
 
-    def _time(self, name: str, probe: Probe) -> None:
+    def _time(self, name: str, probe: _nvml.Probe) -> None:
         walls = []
         if (first := probe.read()) is not None:  # untimed: it also finds the function
             self.first[name] = first
@@ -72,7 +60,7 @@ class SampledGpu:
             figures = median(walls), max(walls), cpu / reads
             self.cost_us[name] = tuple(round(s * 1e6, 2) for s in figures)  # type: ignore[assignment]
 
-    def group(self, names: Sequence[str]) -> list[Probe]:
+    def group(self, names: Sequence[str]) -> list[_nvml.Probe]:
         """Return the probes of a group that have an answer."""
         return [self.probes[name] for name in names if self.probes[name].failure is None]
 
@@ -92,9 +80,9 @@ class SampledGpu:
             "instance": self.device.instance,
             "instances": self.device.instances,
             "shared": self.device.shared,
-            "scope": scope(self.identity, self.probes["power_w"]),
-            "covers": covers(self.identity),
-            "averages": averages(self.identity),
+            "scope": _nvml.scope(self.identity, self.probes["power_w"]),
+            "covers": _nvml.covers(self.identity),
+            "averages": _nvml.averages(self.identity),
             "ways": {name: p.way for name, p in self.probes.items() if p.way},
             "unavailable_quantities": self.unavailable(),
             "forbidden": self.forbidden(),
@@ -116,18 +104,18 @@ class SampledGpu:
 
 def watch_periods(
     gpus: Sequence[SampledGpu], seconds: float, stop: threading.Event
-) -> dict[int, Lost]:
+) -> dict[int, _nvml.Lost]:
     """Find how often each GPU's energy counter changes; return which were lost, by index."""
     live = [gpu for gpu in gpus if gpu.probes["energy_j"].failure is None]
     pause = max(COUNTER_POLL_SECONDS, 4 * sum(gpu.cost(["energy_j"])[1] for gpu in live))
     changes: dict[int, list[tuple[float, float]]] = {gpu.index: [] for gpu in live}
-    lost: dict[int, Lost] = {}
+    lost: dict[int, _nvml.Lost] = {}
     end = time.monotonic() + seconds
     while live and time.monotonic() < end and not stop.wait(pause):
         for gpu in list(live):
             try:
                 at, joules = timed(gpu.probes["energy_j"])
-            except Lost as error:
+            except _nvml.Lost as error:
                 lost[gpu.index] = error
                 live.remove(gpu)
                 continue
@@ -141,14 +129,14 @@ def watch_periods(
     return lost
 
 
-def silent_part(index: int, uuid: str, error: UnavailableNvml | Lost) -> dict[str, Any]:
+def silent_part(index: int, uuid: str, error: _nvml.UnavailableNvml | _nvml.Lost) -> dict[str, Any]:
     """Return the first record's part for a GPU that does not answer."""
     record = {"index": index, "uuid": uuid, "unavailable": str(error)}
-    gone = isinstance(error, Lost) or error.code in DISAPPEARED
+    gone = isinstance(error, _nvml.Lost) or error.code in DISAPPEARED
     return {**record, "lost": True} if gone else record
 
 
-def timed(probe: Probe) -> tuple[float, Any]:
+def timed(probe: _nvml.Probe) -> tuple[float, Any]:
     """Return the middle of the time that a reading took, and the reading."""
     begin = time.monotonic()
     value = probe.read()
@@ -156,15 +144,15 @@ def timed(probe: Probe) -> tuple[float, Any]:
 
 
 def begin(
-    library: NvmlLibrary, uuids: Sequence[str], driver: str
+    library: _nvml.NvmlLibrary, uuids: Sequence[str], driver: str
 ) -> tuple[list[SampledGpu], list[dict[str, Any]]]:
     """Return the GPUs that answer, and the first record's part for those that do not."""
     gpus: list[SampledGpu] = []
     silent: list[dict[str, Any]] = []
     for index, uuid in enumerate(uuids):
         try:
-            gpu = SampledGpu(index, find(library, uuid), driver)
-        except (UnavailableNvml, Lost) as error:
+            gpu = SampledGpu(index, _nvml.find(library, uuid), driver)
+        except (_nvml.UnavailableNvml, _nvml.Lost) as error:
             silent.append(silent_part(index, uuid, error))
             continue
         gpu_uuid = gpu.identity["uuid"]
@@ -193,7 +181,7 @@ REST_POLL_SECONDS = 0.05
 AT_REST = ("utilization_percent", "processes", "memory_used")
 
 
-def read_at_rest(gpus: Sequence[SampledGpu], stop: threading.Event) -> dict[int, Lost]:
+def read_at_rest(gpus: Sequence[SampledGpu], stop: threading.Event) -> dict[int, _nvml.Lost]:
     """Read each GPU's state at rest, again while its utilisation is high and may yet fade.
 
     That tells what others do on it before an engine is loaded. The fixed micro-benchmark works on
@@ -201,7 +189,7 @@ def read_at_rest(gpus: Sequence[SampledGpu], stop: threading.Event) -> dict[int,
     shown for as long: a reading at once would blame others for it. GPUs that were lost are
     returned.
     """
-    lost: dict[int, Lost] = {}
+    lost: dict[int, _nvml.Lost] = {}
     end = time.monotonic() + FADE_SECONDS
     busy = list(gpus)
     while busy:
@@ -212,7 +200,7 @@ def read_at_rest(gpus: Sequence[SampledGpu], stop: threading.Event) -> dict[int,
                     for probe in gpu.group(AT_REST)
                     if (value := probe.read()) is not None
                 }
-            except Lost as error:
+            except _nvml.Lost as error:
                 lost[gpu.index] = error
                 busy.remove(gpu)
         busy = [gpu for gpu in busy if gpu.first.get("utilization_percent", 0) >= BUSY_PERCENT]

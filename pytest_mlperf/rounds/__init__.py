@@ -315,6 +315,5 @@ def _metrics(raw: Mapping[str, Any]) -> dict[str, RoundMetric]:
 
 
 def _with_ends(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn `share` and `within` from {low, high} into pairs."""
     ends = {key: raw[key] for key in ("share", "within") if key in raw}
     return {**raw, **{key: (own.get("low"), own.get("high")) for key, own in ends.items()}}

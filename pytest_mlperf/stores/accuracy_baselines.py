@@ -16,15 +16,8 @@ from typing import Any, TypeVar
 from pytest_mlperf.core.baseline import ACCURACY_SCHEMA, AccuracyBaseline, steps_per_point
 from pytest_mlperf.core.case import path_part
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.stores import atomic
+from pytest_mlperf.stores import atomic, foreign
 from pytest_mlperf.stores.documents import Document, written_to
-from pytest_mlperf.stores.foreign import (
-    BROKEN_ARCHIVES,
-    NumpyArchive,
-    UnfitError,
-    numpy,
-    read_regular,
-)
 
 Scores = Mapping[str, Sequence[float | None]]
 
@@ -44,7 +37,7 @@ OUTPUTS = "output digests"
 
 def pack(scores: Scores, steps: Mapping[str, int], outputs: Sequence[int] | None) -> bytes:
     """Return an npz archive of whole steps: 2 bytes a score where they fit, else 4."""
-    np, arrays = numpy(), {}
+    np, arrays = foreign.numpy(), {}
     for name in sorted(scores):
         there = [value for value in scores[name] if value is not None]
         whole = np.array([round(value * steps[name]) for value in there], dtype=np.int64)
@@ -81,7 +74,7 @@ def unpack(content: bytes, baseline: AccuracyBaseline) -> dict[str, list[float |
 def arrays(content: bytes, baseline: AccuracyBaseline, *names: str) -> dict[str, Any]:
     """Return the arrays of an archive; unknown ones and too large ones are a ValueError."""
     most = min(baseline.samples * MAX_SCORE_BYTES + HEADER, MAX_SCORES_BYTES)
-    archive = NumpyArchive(content, max_bytes=most)
+    archive = foreign.NumpyArchive(content, max_bytes=most)
     if unknown := archive.names - {*baseline.steps, OUTPUTS}:
         raise ValueError(f"holds {min(unknown)!r}, which is no metric of {baseline.workload}")
     read = {name: archive.read(name) for name in names if name in archive.names}
@@ -239,8 +232,8 @@ def _load(path: Path) -> tuple[AccuracyBaseline, Path, bytes] | None:
 def _scores_of(path: Path, baseline: AccuracyBaseline) -> tuple[Path, bytes]:
     file = _scores_file(path, baseline)
     try:
-        content = read_regular(file, MAX_SCORES_BYTES)
-    except UnfitError as error:
+        content = foreign.read_regular(file, MAX_SCORES_BYTES)
+    except foreign.UnfitError as error:
         defect = f"is {error}, and no file of scores"
     except OSError as error:
         defect = f"cannot be read: {error.strerror}"
@@ -280,7 +273,7 @@ def _checked(
     """Return what is read from scores; whatever is wrong with them is one sentence."""
     try:
         return read()
-    except BROKEN_ARCHIVES as error:
+    except foreign.BROKEN_ARCHIVES as error:
         raise BaselineError(f"{file}: is damaged: {error}; {_cure(path, file)}") from None
     except MemoryError:
         raise BaselineError(

@@ -382,7 +382,6 @@ def _open(folder: Path, stack: contextlib.ExitStack) -> tuple[LockedFolder, int]
 
 
 def _open_lock(folder: int) -> int:
-    """Open the file to lock, or create it, if possible at once with its content."""
     with contextlib.suppress(FileNotFoundError):
         return open_regular(LOCK, folder)
     mode = os.fstat(folder).st_mode & 0o666  # who may write here may lock

@@ -17,17 +17,8 @@ from pydantic import ValidationError
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import escaped
-from pytest_mlperf.stores import atomic
+from pytest_mlperf.stores import atomic, foreign
 from pytest_mlperf.stores.atomic import LOCK_HELP, BusyError, LockedFolder, NoLocksError, alone_in
-from pytest_mlperf.stores.foreign import (
-    MAX_PART_BYTES,
-    Migration,
-    Shape,
-    UnfitError,
-    first_defect,
-    migrated,
-    read_regular,
-)
 
 LOCK_WAIT_SECONDS = 60.0
 
@@ -55,20 +46,20 @@ class Document(Generic[T]):
     """
 
     def __init__(self, kind: type[T], *, schema: int, title: str, anew: str = RECORD) -> None:
-        self.migrations: dict[int, Migration] = {}
+        self.migrations: dict[int, foreign.Migration] = {}
         self._schema = schema
         self._title = title
         self._anew = anew
         self.kind = kind
-        self._file = Shape(kind, extra="forbid")
+        self._file = foreign.Shape(kind, extra="forbid")
 
     def load(self, path: Path) -> T | None:
         """Read a file; a BaselineError says why one that is there cannot be read."""
         try:
-            content = read_regular(path, MAX_PART_BYTES)
+            content = foreign.read_regular(path, foreign.MAX_PART_BYTES)
         except FileNotFoundError:
             return None
-        except UnfitError as unfit:
+        except foreign.UnfitError as unfit:
             raise BaselineError(
                 f"{path}: is {unfit} where a {self._title} file should be; move it away"
             ) from None
@@ -160,7 +151,7 @@ class Document(Generic[T]):
         try:
             return self._file.check(current)
         except ValidationError as error:
-            raise ValueError(first_defect(current, error, self._title)) from None
+            raise ValueError(foreign.first_defect(current, error, self._title)) from None
 
     def _migrate(self, raw: Any) -> dict[str, Any]:
         if not isinstance(raw, dict):
@@ -173,7 +164,7 @@ class Document(Generic[T]):
                 f"written by a newer pytest-mlperf (schema {schema}; this one reads up to "
                 f"{self._schema}): upgrade pytest-mlperf"
             )
-        return migrated(raw, schema, self._schema, self.migrations)
+        return foreign.migrated(raw, schema, self._schema, self.migrations)
 
 
 def written_to(path: Path) -> Path:

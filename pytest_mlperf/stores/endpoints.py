@@ -279,7 +279,7 @@ def _concurrency(folder: Path, config: Mapping[str, str], summary: _Block) -> in
 
 @dataclass(frozen=True)
 class _Block:
-    """An object of a result, with where it stands for messages."""
+    """An object of a result, and its place for messages."""
 
     path: Path
     raw: Any

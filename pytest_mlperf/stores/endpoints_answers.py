@@ -102,7 +102,6 @@ def read_answers(folder: Path, dataset: str | None) -> RecordedAnswers:
 
 
 def _samples(folder: Path, dataset: str | None) -> tuple[str, dict[str, int]]:
-    """Return a data set of the map, and the sample of each of its requests."""
     path = folder / SAMPLES_FILE
     content = read_foreign(path, RESULT_TITLE)
     if not isinstance(content, dict):
@@ -122,7 +121,6 @@ def _samples(folder: Path, dataset: str | None) -> tuple[str, dict[str, int]]:
 
 
 def _requests(folder: Path) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yield kind and request of the events that have prompts or answers."""
     for event in events_of(folder, b'"sample.issued"', b'"sample.complete"'):
         kind, request = event.get("event_type"), event.get("sample_uuid")
         if isinstance(kind, str) and isinstance(request, str):
@@ -140,7 +138,6 @@ def _prompt(data: Any) -> str | list[int] | None:
 
 
 def _texts(data: Any) -> tuple[str, str] | None:
-    """Return the text of an answer and its reasoning; None where there is nothing of any kind."""
     if not isinstance(data, list) or data[:1] != [ANSWER_DATA] or not any(data[1:]):
         return None
     output, reasoning = [*data[1:3], "", ""][:2]
@@ -148,6 +145,5 @@ def _texts(data: Any) -> tuple[str, str] | None:
 
 
 def _joined(output: Any) -> str:
-    """Return a text that came whole or in pieces."""
     pieces = output if isinstance(output, list) else [output]
     return "".join(piece for piece in pieces if isinstance(piece, str))

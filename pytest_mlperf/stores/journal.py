@@ -125,7 +125,7 @@ def _line(value: Begun | CaseResult) -> str:
 
 
 def _locked(file: IO[bytes]) -> bool:
-    """Lock a file until it is closed; where there are no locks nobody is kept out."""
+    """Lock a file until it is closed; platforms without locks keep no process out."""
     try:
         atomic.lock(file.fileno())
     except BlockingIOError:

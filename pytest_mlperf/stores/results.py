@@ -18,24 +18,13 @@ from pytest_mlperf.core.numbers import Count
 from pytest_mlperf.core.results import SCHEMA_VERSION, CaseResult, Results
 from pytest_mlperf.core.untrusted_text import encodable, json_text
 from pytest_mlperf.core.verdict import Verdict
-from pytest_mlperf.stores import atomic
-from pytest_mlperf.stores.foreign import (
-    MAX_FILE_BYTES,
-    Migration,
-    Shape,
-    UnfitError,
-    as_document,
-    content_of,
-    json_of,
-    read_regular,
-    unreadable,
-)
+from pytest_mlperf.stores import atomic, foreign
 
 TITLE = "results file"
 
-_SHAPE, _CASE = Shape(Results), Shape(CaseResult)
+_SHAPE, _CASE = foreign.Shape(Results), foreign.Shape(CaseResult)
 
-MIGRATIONS: dict[int, Migration] = {}
+MIGRATIONS: dict[int, foreign.Migration] = {}
 """For each older schema, what turns its content into that of the next one."""
 
 
@@ -59,7 +48,7 @@ def write_results(path: Path, results: Results, *, readable: bool = True) -> str
         readable: Refuse one that no command will read; what is nowhere else is written anyway.
     """
     text = as_text(results)
-    reason = unreadable(text.encode("utf-8", "backslashreplace"))
+    reason = foreign.unreadable(text.encode("utf-8", "backslashreplace"))
     if reason and readable:
         raise MlperfError(f"{path}: not written: {reason}; merge or import fewer files at a time")
     try:
@@ -90,7 +79,7 @@ def as_bytes(results: Results) -> bytes:
 
 def from_bytes(place: str, content: bytes) -> Results:
     """Return the session that `as_bytes` made; what is none is an MlperfError."""
-    return _checked(place, json_of(place, TITLE, content))
+    return _checked(place, foreign.json_of(place, TITLE, content))
 
 
 DIGEST = "digest"
@@ -98,7 +87,6 @@ DIGEST = "digest"
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a document as JSON without spaces, its keys sorted."""
     rest = {key: value for key, value in content.items() if key != DIGEST}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
@@ -110,7 +98,9 @@ def read_results(path: Path, content: bytes | None = None) -> Results:
     Raises:
         MlperfError: It is none, was changed since it was written, or holds what no run can measure.
     """
-    raw = json_of(path, TITLE, content_of(path, TITLE) if content is None else content)
+    raw = foreign.json_of(
+        path, TITLE, foreign.content_of(path, TITLE) if content is None else content
+    )
     results = _checked(path, raw)
     if DIGEST in raw and raw[DIGEST] != _digest(raw):
         raise MlperfError(
@@ -123,8 +113,8 @@ def read_results(path: Path, content: bytes | None = None) -> Results:
 def digest_of(path: Path) -> str:
     """Return the SHA-256 of a file; "": it is not there, or cannot be read."""
     try:
-        return hashlib.sha256(read_regular(path, MAX_FILE_BYTES)).hexdigest()
-    except (OSError, UnfitError):
+        return hashlib.sha256(foreign.read_regular(path, foreign.MAX_FILE_BYTES)).hexdigest()
+    except (OSError, foreign.UnfitError):
         return ""
 
 
@@ -136,7 +126,9 @@ def require_readable(verdict: Verdict) -> None:
 def _checked(place: Path | str, raw: Any) -> Results:
     cure = "take the results.json that pytest wrote, or measure again: pytest suites"
     return _completed(
-        as_document(place, raw, TITLE, _SHAPE, SCHEMA_VERSION, cure, MIGRATIONS, ("cases", _CASE))
+        foreign.as_document(
+            place, raw, TITLE, _SHAPE, SCHEMA_VERSION, cure, MIGRATIONS, ("cases", _CASE)
+        )
     )
 
 
@@ -208,14 +200,16 @@ class Manifest:
         return sum(one.pairs for one in self.tests)
 
 
-_MANIFEST = Shape(Manifest)
+_MANIFEST = foreign.Shape(Manifest)
 
 
 def read_manifest(path: Path, content: bytes | None = None) -> Manifest:
     """Read a manifest, or its content; what is none of a known schema is an MlperfError."""
     cure = "make one: pytest-mlperf plan --format json"
     title = "manifest of a plan"
-    raw = json_of(path, title, content_of(path, title) if content is None else content)
+    raw = foreign.json_of(
+        path, title, foreign.content_of(path, title) if content is None else content
+    )
     if not isinstance(raw, dict) or raw.get("kind") != MANIFEST_KIND:
         raise MlperfError(f"{path}: not a manifest of a plan; {cure}")
-    return as_document(path, raw, title, _MANIFEST, MANIFEST_SCHEMA, cure)
+    return foreign.as_document(path, raw, title, _MANIFEST, MANIFEST_SCHEMA, cure)

@@ -70,7 +70,7 @@ def verified(path: Path, content: bytes, allowed: Path) -> str:
 
 
 def _keygen(arguments: list[str], content: bytes) -> subprocess.CompletedProcess[bytes]:
-    """Run ssh-keygen where it can ask nobody for a passphrase."""
+    """Run ssh-keygen so that it cannot ask for a passphrase."""
     environment = {**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"}
     try:
         return subprocess.run(

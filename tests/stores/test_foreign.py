@@ -265,7 +265,6 @@ def test_verified_results_are_read_once(tmp_path: Path, monkeypatch: pytest.Monk
         return "lab"
 
     monkeypatch.setattr(foreign, "read_regular", read_then_swap)
-    monkeypatch.setattr("pytest_mlperf.stores.results.read_regular", read_then_swap)
     monkeypatch.setattr("pytest_mlperf.cli.stored_results.verified", signer_of)
     results, _ = whole_results(file, tmp_path / "allowed")
     assert (results, reads) == (read_results(recorded), [file])

@@ -8,14 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf import Builder, RunError
-from pytest_mlperf.adapters.builders import (
-    SMOOTHING,
-    choose,
-    linear_layers,
-    load,
-    name_of_output,
-    read_config,
-)
+from pytest_mlperf.adapters import builders
 from pytest_mlperf.extension import PrecisionName, Progress, Prompts
 
 
@@ -78,7 +71,7 @@ class LlmCompressorBuilder(Builder):
             max_prompt_tokens: Longer samples are cut.
             device: "cpu", "cuda" or "cuda:N".
         """
-        self._recipe: LlmCompressorRecipe = choose(
+        self._recipe: LlmCompressorRecipe = builders.choose(
             "llmcompressor", recipe, RECIPES, device=device, max_prompt_tokens=max_prompt_tokens
         )
         self._ignore = tuple(ignore)
@@ -97,9 +90,9 @@ class LlmCompressorBuilder(Builder):
 
         if self._recipe.how == "awq" and not torch.accelerator.is_available():
             raise RunError("build", "AWQ in LLM Compressor searches its scales on a GPU alone")
-        model = load(source, read_config(source), self._device)
-        layers = len(linear_layers(model))
-        ignored = [*name_of_output(model), *self._ignore]
+        model = builders.load(source, builders.read_config(source), self._device)
+        layers = len(builders.linear_layers(model))
+        ignored = [*builders.name_of_output(model), *self._ignore]
         progress(0, layers, "layers")
         # Each prompt is a batch of its own, without padding.
         ids = [torch.tensor([list(prompt[: self._most])]) for prompt in prompts]
@@ -115,7 +108,9 @@ class LlmCompressorBuilder(Builder):
             shuffle_calibration_samples=False,
         )
         model.save_pretrained(target, save_compressed=True)
-        done = sum(hasattr(layer, "weight_scale") for layer in linear_layers(model).values())
+        done = sum(
+            hasattr(layer, "weight_scale") for layer in builders.linear_layers(model).values()
+        )
         return {
             "quantisation": f"{self._recipe.scheme}, {self._recipe.how}",
             "quantised": f"{done} of {layers} linear layers",
@@ -129,7 +124,7 @@ class LlmCompressorBuilder(Builder):
 
         how = self._recipe.how
         if how == "smoothquant":
-            yield SmoothQuantModifier(smoothing_strength=SMOOTHING)
+            yield SmoothQuantModifier(smoothing_strength=builders.SMOOTHING)
         if how == "awq":
             yield AWQModifier()
         last = GPTQModifier if how == "gptq" else QuantizationModifier

@@ -8,14 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf import Builder, RunError
-from pytest_mlperf.adapters.builders import (
-    choose,
-    linear_layers,
-    load,
-    name_of_output,
-    outline,
-    read_config,
-)
+from pytest_mlperf.adapters import builders
 from pytest_mlperf.extension import PrecisionName, Progress, Prompts, require_options
 
 GROUP_SIZES = (16, 32, 64, 128, 256)
@@ -69,7 +62,7 @@ class TorchAoBuilder(Builder):
             group_size: Weights of int4 that share a scale: 16, 32, 64, 128 or 256.
             device: "cpu", "cuda" or "cuda:N"; what int4 makes on a GPU is packed for GPUs.
         """
-        self._recipe: TorchAoRecipe = choose("torchao", recipe, RECIPES, device=device)
+        self._recipe: TorchAoRecipe = builders.choose("torchao", recipe, RECIPES, device=device)
         sizes = f"one of {', '.join(map(str, GROUP_SIZES))}"
         rule = ("group_size", group_size, group_size in GROUP_SIZES, sizes)
         require_options("builder torchao", [rule])
@@ -88,16 +81,16 @@ class TorchAoBuilder(Builder):
         """Write the quantised checkpoint."""
         import transformers
 
-        config = read_config(source)
-        plain = outline(config)
-        layers = linear_layers(plain)
+        config = builders.read_config(source)
+        plain = builders.outline(config)
+        layers = builders.linear_layers(plain)
         left = [name for name, layer in layers.items() if not self._fits(layer)]
         if len(left) == len(layers):
             raise RunError(
                 "build", f"{source}: the model has no linear layer that {self._name} can quantise"
             )
         quantization = transformers.TorchAoConfig(
-            self._config(), modules_to_not_convert=[*name_of_output(plain), *left]
+            self._config(), modules_to_not_convert=[*builders.name_of_output(plain), *left]
         )
         more = {"quantization_config": quantization}
         if self._packed:
@@ -105,7 +98,7 @@ class TorchAoBuilder(Builder):
 
             more["dtype"] = torch.bfloat16  # the only type that its kernels take
         progress(0, len(layers) - len(left), "layers")
-        load(source, config, self._device, **more).save_pretrained(target)
+        builders.load(source, config, self._device, **more).save_pretrained(target)
         return {
             "quantisation": f"{self._recipe.how}{self._group}",
             "quantised": f"{len(layers) - len(left)} of {len(layers)} linear layers",

@@ -51,12 +51,10 @@ class BfclOptions(FileOptions):
     Attributes:
         path: The wheel of bfcl-eval 2026.3.23, as `pip download --no-deps` leaves it; a folder with
             it; or the folder bfcl_eval/data of an installed one, with BFCL_v4_multiple.json.
-        count: Use the first `count` questions only; None uses all.
         checksum: "md5:" or "sha256:" and the hex digits of the wheel.
     """
 
     path: str
-    count: int | None = None
     checksum: str | None = None
 
     def __post_init__(self) -> None:
@@ -75,7 +73,7 @@ class BfclOptions(FileOptions):
 
 
 class _Question(NamedTuple):
-    """A question as it is asked, and what its answer is held against."""
+    """A question, and the calls that its answer is compared with."""
 
     asked: dict[str, Any]
     reference: dict[str, Any]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import SuiteError
-from pytest_mlperf.adapters.datasets.files import FileOptions, check_file, find_file
+from pytest_mlperf.adapters.datasets.files import ChecksumOptions, check_file, find_file
 from pytest_mlperf.adapters.datasets.files.json_records import read_records
 from pytest_mlperf.adapters.datasets.prompts import (
     PromptDataset,
@@ -39,7 +39,7 @@ FORMS = ("text", "tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CnnDailyMailOptions(FileOptions):
+class CnnDailyMailOptions(ChecksumOptions):
     """Where the articles are, and what an engine gets of them.
 
     Attributes:
@@ -50,14 +50,12 @@ class CnnDailyMailOptions(FileOptions):
             `{instruction}` and `{input}`; `{{` and `}}` are braces. None is GPT-J's official
             prompt. In the file of Llama 3.1 8B the instruction is no text: name `{input}` only.
         count: Use the first `count` samples only, and check no others; None uses all.
-        checksum: "md5:" or "sha256:" and the hex digits of the file.
     """
 
     path: str
     prompts: str = "text"
     template: str | None = None
     count: int | None = None
-    checksum: str | None = None
 
     def __post_init__(self) -> None:
         self.check("cnn_dailymail")
@@ -159,7 +157,6 @@ def _value(source: SampleFile, row: int, key: str, value: Any) -> Any:
 
 
 def _packed(value: Any) -> Any:
-    """Return a list of whole numbers as an array, int32 if they fit; any other value unchanged."""
     import numpy as np
 
     if not isinstance(value, list) or not value or any(type(token) is not int for token in value):

@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import RunError, SuiteError
-from pytest_mlperf.adapters.datasets.files import (
-    FileDataset,
-    FileOptions,
-    check_file,
-    first_file,
-    wrong,
-)
+from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.files.latents import read_latents, require_reader
 from pytest_mlperf.adapters.datasets.prompts import encode, hash_of
 
@@ -57,7 +51,7 @@ Row = tuple[int, str, str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CocoCaptionsOptions(FileOptions):
+class CocoCaptionsOptions(files.ChecksumOptions):
     """Where captions and latents are, and how large images become.
 
     Attributes:
@@ -67,15 +61,11 @@ class CocoCaptionsOptions(FileOptions):
             folder "latents" beside the captions; false or "none" leaves latents to the engine.
         size: Pixels of an image in height and width, or [height, width], which say the shape
             of the latents: (1, 4, height / 8, width / 8).
-        count: Use the first `count` captions only; None uses all.
-        checksum: What the table's must be: "md5:..." or "sha256:..."; None checks nothing.
     """
 
     path: str
     latents: str | bool | None = None
     size: int | Sequence[int] = 1024
-    count: int | None = None
-    checksum: str | None = None
 
     def __post_init__(self) -> None:
         self.check("coco_captions")
@@ -105,7 +95,7 @@ class CocoCaptionsOptions(FileOptions):
     def find(self) -> tuple[Path, Path | None]:
         """Return the table and the file of latents; None where the engine draws its own."""
         path, option, latents = Path(self.path), self.latents, None
-        table = path if path.is_file() else first_file(path / name for name in CAPTION_FILES)
+        table = path if path.is_file() else files.first_file(path / name for name in CAPTION_FILES)
         lacks = (
             f"has neither {' nor '.join(CAPTION_FILES[:2])}"
             if path.is_dir()
@@ -115,7 +105,7 @@ class CocoCaptionsOptions(FileOptions):
         if option is None:
             folder = (table or path / CAPTION_FILES[-1]).absolute().parent
             folder = (folder.parent if folder.name == "captions" else folder) / "latents"
-            latents = first_file(folder / name for name in LATENTS)
+            latents = files.first_file(folder / name for name in LATENTS)
             lacks = f"{folder}: has neither {' nor '.join(LATENTS)}"
             needed.append((latents is not None, f"{lacks}; {ADVICE_LATENTS}"))
         elif isinstance(option, str) and option != "none":
@@ -129,7 +119,7 @@ class CocoCaptionsOptions(FileOptions):
         return table, latents
 
 
-class CocoCaptionsDataset(FileDataset[Row]):
+class CocoCaptionsDataset(files.FileDataset[Row]):
     """Captions in the order of the table, each with the latents that all images start from.
 
     Source: Coco in text_to_image/coco.py of https://github.com/mlcommons/inference. Everything is
@@ -139,9 +129,9 @@ class CocoCaptionsDataset(FileDataset[Row]):
     optional_libraries = ("torch",)
     options = CocoCaptionsOptions
 
-    def _read(self, asked: CocoCaptionsOptions, files: tuple[Path, Path | None]) -> None:
-        file, latents = files
-        check_file(file, asked.checksum)
+    def _read(self, asked: CocoCaptionsOptions, places: tuple[Path, Path | None]) -> None:
+        file, latents = places
+        files.check_file(file, asked.checksum)
         samples = _read_table(file)
         self._keep(samples, asked.count, file, f"the table has {len(samples)} captions")
         of = "the option size"
@@ -222,4 +212,4 @@ def _parse_row(cells: Sequence[str], header: Sequence[str], where: str) -> Row:
 
 
 def _wrong(where: str, defect: str) -> RunError:
-    return wrong(where, defect, "correct the table, or get it from its source again")
+    return files.wrong(where, defect, "correct the table, or get it from its source again")

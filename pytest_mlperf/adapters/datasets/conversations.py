@@ -11,12 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import RunError
-from pytest_mlperf.adapters.datasets.files import (
-    FileDataset,
-    FileOptions,
-    find_file,
-    require_enough,
-)
+from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.files.json_lines import objects
 from pytest_mlperf.adapters.datasets.prompts import SampleFile, encode, hash_of
 
@@ -41,7 +36,7 @@ Line = tuple[int, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConversationsOptions(FileOptions):
+class ConversationsOptions(files.FileOptions):
     """A file, and how much of it.
 
     Attributes:
@@ -66,7 +61,7 @@ class ConversationsOptions(FileOptions):
         self.check("conversations", delays, repeat, count="conversations")
 
     def find(self) -> Path:
-        return find_file(
+        return files.find_file(
             Path(self.path),
             official=(),
             endings=(".jsonl",),
@@ -115,7 +110,7 @@ class Turn:
     answer: str | None = None
 
 
-class ConversationsDataset(FileDataset[Turn]):
+class ConversationsDataset(files.FileDataset[Turn]):
     """Samples are the turns that ask for an answer, each with all that was recorded before it.
 
     The answers of a server never stand in a later prompt: every run asks the same.
@@ -128,7 +123,7 @@ class ConversationsDataset(FileDataset[Turn]):
         source = SampleFile(file=file, row="line", whole="file")
         whole = list(islice(_conversations(source), asked.count))
         source.check_size(len(whole), None)
-        require_enough(file, asked.count, len(whole), f"there are {len(whole)} conversations")
+        files.require_enough(file, asked.count, len(whole), f"there are {len(whole)} conversations")
         self._samples = [turn for turns in whole for turn in turns]
         self._require_lengths(file)
 
@@ -310,7 +305,6 @@ def _role(
 
 
 def _messages(source: SampleFile, line: Line, role: str) -> list[dict[str, Any]]:
-    """Return a turn as messages of OpenAI's chat: of tools one for each result."""
     number, record = line
     if role == "tool":
         results = record.get("tool_results")

@@ -13,13 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_mlperf import RunError, SuiteError
-from pytest_mlperf.adapters.datasets.files import (
-    FileDataset,
-    FileOptions,
-    check_file,
-    require_enough,
-    wrong,
-)
+from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.files.arrays import StoredArray, damaged, find_npy, find_npz
 
 if TYPE_CHECKING:
@@ -59,7 +53,7 @@ LABELS_AT_A_TIME = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class CriteoOptions(FileOptions):
+class CriteoOptions(files.FileOptions):
     """Where the files are, and what a sample is.
 
     Attributes:
@@ -76,7 +70,6 @@ class CriteoOptions(FileOptions):
             reference does, which gives that very file for the official data.
         checksum: "md5:..." or "sha256:..." of the trace.
         pairs: Each sample has this many pairs, instead of drawing; the last one may have less.
-        count: Use the first `count` samples only; None uses all.
     """
 
     path: str
@@ -86,7 +79,6 @@ class CriteoOptions(FileOptions):
     trace: str | None = None
     checksum: str | None = None
     pairs: int | None = None
-    count: int | None = None
 
     def __post_init__(self) -> None:
         lookups = (
@@ -147,7 +139,7 @@ class CriteoOptions(FileOptions):
         return places
 
 
-class CriteoDataset(FileDataset[int]):
+class CriteoDataset(files.FileDataset[int]):
     """Samples by index; each is a run of user-item pairs, as MLPerf's reference draws them.
 
     The official files of day 23 have 178,274,637 pairs. The first half of them, rounded up, is the
@@ -166,11 +158,13 @@ class CriteoDataset(FileDataset[int]):
         self._dense, self._labels, *self._sparse = open_tables(places, asked.hotness)
         used = _used(self._dense.count, asked, places)
         if asked.trace is not None:
-            check_file(Path(asked.trace), asked.checksum)
+            files.check_file(Path(asked.trace), asked.checksum)
             ends = read_ends(Path(asked.trace), used)
         else:
             ends = drawn_ends(used) if asked.pairs is None else even_ends(used, asked.pairs)
-        require_enough(asked.path, asked.count, len(ends), f"the data set has {len(ends)} samples")
+        files.require_enough(
+            asked.path, asked.count, len(ends), f"the data set has {len(ends)} samples"
+        )
         self._ends: NDArray[np.int64] = ends[: asked.count]
         self._places = places
         self._digest = self._check_values(asked.hotness)
@@ -225,7 +219,7 @@ class CriteoDataset(FileDataset[int]):
             ones = labels == 1
             if not (valid := ones | (labels == 0)).all():
                 row = int(np.flatnonzero(~valid)[0])
-                raise wrong(
+                raise files.wrong(
                     f"{self._places.labels}: row {start + row}",
                     f"the label is {labels[row]}, not 0 or 1",
                     PREPROCESSED,
@@ -240,12 +234,12 @@ class CriteoDataset(FileDataset[int]):
 
         dense = self._dense.read(start, stop)
         if not np.isfinite(dense).all():
-            raise wrong(self._places.dense, "a dense feature is not finite", PREPROCESSED)
+            raise files.wrong(self._places.dense, "a dense feature is not finite", PREPROCESSED)
         total.update(dense.tobytes())
         for feature, table in enumerate(self._sparse):
             lookups = table.read(start, stop)
             if lookups.min() < 0:
-                raise wrong(
+                raise files.wrong(
                     self._places.sparse,
                     f"sparse feature {feature} looks up row {lookups.min()}, which is negative",
                     PREPROCESSED,
@@ -298,14 +292,14 @@ def read_ends(path: Path, rows: int) -> NDArray[np.int64]:
             parsed = _SIZES_LINE.fullmatch(line.rstrip("\r\n"))
             start, end, pairs = map(int, parsed.groups()) if parsed else (-1, -1, -1)
             if start != last or end - start != pairs or pairs < 1:
-                raise wrong(
+                raise files.wrong(
                     f"{path}:{number}",
                     f'{line[:80].rstrip()!r} is not "START, END, PAIRS" with START = {last}, where '
                     "the line before ended",
                     "get the trace from its source again",
                 )
             if end > rows:
-                raise wrong(
+                raise files.wrong(
                     f"{path}:{number}",
                     f"the sample ends at pair {end:,}, but the data set has only {rows:,}",
                     "the trace belongs to other data",
@@ -313,7 +307,7 @@ def read_ends(path: Path, rows: int) -> NDArray[np.int64]:
             last = end
             ends.append(end)
     if not ends:
-        raise wrong(path, "the trace lists no sample", "get it from its source again")
+        raise files.wrong(path, "the trace lists no sample", "get it from its source again")
     return np.array(ends, np.int64)
 
 
@@ -377,7 +371,7 @@ def _sparse(path: Path) -> list[StoredArray]:
         raise damaged(path, f"it needs the arrays 0.npy to 25.npy, and lacks {missing[0]}")
     for array in arrays.values():
         if array.packed:
-            raise wrong(
+            raise files.wrong(
                 path,
                 f"{array.packed} is compressed, and rows cannot be read from the middle of it",
                 f"unpack it beside (unzip {path.name} -d {path.stem}): that folder is used instead",
@@ -388,7 +382,7 @@ def _sparse(path: Path) -> list[StoredArray]:
 def _require(array: StoredArray, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> None:
     where = f"{array.file}: {array.name}"
     if array.shape not in shapes:
-        raise wrong(
+        raise files.wrong(
             f"{where} has the shape {array.shape}, not {shapes[0]}",
             "rows as in the file of dense features, and columns as the option hotness says for "
             "lookups",

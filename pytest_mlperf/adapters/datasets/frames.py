@@ -11,13 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import UnavailableError
-from pytest_mlperf.adapters.datasets.files import (
-    FileDataset,
-    FileOptions,
-    check_file,
-    find_file,
-    wrong,
-)
+from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.files.columns import places
 from pytest_mlperf.adapters.datasets.files.json_lines import broken_line, lines_of
 from pytest_mlperf.adapters.datasets.prompts import encode, framed, hash_of
@@ -29,25 +23,21 @@ ADVICE = "get it as README.md in e2e-rag of MLPerf's inference repository says"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FramesOptions(FileOptions):
+class FramesOptions(files.ChecksumOptions):
     """Where the questions are.
 
     Attributes:
         path: The table, columns between tabs; or a folder with frames_dataset.tsv, or with one
             table only.
-        count: Use the first `count` questions only; None uses all.
-        checksum: "md5:" or "sha256:" and the hex digits of the file.
     """
 
     path: str
-    count: int | None = None
-    checksum: str | None = None
 
     def __post_init__(self) -> None:
         self.check("frames", count="questions")
 
     def find(self) -> Path:
-        return find_file(
+        return files.find_file(
             Path(self.path),
             official=(OFFICIAL_FILE,),
             endings=(".tsv",),
@@ -57,7 +47,7 @@ class FramesOptions(FileOptions):
         )
 
 
-class FramesDataset(FileDataset[Mapping[str, Any]]):
+class FramesDataset(files.FileDataset[Mapping[str, Any]]):
     """Questions by index in the order of the table, with the right answers and their pages.
 
     Columns as e2e-rag/QSL.py of https://github.com/mlcommons/inference reads them: `Prompt`,
@@ -68,10 +58,10 @@ class FramesDataset(FileDataset[Mapping[str, Any]]):
     unit = "question"
 
     def _read(self, asked: FramesOptions, table: Path) -> None:
-        check_file(table, asked.checksum)
+        files.check_file(table, asked.checksum)
         samples = list(_questions(table))
         if not samples:
-            raise wrong(table, "the table has no questions", ADVICE)
+            raise files.wrong(table, "the table has no questions", ADVICE)
         self._keep(samples, asked.count, table, f"the table has {len(samples)} questions")
 
     def input(self, index: int) -> str:
@@ -113,16 +103,14 @@ def _questions(table: Path) -> Iterator[dict[str, Any]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PagesOptions(FileOptions):
+class PagesOptions(files.FileOptions):
     """Where the pages are.
 
     Attributes:
         path: The folder.
-        count: Use the first `count` pages only; None uses all.
     """
 
     path: str
-    count: int | None = None
 
     def __post_init__(self) -> None:
         self.check("frames-pages", count="pages")
@@ -139,7 +127,7 @@ class PagesOptions(FileOptions):
         return pages
 
 
-class PagesDataset(FileDataset[Path]):
+class PagesDataset(files.FileDataset[Path]):
     """Pages by index in the order of their names: what a store of e2e-rag-db is filled with.
 
     An engine reads and parses them while it is timed, as e2e-rag/reference_SUT_datasetup.py of

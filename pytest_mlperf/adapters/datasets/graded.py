@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from pytest_mlperf.adapters.datasets import prompts
-from pytest_mlperf.adapters.datasets.files import FileOptions, check_file
+from pytest_mlperf.adapters.datasets.files import ChecksumOptions, check_file
 from pytest_mlperf.adapters.datasets.files.frames import find_table, read_frame
 
 OFFICIAL_TABLES = (
@@ -28,7 +28,7 @@ TARGET = ("gt_output", "ground_truth")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradedOptions(FileOptions):
+class GradedOptions(ChecksumOptions):
     """Where the table is, and what an engine gets of it.
 
     Attributes:
@@ -38,14 +38,10 @@ class GradedOptions(FileOptions):
             DeepSeek-R1's pickle has in place of tokens, takes the place of `{text_input}`; `{{`
             and `}}` are braces. It has to bring what the model's chat template would. None takes
             tokens, from the column `tok_input` or `input_tokens`.
-        count: Use the first `count` samples only; None uses all.
-        checksum: "md5:" or "sha256:" and the hex digits of the file.
     """
 
     path: str
     template: str | None = None
-    count: int | None = None
-    checksum: str | None = None
 
     def __post_init__(self) -> None:
         self.check("graded")

@@ -46,13 +46,11 @@ class IgbhOptions(FileOptions):
         features: Numbers of a node.
         classes: Labels are below this number: of node_label_2K.npy, or where it is 19 of
             node_label_19.npy.
-        count: Use the first `count` papers only; None uses all.
     """
 
     path: str
     features: int = 1024
     classes: int = 2983
-    count: int | None = None
 
     def __post_init__(self) -> None:
         self.check("igbh", features="numbers", classes="classes")

@@ -43,7 +43,6 @@ class ImageNetOptions(FileOptions):
             them as they are. A model that takes (pixel / 255 - m) / s needs mean = 255 m and
             std = 255 s.
         classes: Number of classes; labels in the map are 0 to `classes - 1`.
-        count: Use the first `count` images only; None uses all.
     """
 
     path: str
@@ -53,7 +52,6 @@ class ImageNetOptions(FileOptions):
     mean: Sequence[float] = VGG_MEAN
     std: Sequence[float] = (1.0, 1.0, 1.0)
     classes: int = 1000
-    count: int | None = None
 
     def __post_init__(self) -> None:
         scales = len(self.std) == 3 and 0 not in self.std

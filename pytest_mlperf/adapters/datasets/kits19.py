@@ -14,14 +14,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_mlperf import UnavailableError
-from pytest_mlperf.adapters.datasets.files import (
-    FileDataset,
-    FileOptions,
-    check_file,
-    first_file,
-    require_enough,
-    wrong,
-)
+from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.files.arrays import StoredArray, damaged, find_npy, find_npz
 
 if TYPE_CHECKING:
@@ -61,7 +54,6 @@ https://github.com/mlcommons/inference. Another version of NumPy or SciPy can wr
 
 
 def _read_checksums(checksums: str) -> dict[str, str]:
-    """Return the MD5 of each file by its name: the official ones, or those of a file."""
     if checksums == "official":
         words = OFFICIAL_MD5.split()
         cases = zip(words[::2], words[1::2], strict=True)
@@ -88,7 +80,7 @@ _CASE_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kits19Options(FileOptions):
+class Kits19Options(files.FileOptions):
     """Where the cases are.
 
     Attributes:
@@ -96,12 +88,10 @@ class Kits19Options(FileOptions):
         checksums: "official" compares each pickle with the MD5 that MLPerf publishes; or a file
             like MLPerf's checksum_inference.json, {"case_00000.pkl": MD5, ...}. All files are then
             read once, about 7 GB. None leaves it out.
-        count: Use the first `count` cases only; None uses all.
     """
 
     path: str
     checksums: str | None = None
-    count: int | None = None
 
     def __post_init__(self) -> None:
         self.check("kits19")
@@ -137,7 +127,7 @@ class _Case(NamedTuple):
     label: StoredArray
 
 
-class Kits19Dataset(FileDataset[_Case]):
+class Kits19Dataset(files.FileDataset[_Case]):
     """Volumes by index in the order of `preprocessed_files.pkl`, else of the cases' names.
 
     A folder as vision/medical_imaging/3d-unet-kits19/preprocess.py of
@@ -155,10 +145,10 @@ class Kits19Dataset(FileDataset[_Case]):
 
     def _read(self, asked: Kits19Options, folder: Path) -> None:
         names, shapes = _list_cases(folder)
-        require_enough(folder, asked.count, len(names), f"the folder has {len(names)} cases")
+        files.require_enough(folder, asked.count, len(names), f"the folder has {len(names)} cases")
         names = names[: asked.count]
-        files = _find_files(folder, names)
-        self._samples = [_open_case(name, file) for name, file in zip(names, files, strict=True)]
+        paths = _find_files(folder, names)
+        self._samples = [_open_case(name, file) for name, file in zip(names, paths, strict=True)]
         for case in self._samples:
             listed = shapes.get(case.name, case.image.shape)
             if listed != case.image.shape:
@@ -172,13 +162,13 @@ class Kits19Dataset(FileDataset[_Case]):
         md5_by_name = _read_checksums(checksums)
         for case in self._samples:
             if case.image.file.name not in md5_by_name:
-                raise wrong(
+                raise files.wrong(
                     case.image.file,
                     f"{checksums} has no checksum of a file {case.image.file.name}",
                     "use the pickles of MLPerf's inference set, or leave checksums out",
                 )
         for case in self._samples:
-            check_file(case.image.file, f"md5:{md5_by_name[case.image.file.name]}")
+            files.check_file(case.image.file, f"md5:{md5_by_name[case.image.file.name]}")
 
     def input(self, index: int) -> NDArray[np.float32]:
         """Read the normalised intensities of one case, shape (1, depth, height, width)."""
@@ -199,7 +189,7 @@ class Kits19Dataset(FileDataset[_Case]):
         case = self._sample(index)
         label = np.ascontiguousarray(case.label.load()[0])
         if (highest := int(label.max())) > 2:
-            raise wrong(
+            raise files.wrong(
                 case.image.file,
                 f"its label holds the class {highest}",
                 "valid are 0 background, 1 kidney and 2 tumor, so preprocess the case again",
@@ -253,15 +243,15 @@ def _list_cases(folder: Path) -> tuple[Sequence[str], Mapping[str, tuple[int, ..
 
 
 def _find_files(folder: Path, names: Sequence[str]) -> list[Path]:
-    files = {name: first_file(folder / f"{name}{end}" for end in ENDINGS) for name in names}
-    missing = [name for name, file in files.items() if file is None]
+    paths = {name: files.first_file(folder / f"{name}{end}" for end in ENDINGS) for name in names}
+    missing = [name for name, file in paths.items() if file is None]
     if missing:
         raise UnavailableError(
             f"{folder}: {len(missing)} of {len(names)} cases are not here, the first is "
             f"{missing[0]!r} (looked for {missing[0]} with {', '.join(ENDINGS)}); complete the "
             "folder, or set count to the number of cases you have, if those come first"
         )
-    return [file for file in files.values() if file is not None]
+    return [file for file in paths.values() if file is not None]
 
 
 def _open_case(name: str, file: Path) -> _Case:

@@ -13,13 +13,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from pytest_mlperf import RunError, UnavailableError
-from pytest_mlperf.adapters.datasets.files import (
-    FileDataset,
-    FileOptions,
-    check_file,
-    find_file,
-    wrong,
-)
+from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.files.json_records import read_records
 from pytest_mlperf.adapters.datasets.prompts import encode, hash_of
 
@@ -34,26 +28,24 @@ _CHAPTER = re.compile(r"(\d+-\d+)_\d+\.wav")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LibriSpeechOptions(FileOptions):
+class LibriSpeechOptions(files.FileOptions):
     """Where the clips are.
 
     Attributes:
         path: The list of clips, dev-all-repack.json; or a folder with it, or with one JSON file
             only. Clips are looked for beside it by the last two parts of the names that it has:
             dev-all-repack/84-121123_0.wav.
-        count: Use the first `count` clips only; None uses all.
         checksum: "md5:" or "sha256:" and the hex digits of the list.
     """
 
     path: str
-    count: int | None = None
     checksum: str | None = None
 
     def __post_init__(self) -> None:
         self.check("librispeech", count="clips")
 
     def find(self) -> Path:
-        return find_file(
+        return files.find_file(
             Path(self.path),
             official=OFFICIAL_LISTS,
             endings=(".json",),
@@ -67,14 +59,14 @@ class LibriSpeechOptions(FileOptions):
 
 
 class _Clip(NamedTuple):
-    """What was said, and where it is heard."""
+    """A transcript, and the file of its sound."""
 
     transcript: str
     file: Path
     samples: int
 
 
-class LibriSpeechDataset(FileDataset[_Clip]):
+class LibriSpeechDataset(files.FileDataset[_Clip]):
     """Clips by index, in the order of the list, as speech2text/manifest.py reads it.
 
     An input is a dict of "audio", float32 from -1 to 1, mono, and "sampling_rate", 16000. Clips
@@ -86,10 +78,10 @@ class LibriSpeechDataset(FileDataset[_Clip]):
     unit = "clip"
 
     def _read(self, asked: LibriSpeechOptions, file: Path) -> None:
-        check_file(file, asked.checksum)
+        files.check_file(file, asked.checksum)
         clips = list(_clips(file))
         if not clips:
-            raise wrong(file, "it lists no clip", "get it from its source again")
+            raise files.wrong(file, "it lists no clip", "get it from its source again")
         self._keep(clips, asked.count, file, f"it lists {len(clips)} clips")
         missing = [clip.file for clip in self._samples if not clip.file.is_file()]
         if missing:
@@ -141,7 +133,6 @@ def _clips(file: Path) -> Iterator[_Clip]:
 
 
 def _sound(file: Path, row: int, record: dict[str, Any]) -> tuple[str, int]:
-    """Return the name of a clip's file, of several speeds the plain one, and its length."""
     listed = record.get("files")
     entries = [
         entry
@@ -164,14 +155,16 @@ def _place(file: Path, row: int, name: str) -> Path:
 
 
 def _wrong(file: Path, row: int, defect: str) -> RunError:
-    return wrong(f"{file}: clip {row}", defect, "correct the list, or get it from its source again")
+    return files.wrong(
+        f"{file}: clip {row}", defect, "correct the list, or get it from its source again"
+    )
 
 
 def _check_header(clip: _Clip) -> None:
     with _opened(clip.file) as sound:
         form = (sound.getnchannels(), 8 * sound.getsampwidth(), sound.getframerate())
         if form != (1, 16, RATE):
-            raise wrong(
+            raise files.wrong(
                 clip.file,
                 f"this WAV has {form[0]} channels of {form[1]} bits at {form[2]} Hz",
                 f"convert it to one channel of 16 bits at {RATE} Hz",
@@ -183,7 +176,7 @@ def _check_header(clip: _Clip) -> None:
 
 def _check_length(clip: _Clip, samples: int) -> None:
     if samples != clip.samples:
-        raise wrong(
+        raise files.wrong(
             clip.file,
             f"it has {samples} samples, and the list says {clip.samples}: the file is cut short, "
             "or another one",
@@ -195,7 +188,7 @@ def _opened(path: Path) -> wave.Wave_read:
     try:
         return wave.open(str(path), "rb")
     except (wave.Error, EOFError) as error:
-        raise wrong(
+        raise files.wrong(
             path,
             f"this is no WAV of plain PCM ({error})",
             "convert it to one, of one channel of 16 bits at 16 kHz, as MLPerf's "

@@ -10,15 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.adapters.datasets import prompts
 from pytest_mlperf.adapters.datasets.files import FileOptions, check_file
 from pytest_mlperf.adapters.datasets.files.frames import TABLE_LIMIT, find_table, read_frame
-from pytest_mlperf.adapters.datasets.prompts import (
-    PromptDataset,
-    SampleFile,
-    TokenLists,
-    encode,
-    hash_of,
-)
 
 OFFICIAL_TABLES = ("09292024_mixtral_15k_mintoken2_v1.pkl", "2024.06.06_mixtral_15k_v4.pkl")
 """The tables since v5.0 and of v4.1; 5,000 rows of each part."""
@@ -37,14 +31,12 @@ class MixtralDataOptions(FileOptions):
     Attributes:
         path: The table, a DataFrame pickled by pandas, also with gzip, or Parquet; or a folder
             with an official one, or with one table only. The pickle is never executed.
-        count: Use the first `count` samples only; None uses all.
         checksum: "md5:" or "sha256:" and the hex digits of the file. Submissions to MLPerf check
             md5:ded6c711288c9bbca02929855557b8c1 for the table since v5.0, and
             md5:78823c13e0e73e518872105c4b09628b for that of v4.1.
     """
 
     path: str
-    count: int | None = None
     checksum: str | None = None
 
     def __post_init__(self) -> None:
@@ -63,7 +55,7 @@ class MixtralDataOptions(FileOptions):
         )
 
 
-class MixtralDataset(PromptDataset):
+class MixtralDataset(prompts.PromptDataset):
     """Prompts as tokens by index, in the order of the table, from OpenOrca, GSM8K and MBXP.
 
     Columns as language/mixtral-8x7b of https://github.com/mlcommons/inference reads them. How many
@@ -71,13 +63,13 @@ class MixtralDataset(PromptDataset):
     """
 
     optional_libraries = ("pyarrow",)
-    _prompts: TokenLists
+    _prompts: prompts.TokenLists
     options = MixtralDataOptions
 
     def _read(self, asked: MixtralDataOptions, table: Path) -> None:
         check_file(table, asked.checksum)
         columns = read_frame(table, columns=TABLE_COLUMNS, max_bytes=TABLE_LIMIT)
-        source = SampleFile(file=table)
+        source = prompts.SampleFile(file=table)
         source.check_size(len(columns[TARGET_COLUMN]), asked.count)
         cells = {name: column[: asked.count] for name, column in columns.items()}
         rows = zip(
@@ -85,8 +77,10 @@ class MixtralDataset(PromptDataset):
             strict=True,
         )
         self._samples = [_reference(source, row, *values) for row, values in enumerate(rows)]
-        self._prompts = TokenLists(source, TOKENS_COLUMN, cells[TOKENS_COLUMN])
-        self._stops = TokenLists(source, STOP_COLUMN, cells[STOP_COLUMN], kind="stop sequence")
+        self._prompts = prompts.TokenLists(source, TOKENS_COLUMN, cells[TOKENS_COLUMN])
+        self._stops = prompts.TokenLists(
+            source, STOP_COLUMN, cells[STOP_COLUMN], kind="stop sequence"
+        )
 
     @property
     def parts(self) -> Mapping[str, int]:
@@ -122,13 +116,13 @@ class MixtralDataset(PromptDataset):
     @cached_property
     def digest(self) -> str:
         """Hex SHA-256 over prompts, stop sequences and references, whatever the kind of file."""
-        return hash_of(
+        return prompts.hash_of(
             b"mixtral",
             (
                 (
                     self._prompts.content(index),
                     self._stops.content(index),
-                    encode(json.dumps(reference, sort_keys=True)),
+                    prompts.encode(json.dumps(reference, sort_keys=True)),
                 )
                 for index, reference in enumerate(self._samples)
             ),
@@ -136,7 +130,7 @@ class MixtralDataset(PromptDataset):
 
 
 def _reference(
-    source: SampleFile, row: int, part: Any, identity: Any, text: Any, target: Any
+    source: prompts.SampleFile, row: int, part: Any, identity: Any, text: Any, target: Any
 ) -> dict[str, str]:
     if part not in PART_NAMES:
         raise source.wrong(

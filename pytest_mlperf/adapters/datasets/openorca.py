@@ -8,17 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.adapters.datasets import prompts
 from pytest_mlperf.adapters.datasets.files import FileOptions
 from pytest_mlperf.adapters.datasets.files.frames import TABLE_LIMIT, find_table, read_frame
-from pytest_mlperf.adapters.datasets.prompts import (
-    PromptDataset,
-    SampleFile,
-    Template,
-    TextPrompts,
-    TokenLists,
-    encode,
-    hash_of,
-)
 
 OFFICIAL_TABLE = "open_orca_gpt4_tokenized_llama.sampled_24576.pkl"
 """The table of MLPerf's Llama 2 70B benchmark; it is downloaded with gzip."""
@@ -37,22 +29,22 @@ class OpenOrcaOptions(FileOptions):
         template: Gives prompts as text, for engines that tokenize: the columns `system_prompt`
             and `question` take the places of `{system_prompt}` and `{question}`; `{{` and `}}`
             are braces. None takes the official tokens, from the column `tok_input`.
-        count: Use the first `count` samples only; None uses all.
     """
 
     path: str
     template: str | None = None
-    count: int | None = None
 
     def __post_init__(self) -> None:
         self.check("openorca")
         _ = self.filled
 
     @property
-    def filled(self) -> Template | None:
+    def filled(self) -> prompts.Template | None:
         if self.template is None:
             return None
-        return Template("openorca", self.template, valid=TEMPLATE_FIELDS, required="question")
+        return prompts.Template(
+            "openorca", self.template, valid=TEMPLATE_FIELDS, required="question"
+        )
 
     def find(self) -> Path:
         return find_table(
@@ -63,7 +55,7 @@ class OpenOrcaOptions(FileOptions):
         )
 
 
-class OpenOrcaDataset(PromptDataset):
+class OpenOrcaDataset(prompts.PromptDataset):
     """Prompts by index in the order of the table: tokens, or with a template, text.
 
     Columns as written by language/llama2-70b/processorca.py of
@@ -79,15 +71,15 @@ class OpenOrcaDataset(PromptDataset):
         columns = read_frame(
             table, columns=(ROW_ID_COLUMN, *fields, ANSWER_COLUMN), max_bytes=TABLE_LIMIT
         )
-        source = SampleFile(file=table)
+        source = prompts.SampleFile(file=table)
         source.check_size(len(columns[ANSWER_COLUMN]), asked.count)
         columns = {name: cells[: asked.count] for name, cells in columns.items()}
         self._identities = [str(identity) for identity in columns[ROW_ID_COLUMN]]
         self._kind = b"_TokenPrompts" if template is None else b"_TextPrompts"
         self._prompts = (
-            TokenLists(source, PROMPT_COLUMN, columns[PROMPT_COLUMN])
+            prompts.TokenLists(source, PROMPT_COLUMN, columns[PROMPT_COLUMN])
             if template is None
-            else TextPrompts(template, _texts(source, columns))
+            else prompts.TextPrompts(template, _texts(source, columns))
         )
         self._samples = source.texts(ANSWER_COLUMN, columns[ANSWER_COLUMN])
         self._check_repeats(source)
@@ -95,17 +87,17 @@ class OpenOrcaDataset(PromptDataset):
     @cached_property
     def digest(self) -> str:
         """Hex SHA-256 over identities, prompts for the engine and answers, whatever the file."""
-        return hash_of(
+        return prompts.hash_of(
             self._kind,
             (
-                (encode(identity), self._prompts.content(index), encode(answer))
+                (prompts.encode(identity), self._prompts.content(index), prompts.encode(answer))
                 for index, (identity, answer) in enumerate(
                     zip(self._identities, self._samples, strict=True)
                 )
             ),
         ).hexdigest()
 
-    def _check_repeats(self, source: SampleFile) -> None:
+    def _check_repeats(self, source: prompts.SampleFile) -> None:
         """Refuse duplicate identities: scores are compared sample by sample."""
         seen: dict[str, int] = {}
         for row, identity in enumerate(self._identities):
@@ -116,9 +108,11 @@ class OpenOrcaDataset(PromptDataset):
                 )
 
 
-def _texts(source: SampleFile, columns: Mapping[str, Sequence[Any]]) -> dict[str, list[bytes]]:
+def _texts(
+    source: prompts.SampleFile, columns: Mapping[str, Sequence[Any]]
+) -> dict[str, list[bytes]]:
     texts = {name: source.texts(name, columns[name]) for name in TEMPLATE_FIELDS}
     for row, question in enumerate(texts["question"]):
         if not question:
             raise source.wrong(row, "question", "the prompt is empty")
-    return {name: list(map(encode, cells)) for name, cells in texts.items()}
+    return {name: list(map(prompts.encode, cells)) for name, cells in texts.items()}

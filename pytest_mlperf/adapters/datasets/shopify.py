@@ -143,7 +143,6 @@ class ShopifyOptions(FileOptions):
             JSON schema, and in how categories are listed.
         guided: Ask for answers that follow the JSON schema, as `response_format` of a chat; the
             reference can, and does not unless it is told to. For engines that work with a server.
-        count: Use the first `count` samples only; None uses all.
         checksum: "md5:" or "sha256:" and the hex digits over all files, one after the other, those
             of "train" first.
     """
@@ -151,7 +150,6 @@ class ShopifyOptions(FileOptions):
     path: str
     prompts: str = "v6.1"
     guided: bool = False
-    count: int | None = None
     checksum: str | None = None
 
     def __post_init__(self) -> None:

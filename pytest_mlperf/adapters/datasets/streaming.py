@@ -58,7 +58,6 @@ class StreamingOptions(FileOptions):
         max_history: Actions of a user at most, the first ones; MLPerf's 16,384 less 32 candidates
             and the user.
         max_candidates: Candidates of a request at most, the first ones.
-        count: Use the first `count` requests only; None uses all.
     """
 
     path: str
@@ -67,7 +66,6 @@ class StreamingOptions(FileOptions):
     share: float = 1.0
     max_history: int = 16_351
     max_candidates: int = 2048
-    count: int | None = None
 
     def __post_init__(self) -> None:
         number = type(self.share) in (int, float)
@@ -174,7 +172,6 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         return list(enumerate(users[: int(len(users) * self._asked.share)]))
 
     def _streamed(self) -> dict[int, tuple[list[int], list[int]]]:
-        """Return the users of each time step that is asked, and how many up to each file."""
         counted = _lists(self._folder / "users_cumsum_per_ts.csv")
         (starts,) = _lists(self._folder / "requests_per_ts_offset.csv")[:1] or [[]]
         asked = self._asked
@@ -196,7 +193,6 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         return self._rows[number].whole(int(self._places[number][row]))
 
     def _parsed(self, line: bytes, step: int, user: int) -> list[NDArray[Any]]:
-        """Return candidates, their ratings, history and its ratings of a user's row at a step."""
         import numpy as np
 
         fields, asked = _fields(line), self._asked

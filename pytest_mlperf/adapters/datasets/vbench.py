@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import SuiteError
-from pytest_mlperf.adapters.datasets.files import (
-    FileDataset,
-    FileOptions,
-    check_file,
-    first_file,
-    wrong,
-)
+from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.files.json_lines import lines_of
 from pytest_mlperf.adapters.datasets.files.latents import read_latents, require_reader
 from pytest_mlperf.adapters.datasets.prompts import encode, hash_of
@@ -31,7 +25,7 @@ PROMPTS_SOURCE = "text_to_video/wan-2.2-t2v-a14b/data in MLPerf's repository inf
 
 
 @dataclass(frozen=True, kw_only=True)
-class VBenchOptions(FileOptions):
+class VBenchOptions(files.FileOptions):
     """Where prompts and latents are.
 
     Attributes:
@@ -39,14 +33,12 @@ class VBenchOptions(FileOptions):
         latents: A file made by torch.save or numpy.save; None takes fixed_latent.pt or .npy beside
             the prompts; false or "none" leaves latents to the engine.
         shape: What latents must have, MLPerf's by default.
-        count: Use the first `count` prompts only; None uses all.
         checksum: What the prompts' must be: "md5:..." or "sha256:..."; None checks nothing.
     """
 
     path: str
     latents: str | bool | None = None
     shape: Sequence[int] = SHAPE
-    count: int | None = None
     checksum: str | None = None
 
     def __post_init__(self) -> None:
@@ -68,7 +60,7 @@ class VBenchOptions(FileOptions):
             (file.is_file(), f"{file}: these prompts are not here; get them from {PROMPTS_SOURCE}")
         ]
         if self.latents is None:
-            latents = first_file(file.parent / name for name in LATENTS)
+            latents = files.first_file(file.parent / name for name in LATENTS)
             lacks = f"{file.parent}: has neither {' nor '.join(LATENTS)}"
         elif isinstance(self.latents, str) and self.latents != "none":
             latents = Path(self.latents) if Path(self.latents).is_file() else None
@@ -84,7 +76,7 @@ class VBenchOptions(FileOptions):
         return file, latents
 
 
-class VBenchDataset(FileDataset[str]):
+class VBenchDataset(files.FileDataset[str]):
     """Prompts in the order of the file, each with the latents that all videos start from.
 
     Lines are stripped, and blank ones do not count, as in MLPerf's reference.
@@ -94,12 +86,12 @@ class VBenchDataset(FileDataset[str]):
     options = VBenchOptions
     unit = "prompt"
 
-    def _read(self, asked: Any, files: tuple[Path, Path | None]) -> None:
-        file, latents = files
-        check_file(file, asked.checksum)
+    def _read(self, asked: Any, places: tuple[Path, Path | None]) -> None:
+        file, latents = places
+        files.check_file(file, asked.checksum)
         prompts = [line.strip() for line in lines_of(file) if line.strip()]
         if not prompts:
-            raise wrong(file, "has no prompts", f"get it from {PROMPTS_SOURCE}")
+            raise files.wrong(file, "has no prompts", f"get it from {PROMPTS_SOURCE}")
         self._keep(prompts, asked.count, file, f"the file has {len(prompts)} prompts")
         shape, of = tuple(asked.shape), "the option shape"
         self._latents = None if latents is None else read_latents(latents, shape, of)

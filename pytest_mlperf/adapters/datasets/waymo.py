@@ -41,12 +41,10 @@ class WaymoOptions(FileOptions):
 
     Attributes:
         path: Folder kitti_format with waymo_infos_val.pkl, which is never executed, and training/.
-        count: Use the first `count` frames only; None uses all.
         checksum: Of waymo_infos_val.pkl: "md5:" or "sha256:" and the hex digits.
     """
 
     path: str
-    count: int | None = None
     checksum: str | None = None
 
     def __post_init__(self) -> None:

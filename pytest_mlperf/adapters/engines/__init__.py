@@ -44,7 +44,6 @@ def weight_files(folder: Path, *, option: str = "weights") -> list[Path]:
 
 
 def _named(index: Path) -> list[str]:
-    """Return the files that an index names, all of them in its own folder."""
     if index.stat().st_size > MAX_INDEX_BYTES:
         raise broken(index, f"is larger than {MAX_INDEX_BYTES >> 20} MiB, which no index is")
     try:

@@ -37,11 +37,15 @@ class ModelFreeScorer(Generic[Options]):
         self._asked: Options = self.options(**options)
 
 
+def scorer_error(message: str) -> RunError:
+    """Return the error of a scorer that cannot go on."""
+    return RunError("scorer", message)
+
+
 def require_outputs(scorer: str, outputs: Sequence[bytes], references: Sequence[Any]) -> None:
     """Refuse to score nothing, or not as many outputs as references."""
     if not len(outputs) or len(outputs) != len(references):
-        raise RunError(
-            "scorer",
+        raise scorer_error(
             f"scorer {scorer}: got {len(outputs)} outputs for {len(references)} references; it "
             "needs one output per reference, and at least one",
         )
@@ -55,8 +59,7 @@ def require_texts(scorer: str, references: Sequence[object], should_return: str)
     texts = []
     for sample, reference in enumerate(references):
         if not isinstance(reference, str):
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer {scorer}: the reference of sample {sample} is a "
                 f"{type(reference).__name__}, but must be a text; let the data set's "
                 f"reference(index) return {should_return}",

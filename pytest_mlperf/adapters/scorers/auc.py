@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_mlperf import RunError, Scores, SuiteError
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, require_outputs
+from pytest_mlperf.adapters.scorers import ModelFreeScorer, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.leverage import Shares
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ class AucScorer(ModelFreeScorer[AucOptions]):
         pairs = self._gather(outputs, references)
         clicked = int(pairs.clicked.sum())
         if clicked in (0, len(pairs.clicked)):
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer auc: all {len(pairs.clicked):,} labels are {int(clicked > 0)}; AUC "
                 "compares pairs that were clicked with pairs that were not, so score more samples, "
                 "or correct the data set",
@@ -135,7 +134,7 @@ class AucScorer(ModelFreeScorer[AucOptions]):
 
 
 def _wrong(sample: int, defect: str) -> RunError:
-    return RunError("scorer", f"scorer auc: sample {sample} {defect}")
+    return scorer_error(f"scorer auc: sample {sample} {defect}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf import RunError, Scores
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs
+from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.leverage import Shares, influences
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def average_precision(frames: Sequence[ClassFrame]) -> float:
 
 def wrong(sample: int, defect: str) -> RunError:
     """Return the error about one sample."""
-    return RunError("scorer", f"scorer pointpainting: sample {sample} {defect}")
+    return scorer_error(f"scorer pointpainting: sample {sample} {defect}")
 
 
 def read_frame(sample: int, output: bytes, reference: Mapping[str, Any]) -> Frame:
@@ -331,8 +331,7 @@ class PointPaintingScorer(ModelFreeScorer[NoOptions]):
             shares.add(boxes)
             influence += influences(*_ranked(parts, [frame.image for frame in frames]), boxes)
         if not any_boxes or np.isnan(value):
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer pointpainting: the {len(outputs)} samples give no average precision: they "
                 "have no box to be found, or all detections at a threshold count neither way; "
                 "score more samples",
@@ -350,7 +349,6 @@ class PointPaintingScorer(ModelFreeScorer[NoOptions]):
 def _ranked(
     parts: Sequence[ClassFrame], images: Sequence[int]
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Return which detections are right, and their samples, best score first, then by image id."""
     import numpy as np
 
     listed = []

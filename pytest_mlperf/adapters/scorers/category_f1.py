@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.scorers import require_choice, require_outputs, require_texts
 from pytest_mlperf.adapters.scorers.leverage import ratio_scores
-from pytest_mlperf.adapters.scorers.text import TOKEN_DTYPES, Decoder, DecoderOptions
+from pytest_mlperf.adapters.scorers.text import TOKEN_DTYPES, DecoderOptions, TextScorer
 
 SEPARATOR = " > "
 """Between the levels of a category, from the root on."""
@@ -38,8 +38,13 @@ class CategoryF1Options(DecoderOptions):
         require_choice("category_f1", "schema", self.schema, EXTRA_KEYS)
         require_choice("category_f1", "dtype", self.dtype, (*TOKEN_DTYPES, TEXT_TYPE))
 
+    @property
+    def decodes(self) -> bool:
+        """Whether outputs are token ids."""
+        return self.dtype != TEXT_TYPE
 
-class CategoryF1Scorer:
+
+class CategoryF1Scorer(TextScorer[CategoryF1Options]):
     """Compares the path of each product's category with the right one, level by level.
 
     Precision and recall are the levels that agree, from the root on, by those predicted and by
@@ -53,27 +58,8 @@ class CategoryF1Scorer:
     """
 
     metrics = ("f1",)
-    libraries = ()
-    optional_libraries = ("transformers",)
-
+    name: ClassVar[str] = "category_f1"
     options: ClassVar[type] = CategoryF1Options
-
-    def __init__(self, *, model: str | None = None, **options: Any) -> None:
-        """Choose how outputs are read.
-
-        Args:
-            model: Folder of the model, whose tokenizer decodes token ids.
-            options: Those of `CategoryF1Options`.
-        """
-        self._asked = asked = CategoryF1Options(**options)
-        self._decoder = (
-            None if asked.dtype == TEXT_TYPE else Decoder.of("category_f1", model, asked)
-        )
-
-    def require(self) -> None:
-        """Look for what decodes; nothing is imported."""
-        if self._decoder is not None:
-            self._decoder.require()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
         """Score token ids or texts against categories such as "Home > Lamps > Desk lamps".
@@ -85,7 +71,7 @@ class CategoryF1Scorer:
         require_outputs("category_f1", outputs, references)
         targets = require_texts("category_f1", references, "the category")
         category = _reader(EXTRA_KEYS[self._asked.schema])
-        if self._decoder is not None:
+        if self._asked.decodes:
             outputs = [text.encode() for text in self._decoder.decode(outputs).texts]
         counts = [
             _levels(category(output), target)

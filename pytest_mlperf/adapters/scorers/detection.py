@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf import EnvironmentFault, RunError, Scores
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs
+from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.leverage import Shares, influences
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _read_box(box: Mapping[str, Any]) -> tuple[float, ...]:
 
 def wrong(sample: int, defect: str) -> RunError:
     """Return the error about one sample."""
-    return RunError("scorer", f"scorer map: sample {sample} {defect}")
+    return scorer_error(f"scorer map: sample {sample} {defect}")
 
 
 THRESHOLDS = 10
@@ -374,8 +374,7 @@ class MeanApScorer(ModelFreeScorer[NoOptions]):
                 precisions.append(interpolated(counted, int(matched.boxes.sum())))
                 influence += influences(counted, matched.samples[~ignored], matched.boxes)
         if not precisions:
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer map: none of the {len(outputs)} samples has a box to be found, so there "
                 "is no average precision; score more samples, or correct the data set",
             )

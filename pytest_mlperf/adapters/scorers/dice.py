@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pytest_mlperf import RunError, Scores
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, require_choice, require_outputs
+from pytest_mlperf import Scores
+from pytest_mlperf.adapters.scorers import (
+    ModelFreeScorer,
+    require_choice,
+    require_outputs,
+    scorer_error,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,8 +93,7 @@ class DiceScorer(ModelFreeScorer[DiceOptions]):
         where = f"sample {sample} ({reference['case']})"
         kind = np.dtype(CLASS_DTYPES[self._asked.dtype])
         if len(output) != label.size * kind.itemsize:
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer dice: the output of {where} has {len(output):,} bytes, but its label of "
                 f"shape {label.shape} needs {label.size * kind.itemsize:,}, {kind.itemsize} per "
                 f"voxel of type {self._asked.dtype}; give one class per voxel of the volume, and "
@@ -99,8 +103,7 @@ class DiceScorer(ModelFreeScorer[DiceOptions]):
         for name, volume in (("output", predicted), ("label", label)):
             low, high = volume.min(), volume.max()
             if low < 0 or high >= CLASSES:
-                raise RunError(
-                    "scorer",
+                raise scorer_error(
                     f"scorer dice: the {name} of {where} holds the class "
                     f"{low if low < 0 else high}; valid are 0 background, 1 kidney and 2 tumor",
                 )

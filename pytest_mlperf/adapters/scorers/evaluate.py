@@ -11,8 +11,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_mlperf import EnvironmentFault, RunError, Scores, SuiteError, UnavailableError
-from pytest_mlperf.adapters.scorers import require_choice, require_outputs
+from pytest_mlperf import EnvironmentFault, Scores, SuiteError, UnavailableError
+from pytest_mlperf.adapters.scorers import require_choice, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.text import Decoder, DecoderOptions
 
 PREFIX = "evaluate:"
@@ -108,8 +108,7 @@ class EvaluateScorer:
 
     def _number(self, output: bytes, sample: int) -> int:
         if len(output) != BYTES[self._asked.dtype]:
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer evaluate: output {output[:16]!r} ({len(output)} bytes) of sample {sample} "
                 f"is no number of type {self._asked.dtype} ({BYTES[self._asked.dtype]} bytes); "
                 "set the scorer's dtype to the type of the engine's outputs",
@@ -151,8 +150,7 @@ class EvaluateScorer:
                 **(self._asked.compute or {}),
             )
         except Exception as error:  # whatever a metric's code may raise
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer evaluate: the metric {script} failed ({type(error).__name__}: {error}); "
                 "see this log, and check its references, its compute options and what it imports",
             ) from error
@@ -171,16 +169,15 @@ def read_result(result: Mapping[str, Any], *, samples: int, scale: float) -> Sco
         if not isinstance(value, Real) and len(values) != samples:
             continue
         if not all(map(math.isfinite, values)):
-            raise RunError(
-                "scorer", f"scorer evaluate: the metric's {name!r} is not finite: {value!r:.80}"
+            raise scorer_error(
+                f"scorer evaluate: the metric's {name!r} is not finite: {value!r:.80}"
             )
         scaled = [scale * one for one in values]
         aggregate[name] = math.fsum(scaled) / len(scaled)
         if not isinstance(value, Real):
             per_sample[name] = scaled
     if not aggregate:
-        raise RunError(
-            "scorer",
+        raise scorer_error(
             f"scorer evaluate: the metric gave no number, but {dict(result)!r:.200}; it must give "
             "numbers, or lists of one number per sample",
         )
@@ -188,7 +185,6 @@ def read_result(result: Mapping[str, Any], *, samples: int, scale: float) -> Sco
 
 
 def _numbers(value: Any) -> list[float]:
-    """Return the numbers of a number, list, tuple or array; [] if it holds anything else."""
     listed = value.tolist() if hasattr(value, "tolist") else value
     listed = listed if isinstance(listed, list | tuple) else [listed]
     return [float(one) for one in listed] if all(isinstance(one, Real) for one in listed) else []

@@ -35,6 +35,11 @@ class ExactMatchOptions(DecoderOptions):
         rules = ((k, v, type(v) is bool, "true or false") for k, v in flags.items())
         require_options("scorer exact_match", rules)
 
+    @property
+    def decodes(self) -> bool:
+        """Whether the text of token ids is compared."""
+        return self.answers == "tokens"
+
 
 class ExactMatchScorer(TextScorer[ExactMatchOptions]):
     """Compares the text, or the token ids, of each answer with its reference.
@@ -47,22 +52,6 @@ class ExactMatchScorer(TextScorer[ExactMatchOptions]):
     options: ClassVar[type] = ExactMatchOptions
     name: ClassVar[str] = "exact_match"
 
-    def __init__(self, *, model: str | None = None, **options: Any) -> None:
-        """Choose how answers are read.
-
-        Args:
-            model: Folder of the model in Hugging Face's files, for its tokenizer.
-            options: Those of `ExactMatchOptions`.
-        """
-        if options.get("answers", "tokens") == "tokens":
-            super().__init__(model=model, **options)
-        self._asked = ExactMatchOptions(**options)
-
-    def require(self) -> None:
-        """Look for what decodes; nothing is imported."""
-        if self._asked.answers == "tokens":
-            super().require()
-
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Compare each output with its reference: a text, or a list of token ids."""
         require_outputs("exact_match", outputs, references)
@@ -72,7 +61,7 @@ class ExactMatchScorer(TextScorer[ExactMatchOptions]):
         else:
             targets = require_texts("exact_match", references, "the expected answer")
             texts: Iterator[str] = (str(output, "utf-8", "replace") for output in outputs)
-            if self._asked.answers == "tokens":
+            if self._asked.decodes:
                 texts = iter(self._decoder.decode(outputs).texts)
             pairs = zip(map(self._normal, texts), map(self._normal, targets), strict=True)
             same = [text == target for text, target in pairs]

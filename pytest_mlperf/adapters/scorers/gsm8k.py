@@ -7,15 +7,10 @@ from typing import ClassVar
 
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.scorers import require_outputs, require_texts
-from pytest_mlperf.adapters.scorers.text import (
-    DecoderOptions,
-    TextScorer,
-    is_right,
-    tokens_per_sample,
-)
+from pytest_mlperf.adapters.scorers import text as language
 
 
-class Gsm8kScorer(TextScorer[DecoderOptions]):
+class Gsm8kScorer(language.TextScorer[language.DecoderOptions]):
     """Compares the number that each output gives as its answer with the right one.
 
     Metrics, per sample and over all samples:
@@ -38,13 +33,9 @@ class Gsm8kScorer(TextScorer[DecoderOptions]):
         targets = require_texts("gsm8k", references, "the number as text")
         decoded = self._decoder.decode(outputs)
         right = [
-            is_right(text, target) for text, target in zip(decoded.texts, targets, strict=True)
+            language.is_right(text, target)
+            for text, target in zip(decoded.texts, targets, strict=True)
         ]
-        tokens, mean_tokens = tokens_per_sample(decoded)
-        return Scores(
-            per_sample={"gsm8k": [100.0 * one for one in right], "tokens_per_sample": tokens},
-            aggregate={
-                "gsm8k": 100.0 * sum(right) / len(right),
-                "tokens_per_sample": mean_tokens,
-            },
-        )
+        row = [100.0 * one for one in right]
+        mean = 100.0 * sum(right) / len(right)
+        return language.scores_and_lengths(decoded, {"gsm8k": row}, {"gsm8k": mean})

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_mlperf import RunError, Scores, SuiteError, UnavailableError
+from pytest_mlperf import Scores, SuiteError, UnavailableError
 from pytest_mlperf.adapters.connections import Connections, Exchange, NoConnection, library
-from pytest_mlperf.adapters.scorers import require_choice, require_outputs
+from pytest_mlperf.adapters.scorers import require_choice, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.extension import text_of
 
@@ -156,8 +156,7 @@ class JudgedScorer:
         replies = asyncio.run(self._replies(prompts))
         failures = [reply for reply in replies if isinstance(reply, Exception)]
         if len(failures) == len(replies):
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer judged: no judgement came from {self._asked.url}: "
                 f"{text_of(failures[0])}; start "
                 "the server, or correct url and judge",
@@ -181,8 +180,7 @@ class JudgedScorer:
         try:
             question, truth = reference["question"], reference["answer"]
         except (KeyError, TypeError):
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer judged: the reference of sample {place} is no table with question and "
                 "answer; let the data set's reference(index) return one",
             ) from None

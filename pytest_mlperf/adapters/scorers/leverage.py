@@ -29,7 +29,6 @@ class Shares:
     """
 
     def __init__(self, samples: int) -> None:
-        """Begin without parts, of so many samples."""
         import numpy as np
 
         self._parts = 0

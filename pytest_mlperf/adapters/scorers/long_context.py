@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from pytest_mlperf import RunError, Scores
-from pytest_mlperf.adapters.scorers import require_outputs
+from pytest_mlperf import Scores
+from pytest_mlperf.adapters.scorers import require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers import text as language
-from pytest_mlperf.adapters.scorers.rouge.punkt import Punkt
+from pytest_mlperf.adapters.scorers.rouge.punkt import SentenceOptions, SentenceScorer
 from pytest_mlperf.adapters.scorers.rouge.text import ROUGE_METRICS, f_measures
-from pytest_mlperf.extension import usable_cores
 
 UUID = re.compile(r"\w{8}-\w{4}-\w{4}-\w{4}-\w{12}")
 DELIMITER = "Answer: "
@@ -57,22 +55,21 @@ GRADED_BY = (ROUGE, *MATCHES)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LongContextOptions(language.DecoderOptions):
+class LongContextOptions(SentenceOptions):
     """How texts are compared.
 
     Attributes:
-        processes: How many processes score; None takes one per core.
         punkt: Folder with the Punkt model of English sentences, english in NLTK's package
             punkt_tab: the reference ends each sentence of answers and targets by a line break.
             Without it white space stays as it is, which can only matter to a text of `qa_em` whose
             answer is of several sentences.
     """
 
-    processes: int | None = 1
+    scorer: ClassVar[str] = "long_context"
     punkt: str | None = None
 
 
-class LongContextScorer:
+class LongContextScorer(SentenceScorer[LongContextOptions]):
     """Scores each sample by the metric that its data set names; None stands for the other key.
 
     Metrics, per sample and as the reference prints them over the samples that they apply to:
@@ -89,31 +86,8 @@ class LongContextScorer:
     """
 
     metrics = ("rougeL", "exact_match", "tokens_per_sample")
-    libraries = ("rapidfuzz", "rouge_score")
-    optional_libraries = ("transformers",)
-
+    name: ClassVar[str] = LongContextOptions.scorer
     options: ClassVar[type] = LongContextOptions
-
-    def __init__(self, *, model: str | None, **options: Any) -> None:
-        """Choose how outputs are read.
-
-        Args:
-            model: Folder of the model in Hugging Face's files, for its tokenizer.
-            options: Those of `LongContextOptions`.
-        """
-        asked = LongContextOptions(**options)
-        language.check_processes("long_context", asked.processes)
-        self._decoder = language.Decoder.of("long_context", model, asked)
-        self._processes = asked.processes or len(usable_cores())
-        self._punkt = asked.punkt and Punkt(scorer="long_context", folder=Path(asked.punkt))
-        if self._punkt:
-            self._punkt.check()
-
-    def require(self) -> None:
-        """Look for what decodes and splits; nothing is imported."""
-        self._decoder.require()
-        if self._punkt:
-            self._punkt.require()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, str]]) -> Scores:
         """Score token ids of type `dtype` against GRADED_FIELDS of data set graded.
@@ -124,39 +98,26 @@ class LongContextScorer:
         checked = language.require_tables("long_context", references, GRADED_FIELDS, "graded")
         for sample, one in enumerate(checked):
             if one["metric"] not in GRADED_BY:
-                raise RunError(
-                    "scorer",
+                raise scorer_error(
                     f"scorer long_context: the reference of sample {sample} has the metric "
                     f"{one['metric']!r:.60}, which is none of {', '.join(GRADED_BY)}; correct the "
                     "data set's table",
                 )
         decoded = self._decoder.decode(outputs)
-        rows = self._rows(self._texts(decoded.texts), checked)
-        tokens, mean_tokens = language.tokens_per_sample(decoded)
-        return Scores(
-            per_sample={**rows, "tokens_per_sample": tokens},
-            aggregate={
-                **{name: _mean(row) for name, row in rows.items()},
-                "tokens_per_sample": mean_tokens,
-            },
-        )
-
-    def _texts(self, texts: Sequence[str]) -> list[str]:
-        stripped = [text.strip() for text in texts]
-        if not self._punkt:
-            return stripped
-        split = self._punkt.load()
-        return ["\n".join(split(text)) for text in stripped]
+        rows = self._rows(self._split(decoded.texts), checked)
+        means = {name: _mean(row) for name, row in rows.items()}
+        return language.scores_and_lengths(decoded, rows, means)
 
     def _rows(
         self, texts: Sequence[str], references: Sequence[Mapping[str, str]]
     ) -> dict[str, list[float | None]]:
-        targets = self._texts([one["target"] for one in references])
+        targets = self._split([one["target"] for one in references])
         kinds = [one["metric"] for one in references]
         pairs = list(zip(texts, targets, strict=True))
         summaries = [pair for pair, kind in zip(pairs, kinds, strict=True) if kind == ROUGE]
         row = ROUGE_METRICS.index("rougeL")
-        measured = iter(100 * f_measures(*_sides(summaries), processes=self._processes)[row])
+        sides = [text for text, _ in summaries], [target for _, target in summaries]
+        measured = iter(100 * f_measures(*sides, processes=self._processes)[row])
         rows = {
             "rougeL": [float(next(measured)) if kind == ROUGE else None for kind in kinds],
             "exact_match": [
@@ -165,10 +126,6 @@ class LongContextScorer:
             ],
         }
         return {name: row for name, row in rows.items() if any(one is not None for one in row)}
-
-
-def _sides(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
-    return [text for text, _ in pairs], [target for _, target in pairs]
 
 
 def _mean(row: Sequence[float | None]) -> float:

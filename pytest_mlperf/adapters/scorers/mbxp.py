@@ -7,26 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_mlperf import Scores, SuiteError
+from pytest_mlperf.adapters.scorers import code as programs
 from pytest_mlperf.adapters.scorers import require_outputs
-from pytest_mlperf.adapters.scorers.code import (
-    REFERENCE_FIELDS,
-    Reference,
-    check_running,
-    counted_programs,
-    score_programs,
-)
+from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
-from pytest_mlperf.adapters.scorers.text import (
-    DecoderOptions,
-    TextScorer,
-    check_processes,
-    require_tables,
-    tokens_per_sample,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MbxpOptions(DecoderOptions):
+class MbxpOptions(language.DecoderOptions):
     """How programs are run.
 
     Attributes:
@@ -40,8 +28,8 @@ class MbxpOptions(DecoderOptions):
     run_generated_code: bool = False
 
     def __post_init__(self) -> None:
-        check_processes("mbxp", self.processes)
-        check_running("mbxp", self.run_generated_code)
+        language.check_processes("mbxp", self.processes)
+        programs.check_running("mbxp", self.run_generated_code)
         if not self.run_generated_code:
             raise SuiteError(
                 "scorer mbxp runs programs that the model wrote, which nobody has read; they run "
@@ -51,7 +39,7 @@ class MbxpOptions(DecoderOptions):
             )
 
 
-class MbxpScorer(TextScorer[MbxpOptions]):
+class MbxpScorer(language.TextScorer[MbxpOptions]):
     """Runs the program in each output with its test, each in a sandbox of its own.
 
     Metrics, per sample and over all samples:
@@ -73,24 +61,23 @@ class MbxpScorer(TextScorer[MbxpOptions]):
         super().require()
         require_sandbox()
 
-    def score(self, outputs: Sequence[bytes], references: Sequence[Reference]) -> Scores:
+    def score(self, outputs: Sequence[bytes], references: Sequence[programs.Reference]) -> Scores:
         """Score token ids of type `dtype` by running them as programs.
 
         References are MBXP's of data set mixtral, see REFERENCE_FIELDS; "target" is the test.
         Returns the metrics of the class; without "mbxp" if no program counts.
         """
         require_outputs("mbxp", outputs, references)
-        checked = require_tables(
+        checked = language.require_tables(
             "mbxp",
             references,
-            REFERENCE_FIELDS,
+            programs.REFERENCE_FIELDS,
             "mixtral with only the rows of MBXP, or let reference(index) return what it does for "
             "them",
         )
         decoded = self._decoder.decode(outputs)
-        tokens, mean_tokens = tokens_per_sample(decoded)
-        counted = counted_programs(checked)
-        right = score_programs(
+        counted = programs.counted_programs(checked)
+        right = programs.score_programs(
             [decoded.texts[sample] for sample in counted],
             [checked[sample] for sample in counted],
             processes=self._asked.processes,
@@ -100,7 +87,4 @@ class MbxpScorer(TextScorer[MbxpOptions]):
             row[sample] = 100.0 * one
         rows: dict[str, Sequence[float | None]] = {"mbxp": row} if counted else {}
         means = {"mbxp": 100.0 * sum(right) / len(right)} if counted else {}
-        return Scores(
-            per_sample={**rows, "tokens_per_sample": tokens},
-            aggregate={**means, "tokens_per_sample": mean_tokens},
-        )
+        return language.scores_and_lengths(decoded, rows, means)

@@ -6,19 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pytest_mlperf import RunError, Scores
+from pytest_mlperf import Scores
 from pytest_mlperf.adapters.scorers import code as programs
-from pytest_mlperf.adapters.scorers import require_outputs
+from pytest_mlperf.adapters.scorers import require_outputs, scorer_error
+from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
 from pytest_mlperf.adapters.scorers.rouge.text import ROUGE_METRICS, f_measures
-from pytest_mlperf.adapters.scorers.text import (
-    DecoderOptions,
-    TextScorer,
-    check_processes,
-    is_right,
-    text_defect,
-    tokens_per_sample,
-)
 from pytest_mlperf.extension import usable_cores
 
 PART_FIELDS = {
@@ -33,7 +26,7 @@ Part = tuple[dict[str, Row], dict[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixtralOptions(DecoderOptions):
+class MixtralOptions(language.DecoderOptions):
     """How outputs are scored.
 
     Attributes:
@@ -46,11 +39,11 @@ class MixtralOptions(DecoderOptions):
     run_generated_code: bool = False
 
     def __post_init__(self) -> None:
-        check_processes("mixtral", self.processes)
+        language.check_processes("mixtral", self.processes)
         programs.check_running("mixtral", self.run_generated_code)
 
 
-class MixtralScorer(TextScorer[MixtralOptions]):
+class MixtralScorer(language.TextScorer[MixtralOptions]):
     """Scores each sample by the metrics of the part that it is of; None stands for the others.
 
     Metrics, per sample and as the reference prints them over the samples that they apply to:
@@ -93,7 +86,6 @@ class MixtralScorer(TextScorer[MixtralOptions]):
         """
         checked = _check(outputs, references)
         decoded = self._decoder.decode(outputs)
-        tokens, mean_tokens = tokens_per_sample(decoded)
         per_sample: dict[str, Sequence[float | None]] = {}
         aggregate: dict[str, float] = {}
         for rows, means in (
@@ -103,10 +95,7 @@ class MixtralScorer(TextScorer[MixtralOptions]):
         ):
             per_sample |= rows
             aggregate |= means
-        return Scores(
-            per_sample={**per_sample, "tokens_per_sample": tokens},
-            aggregate={**aggregate, "tokens_per_sample": mean_tokens},
-        )
+        return language.scores_and_lengths(decoded, per_sample, aggregate)
 
     def _open_orca(self, texts: Sequence[str], references: Sequence[programs.Reference]) -> Part:
         import numpy as np
@@ -140,7 +129,7 @@ class MixtralScorer(TextScorer[MixtralOptions]):
 
 def _gsm8k(texts: Sequence[str], references: Sequence[programs.Reference]) -> Part:
     samples = _samples("GSM8K", references)
-    right = [is_right(texts[sample], references[sample]["target"]) for sample in samples]
+    right = [language.is_right(texts[sample], references[sample]["target"]) for sample in samples]
     return _shares("gsm8k", samples, right, len(texts))
 
 
@@ -167,8 +156,7 @@ def _check(outputs: Sequence[bytes], references: Sequence[Any]) -> list[programs
     checked = list(references)
     for sample, reference in enumerate(checked):
         if defect := _defect(reference):
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer mixtral: the reference of sample {sample} {defect}; use data set mixtral, "
                 "or let reference(index) return what it does",
             )
@@ -177,8 +165,8 @@ def _check(outputs: Sequence[bytes], references: Sequence[Any]) -> list[programs
 
 def _defect(reference: object) -> str | None:
     if not isinstance(reference, Mapping):
-        return text_defect(reference, ())
+        return language.text_defect(reference, ())
     part = reference.get("dataset")
     if not isinstance(part, str) or part not in PART_FIELDS:
         return f"has the dataset {part!r:.60}, which is none of {', '.join(PART_FIELDS)}"
-    return text_defect(reference, PART_FIELDS[part])
+    return language.text_defect(reference, PART_FIELDS[part])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf import RunError, Scores
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs
+from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.leverage import ratio_scores
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ class RankingScorer(ModelFreeScorer[NoOptions]):
             [(one.entropy, one.positive, one.negative, one.right) for one in ranked]
         ).T
         if not (weight := float((positive + negative).sum())):
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer ranking: the candidates of all {len(ranked)} samples have weight 0, so "
                 "nothing is scored; correct the weights",
             )
@@ -136,7 +135,6 @@ def _ranked(sample: int, output: bytes, reference: Any) -> Ranked:
 
 
 def _compare(sample: int, row: NDArray[Any], labels: NDArray[Any], reference: Any) -> None:
-    """Refuse a row of another request than the data set has."""
     import numpy as np
 
     if reference is None:
@@ -175,4 +173,4 @@ def _auc(
 
 
 def _wrong(sample: int, defect: str) -> RunError:
-    return RunError("scorer", f"scorer ranking: the output of sample {sample} {defect}")
+    return scorer_error(f"scorer ranking: the output of sample {sample} {defect}")

@@ -9,8 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pytest_mlperf import RunError, Scores
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, require_choice, require_outputs
+from pytest_mlperf import Scores
+from pytest_mlperf.adapters.scorers import (
+    ModelFreeScorer,
+    require_choice,
+    require_outputs,
+    scorer_error,
+)
 from pytest_mlperf.extension import Rule, require_options
 
 if TYPE_CHECKING:
@@ -203,8 +208,7 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
         longest = self._asked.max_seq_length
         positions, rest = divmod(len(output), 2 * dtype.itemsize)
         if rest or not shortest <= positions <= longest:
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer squad: output of sample {sample} has {len(output)} bytes, which are no "
                 f"two logits of type {self._asked.dtype} for each of {shortest} to {longest} "
                 "positions; set the scorer's dtype and max_seq_length to those of the "
@@ -216,8 +220,7 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
         logits[:, :positions] = pairs
         if not (logits < np.inf).all():
             side, position = np.argwhere(~(logits < np.inf))[0].tolist()
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer squad: the {('start', 'end')[side]} logit at position {position} of "
                 f"sample {sample} is {logits[side, position]}, which is not finite; see the "
                 "engine for an overflow, or for outputs of another type than the scorer's dtype",
@@ -227,7 +230,6 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
     def _improve(
         self, best: _BestSpan, logits: NDArray[np.float64], reference: Mapping[str, Any]
     ) -> None:
-        """Take the best span of a feature if it beats the best so far."""
         import numpy as np
 
         shift = reference["first"] - reference["start"]
@@ -269,7 +271,6 @@ def _judge(questions: Sequence[_BestSpan], samples: int) -> Scores:
 
 
 def _highest(logits: NDArray[np.float64], count: int) -> NDArray[np.intp]:
-    """Return the positions of the highest logits, from the highest down; equals in their order."""
     import numpy as np
 
     if count >= len(logits):
@@ -291,8 +292,7 @@ def _inside(pieces: NDArray[np.intp], runs: Sequence[Sequence[int]]) -> NDArray[
 def _check_reference(reference: Any, sample: int) -> None:
     if isinstance(reference, Mapping) and reference.keys() >= REFERENCE_KEYS:
         return
-    raise RunError(
-        "scorer",
+    raise scorer_error(
         f"scorer squad: the reference of sample {sample} is not one of data set squad; score with "
         'squad only where the suite says dataset = { use = "squad", ... }',
     )

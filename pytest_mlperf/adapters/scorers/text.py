@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
-from pytest_mlperf import EnvironmentFault, RunError, SuiteError, UnavailableError
-from pytest_mlperf.adapters.scorers import require_choice
+from pytest_mlperf import EnvironmentFault, Scores, SuiteError, UnavailableError
+from pytest_mlperf.adapters.scorers import require_choice, scorer_error
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,6 +86,11 @@ class DecoderOptions:
     dtype: str = "int64"
     clean_up: bool | None = None
 
+    @property
+    def decodes(self) -> bool:
+        """Whether outputs are token ids, for which a tokenizer is needed."""
+        return True
+
 
 def check_processes(scorer: str, processes: object) -> None:
     """Refuse an option `processes` that is neither None nor a number from 1 on."""
@@ -114,8 +119,7 @@ def require_tables(
     tables = list(references)
     for sample, reference in enumerate(tables):
         if defect := text_defect(reference, fields):
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer {scorer}: the reference of sample {sample} {defect}; use data set "
                 f"{advice}",
             )
@@ -127,6 +131,17 @@ def tokens_per_sample(decoded: Decoded) -> tuple[list[float], float]:
     return list(map(float, decoded.tokens)), round(sum(decoded.tokens) / len(decoded.tokens), 1)
 
 
+def scores_and_lengths(
+    decoded: Decoded, rows: Mapping[str, Sequence[float | None]], means: Mapping[str, float]
+) -> Scores:
+    """Return scores with those of "tokens_per_sample" after them."""
+    tokens, mean_tokens = tokens_per_sample(decoded)
+    return Scores(
+        per_sample={**rows, "tokens_per_sample": tokens},
+        aggregate={**means, "tokens_per_sample": mean_tokens},
+    )
+
+
 def token_ids(scorer: str, dtype: str, outputs: Sequence[bytes]) -> list[NDArray[np.int64]]:
     """Return the token ids in each output."""
     import numpy as np
@@ -134,8 +149,7 @@ def token_ids(scorer: str, dtype: str, outputs: Sequence[bytes]) -> list[NDArray
     kind = np.dtype(TOKEN_DTYPES[dtype])
     for sample, output in enumerate(outputs):
         if len(output) % kind.itemsize:
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer {scorer}: the output of sample {sample} has {len(output)} bytes, "
                 f"which is no whole number of {dtype} token ids ({kind.itemsize} "
                 "bytes each); set the scorer's dtype to the type of the engine's outputs",
@@ -211,8 +225,7 @@ class Decoder:
         except ImportError as error:
             raise self._lacks(error.name) from error
         except Exception as error:  # `tokenizers` raises bare Exceptions
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer {self.scorer}: the tokenizer in {self.folder} cannot be read ({error}); "
                 "replace its files by intact ones",
             ) from error
@@ -230,8 +243,7 @@ class Decoder:
         wrong = np.flatnonzero(~np.isin(tokens, valid))
         if len(wrong):
             ends = np.cumsum([len(one) for one in ids])
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer {self.scorer}: token {tokens[wrong[0]]} of sample "
                 f"{np.searchsorted(ends, wrong[0], side='right')} is not in the vocabulary of "
                 f"{self.folder}, which has {len(valid)} tokens up to {valid.max()}; set the "
@@ -244,14 +256,20 @@ D = TypeVar("D", bound=DecoderOptions)
 
 
 class TextScorer(Generic[D]):
-    """A scorer of texts, which are decoded from tokens; its options are those of a `Decoder`."""
+    """A scorer of texts, which are decoded from tokens; its options are those of a `Decoder`.
+
+    Attributes:
+        name: Its name in messages.
+        special: Whether texts keep special tokens.
+    """
 
     libraries: ClassVar[tuple[str, ...]] = ()
     optional_libraries: ClassVar[tuple[str, ...]] = ("transformers",)
     options: ClassVar[type] = DecoderOptions
     name: ClassVar[str]
+    special: ClassVar[bool] = False
 
-    def __init__(self, *, model: str | None, **options: Any) -> None:
+    def __init__(self, *, model: str | None = None, **options: Any) -> None:
         """Choose how outputs are read.
 
         Args:
@@ -259,11 +277,13 @@ class TextScorer(Generic[D]):
             options: Those of the class attribute `options`.
         """
         self._asked: D = self.options(**options)
-        self._decoder = Decoder.of(self.name, model, self._asked)
+        if self._asked.decodes:
+            self._decoder = Decoder.of(self.name, model, self._asked, special=self.special)
 
     def require(self) -> None:
         """Look for what decodes; nothing is imported."""
-        self._decoder.require()
+        if self._asked.decodes:
+            self._decoder.require()
 
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
@@ -397,7 +417,6 @@ def _named(folder: Path) -> set[str]:
 
 
 def _texts(value: Any) -> set[str]:
-    """Return the tokens of an entry: a text, an object with a content, or several of these."""
     if isinstance(value, str):
         return {value}
     if isinstance(value, Mapping):

@@ -7,8 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pytest_mlperf import RunError, Scores
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, require_choice, require_outputs
+from pytest_mlperf import Scores
+from pytest_mlperf.adapters.scorers import (
+    ModelFreeScorer,
+    require_choice,
+    require_outputs,
+    scorer_error,
+)
 
 CLASS_FORMATS = {"float32": "<f", "int32": "<i", "int64": "<q", "uint8": "<B"}
 
@@ -64,8 +69,7 @@ class Top1Scorer(ModelFreeScorer[Top1Options]):
         try:
             return int(number.unpack(output)[0])
         except (struct.error, ValueError, OverflowError) as error:
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer top1: output {output[:16]!r} ({len(output)} bytes) of sample {sample} is "
                 f"no class number of type {dtype} ({number.size} bytes); set the scorer's dtype "
                 "to the type of the engine's outputs",

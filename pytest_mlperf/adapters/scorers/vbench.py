@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_mlperf import RunError, Scores, UnavailableError
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, require_outputs, require_texts
+from pytest_mlperf.adapters.scorers import (
+    ModelFreeScorer,
+    require_outputs,
+    require_texts,
+    scorer_error,
+)
 from pytest_mlperf.extension import require_options
 
 if TYPE_CHECKING:
@@ -103,8 +108,7 @@ class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
 
         height, width = self._asked.height, self._asked.width
         if not output or len(output) % (height * width * 3):
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer vbench: the output of sample {sample} has {len(output):,} bytes, which "
                 f"are no frames of {height} x {width} pixels in RGB; set height and width to those "
                 "of the engine's videos",
@@ -124,8 +128,7 @@ class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
                 writer.send(np.ascontiguousarray(frame))
             writer.close()
         except (OSError, RuntimeError) as error:
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer vbench: ffmpeg cannot write the video of sample {sample}: {error}",
             ) from error
 
@@ -158,19 +161,17 @@ class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
 
 def _failed(defect: str) -> RunError:
     advice = "run it by hand on a folder of videos to see why"
-    return RunError("scorer", f"scorer vbench: the command {defect}; {advice}")
+    return scorer_error(f"scorer vbench: the command {defect}; {advice}")
 
 
 def _name(sample: int, prompt: str, prompts: Sequence[str]) -> str:
     if "/" in prompt or "\0" in prompt or not prompt or len(prompt.encode()) > 240:
-        raise RunError(
-            "scorer",
+        raise scorer_error(
             f"scorer vbench: the prompt of sample {sample} cannot name a file, as VBench has it: "
             f"{prompt!r:.60}",
         )
     if prompts.index(prompt) != sample:
-        raise RunError(
-            "scorer",
+        raise scorer_error(
             f"scorer vbench: sample {sample} has the prompt of sample {prompts.index(prompt)}, and "
             "VBench tells videos by their prompts; use a data set with each once",
         )
@@ -218,7 +219,6 @@ def _mean(name: str, results: Mapping[str, Any]) -> float:
 
 
 def _number(value: object) -> float | None:
-    """Return a number or a truth value as float; None for anything else."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 

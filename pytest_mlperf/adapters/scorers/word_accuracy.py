@@ -6,13 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from pytest_mlperf import EnvironmentFault, RunError, Scores
+from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.conventions import SPEECH_LABELS
-from pytest_mlperf.adapters.scorers import (
-    ModelFreeScorer,
-    NoOptions,
-    require_outputs,
-    require_texts,
-)
+from pytest_mlperf.adapters.scorers import scorer_error
 from pytest_mlperf.adapters.scorers.leverage import ratio_scores
 
 MAX_ANSWER_CHARACTERS = 8192
@@ -24,7 +20,7 @@ NEWER = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
 """Spoken forms that whisper-normalizer spells out, and openai-whisper, MLPerf's, does not."""
 
 
-class WordAccuracyScorer(ModelFreeScorer[NoOptions]):
+class WordAccuracyScorer(scorers.ModelFreeScorer[scorers.NoOptions]):
     """Compares the words that were heard with those that were spoken.
 
     Both are normalised by OpenAI's EnglishTextNormalizer (package whisper-normalizer, less what it
@@ -50,9 +46,9 @@ class WordAccuracyScorer(ModelFreeScorer[NoOptions]):
         """
         import numpy as np
 
-        require_outputs("word_accuracy", outputs, references)
+        scorers.require_outputs("word_accuracy", outputs, references)
         normalise = normaliser()
-        spoken = require_texts("word_accuracy", references, "the transcript")
+        spoken = scorers.require_texts("word_accuracy", references, "the transcript")
         counts = []
         for sample, text in enumerate(spoken):
             heard = _normal(sample, _answer(sample, outputs[sample]), normalise)
@@ -60,8 +56,7 @@ class WordAccuracyScorer(ModelFreeScorer[NoOptions]):
             counts.append(word_errors(heard, right))
         errors, words = np.array(counts, np.float64).T
         if not (total := words.sum()):
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer word_accuracy: the transcripts of all {len(counts)} samples have no word "
                 "in lower case, so there is no error rate; correct the data set",
             )
@@ -110,16 +105,14 @@ def _normal(sample: int, text: str, normalise: Callable[[str], str]) -> list[str
     try:
         return normalise(text).split()
     except Exception as error:  # such as of a number of 5,000 digits, which no int is made of
-        raise RunError(
-            "scorer",
+        raise scorer_error(
             f"scorer word_accuracy: {text[:40]!r} ({len(text):,} characters) of sample {sample} "
             f"cannot be normalised: {error!r:.80}",
         ) from error
 
 
 def _wrong(sample: int, defect: str) -> RunError:
-    return RunError(
-        "scorer",
+    return scorer_error(
         f"scorer word_accuracy: the output of sample {sample} {defect}; answer with an int64 for "
         f"each character of the text in lower case, its place in {SPEECH_LABELS!r}",
     )
@@ -151,7 +144,6 @@ def _joined(heard: Sequence[str], spoken: Sequence[str]) -> tuple[list[str], lis
 
 
 def _run(heard: Sequence[str], spoken: Sequence[str], i: int, j: int) -> tuple[int, int]:
-    """Return how many words on each side join to one word at these positions."""
     for many in range(1, MAX_JOINED_WORDS + 1):
         if "".join(spoken[i : i + many]) == heard[j]:
             return many, 1

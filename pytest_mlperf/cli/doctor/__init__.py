@@ -15,15 +15,8 @@ from typing import Any, Literal
 from pytest_mlperf.bench.accuracy import file_of
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.policy import Policy, rule_beside
+from pytest_mlperf.cli.doctor import requirements
 from pytest_mlperf.cli.doctor._machine import Check, look
-from pytest_mlperf.cli.doctor.requirements import (
-    Failures,
-    OtherPython,
-    import_errors,
-    lacking,
-    look_there,
-    require_library,
-)
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import RUNS_DIR, add_runs_dir
 from pytest_mlperf.cli.suites import (
@@ -93,15 +86,15 @@ class SuiteState:
 class Looks:
     """How to see what a case lacks: libraries that break when imported, and who asks elsewhere."""
 
-    failures: Failures
+    failures: requirements.Failures
     runs_dir: Path
-    answers: dict[KeyPath, OtherPython] = field(default_factory=dict)
+    answers: dict[KeyPath, requirements.OtherPython] = field(default_factory=dict)
 
-    def ask(self, planned: Planned, job: Job) -> OtherPython:
+    def ask(self, planned: Planned, job: Job) -> requirements.OtherPython:
         """Ask the other Python that an engine entry names, once for all its cases."""
         key = (*planned.engine_key, planned.case.accelerator if planned.engine.on else "")
         if key not in self.answers:
-            self.answers[key] = look_there(planned, job, self.runs_dir)
+            self.answers[key] = requirements.look_there(planned, job, self.runs_dir)
         return self.answers[key]
 
 
@@ -109,7 +102,7 @@ def suite_state(
     path: Path,
     machine: Machine,
     baselines: Path | None,
-    failures: Failures,
+    failures: requirements.Failures,
     runs_dir: Path = RUNS_DIR,
 ) -> SuiteState:
     """Return what of a suite can run on a machine."""
@@ -160,7 +153,7 @@ def _readiness(
     lacks = list(_libraries(planned, looks.failures))
     there = ""
     if job and not errors:
-        errors += import_errors(planned, job)
+        errors += requirements.import_errors(planned, job)
     if job and not errors and (lack := _builder(job)):
         lacks.append(lack)
     if job and here and not errors and not lacks:
@@ -169,7 +162,7 @@ def _readiness(
                 answer = looks.ask(planned, job)
                 there, errors = answer.about, list(answer.trouble)
             else:
-                require_library(planned, job)
+                requirements.require_library(planned, job)
         except MlperfError as error:
             errors.append(error)
     missing = [*map(str, errors), *lacks]
@@ -181,12 +174,12 @@ def _readiness(
     return ("missing", "\n".join(missing), there) if missing else ("ready", "", there)
 
 
-def _libraries(planned: Planned, failures: Failures) -> Iterator[str]:
+def _libraries(planned: Planned, failures: requirements.Failures) -> Iterator[str]:
     """Yield what is installed and breaks when it is imported."""
     for _, group, use, _ in needing(planned, scorer=True):
         if not all(map(is_here, declared(group, use))):
             continue  # `problems` names it
-        if lack := lacking(group, use, failures):
+        if lack := requirements.lacking(group, use, failures):
             yield f"{NOUNS[group]} {use} {lack[0]}: {lack[1]}"
 
 
@@ -201,7 +194,6 @@ def _builder(job: Job) -> str:
 
 
 def _performance(planned: Planned, machine: Machine, root: Path) -> tuple[Promise | None, str, str]:
-    """Return what the performance baseline promises, what there is, and how it is damaged."""
     case = planned.case
     file = baseline_file(root, case, planned.suite.profile)
     machine = replace(machine, limit_w=planned.limit_w)
@@ -224,7 +216,6 @@ def _performance(planned: Planned, machine: Machine, root: Path) -> tuple[Promis
 
 
 def _accuracy(planned: Planned, root: Path) -> tuple[str, str]:
-    """Return whether there is an accuracy baseline, and how it is damaged."""
     if "accuracy" not in planned.kinds:
         return "-", ""
     file = file_of(planned, root)

@@ -21,13 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_mlperf import registry
-from pytest_mlperf.cli.doctor.requirements import (
-    Failures,
-    finished,
-    importing,
-    lacking,
-    library_trouble,
-)
+from pytest_mlperf.cli.doctor import requirements
 from pytest_mlperf.core.contention import NOT_MEASURED, TOLERATED_SHARE, Contention, in_words
 from pytest_mlperf.core.errors import TO_MEASURE, MlperfError, RunError
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
@@ -64,7 +58,7 @@ class Check:
     do: str = ""
 
 
-def look(machine: Machine, runs_dir: Path) -> tuple[list[Check], Failures]:
+def look(machine: Machine, runs_dir: Path) -> tuple[list[Check], requirements.Failures]:
     """Return every check, and which libraries of engines are installed and cannot be imported."""
     watch = Watch(os.getpid())
     start = watch.read()
@@ -74,7 +68,7 @@ def look(machine: Machine, runs_dir: Path) -> tuple[list[Check], Failures]:
     libraries = dict.fromkeys(one for name in engines for one in declared("engines", name))
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(plugin), pool.submit(loadgen)]
-        failures = pool.submit(importing, [one for one in libraries if is_here(one)])
+        failures = pool.submit(requirements.importing, [one for one in libraries if is_here(one)])
         checks = [
             python(),
             *(answer.result() for answer in asked),
@@ -110,7 +104,6 @@ def gpus(machine: Machine) -> Check:
 
 
 def _gpu_facts(identity: Mapping[str, Property]) -> Iterator[str]:
-    """Yield what a class of GPUs is, and how several reach each other."""
     yield str(identity.get("gpu"))
     if "topology" in identity:
         yield str(identity["topology"] or "how they reach each other is not told")
@@ -265,7 +258,7 @@ def plugin() -> Check:
     command = [sys.executable, "-m", "pytest", "--help", "-p", "no:cacheprovider"]
     limit_s = 60
     try:
-        done = finished(command, limit_s)
+        done = requirements.finished(command, limit_s)
     except subprocess.TimeoutExpired:
         return Check("tools", "pytest", "broken", f"does not answer within {limit_s} s")
     versions = f"{version('pytest')}, plugin pytest-mlperf {version('pytest-mlperf')}"
@@ -346,10 +339,10 @@ def installed(name: str) -> Check:
         return Check("tools", name, "missing", "not installed", f"pip install {name}")
 
 
-def _engine(name: str, failures: Failures) -> Check:
-    if lack := lacking("engines", name, failures):
+def _engine(name: str, failures: requirements.Failures) -> Check:
+    if lack := requirements.lacking("engines", name, failures):
         return Check("engines", name, "missing", *lack)
-    trouble = library_trouble(name)
+    trouble = requirements.library_trouble(name)
     return Check("engines", name, "missing" if trouble else "ok", trouble or "can be used")
 
 

@@ -59,7 +59,6 @@ def finished(
 
 
 def _question(job: Job) -> dict[str, Any] | None:
-    """Return how to build the engine, or None if its class has no `require()`."""
     entry = registry.registered("engines").get(job.engine_use)
     if entry is None or not hasattr(registry.resolve(entry.value), "require"):
         return None
@@ -69,7 +68,6 @@ def _question(job: Job) -> dict[str, Any] | None:
 
 
 def _error(planned: Planned, answer: Sequence[str], where: str = "") -> MlperfError | None:
-    """Return the error of an answer (class, sentence, options at fault), or None."""
     kind, message, *at_fault = answer
     place = engine_place(planned, at_fault)
     return (
@@ -255,7 +253,6 @@ def look_there(planned: Planned, job: Job, runs_dir: Path) -> OtherPython:
 
 
 def _trouble(planned: Planned, answers: Sequence[Mapping[str, Any]]) -> Iterator[MlperfError]:
-    """Yield the errors in the answers; if that Python ended early, say where it stopped."""
     last: Mapping[str, Any] = answers[-1] if answers else {"event": ""}
     title = planned.elsewhere
     if last["event"] == "error":

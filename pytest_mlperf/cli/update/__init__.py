@@ -17,16 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.cli import stored_results
 from pytest_mlperf.cli.output import as_typed, show, whole
-from pytest_mlperf.cli.stored_results import (
-    RUNS_DIR,
-    Sessions,
-    add_runs_dir,
-    add_verify,
-    costs,
-    results_files,
-    whole_results,
-)
 from pytest_mlperf.cli.update._proposals import (
     COPY,
     AccuracyProposal,
@@ -121,7 +113,6 @@ def measured(
 def _made(
     options: Sequence[str], results: Sequence[CaseResult], file: Path
 ) -> Mapping[tuple[str, Kind, Case], CaseResult]:
-    """Run the tests of results anew, which pytest writes to a file; return what it made."""
     # The whole path of a test's file: it cannot pass for an option.
     tests = [f"{Path(one.suite).resolve()}::{one.test.partition('::')[2]}" for one in results]
     code = _run([sys.executable, "-m", "pytest", *options, *tests])
@@ -309,8 +300,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="measure nothing: only cases with enough runs, and no scores",
     )
     parser.add_argument("--baselines", type=Path, help="folder (default: nearest to the suite)")
-    add_verify(parser)
-    add_runs_dir(parser)
+    stored_results.add_verify(parser)
+    stored_results.add_runs_dir(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -319,7 +310,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise MlperfError('update --write needs --reason "why these values are accepted"')
     names = [*parsed.case, *parsed.accept_regression]
     path = parsed.results or newest_results(parsed.runs_dir, names)
-    results, signed = whole_results(path, parsed.verify)
+    results, signed = stored_results.whole_results(path, parsed.verify)
     terms = Terms(
         baselines=parsed.baselines,
         reason=parsed.reason or "",
@@ -350,7 +341,7 @@ def foreign_suite(test: ToMeasure, runs_dir: Path) -> str | None:
     suite, digest = test.result.suite, digest_of(Path(test.result.suite))
     if is_tracked(Path(suite)):
         return None
-    for _, results in Sessions(runs_dir):
+    for _, results in stored_results.Sessions(runs_dir):
         if any(digest and case.rests_on.get(suite) == digest for case in results.cases):
             return None
     return (
@@ -365,7 +356,7 @@ def newest_results(runs_dir: Path, names: Collection[str]) -> Path:
     Where none has, the newest one. The runs that this command made are a session, too, of some of
     the cases only.
     """
-    files = results_files(runs_dir)
+    files = stored_results.results_files(runs_dir)
     if not files:
         raise MlperfError(
             f"no results in {runs_dir}/runs: measure first (pytest suites), or run this in "
@@ -417,7 +408,7 @@ def _missing(path: Path, results: Results, tests: Sequence[ToMeasure], runs: int
     kinds: dict[tuple[str, str], set[str]] = defaultdict(set)
     for result in (one.result for one in tests):
         kinds[result.verdict.case.id, result.profile].add(result.verdict.kind)
-    spent = costs([(path, results)])
+    spent = stored_results.costs([(path, results)])
     seconds = [
         spent[case].at_most_s(runs if "performance" in of_case else 1)
         for case, of_case in kinds.items()
@@ -436,7 +427,7 @@ def again(parsed: argparse.Namespace) -> str:
         "--runs": parsed.runs,
         "--no-runs": parsed.no_runs,
         "--baselines": parsed.baselines,
-        "--runs-dir": parsed.runs_dir if parsed.runs_dir != RUNS_DIR else None,
+        "--runs-dir": parsed.runs_dir if parsed.runs_dir != stored_results.RUNS_DIR else None,
     }
     return as_typed("update", [parsed.results] if parsed.results else [], options)
 

@@ -327,7 +327,7 @@ class PerformanceProposal:
         return worse
 
     def _means(self, metric: str) -> tuple[float | None, float | None]:
-        """Return what a metric was and would be; None: it was not measured."""
+        """Return a metric's accepted and proposed means; None if it was not measured."""
         old = geometric_means(self.old.runs) if self.old else {}
         return old.get(metric), geometric_means(self.new.runs).get(metric)
 

@@ -19,16 +19,7 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Literal
 
-from pytest_mlperf.core.energy.readings import (
-    MAX_WATTS,
-    CounterEnergy,
-    Reading,
-    Traced,
-    at,
-    count,
-    steps_of,
-    traced,
-)
+from pytest_mlperf.core.energy import readings
 from pytest_mlperf.core.numbers import NotNegative, Seconds
 from pytest_mlperf.core.reason import of_gpus
 
@@ -121,15 +112,15 @@ class Energy:
 
 
 def measure(
-    counter: Sequence[Reading],
-    trace: Sequence[Reading],
+    counter: Sequence[readings.Reading],
+    trace: Sequence[readings.Reading],
     begin_s: float,
     end_s: float,
     *,
     limit_w: float | None = None,
     rate_hz: float | None = None,
     covers: bool = True,
-    average: Sequence[Reading] = (),
+    average: Sequence[readings.Reading] = (),
     most_w: float = math.inf,
     period_s: float | None = None,
 ) -> Energy:
@@ -148,8 +139,8 @@ def measure(
     window_s = end_s - begin_s
     if not window_s > 0:
         raise ValueError(f"the window ends {-window_s:g} s before it begins")
-    counted = count(counter, trace, begin_s, end_s, covers=covers, period_s=period_s)
-    seen = traced(trace, begin_s, end_s, rate_hz=rate_hz, covers=covers)
+    counted = readings.count(counter, trace, begin_s, end_s, covers=covers, period_s=period_s)
+    seen = readings.traced(trace, begin_s, end_s, rate_hz=rate_hz, covers=covers)
     joules = seen.joules if counted.joules is None else counted.joules
     energy = Energy(
         joules=joules,
@@ -169,16 +160,16 @@ def measure(
     else:
         second_j = _by_average(counter, counted, average, energy, (begin_s, end_s))
         energy = _by_counter(energy, counted, second_j, covers=covers)
-    if (energy.mean_w or 0.0) > min(most_w, MAX_WATTS):
+    if (energy.mean_w or 0.0) > min(most_w, readings.MAX_WATTS):
         text = "the energy counter rose by more than this board can draw"
         return replace(energy, joules=None, method=None, uncertainty_j=None, invalid=(text,))
     return _plausible(energy, limit_w)
 
 
 def _by_average(
-    counter: Sequence[Reading],
-    counted: CounterEnergy,
-    average: Sequence[Reading],
+    counter: Sequence[readings.Reading],
+    counted: readings.CounterEnergy,
+    average: Sequence[readings.Reading],
     energy: Energy,
     ends: tuple[float, float],
 ) -> float | None:
@@ -187,7 +178,7 @@ def _by_average(
     Each mean is held against what the counter counted in the same second, so that neither the
     window's ends nor the shape of the load matter.
     """
-    steps, lag_s = steps_of(counter), counted.lag_s or 0.0
+    steps, lag_s = readings.steps_of(counter), counted.lag_s or 0.0
     begin_s, end_s = ends
     inside = [
         r
@@ -200,14 +191,13 @@ def _by_average(
     if len(inside) < MIN_AVERAGES or energy.joules is None:
         return None
     then = [r.time_s + lag_s for r in inside]
-    counts = fsum(at(steps, t) - at(steps, t - AVERAGED_S) for t in then)
+    counts = fsum(readings.at(steps, t) - readings.at(steps, t - AVERAGED_S) for t in then)
     return energy.joules * fsum(r.value for r in inside) * AVERAGED_S / counts if counts else None
 
 
 def _by_counter(
-    energy: Energy, counted: CounterEnergy, second_j: float | None, *, covers: bool
+    energy: Energy, counted: readings.CounterEnergy, second_j: float | None, *, covers: bool
 ) -> Energy:
-    """Return a counter's energy with its witness: the trace, or a driver's mean (`second_j`)."""
     assert energy.joules is not None
     joules, ends_j = energy.joules, math.hypot(counted.lag_j, counted.steps_j)
     off_j = None if energy.trace_j is None else abs(energy.trace_j - joules)
@@ -238,7 +228,7 @@ def _by_counter(
     return energy
 
 
-def _by_trace(energy: Energy, seen: Traced, *, covers: bool) -> Energy:
+def _by_trace(energy: Energy, seen: readings.Traced, *, covers: bool) -> Energy:
     if covers:
         return replace(energy, uncertainty_j=seen.unsure_j)
     text = (
@@ -282,8 +272,8 @@ def floored(seconds: float) -> str:
     return f"{math.floor(10 * seconds) / 10:.1f}"
 
 
-def _idle(trace: Sequence[Reading], begin_s: float, end_s: float) -> float | None:
-    """Return the power beside a window with nothing to do, watts; None where it is not seen."""
+def _idle(trace: Sequence[readings.Reading], begin_s: float, end_s: float) -> float | None:
+    """Return the idle power beside a window, watts; None if it was not seen."""
     steady = []
     for first_s in (begin_s - PAD_S, end_s, end_s + PAD_S):
         powers = [r.value for r in trace if first_s <= r.time_s <= first_s + PAD_S]
@@ -370,7 +360,7 @@ def once_each(sentences: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]
 
 
 def _uncertainty(energies: Sequence[Energy]) -> float | None:
-    """Return what the sum of energies may be off by; None where that is not known of each."""
+    """Return the uncertainty of a sum of energies; None if one of them has none."""
     whole_j, own_j = _sum([e.uncertainty_j for e in energies]), [e.own_j for e in energies]
     return None if whole_j is None else whole_j - math.fsum(own_j) + math.hypot(*own_j)
 

@@ -137,7 +137,7 @@ class ExportedEnergy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Counted:
-    """What the counter of one GPU gives for a window; `why_not` where it gives nothing."""
+    """The energy of a window by a GPU's counter; `why_not` says why there is none."""
 
     joules: float | None = None
     uncertainty_j: float | None = None
@@ -241,7 +241,7 @@ def _beside_powers(whole: ExportedEnergy, watts: Sequence[float]) -> Iterator[st
 def _counted(
     looks: Sequence[ExporterLook], uuid: str, begin_s: float, end_s: float, *, moving: bool
 ) -> _Counted:
-    """Return what one GPU's counter gives; `moving`: that of another GPU changes."""
+    """Return a GPU's energy by its counter; `moving`: another GPU's counter changes."""
     read = [
         Reading(time_s=look.time_s, value=gpu.joules)
         for look in looks
@@ -314,7 +314,6 @@ def _sparse(readings: int, interval_s: float, longest_s: float) -> Iterator[str]
 
 
 def _powers(looks: Sequence[ExporterLook], begin_s: float, end_s: float) -> list[float]:
-    """Return the power of all GPUs together at each look inside that shows it of each."""
     return [
         sum(gpu.watts for gpu in look.gpus.values() if gpu.watts is not None)
         for look in looks
@@ -326,7 +325,7 @@ def _powers(looks: Sequence[ExporterLook], begin_s: float, end_s: float) -> list
 def _by_power(
     unknown: ExportedEnergy, looks: Sequence[ExporterLook], begin_s: float, end_s: float
 ) -> ExportedEnergy:
-    """Return an energy by powers alone, which are of some moments only: told, never judged."""
+    """Return an energy by the powers of some moments, which is reported and never judged."""
     watts = _powers(looks, begin_s, end_s)
     if not watts:
         return replace(unknown, notes=("the DCGM exporter showed no power in the window",))

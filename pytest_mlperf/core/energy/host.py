@@ -90,7 +90,7 @@ def host_energy(
 
 
 def _between(one: Counted, begin_s: float, end_s: float) -> tuple[float, float] | None:
-    """Return the joules of a window and what they may be off by; None: not known."""
+    """Return the joules of a window and their uncertainty; None if unknown."""
     readings = _unrolled(one)
     if not readings or not readings[0].time_s <= begin_s < end_s <= readings[-1].time_s:
         return None
@@ -107,7 +107,7 @@ def _between(one: Counted, begin_s: float, end_s: float) -> tuple[float, float] 
 
 
 def _unrolled(one: Counted) -> Sequence[Reading]:
-    """Return readings that only rise; none where nobody knows how often the counter went round."""
+    """Return readings that only rise; none if the counter may have wrapped unseen."""
     unrolled: list[Reading] = []
     rounds_j, last = 0.0, None
     for reading in one.readings:

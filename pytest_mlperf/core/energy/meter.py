@@ -49,7 +49,7 @@ def parse_meter(text: str, *, name: str, local_offset_s: float = 0.0) -> tuple[M
 
     Args:
         text: Of a CSV file with a heading, one column of which is called as in TIME_COLUMNS
-            (seconds since 1970, or ISO 8601 with a zone) and one as in POWER_COLUMNS; or of an
+            (seconds since 1970, or ISO 8601 with a zone) and one as in POWER_COLUMNS. Or of an
             spl.txt of SPEC's PTDaemon. A file without readings has none.
         local_offset_s: How far the meter's clock is ahead of UTC where it writes no zone, as in an
             spl.txt, seconds. MLPerf takes those times as UTC, which LoadGen logs.

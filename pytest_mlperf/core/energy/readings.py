@@ -437,7 +437,7 @@ def lag_of(steps: Sequence[Reading], trace: Sequence[Reading]) -> float | None:
     """Return by how much a counter's steps trail a power trace, seconds; None where it is not seen.
 
     The lag at which the increments of the counter are most nearly proportional to the power that
-    the trace saw so much earlier; it is below 0 where the trace is the later. A load that hardly
+    the trace saw so much earlier. It is below 0 where the trace is the later. A load that hardly
     changes shows no lag, and needs none.
     """
     least_s, most_s = LAGS_S
@@ -475,7 +475,7 @@ def _along(
     """Return what a counter would show at a moment of its time if it did not step.
 
     What it rose by in the step is spread as the trace saw the power meanwhile, for a job begins and
-    ends in the middle of a step; without a trace (`total` is empty) evenly.
+    ends in the middle of a step. Without a trace (`total` is empty) evenly.
     """
     earlier, later = around(steps, time_s)
     if not total or earlier.time_s - behind_s < total[0].time_s:

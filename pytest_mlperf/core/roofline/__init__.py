@@ -12,16 +12,7 @@ from dataclasses import dataclass, replace
 
 from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, UNGATED, gated_metrics
 from pytest_mlperf.core.numbers import NotNegative, quantity
-from pytest_mlperf.core.roofline.bounds import (
-    Resource,
-    Term,
-    hardware,
-    longest,
-    lowest,
-    samples,
-    shortest,
-    tokens,
-)
+from pytest_mlperf.core.roofline import bounds
 from pytest_mlperf.core.roofline.gpu import EXAMPLE, KV_BYTES, PRECISIONS, GpuSpec, peak
 from pytest_mlperf.core.roofline.work import AnyWork, Circumstances, Decode, Diffusion
 from pytest_mlperf.judge.inputs import Direction
@@ -77,7 +68,7 @@ def _nothing(result: Changed, reason: str) -> Changed:
 
 
 def _share(technique: str) -> Callable[[Changed, Circumstances], Changed]:
-    """Return the change of what leaves a share of the work: said once, however many do so."""
+    """Return the change of a technique that leaves a share of the work."""
 
     def change(result: Changed, seen: Circumstances) -> Changed:
         if seen.work_share is None:
@@ -188,9 +179,9 @@ class Limit:
     certain: float | None = None
     ceiling: float | None = None
     estimated: float | None = None
-    binds: Resource | None = None
-    term: Term | None = None
-    estimated_term: Term | None = None
+    binds: bounds.Resource | None = None
+    term: bounds.Term | None = None
+    estimated_term: bounds.Term | None = None
     why_unknown: str | None = None
     why_no_estimate: str | None = None
 
@@ -239,7 +230,7 @@ def in_words(limit: Limit) -> str:
     return share_in_words(share, limit.binds, estimated=limit.estimated is not None)
 
 
-def share_in_words(share: float, binds: Resource | None, *, estimated: bool) -> str:
+def share_in_words(share: float, binds: bounds.Resource | None, *, estimated: bool) -> str:
     """Return "42.1 % of the speed of light (compute)": of the estimate, or of the certain limit."""
     of = "speed of light" if estimated else "certain limit"
     second = ": above 90 %, worth a second look" if estimated and share > NEAR_LIMIT_SHARE else ""
@@ -290,8 +281,8 @@ def _term(
     *,
     certain: bool,
     best: bool = False,
-) -> Term | None:
-    """Return the resource that binds at one level; None where that level has no formula."""
+) -> bounds.Term | None:
+    """Return the resource that binds at one level; None if that level has no formula."""
     work = change.certain if certain else change.estimated
     time, drafts = _is_time(metric), change.drafts
     if work is None or (time and change.varies):
@@ -299,20 +290,22 @@ def _term(
     if time:
         # A sample is worked on by one copy of the model; of how many GPUs nobody may have said.
         seen = replace(seen, gpus=seen.replica_gpus or seen.gpus)
-    has = hardware(gpu, seen, best=best, sparse=change.sparse)
+    has = bounds.hardware(gpu, seen, best=best, sparse=change.sparse)
     if time:
-        return longest(shortest(metric, work, has, seen, certain=certain, drafts=drafts))
+        return bounds.longest(
+            bounds.shortest(metric, work, has, seen, certain=certain, drafts=drafts)
+        )
     if metric == "throughput":
-        return lowest(samples(work, has, seen, certain=certain, drafts=drafts))
+        return bounds.lowest(bounds.samples(work, has, seen, certain=certain, drafts=drafts))
     if not isinstance(work, Decode):
         return None
-    return lowest(tokens(work, has, seen, certain=certain, drafts=drafts))
+    return bounds.lowest(bounds.tokens(work, has, seen, certain=certain, drafts=drafts))
 
 
 def _why_unknown(
     metric: str, accelerator: str, gpu: GpuSpec | None, work: AnyWork | None, seen: Circumstances
 ) -> str | None:
-    """Return why there is no limit, and what to supply; None: there may be one."""
+    """Return why there is no limit and what to supply; None if there may be one."""
     if not _is_time(metric) and metric not in ("throughput", _TOKENS):
         return f"no limit known for {metric}: only rates and times have a formula"
     if gpu is None:
@@ -384,7 +377,7 @@ class Light:
     certain: NotNegative | None = None
     ceiling: NotNegative | None = None
     estimated: NotNegative | None = None
-    binds: Resource | None = None
+    binds: bounds.Resource | None = None
     impossible: bool = False
 
     @property

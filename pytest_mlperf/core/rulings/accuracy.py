@@ -13,18 +13,9 @@ from pytest_mlperf.core.metrics import COUNTS, OUTPUT_TOKENS
 from pytest_mlperf.core.numbers import percent, points
 from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.verdict import Outcome, PairedVerdict, worst
+from pytest_mlperf.judge import rule_a
 from pytest_mlperf.judge.mean_change import MIN_VARIANCE_SHARE
 from pytest_mlperf.judge.robustness import Decision
-from pytest_mlperf.judge.rule_a import (
-    DEFAULT,
-    Paired,
-    RuleA,
-    ScorePairs,
-    correlated,
-    judge_pairs,
-    least_shown,
-    looks,
-)
 
 NONDETERMINISTIC = 0.8
 """Below this correlation two passes of one build hardly measure the same thing."""
@@ -129,7 +120,7 @@ def notes_of_outputs(scored: Scored, rescored: int, beside: PassContext) -> tupl
 
 
 def _of_metric(
-    verdict: PairedVerdict, judgements: Mapping[str, Paired], beside: PassContext
+    verdict: PairedVerdict, judgements: Mapping[str, rule_a.Paired], beside: PassContext
 ) -> Iterator[str]:
     paired = judgements[verdict.metric]
     unseen = paired.unseen
@@ -172,7 +163,6 @@ def _of_chance(verdict: PairedVerdict) -> str:
 
 
 def _of_agreement(verdict: PairedVerdict, correlation: float, *, same_build: bool) -> Iterator[str]:
-    """Yield what is said of how alike the two passes are, sample by sample."""
     if correlation < NONDETERMINISTIC:
         cause = "nondeterministic generation"
         cause = cause if same_build else f"other outputs, or {cause}"
@@ -224,7 +214,7 @@ def rule_on_scores(
     *,
     margin: Callable[[str], Margin],
     sequential: bool,
-    rule: RuleA = DEFAULT,
+    rule: rule_a.RuleA = rule_a.DEFAULT,
     beside: PassContext = NOTHING_BESIDE,
 ) -> Ruling:
     """Judge the scores of a pass, in the order in which its samples were measured.
@@ -255,7 +245,7 @@ def rule_on_scores(
         if other := _applies_otherwise(*both, there, full=len(there) == len(order)):
             return Ruling(outcome=Outcome.INVALID, headline=f"{name} {other}")
     pairs = {
-        name: ScorePairs(
+        name: rule_a.ScorePairs(
             before=_up(series[name][0], lower=name in accuracy.lower),
             now=_up(series[name][1], lower=name in accuracy.lower),
             margin=max(margin(name).points(baseline.scores[name]), 1e-9),
@@ -266,8 +256,8 @@ def rule_on_scores(
     }
     hidden: dict[str, float] = {}
     if beside.drawn:
-        at, share = looks(len(order), sequential=sequential), len(there) / len(order)
-        shown = {name: least_shown(one, share, at, rule) for name, one in pairs.items()}
+        at, share = rule_a.looks(len(order), sequential=sequential), len(there) / len(order)
+        shown = {name: rule_a.least_shown(one, share, at, rule) for name, one in pairs.items()}
         hidden = {name: drop for name, drop in shown.items() if drop > pairs[name].margin}
         pairs |= {name: replace(pairs[name], margin=drop) for name, drop in hidden.items()}
     judgements = _judge(pairs, accuracy.whole, len(there), len(order), rule, sequential=sequential)
@@ -298,7 +288,6 @@ def rule_on_scores(
 
 
 def _rescored(series: Sequence[tuple[Values, Values]]) -> int:
-    """Return how many samples of a pass have another score in any metric, judged so far or not."""
     return len(
         {
             place
@@ -310,7 +299,6 @@ def _rescored(series: Sequence[tuple[Values, Values]]) -> int:
 
 
 def _up(values: Values, *, lower: bool) -> list[float | None]:
-    """Return scores that are better when higher."""
     return [-value if lower and value is not None else value for value in values]
 
 
@@ -330,26 +318,29 @@ def _applies_otherwise(
 
 
 def _judge(
-    pairs: Mapping[str, ScorePairs],
+    pairs: Mapping[str, rule_a.ScorePairs],
     whole: Collection[str],
     there: int,
     total: int,
-    rule: RuleA,
+    rule: rule_a.RuleA,
     *,
     sequential: bool,
-) -> dict[str, Paired]:
+) -> dict[str, rule_a.Paired]:
     """Judge additive metrics at every look, those of a whole data set once it is there."""
     additive = {name: own for name, own in pairs.items() if name not in whole}
     at_the_end = {name: own for name, own in pairs.items() if name in whole}
-    judgements: dict[str, Paired] = {}
-    for group, at in ((additive, looks(total, sequential=sequential)), (at_the_end, (total,))):
+    judgements: dict[str, rule_a.Paired] = {}
+    for group, at in (
+        (additive, rule_a.looks(total, sequential=sequential)),
+        (at_the_end, (total,)),
+    ):
         if group and (group is additive or there == total):
             alpha = rule.alpha * len(group) / len(pairs)
-            judgements |= judge_pairs(group, at, replace(rule, alpha=alpha))
+            judgements |= rule_a.judge_pairs(group, at, replace(rule, alpha=alpha))
     return {name: judgements[name] for name in pairs if name in judgements}
 
 
-def _verdict(name: str, paired: Paired, margin: float, *, lower: bool) -> PairedVerdict:
+def _verdict(name: str, paired: rule_a.Paired, margin: float, *, lower: bool) -> PairedVerdict:
     ends = (-paired.high, -paired.low) if lower else (paired.low, paired.high)
     low, high = (end if math.isfinite(end) else None for end in ends)  # too few samples
     sign = -1 if lower else 1
@@ -395,7 +386,6 @@ def _count(name: str, before: Values, now: Values) -> PairedVerdict:
 
 
 def _in_both(before: Values, now: Values) -> list[tuple[float, float]]:
-    """Return the scores of the samples that a metric applies to in both passes."""
     return [(a, b) for a, b in zip(before, now, strict=True) if a is not None and b is not None]
 
 
@@ -464,4 +454,6 @@ def _rerun(before: Sequence[float], now: Sequence[float]) -> Rerun:
     differences = [b - a for a, b in zip(before, now, strict=True)]
     mean = fmean(differences)
     variance = math.fsum((d - mean) ** 2 for d in differences) / (n - 1)
-    return Rerun(sd=math.sqrt(variance / (2 * n)), correlation=correlated(before, now), passes=1)
+    return Rerun(
+        sd=math.sqrt(variance / (2 * n)), correlation=rule_a.correlated(before, now), passes=1
+    )

@@ -78,8 +78,8 @@ def below(excess: Sequence[float | None], most: float, total: int) -> float:
     samples are drawn without replacement, so the last ones are certain.
 
     Args:
-        excess: What each sample has above the bound, in the random order in which it was measured;
-            None where the metric does not apply to a sample, which then counts for neither side.
+        excess: How far each sample is above the bound, in the random order of measurement. None if
+            the metric does not apply to a sample, which then counts for neither side.
         most: Largest value that a sample can have, above 0.
 
     Returns:
@@ -316,7 +316,6 @@ def _of_part(measured: Pass, bounds: Mapping[str, GateWindow], whose: str) -> Ru
 
 
 def _near(name: str, score: float, bounds: GateWindow, sd: float) -> str | None:
-    """Return what to say of a score that another pass of the same build could move over a bound."""
     distances = {b: abs(score - b) for b in (bounds.low, bounds.high) if b is not None}
     bound = min(distances, key=distances.__getitem__)
     if not distances[bound] < NEAR_GATE_DEVIATIONS * sd:
@@ -330,7 +329,6 @@ def _near(name: str, score: float, bounds: GateWindow, sd: float) -> str | None:
 
 
 def _metric(name: str, score: float, window: GateWindow, whose: str) -> tuple[str, MetricVerdict]:
-    """Return the words for one metric and its row: the bound it missed, else its first one."""
     missed = window.missed(score)
     bound = missed if missed is not None else window.low if window.low is not None else window.high
     assert bound is not None

@@ -249,7 +249,6 @@ def _gates(metric: MetricVerdict) -> bool:
 
 
 def _counts(metric: MetricVerdict) -> bool:
-    """Whether a metric takes part with its own p value."""
     failed = metric.outcome in DROP_OUTCOMES.values() and metric.p is not None
     return _gates(metric) and (failed or _undecided(metric))
 

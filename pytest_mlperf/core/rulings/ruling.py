@@ -470,7 +470,6 @@ class _Judging:
 def _gated(
     name: str, limit: float, runs: Sequence[Run], record: Record | None, judging: _Judging
 ) -> tuple[MetricVerdict, bool]:
-    """Return the metric's verdict and whether another run could decide it."""
     if lacking := missing(runs, name):
         return unmeasured(name, limit, lacking), False
     few = too_few(runs, name, record)

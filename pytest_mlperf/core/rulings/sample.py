@@ -263,7 +263,7 @@ def _before(runs: Sequence[Run], metric: str, record: Record) -> int | None:
 
 
 def _queries(run: Run | BaselineRun, metric: str) -> int | None:
-    """Return the queries of a metric's point, of a whole curve the fewest; None: not recorded."""
+    """Return the queries of a metric's point, or the fewest of a curve; None if not recorded."""
     if run.requests:
         return run.requests.get(metric.partition("@")[2], min(run.requests.values()))
     return run.queries if isinstance(run, Run) else None

@@ -357,7 +357,6 @@ def _by_few_sessions(
 
 
 def _reported(name: str, before: Sequence[Run], now: Sequence[Run]) -> MetricVerdict | None:
-    """Return a metric that is not judged; None if a side has a run that must not judge it."""
     if not all(run.may_judge(name) for run in (*before, *now) if name in run.metrics):
         return None
     new = values(now, name)

@@ -93,12 +93,11 @@ def _bound(mean: float, values: Sequence[float], alpha: float, *, apart: float =
 
 
 def _key(replica: ReplicaRun) -> object:
-    """Return what tells replicas of several runs apart: their GPUs, else their place."""
+    """Return a replica's key, which is equal in all runs: its GPUs, else its place."""
     return replica.gpus or replica.name
 
 
 def _differs(replica: ReplicaRun, gpus: Sequence[GpuRun]) -> tuple[str, ...]:
-    """Return in words what a replica's GPUs have other than the median of the rest."""
     here = [gpu for gpu in gpus if gpu.uuid in replica.gpus]
     rest = [gpu for gpu in gpus if gpu.uuid not in replica.gpus]
     words = []
@@ -114,7 +113,7 @@ def _differs(replica: ReplicaRun, gpus: Sequence[GpuRun]) -> tuple[str, ...]:
 
 
 def _both(here: Sequence[GpuRun], rest: Sequence[GpuRun], name: str) -> tuple[float, float] | None:
-    """Return the medians of a quantity over some GPUs and over the rest; None: not known."""
+    """Return the medians of a quantity over some GPUs and over the rest; None if unknown."""
     sides = (
         [gpu.mean_w if name == "mean_w" else gpu.state.get(name) for gpu in gpus]
         for gpus in (here, rest)

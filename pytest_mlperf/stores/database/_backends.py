@@ -116,7 +116,7 @@ _PAIR = re.compile(rf"((^|[?&;\s])[^=/?&;\s]*({_SECRET.pattern})[^=/?&;\s]*=).*"
 
 
 def _masked(typed: str) -> str:
-    """Return what was typed without "://", with "***" where a password may stand."""
+    """Return an address without "://", with "***" in place of a possible password."""
     return _PAIR.sub(r"\1***", _USER.sub(r"\1***@", typed) if _USER.match(typed) else typed)
 
 

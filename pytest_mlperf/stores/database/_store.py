@@ -253,7 +253,6 @@ class Store:
     def _numbers(
         self, table: str, columns: Sequence[str], rows: Mapping[str, Sequence[Any]]
     ) -> dict[str, int]:
-        """Return the number of each key of a table, with the rows added that it lacks."""
         numbers = self._looked_up(table, (columns[0], "id"), list(rows))
         missing = [row for key, row in rows.items() if key not in numbers]
         if missing:
@@ -267,7 +266,6 @@ class Store:
     def _looked_up(
         self, table: str, columns: tuple[str, str], keys: Sequence[Key]
     ) -> dict[Key, Any]:
-        """Return what the second column has where the first has one of these keys."""
         key, value = columns
         values: dict[Key, Any] = {}
         for begin in range(0, len(keys), MAX_STATEMENT_KEYS):

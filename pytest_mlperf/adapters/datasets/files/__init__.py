@@ -18,9 +18,15 @@ CHECKSUMS = {"md5": 32, "sha256": 64}
 S = TypeVar("S")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FileOptions:
-    """Options of a data set of files: they refuse what is wrong in itself, and find the files."""
+    """Options of a data set of files: they refuse what is wrong in itself, and find the files.
+
+    Attributes:
+        count: Use the first `count` samples only; None uses all.
+    """
+
+    count: int | None = None
 
     def find(self) -> Any:
         """Look for the files without reading them; return what `FileDataset._read` gets."""
@@ -57,6 +63,17 @@ class FileOptions:
         """Report all missing places in one error; each is (whether it is here, message if not)."""
         if missing := [sentence for is_here, sentence in places if not is_here]:
             raise UnavailableError("; also ".join(missing))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChecksumOptions(FileOptions):
+    """Those of a data set with a file that is compared with a checksum.
+
+    Attributes:
+        checksum: "md5:" or "sha256:" and the hex digits of the file; None checks nothing.
+    """
+
+    checksum: str | None = None
 
 
 class FileDataset(Generic[S]):

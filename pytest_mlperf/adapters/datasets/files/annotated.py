@@ -60,7 +60,6 @@ def _wrong(file: Path, name: str, row: int, defect: str) -> RunError:
 
 
 def _parse(file: Path) -> dict[str, list[Any]]:
-    """Return the lists of the file; of their records only what is needed is kept in memory."""
     try:
         with file.open("rb") as opened:
             content = json.load(opened, object_hook=_keep)
@@ -148,7 +147,6 @@ class AnnotatedOptions(FileOptions):
 
     Attributes:
         path: Folder of the data set.
-        count: Use the first `count` images only; None uses all.
         checksum: "md5:" or "sha256:" and the hex digits that the annotation file must have.
     """
 
@@ -160,7 +158,6 @@ class AnnotatedOptions(FileOptions):
     annotations: str
     images: str
     size: int
-    count: int | None = None
     checksum: str | None = None
 
     def __post_init__(self) -> None:

@@ -164,7 +164,6 @@ def _find_member(
 def _find(
     file: IO[bytes], path: Path, *, name: str, size: int, packed: str | None = None
 ) -> StoredArray:
-    """Read the header that comes next in a file, of an array that must end at byte `size`."""
     from numpy.lib import format as npy
 
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}

@@ -112,7 +112,6 @@ def _array(path: Path, place: int, item: Any) -> StoredArray:
 
 
 def _parts(array: PickledObject) -> tuple[PickledObject, tuple[int, ...], Literal["C", "F"], Any]:
-    """Return type, shape, order of axes, and contents of a NumPy array."""
     if array.name == "_frombuffer":
         raw, kind, shape, order, *_ = array.args
         if order not in ("C", "F"):
@@ -189,7 +188,6 @@ def read_records(file: BufferedIOBase, *, max_bytes: int) -> list[Any]:
 
 
 def _plain(item: Any) -> Any:
-    """Return a value of a record with plain values and arrays in place of what was pickled."""
     if isinstance(item, dict):
         return {key: _plain(value) for key, value in item.items()}
     if isinstance(item, list | tuple):
@@ -223,7 +221,6 @@ def _positions(placement: PickledObject) -> Sequence[int]:
 
 
 def _row(values: PickledObject, row: int, rows: int) -> list[Any]:
-    """Return the cells of one column of a block: the block has a row for each of its columns."""
     if values.name not in _NUMPY_ARRAYS:
         return _items(values)
     (height, width), contents = _contents(values)
@@ -234,7 +231,6 @@ def _row(values: PickledObject, row: int, rows: int) -> list[Any]:
 
 
 def _items(values: PickledObject) -> list[Any]:
-    """Return the items of an array of one dimension, also of one of pandas' own kinds."""
     if values.name in _NUMPY_ARRAYS:
         contents = _contents(values)[1]
         return contents if isinstance(contents, list) else contents.tolist()
@@ -248,7 +244,6 @@ def _items(values: PickledObject) -> list[Any]:
 
 
 def _contents(array: PickledObject) -> tuple[tuple[int, ...], list[Any] | Array]:
-    """Return the shape of a NumPy array, and its items in C order: objects, or numbers."""
     kind, shape, order, raw = _parts(array)
     if not kind.args[0].startswith("O"):
         numbers: Array = np.frombuffer(_buffer(raw), _dtype(kind)).reshape(shape, order=order)
@@ -260,7 +255,6 @@ def _contents(array: PickledObject) -> tuple[tuple[int, ...], list[Any] | Array]
 
 
 def _buffer(raw: Any) -> bytes:
-    """Return the bytes of a buffer, which older protocols write as calls."""
     if isinstance(raw, bytes):
         return raw
     if raw.name == "encode":
@@ -270,7 +264,6 @@ def _buffer(raw: Any) -> bytes:
 
 
 def _unpacked(items: Sequence[Any]) -> list[Any]:
-    """Return the items of a list one by one, also where integers came packed."""
     single: list[Any] = []
     for item in items:
         single.extend(item.tolist() if isinstance(item, np.ndarray) else (item,))
@@ -278,7 +271,6 @@ def _unpacked(items: Sequence[Any]) -> list[Any]:
 
 
 def _cell(cell: Any) -> Any:
-    """Return a cell as text, number, bytes, None, array of numbers, or list of the former."""
     if isinstance(cell, list | tuple):
         if cell and all(isinstance(item, np.ndarray) for item in cell):
             return np.concatenate(cell)

@@ -138,7 +138,6 @@ class _Window:
         return line
 
     def _fill(self, size: int) -> None:
-        """Move on in the file until `size` bytes lie ahead, or up to its end."""
         self._before += self._at
         if self._before + size > self._max_bytes:  # before a long item is gathered in memory
             raise PickleError(self._excess)
@@ -293,7 +292,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 class _Outliner(_Unpickler):
-    """One that leaves strings of bytes where they are."""
+    """An unpickler that does not copy strings of bytes."""
 
     window: _SparseWindow
 

@@ -13,22 +13,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf import SuiteError
-from pytest_mlperf.adapters.datasets.files import (
-    FileDataset,
-    FileOptions,
-    check_file,
-    first_file,
-    wrong,
-)
-from pytest_mlperf.adapters.datasets.squad._features import (
-    OTHER_PIECES,
-    SEP_TOKEN,
-    Feature,
-    FeatureBuilder,
-    WordPieces,
-    read_passages,
-    read_vocabulary,
-)
+from pytest_mlperf.adapters.datasets import files
+from pytest_mlperf.adapters.datasets.squad import _features
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +27,7 @@ MODEL_FOLDER = "bert_tf_v1_1_large_fp32_384_v2"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SquadOptions(FileOptions):
+class SquadOptions(files.ChecksumOptions):
     """Where the questions are, and how features are cut.
 
     Attributes:
@@ -53,8 +39,6 @@ class SquadOptions(FileOptions):
         max_query_length: Word pieces that are kept of a question.
         pad: Fill each feature with zeros up to `max_seq_length`, as MLPerf's reference does;
             False gives each its own length.
-        count: Use the first `count` features only; None uses all.
-        checksum: What the file's must be: "md5:..." or "sha256:..."; None checks nothing.
     """
 
     path: str
@@ -63,8 +47,6 @@ class SquadOptions(FileOptions):
     doc_stride: int = 128
     max_query_length: int = 64
     pad: bool = True
-    count: int | None = None
-    checksum: str | None = None
 
     def __post_init__(self) -> None:
         self.check(
@@ -75,11 +57,11 @@ class SquadOptions(FileOptions):
             max_query_length="",
             count="",
         )
-        if self.max_query_length + OTHER_PIECES >= self.max_seq_length:
+        if self.max_query_length + _features.OTHER_PIECES >= self.max_seq_length:
             raise SuiteError(
                 f"data set squad: max_query_length = {self.max_query_length!r} leaves no room for "
                 f"the paragraph in max_seq_length = {self.max_seq_length!r}; it must be at least "
-                f"{OTHER_PIECES + 1} smaller",
+                f"{_features.OTHER_PIECES + 1} smaller",
                 option=("max_query_length", "max_seq_length"),
             )
 
@@ -88,7 +70,7 @@ class SquadOptions(FileOptions):
         file = folder / OFFICIAL_FILE if folder.is_dir() else folder
         names = [VOCABULARY, f"{MODEL_FOLDER}/{VOCABULARY}"] if self.vocab is None else [self.vocab]
         places = [file.parent / name for name in names]
-        vocabulary = first_file(places)
+        vocabulary = files.first_file(places)
         self.require(
             (
                 file.is_file(),
@@ -106,7 +88,7 @@ class SquadOptions(FileOptions):
         return file, vocabulary
 
 
-class SquadDataset(FileDataset[Feature]):
+class SquadDataset(files.FileDataset[_features.Feature]):
     """Features by index, in the order of the file: the questions of a paragraph, their windows.
 
     A feature is [CLS] question [SEP] window [SEP]; a paragraph that is too long for one is shown in
@@ -119,25 +101,27 @@ class SquadDataset(FileDataset[Feature]):
     unit = "feature"
     options = SquadOptions
 
-    def _read(self, asked: SquadOptions, files: tuple[Path, Path]) -> None:
+    def _read(self, asked: SquadOptions, places: tuple[Path, Path]) -> None:
         import numpy as np
 
-        file, vocabulary = files
-        check_file(file, asked.checksum)
-        pieces = WordPieces(read_vocabulary(vocabulary))
-        builder = FeatureBuilder(
+        file, vocabulary = places
+        files.check_file(file, asked.checksum)
+        pieces = _features.WordPieces(_features.read_vocabulary(vocabulary))
+        builder = _features.FeatureBuilder(
             pieces=pieces,
             max_seq_length=asked.max_seq_length,
             doc_stride=asked.doc_stride,
             max_query_length=asked.max_query_length,
         )
-        features = [each for passage in read_passages(file) for each in builder.features(passage)]
+        features = [
+            each for passage in _features.read_passages(file) for each in builder.features(passage)
+        ]
         if not features:
-            raise wrong(file, "has no question", f"get {OFFICIAL_FILE} again")
+            raise files.wrong(file, "has no question", f"get {OFFICIAL_FILE} again")
         self._keep(features, asked.count, file, f"its questions give {len(features)} features")
         self._shares = Counter(each.question.identity for each in self._samples)
         self._padded = asked.max_seq_length if asked.pad else 0
-        self._last: NDArray[np.int32] = np.array(pieces.numbers([SEP_TOKEN]), np.int32)
+        self._last: NDArray[np.int32] = np.array(pieces.numbers([_features.SEP_TOKEN]), np.int32)
 
     def input(self, index: int) -> dict[str, NDArray[np.int64]]:
         """Return one feature, by the names of the inputs of MLPerf's ONNX model.
@@ -207,7 +191,7 @@ class SquadDataset(FileDataset[Feature]):
             total.update(self._numbers(feature).astype("<i4").tobytes())
         return total.hexdigest()
 
-    def _numbers(self, feature: Feature) -> NDArray[np.int32]:
+    def _numbers(self, feature: _features.Feature) -> NDArray[np.int32]:
         import numpy as np
 
         window = feature.paragraph.numbers[feature.start : feature.start + feature.length]

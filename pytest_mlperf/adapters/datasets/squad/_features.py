@@ -154,7 +154,6 @@ class _Replacing(dict[int, str | None]):
 
 
 def _clean(character: str, category: str) -> str | None:
-    """Drop control characters, part ideographs, unify spaces."""
     if character in "\t\n\r" or category == "Zs":
         return " "
     if character == "\ufffd" or category.startswith("C"):
@@ -219,7 +218,6 @@ class WordPieces:
         return [self._numbers.get(piece, unknown) for piece in pieces]
 
     def _pieces(self, token: str) -> list[str]:
-        """Return the longest piece that the token begins with, and so on with the rest."""
         if len(token) > MAX_WORD_CHARACTERS:
             return [UNK_TOKEN]
         pieces: list[str] = []

@@ -66,7 +66,6 @@ class UserPromptsOptions(FileOptions):
         columns: Which column is "prompt", text or a list of token ids, which "reference", what an
             answer is compared with, and which "output_tokens", how long the answer is to be. Those
             not named are not read, but for the prompt's, which is then "prompt".
-        count: Use the first `count` samples only; None uses all.
         trace: The file is a recorded trace in Mooncake's format, JSONL with "timestamp" in
             milliseconds, "input_length", "output_length" and "hash_ids", one for each 512 tokens of
             a prompt. Prompts are made up: equal ids are equal text. For scenario OpenLoop.
@@ -85,7 +84,6 @@ class UserPromptsOptions(FileOptions):
 
     path: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
-    count: int | None = None
     trace: bool = False
     samples: int = MADE_UP["samples"]
     input_tokens: int | Mapping[str, Any] = MADE_UP["input_tokens"]

@@ -7,14 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.adapters.datasets.files import json_lines
 from pytest_mlperf.adapters.datasets.files.columns import places
 from pytest_mlperf.adapters.datasets.files.frames import read_frame
-from pytest_mlperf.adapters.datasets.files.json_lines import (
-    MAX_LINE_BYTES,
-    broken_line,
-    lines_of,
-    objects,
-)
 from pytest_mlperf.adapters.datasets.prompts import SampleFile
 
 ADVICE = "Name the columns in columns, or set the data set's path to another file"
@@ -43,15 +38,15 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[Record]:
 
 
 def _jsonl(source: SampleFile, columns: Sequence[str]) -> Iterator[Record]:
-    for number, record in objects(source.file):
+    for number, record in json_lines.objects(source.file):
         if not record.keys() >= set(columns):
             places(f"{source.file}: line {number}", list(record), columns, ADVICE, "object")
         yield number, {name: record[name] for name in columns}
 
 
 def _csv(source: SampleFile, columns: Sequence[str]) -> Iterator[Record]:
-    csv.field_size_limit(MAX_LINE_BYTES)
-    reader = csv.reader(lines_of(source.file), strict=True)
+    csv.field_size_limit(json_lines.MAX_LINE_BYTES)
+    reader = csv.reader(json_lines.lines_of(source.file), strict=True)
     try:
         header = next(reader, [])
         if not header:
@@ -62,7 +57,9 @@ def _csv(source: SampleFile, columns: Sequence[str]) -> Iterator[Record]:
                 continue
             if len(cells) != len(header):
                 defect = f"it has {len(cells)} cells, and the header {len(header)}"
-                raise broken_line(source.file, reader.line_num, defect)
+                raise json_lines.broken_line(source.file, reader.line_num, defect)
             yield reader.line_num, {name: cells[place] for name, place in at.items()}
     except csv.Error as error:
-        raise broken_line(source.file, reader.line_num, f"it is no CSV: {error}") from error
+        raise json_lines.broken_line(
+            source.file, reader.line_num, f"it is no CSV: {error}"
+        ) from error

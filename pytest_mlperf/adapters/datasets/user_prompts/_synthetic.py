@@ -197,7 +197,6 @@ class MadeUp:
 
     @cached_property
     def _words(self) -> Sequence[str]:
-        """Return the words to choose from: with a tokenizer, those of one token each."""
         if self.tokenizer is None:
             return COMMON_WORDS.split()
         alone = len(self._tokenizer("x")["input_ids"])

@@ -12,19 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.adapters.datasets.prompts import SampleFile
+from pytest_mlperf.adapters.datasets.user_prompts import _synthetic
 from pytest_mlperf.adapters.datasets.user_prompts._records import read
-from pytest_mlperf.adapters.datasets.user_prompts._synthetic import (
-    COMMON_WORDS,
-    MAX_LENGTH_TOKENS,
-    VERSION,
-    Lengths,
-    MadeUp,
-)
 
 BLOCK_TOKENS = 512
 TRACE_FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
 
-ANY_LENGTHS = Lengths(low=1, high=MAX_LENGTH_TOKENS)
+ANY_LENGTHS = _synthetic.Lengths(low=1, high=_synthetic.MAX_LENGTH_TOKENS)
 
 MIN_ANSWER_TOKENS = 2
 """Tokens of an answer: a time per token needs two."""
@@ -41,11 +35,11 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replayed(MadeUp):
+class Replayed(_synthetic.MadeUp):
     """Prompts as long as a trace's; blocks with equal ids are equal text."""
 
     requests: Sequence[Request]
-    input: Lengths = ANY_LENGTHS
+    input: _synthetic.Lengths = ANY_LENGTHS
     output: None = None
     shared: None = None
 
@@ -53,10 +47,10 @@ class Replayed(MadeUp):
         """Return a text that shares its beginning with prompts whose first blocks have its ids."""
         request, words = self.requests[index], list[str]()
         for block in request.blocks[: -(-request.input // BLOCK_TOKENS)]:
-            draw = random.Random(f"block {VERSION} {self.seed} {block}")
+            draw = random.Random(f"block {_synthetic.VERSION} {self.seed} {block}")
             words += draw.choices(self._words, k=min(BLOCK_TOKENS, request.input - len(words)))
         return self._fit(
-            request.input, words, random.Random(f"prompts {VERSION} {self.seed} {index}")
+            request.input, words, random.Random(f"prompts {_synthetic.VERSION} {self.seed} {index}")
         )
 
     def prefix_share(self, indices: Sequence[int]) -> float:
@@ -77,7 +71,9 @@ class Replayed(MadeUp):
         return self.requests[index].output
 
     def digest(self, samples: int) -> str:
-        text = repr((VERSION, COMMON_WORDS, samples, self.seed, self.requests))
+        text = repr(
+            (_synthetic.VERSION, _synthetic.COMMON_WORDS, samples, self.seed, self.requests)
+        )
         if self.tokenizer is not None:
             text += repr((self._words, [self.prompt(index) for index in range(min(samples, 16))]))
         return hashlib.sha256(f"trace {text}".encode()).hexdigest()
@@ -109,9 +105,9 @@ def _requests(
         before_ms = at_ms
         lengths = {name: record[name] for name in ("input_length", "output_length")}
         for name, length in lengths.items():
-            if type(length) is not int or not 1 <= length <= MAX_LENGTH_TOKENS:
+            if type(length) is not int or not 1 <= length <= _synthetic.MAX_LENGTH_TOKENS:
                 shown = repr(length)[:40]
-                defect = f"{shown} is no number of tokens from 1 to {MAX_LENGTH_TOKENS}"
+                defect = f"{shown} is no number of tokens from 1 to {_synthetic.MAX_LENGTH_TOKENS}"
                 raise source.wrong(line, name, defect)
         blocks = record["hash_ids"]
         if not isinstance(blocks, list) or any(type(block) is not int for block in blocks):

@@ -194,7 +194,6 @@ class LibraryEngine(Engine):
         chats: PictureChats | ToolChats | None = None,
         clips: SpeechClips | None = None,
     ) -> GenerateTask:
-        """Return the generation task; `most_tokens` limits prompt and answer together."""
         limits = (config.vocabulary, config.context, most_tokens)
         generation, dataset = self._generation, self._dataset
         # Answers that are as long as the data set says are meant to be cut.

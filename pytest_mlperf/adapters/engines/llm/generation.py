@@ -330,7 +330,6 @@ class EndWatch:
     """Refuses a model of which none of the first samples ends by itself; for several threads."""
 
     def __init__(self, generation: Generation, *, watching: bool, check: str) -> None:
-        """Watch or not; `check` is what else may be wrong."""
         self._most = generation.max_new_tokens
         self._check = check
         self._lock = threading.Lock()

@@ -190,7 +190,6 @@ def tool_chats(
 
 
 def _template(folder: Path, tokenizer: Any) -> str:
-    """Return the chat template for tools; one that has no place for them is refused."""
     template = getattr(tokenizer, "chat_template", None)
     if isinstance(template, Mapping):  # several, by what they are for
         template = template.get("tool_use") or template.get("default")
@@ -231,7 +230,6 @@ def calls_or_text(text: str, form: str, schemas: Mapping[str, Mapping[str, Any]]
 
 
 def _logged(name: str, arguments: Any, written: str) -> str:
-    """Return a call as JSON; arguments that JSON has no words for, or too many levels, are none."""
     for function in ({"name": name, "arguments": arguments}, {"name": "", "arguments": written}):
         with contextlib.suppress(TypeError, ValueError, RecursionError):
             if not is_deeper(function, MAX_ARGUMENT_LEVELS - 1):
@@ -244,13 +242,11 @@ Called = tuple[str, Any, str]
 
 
 def _pieces(text: str) -> tuple[str, list[str]]:
-    """Return what stands before the first call, and each call's text; the last may have no end."""
     before, *parts = text.split(CALL)
     return before, [part.partition(CALL_END)[0] for part in parts]
 
 
 def _of_json(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Iterator[Called]:  # noqa: ARG001
-    """Yield the calls of an answer that has each as a JSON object with name and arguments."""
     for piece in _pieces(text)[1]:
         called = json_in(piece.strip(), None)
         name = called.get("name") if isinstance(called, dict) else None
@@ -261,7 +257,6 @@ def _of_json(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Iterator[Ca
 
 
 def _of_tags(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Iterator[Called]:
-    """Yield the calls of an answer that has a tag for each function and each argument."""
     before, pieces = _pieces(text)
     # Some answers leave the tag around a call out.
     for piece in [before] * (FUNCTION in before) + pieces:

@@ -235,7 +235,6 @@ def _fits(kinds: Kinds, precision: str, *, by_provider: bool) -> bool:
 
 
 def _kind(node: Node, types: Mapping[str, int]) -> str | None:
-    """Return the type of the quantised numbers that an operator works on; None for others."""
     if node.kind in {"QuantizeLinear", "DequantizeLinear"}:
         input_types = [types.get(name) for name in node.inputs]
         zero = input_types[2] if len(input_types) > 2 else None

@@ -11,13 +11,7 @@ from typing import Any, ClassVar, Self
 
 from pytest_mlperf import Dataset, SuiteError, UnavailableError
 from pytest_mlperf.adapters.engines import engine_error, one_of
-from pytest_mlperf.adapters.engines.onnxruntime import Kinds, OnnxRuntimeEngine, read
-from pytest_mlperf.adapters.engines.onnxruntime._session import (
-    TENSORRT_PROVIDER,
-    Providers,
-    placement,
-    require_providers,
-)
+from pytest_mlperf.adapters.engines.onnxruntime import Kinds, OnnxRuntimeEngine, _session, read
 from pytest_mlperf.adapters.engines.tasks import TaskOptions
 from pytest_mlperf.adapters.engines.tasks.graph import Tensor, fits
 from pytest_mlperf.extension import PrecisionName, require_options, sha256
@@ -192,7 +186,6 @@ class TensorRtPlan(TensorRtOptions):
         return f"it has no input {min(unknown)!r}, which min_shapes names" if unknown else ""
 
     def _misfit(self, tensor: Tensor, varies: Sequence[int], batch_size: int) -> str:
-        """Return how the shapes contradict an input that they name; "" if they do not."""
         profile = self._profile()
         for word, shapes in profile.items():
             if not fits(tuple(shapes[tensor.name]), tensor.shape):
@@ -332,7 +325,9 @@ class TensorRtEngine(OnnxRuntimeEngine):
 
     @classmethod
     def check_library(cls) -> None:
-        require_providers(Providers.of([TENSORRT_PROVIDER], None, None), engine=cls.name)
+        _session.require_providers(
+            _session.Providers.of([_session.TENSORRT_PROVIDER], None, None), engine=cls.name
+        )
 
     def __enter__(self) -> Self:
         self.require()  # before the file is read
@@ -342,7 +337,7 @@ class TensorRtEngine(OnnxRuntimeEngine):
             lacks = self._asked.lacks(self._graph.inputs, self._batch_size)
             if lacks:
                 raise self._graph.refuse(lacks)
-            self._placed = placed(placement(self._graph))
+            self._placed = placed(_session.placement(self._graph))
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -375,13 +370,13 @@ def placed(by_provider: Mapping[str, Mapping[str, int]] | None) -> str:
     if by_provider is None:
         return "not told by this onnxruntime"
     counts = {name: sum(kinds.values()) for name, kinds in by_provider.items()}
-    if not counts.get(TENSORRT_PROVIDER):
+    if not counts.get(_session.TENSORRT_PROVIDER):
         others = ", ".join(f"{count} on {name}" for name, count in sorted(counts.items()))
         raise engine_error(
             f"none of the model's operators runs on TensorRT, but {others or 'nowhere'}; see "
             "onnxruntime's log for the reason",
         )
-    parts = [f"{TENSORRT_PROVIDER} {counts[TENSORRT_PROVIDER]}"]
-    for name in sorted(set(counts) - {TENSORRT_PROVIDER}):
+    parts = [f"{_session.TENSORRT_PROVIDER} {counts[_session.TENSORRT_PROVIDER]}"]
+    for name in sorted(set(counts) - {_session.TENSORRT_PROVIDER}):
         parts.append(f"{name} {counts[name]} ({', '.join(sorted(by_provider[name]))})")
     return ", ".join(parts)

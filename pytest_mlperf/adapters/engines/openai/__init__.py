@@ -27,17 +27,7 @@ from pytest_mlperf.adapters.engines.llm.model_folder import (
 )
 from pytest_mlperf.adapters.engines.llm.streaming import Streams
 from pytest_mlperf.adapters.engines.llm.tools import offers_tools
-from pytest_mlperf.adapters.engines.openai._capabilities import (
-    Capabilities,
-    accepted_by_server,
-    has_tokenizer,
-    has_weights,
-    metrics_page,
-    names_of,
-    probe,
-    served_name,
-    server_facts,
-)
+from pytest_mlperf.adapters.engines.openai import _capabilities
 from pytest_mlperf.adapters.engines.openai._client import Bodies, Client
 from pytest_mlperf.adapters.engines.openai._conversations import TurnBodies, is_header
 from pytest_mlperf.adapters.engines.openai._count import ReferenceCount
@@ -268,7 +258,7 @@ class PromptSource:
         self.forms: tuple[str, ...] = ("tokens",)
         if as_they_are or self._is_chat or options.prompts == "text":
             self.forms = ("text",)
-        elif options.prompts == "auto" and has_tokenizer(folder):
+        elif options.prompts == "auto" and _capabilities.has_tokenizer(folder):
             self.forms = ("tokens", "text")
         tokenizer = self.tokenizer if is_text and not as_they_are else None
         salted = options.salt and not getattr(dataset, "repeat", False)
@@ -283,7 +273,7 @@ class PromptSource:
             tokenizer=lambda: self.tokenizer,
             seed_of=generation.seed_of,
             salted=salted,
-            count=self._count if has_tokenizer(folder) and as_they_are else None,
+            count=self._count if _capabilities.has_tokenizer(folder) and as_they_are else None,
         )
 
     @functools.cached_property
@@ -389,9 +379,9 @@ class OpenAiEngine(Engine):
     def require(self) -> None:
         """Look for the libraries, and for the program that serves; nothing is started."""
         library()
-        if has_tokenizer(self._folder) or self._counting_folder is not None:
+        if _capabilities.has_tokenizer(self._folder) or self._counting_folder is not None:
             require_module("engine openai", "transformers", "openai", "the model's tokenizer")
-        if self._server is not None and has_weights(self._folder) and not self._dummy:
+        if self._server is not None and _capabilities.has_weights(self._folder) and not self._dummy:
             purpose = "the fingerprint of the model's weights"
             require_module("engine openai", "safetensors", "openai", purpose)
         if self._server is not None:
@@ -460,7 +450,7 @@ class OpenAiEngine(Engine):
             return accepted
         if os.environ.get(REPLICA_NUMBER, "0") != "0":
             return 0  # the first of several clients asks for what the server counts
-        total = self._streams.run(accepted_by_server(self._client, self._metrics))
+        total = self._streams.run(_capabilities.accepted_by_server(self._client, self._metrics))
         before, self._accepted = self._accepted, total or 0
         return None if total is None else max(0, total - before)
 
@@ -511,13 +501,13 @@ class OpenAiEngine(Engine):
             models=self._models,
             template=self._capabilities.template or 0,
         )
-        reads_text = not self._capabilities.ids and has_tokenizer(self._folder)
+        reads_text = not self._capabilities.ids and _capabilities.has_tokenizer(self._folder)
         self._gives_output = self._capabilities.ids or reads_text or offers_tools(self._dataset)
         tokenizer = self._source.tokenizer if reads_text else None
         bodies, header = self._source.bodies, self._options.session_header
         traffic.use(bodies, self._checks, self._generation, tokenizer, header)
-        self._metrics, metrics = self._streams.run(metrics_page(client))
-        self._facts |= self._streams.run(server_facts(client, metrics))
+        self._metrics, metrics = self._streams.run(_capabilities.metrics_page(client))
+        self._facts |= self._streams.run(_capabilities.server_facts(client, metrics))
         self._describe_server()
         self._open_counter()
 
@@ -530,18 +520,22 @@ class OpenAiEngine(Engine):
         self._traffic.kept = {}
         self._facts |= {"tokens_counted_by": "reference tokenizer", "counter_sha256": digest}
 
-    def _ask(self, client: Client) -> Capabilities:
+    def _ask(self, client: Client) -> _capabilities.Capabilities:
         path = None if self._folder is None else str(self._folder)
-        name = self._options.served_model or self._streams.run(served_name(client, path))
+        name = self._options.served_model or self._streams.run(
+            _capabilities.served_name(client, path)
+        )
         prompt, forms = self._source.bodies.prompt, self._source.forms
         prompts = {form: functools.partial(prompt, 0, form) for form in forms}
         drawn = {"temperature": self._generation.temperature or 0}
         drawn |= {n: x for n in DRAWING if (x := getattr(self._generation, n)) != DRAWING[n]}
         fields = {"model": name, "stream": True, **drawn, **self._options.extra}
-        self._models = self._streams.run(names_of(client, name, self._options.served_model_answers))
+        self._models = self._streams.run(
+            _capabilities.names_of(client, name, self._options.served_model_answers)
+        )
         asked = (self._generation, self._models, self._source.bodies.count)
         try:
-            return self._streams.run(probe(client, prompts, fields, *asked))
+            return self._streams.run(_capabilities.probe(client, prompts, fields, *asked))
         except RunError:
             if self._server is not None:  # that it died says more
                 self._server.check(within_s=1.0)
@@ -574,6 +568,10 @@ class OpenAiEngine(Engine):
             self._facts["connections"] = "new for each request: the server closes them"
         if self._dummy:
             self._facts["weights"] = "dummy"
-        elif self._server is not None and self._folder is not None and has_weights(self._folder):
+        elif (
+            self._server is not None
+            and self._folder is not None
+            and _capabilities.has_weights(self._folder)
+        ):
             # What a server has loaded that runs already is known to it alone.
             self._facts |= weights_fact(self._folder)

@@ -71,7 +71,6 @@ async def names_of(client: Client, asked: str, others: Sequence[str]) -> tuple[s
 
 
 def _names(page: bytes) -> dict[str, list[str]]:
-    """Return the models that a server lists, each with the other names that it has."""
     try:
         return {
             str(entry["id"]): [
@@ -238,7 +237,6 @@ async def _form(client: Client, forms: Forms, fields: Mapping[str, Any]) -> tupl
 
 
 def _unreachable(client: Client, failure: Failed) -> RunError | None:
-    """Return the error of a server that accepts no connection; None if it does."""
     if failure.kind != NO_CONNECTION:
         return None
     advice = "start it, or let the suite do so with serve"

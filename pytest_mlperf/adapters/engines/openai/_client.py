@@ -219,7 +219,7 @@ class Streamed(Exchange):
 
 @dataclass
 class _Refusal:
-    """An answer that is no stream of events, of which a part is read."""
+    """An answer that is no stream of events; a part of it is read."""
 
     status: int
     kind: str
@@ -415,7 +415,6 @@ class Bodies:
         return changed
 
     def _counts(self, indices: Sequence[int]) -> dict[int, int]:
-        """Count the tokens of prompts sent as plain text, if a tokenizer is available."""
         if self.count is None or not self.as_they_are:
             return {}
         texts = [_checked(index, self.dataset.input(index)) for index in indices]

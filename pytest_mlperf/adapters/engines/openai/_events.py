@@ -322,7 +322,6 @@ class StreamedAnswer:
 
 
 def _pieces(delta: dict[str, Any], text: str | None) -> Iterator[Piece]:
-    """Yield the additions of an event, one of each kind: some servers send two names."""
     added = {
         TEXT_SUBSTITUTES[key]: delta[key] for key in reversed(TEXT_SUBSTITUTES) if delta.get(key)
     }
@@ -389,7 +388,6 @@ def _added_alike(events: bytes) -> tuple[int, int] | None:
 
 
 def _quotes(events: bytes) -> int:
-    """Count the quotes that are not part of a text."""
     return events.count(b'"') - events.count(b'\\"')
 
 

@@ -33,7 +33,6 @@ def answer(tokens: int, writes: int, *, chat: bool, ids: bool) -> list[bytes]:
 
 
 def _events(tokens: int, *, chat: bool, ids: bool) -> Iterator[bytes]:
-    """Yield the event of each token; the first has the head and the last the end."""
     word = {"delta": {"content": " word"}} if chat else {"text": " word"}
     with_ids = {"token_ids": [1000]} if ids else {}
     choice = {"index": 0, **word, "logprobs": None, "finish_reason": None, **with_ids}
@@ -58,7 +57,6 @@ class NullConnection(asyncio.Protocol):
     """One connection; its requests come one after the other."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pieces: Sequence[bytes]) -> None:
-        """Answer each request with these pieces."""
         self._loop = loop
         self._pieces = pieces
         self._came = bytearray()

@@ -237,7 +237,6 @@ class EndpointsEngine(OpenAiEngine):
             self._run(asked, _by_time(length_s), folder, length_s, alive)
 
     def _accuracy(self) -> list[Mapping[str, Any]]:
-        """Return the data sets that are scored; paths are those of this process's folder."""
         return [
             _escaped(
                 {
@@ -307,7 +306,6 @@ class EndpointsEngine(OpenAiEngine):
         self._follow(config, folder, expected_s, alive, scores=len(content["datasets"]) > 1)
 
     def _write_prompts(self, file: Path) -> None:
-        """Write the prompts for one run of the client, with a salt of their own."""
         chat, key = self._options.api == "chat", secrets.token_hex(8)
         with file.open("w", encoding="utf-8") as lines:
             for index in self._loaded:
@@ -469,7 +467,6 @@ def _environment() -> dict[str, str]:
 
 
 def _version(client: Sequence[str]) -> tuple[str, str | None]:
-    """Ask a Python for version and commit of its client; EnvironmentFault if it has none."""
     if not client:
         raise EnvironmentFault(
             "engine endpoints needs a Python that has MLCommons' client: set python or command of "

@@ -189,7 +189,6 @@ def find_program(word: str) -> str:
 
 
 def _libraries(command: Sequence[str]) -> list[str]:
-    """Return the libraries that a server may be of: its program's name, and its module's."""
     modules = [word for flag, word in itertools.pairwise(command) if flag == "-m"]
     return [Path(command[0]).name, *(module.partition(".")[0] for module in modules)]
 

@@ -140,7 +140,6 @@ def pad(arrays: Sequence[NDArray[Any]], width: int) -> NDArray[Any]:
 
 
 def _pick_outputs(graph: Graph) -> Sequence[str]:
-    """Return the names of the logits of start and end, or of the only output."""
     outputs = {
         word: [each.name for each in graph.outputs if word in each.name.lower()]
         for word in ("start", "end")

@@ -8,16 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.adapters.engines import number_of, one_of
-from pytest_mlperf.adapters.engines.tasks.graph import (
-    Graph,
-    Sample,
-    TaskRunner,
-    Tensor,
-    check_batch,
-    check_shape,
-    fits,
-    take,
-)
+from pytest_mlperf.adapters.engines.tasks import graph as graphs
 from pytest_mlperf.extension import require_options
 
 if TYPE_CHECKING:
@@ -34,9 +25,9 @@ class Classify:
 
     class_offset: int = 0
 
-    def bind(self, graph: Graph, batch_size: int) -> Classifier:
+    def bind(self, graph: graphs.Graph, batch_size: int) -> Classifier:
         """Return the classifier of a model with scores (batch, classes) or classes (batch,)."""
-        check_batch(graph, batch_size)
+        graphs.check_batch(graph, batch_size)
         return Classifier(
             graph=graph,
             at_once=batch_size,
@@ -49,11 +40,13 @@ class Classify:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classifier(TaskRunner):
-    output: Tensor
+class Classifier(graphs.TaskRunner):
+    output: graphs.Tensor
     offset: int
 
-    def run_batch(self, _indices: Sequence[int], samples: Sequence[Sample]) -> Iterable[bytes]:
+    def run_batch(
+        self, _indices: Sequence[int], samples: Sequence[graphs.Sample]
+    ) -> Iterable[bytes]:
         import numpy as np
 
         (result,) = self.call([self.output.name], samples)
@@ -63,7 +56,7 @@ class Classifier(TaskRunner):
         return [number.tobytes() for number in classes]
 
 
-def pick_output(outputs: Sequence[Tensor]) -> Tensor:
+def pick_output(outputs: Sequence[graphs.Tensor]) -> graphs.Tensor:
     """Prefer class numbers to scores, and among those an output named like argmax."""
     classes = [each for each in outputs if each.type in CLASS_TYPES]
     named = [each for each in classes if "argmax" in each.name.lower()]
@@ -105,13 +98,13 @@ class Detect:
         )
         require_options("", rules)
 
-    def bind(self, graph: Graph, batch_size: int) -> Detector:
+    def bind(self, graph: graphs.Graph, batch_size: int) -> Detector:
         """Return the detector of a model with an image (batch, channels, height, width) first.
 
         Outputs are boxes (n, 4), labels (n,) and scores (n,) of one image, or all with the batch
         first.
         """
-        check_batch(graph, batch_size)
+        graphs.check_batch(graph, batch_size)
         images = [each.name for each in graph.inputs if len(each.shape) == 4]
         if not images:
             raise graph.refuse(
@@ -143,12 +136,14 @@ class Detect:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Detector(TaskRunner):
+class Detector(graphs.TaskRunner):
     image: str
     outputs: Sequence[str]
     options: Detect
 
-    def run_batch(self, indices: Sequence[int], samples: Sequence[Sample]) -> Iterable[bytes]:
+    def run_batch(
+        self, indices: Sequence[int], samples: Sequence[graphs.Sample]
+    ) -> Iterable[bytes]:
         outputs = self.call(self.outputs, samples)
         height, width = samples[0][self.image].shape[1:]
         for row, index in enumerate(indices):
@@ -200,7 +195,7 @@ class Detector(TaskRunner):
         return rows
 
 
-def _pick(graph: Graph, role: str) -> Tensor:
+def _pick(graph: graphs.Graph, role: str) -> graphs.Tensor:
     for name in OUTPUT_NAMES[role]:
         for each in graph.outputs:
             if each.name.removesuffix(":0") == name:
@@ -242,11 +237,11 @@ class Segment:
         """From the start of a window to that of the next, in voxels."""
         return tuple(int(length * (1 - self.overlap)) for length in self.roi_shape)
 
-    def bind(self, graph: Graph, batch_size: int) -> Segmenter:
+    def bind(self, graph: graphs.Graph, batch_size: int) -> Segmenter:
         """Return the segmenter of a model with one input (batch, channels, *roi_shape)."""
-        check_batch(graph, batch_size)
+        graphs.check_batch(graph, batch_size)
         taken = graph.inputs[0].shape
-        if len(graph.inputs) != 1 or len(taken) != 5 or not fits(self.roi_shape, taken[2:]):
+        if len(graph.inputs) != 1 or len(taken) != 5 or not graphs.fits(self.roi_shape, taken[2:]):
             inputs = ", ".join(f"{each.name} {each.shape}" for each in graph.inputs)
             raise graph.refuse(
                 f'takes {inputs}; task = "segment" with roi_shape = {list(self.roi_shape)} needs '
@@ -272,7 +267,7 @@ class Segment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Segmenter(TaskRunner):
+class Segmenter(graphs.TaskRunner):
     """A model that segments, at most so many windows of one sample at a time."""
 
     windows: int
@@ -285,11 +280,11 @@ class Segmenter(TaskRunner):
     def sorts(self) -> bool:
         return False
 
-    def prepare(self, raw: Any, index: int) -> Sample:
+    def prepare(self, raw: Any, index: int) -> graphs.Sample:
         (tensor,) = self.graph.inputs
-        sample = take(self.graph, raw, index)
+        sample = graphs.take(self.graph, raw, index)
         array = sample[tensor.name]
-        check_shape(self.graph, tensor, array, (tensor.shape[1], None, None, None), index)
+        graphs.check_shape(self.graph, tensor, array, (tensor.shape[1], None, None, None), index)
         for length, window, stride in zip(array.shape[1:], self.shape, self.strides, strict=True):
             if length < window or (length - window) % stride:
                 raise self.graph.refuse(
@@ -299,7 +294,9 @@ class Segmenter(TaskRunner):
                 )
         return sample
 
-    def run_batch(self, _indices: Sequence[int], samples: Sequence[Sample]) -> Iterable[bytes]:
+    def run_batch(
+        self, _indices: Sequence[int], samples: Sequence[graphs.Sample]
+    ) -> Iterable[bytes]:
         return [self._segment(each[self.graph.inputs[0].name]).tobytes() for each in samples]
 
     def _segment(self, volume: NDArray[Any]) -> NDArray[np.uint8]:
@@ -341,7 +338,6 @@ class Segmenter(TaskRunner):
         return scores.astype(np.float32, copy=not scores.flags.writeable)
 
     def _starts(self, shape: Sequence[int]) -> list[tuple[int, ...]]:
-        """Return where the windows start, the last axis running fastest."""
         steps = zip(shape, self.shape, self.strides, strict=True)
         return list(
             product(*(range(0, length - window + 1, stride) for length, window, stride in steps))

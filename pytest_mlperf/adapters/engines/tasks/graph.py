@@ -200,7 +200,6 @@ def _convert(graph: Graph, tensor: Tensor, raw: Any, index: int) -> NDArray[Any]
 
 
 def _worded(array: NDArray[Any]) -> str:
-    """Return the type of an array, with the range of integers, which may be the defect."""
     if array.dtype.kind in "iu" and array.size:
         return f"{array.dtype} from {array.min()} to {array.max()}"
     return str(array.dtype)

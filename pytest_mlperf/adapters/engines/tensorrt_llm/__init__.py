@@ -11,33 +11,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf.adapters.engines import broken, check_words, is_count
+from pytest_mlperf.adapters.engines.llm import model_folder
 from pytest_mlperf.adapters.engines.llm.engine import LibraryEngine, LibraryOptions
 from pytest_mlperf.adapters.engines.llm.generation import TextOptions
-from pytest_mlperf.adapters.engines.llm.model_folder import (
-    METHODS,
-    MODELOPT,
-    TORCH_DTYPES,
-    Config,
-    Quantisation,
-    check_agrees,
-    read_config,
-    read_quantisation,
-    weights_fact,
-    with_ends,
-)
 from pytest_mlperf.adapters.engines.llm.streaming import Streams
-from pytest_mlperf.adapters.engines.tensorrt_llm._requests import (
-    COUNTED_TOKENS,
-    ENVIRONMENT_ADVICE,
-    ConfigObject,
-    DraftCount,
-    Member,
-    RequestLoop,
-    SamplingByPrompt,
-    import_package,
-    load_model,
-    versions,
-)
+from pytest_mlperf.adapters.engines.tensorrt_llm import _requests
 from pytest_mlperf.extension import PLAIN_PRECISIONS, PrecisionName
 
 KV_CACHE_DTYPES = ("auto", "fp8", "nvfp4", "float16", "bfloat16", "float32", "fp8_ds_mla")
@@ -210,23 +188,25 @@ class TensorRtLlmOptions(LibraryOptions):
             )
 
 
-CHECKPOINT_FORMATS = (MODELOPT, *METHODS, "gptq", "gptq_marlin")
+CHECKPOINT_FORMATS = (model_folder.MODELOPT, *model_folder.METHODS, "gptq", "gptq_marlin")
 
 
-def read_weights(folder: Path, precision: str, config: Config) -> Quantisation:
+def read_weights(
+    folder: Path, precision: str, config: model_folder.Config
+) -> model_folder.Quantisation:
     """Return how the weights in a folder are quantised; refuse unknown or other formats."""
-    weights = read_quantisation(folder, config)
+    weights = model_folder.read_quantisation(folder, config)
     is_known = weights.method in CHECKPOINT_FORMATS and any(
         name in QUANTISED_PRECISIONS for name in weights.names
     )
     if weights.method is not None and not is_known:
-        key = "quant_algo" if weights.method == MODELOPT else "quant_method"
+        key = "quant_algo" if weights.method == model_folder.MODELOPT else "quant_method"
         raise broken(
             folder / weights.file,
             f"names {key} {weights.algorithm!r}, which engine tensorrt_llm does not know; use a "
             f"checkpoint in one of {', '.join(QUANTISED_PRECISIONS)}",
         )
-    check_agrees(
+    model_folder.check_agrees(
         "tensorrt_llm",
         folder,
         precision,
@@ -246,7 +226,7 @@ def llm_arguments(folder: Path, precision: str, options: TensorRtLlmOptions) -> 
         "model": str(folder),
         # Its tokenizer would cost time in every request: prompts are token ids, answers too.
         "skip_tokenizer_init": True,
-        "dtype": TORCH_DTYPES.get(precision, "auto"),
+        "dtype": model_folder.TORCH_DTYPES.get(precision, "auto"),
         "return_perf_metrics": True,
         **{name: getattr(options, name) for name in PASSED_OPTIONS},
     }
@@ -254,29 +234,28 @@ def llm_arguments(folder: Path, precision: str, options: TensorRtLlmOptions) -> 
     further = dict(options.llm)
     for name, config in _configs(options).items():
         more = further.pop(name, {})
-        made[name] = config and ConfigObject(config.cls, {**config.values, **more})
+        made[name] = config and _requests.ConfigObject(config.cls, {**config.values, **more})
     return {**made, **further}
 
 
-def _configs(options: TensorRtLlmOptions) -> dict[str, ConfigObject | None]:
-    """Return the configurations by argument; None turns CUDA graphs off."""
+def _configs(options: TensorRtLlmOptions) -> dict[str, _requests.ConfigObject | None]:
     names = RESERVED_CONFIG["kv_cache_config"]
     cache = {name: getattr(options, option) for name, option in names.items()}
-    configs: dict[str, ConfigObject | None] = {
-        "kv_cache_config": ConfigObject(
+    configs: dict[str, _requests.ConfigObject | None] = {
+        "kv_cache_config": _requests.ConfigObject(
             "KvCacheConfig", {name: each for name, each in cache.items() if each is not None}
         ),
         "cuda_graph_config": _graphs(options),
     }
     if options.scheduler_policy is not None:
-        policy = Member("CapacitySchedulerPolicy", options.scheduler_policy.upper())
-        configs["scheduler_config"] = ConfigObject(
+        policy = _requests.Member("CapacitySchedulerPolicy", options.scheduler_policy.upper())
+        configs["scheduler_config"] = _requests.ConfigObject(
             "SchedulerConfig", {"capacity_scheduler_policy": policy}
         )
     return configs
 
 
-def _graphs(options: TensorRtLlmOptions) -> ConfigObject | None:
+def _graphs(options: TensorRtLlmOptions) -> _requests.ConfigObject | None:
     if options.cuda_graphs is False:
         return None
     values: dict[str, Any] = {"enable_padding": options.cuda_graph_padding is not False}
@@ -285,7 +264,7 @@ def _graphs(options: TensorRtLlmOptions) -> ConfigObject | None:
     elif options.max_batch_size is not None:
         # Its own choice ends at 128, and larger batches would run without a graph.
         values["max_batch_size"] = options.max_batch_size
-    return ConfigObject("CudaGraphConfig", values)
+    return _requests.ConfigObject("CudaGraphConfig", values)
 
 
 class TensorRtLlmEngine(LibraryEngine):
@@ -311,15 +290,15 @@ class TensorRtLlmEngine(LibraryEngine):
     checkpoints: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "modelopt": ("fp8", "nvfp4", "int4-awq", "w4a8-awq"),
     }
-    install: ClassVar[str] = f"{ENVIRONMENT_ADVICE} (docs/tensorrt-llm.md)"
+    install: ClassVar[str] = f"{_requests.ENVIRONMENT_ADVICE} (docs/tensorrt-llm.md)"
     divides: ClassVar[Mapping[str, bool]] = {"context_parallel_size": False}
 
     _options: TensorRtLlmOptions
-    _drafts: DraftCount
+    _drafts: _requests.DraftCount
 
     @classmethod
     def check_library(cls) -> None:
-        import_package()
+        _requests.import_package()
 
     def require(self) -> None:
         """Import TensorRT-LLM, and check the model's folder; nothing is loaded."""
@@ -341,32 +320,38 @@ class TensorRtLlmEngine(LibraryEngine):
         return accepted if "speculative_config" in self._options.llm else None
 
     def _read_folder(self) -> None:
-        self._config = config = read_config(self._folder)
+        self._config = config = model_folder.read_config(self._folder)
         self._quantisation = read_weights(self._folder, self._precision, config)
         dummy = self._options.dummy
-        self._generation = with_ends(self._generation, self._folder, config, dummy=dummy)
+        self._generation = model_folder.with_ends(
+            self._generation, self._folder, config, dummy=dummy
+        )
 
     def _open(self, undo: contextlib.ExitStack) -> None:
         self._read_folder()
-        package = import_package()
+        package = _requests.import_package()
         arguments = llm_arguments(self._folder, self._precision, self._options)
         self._facts |= {
-            **versions(),
-            **weights_fact(self._folder, dummy=self._options.dummy, option="load_format"),
+            **_requests.versions(),
+            **model_folder.weights_fact(
+                self._folder, dummy=self._options.dummy, option="load_format"
+            ),
             "architecture": self._config.architecture,
             "dtype": str(arguments["dtype"]),
             **self._quantisation.describe(),
         }
         tokenizer = self._load_tokenizer()
-        model = load_model(package, arguments, self._options)
+        model = _requests.load_model(package, arguments, self._options)
         undo.callback(model.shutdown)
         self._facts |= self._settings(model)
         self._task = self._make_task(tokenizer, self._config, model.args.max_seq_len)
         chunked = self._options.enable_chunked_prefill
         self._most_prompt_tokens = None if chunked else model.args.max_num_tokens
-        self._drafts = DraftCount()
-        sampling = SamplingByPrompt(make=package.SamplingParams, generation=self._generation)
-        requests = RequestLoop(
+        self._drafts = _requests.DraftCount()
+        sampling = _requests.SamplingByPrompt(
+            make=package.SamplingParams, generation=self._generation
+        )
+        requests = _requests.RequestLoop(
             llm=model,
             sampling=sampling,
             streams=self._options.streams,
@@ -378,10 +363,9 @@ class TensorRtLlmEngine(LibraryEngine):
         self._put = streams.put
         if sampling.matters:
             streams.run(sampling.find_out(requests.ask, str(package.__version__)))
-            self._facts["min_tokens"] = COUNTED_TOKENS[sampling.counted]
+            self._facts["min_tokens"] = _requests.COUNTED_TOKENS[sampling.counted]
 
     def _settings(self, model: Any) -> Mapping[str, str]:
-        """Return the knobs as facts: the limits as TensorRT-LLM has them, the rest as given."""
         of_text = {each.name for each in dataclasses.fields(TextOptions)}
         asked = dataclasses.asdict(self._options)
         knobs = {name: value for name, value in asked.items() if name not in of_text}

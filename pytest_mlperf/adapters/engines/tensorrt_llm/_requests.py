@@ -150,7 +150,6 @@ def _refused(version: str, error: BaseException) -> SuiteError:
 
 
 def _reasons(error: BaseException) -> str:
-    """Return an error's text; for pydantic the place and reason of each error, without URLs."""
     listed = getattr(error, "errors", None)
     if not callable(listed):
         return text_of(error)

@@ -21,24 +21,7 @@ from transformers.utils import logging
 from pytest_mlperf import EnvironmentFault
 from pytest_mlperf.adapters.engines import broken, weight_files
 from pytest_mlperf.adapters.engines.llm.model_folder import check_ends, end_tokens
-from pytest_mlperf.adapters.engines.torch._base import (
-    QUANTISED_PRECISIONS,
-    STORED,
-    TokenOptions,
-    check_quantised,
-    method_of,
-    quantised_facts,
-    quantization_table,
-)
-from pytest_mlperf.adapters.engines.torch._devices import (
-    base_dtype,
-    device_name,
-    dtype_name,
-    find_device,
-    make_sparse,
-    quantise,
-    require_kernels,
-)
+from pytest_mlperf.adapters.engines.torch import _base, _devices
 from pytest_mlperf.extension import sha256, some, text_of
 
 
@@ -140,8 +123,8 @@ def read_config(folder: Path, kind: Kind, *, quantised: str | None = None) -> An
             f"as {kind.example}",
         )
     if quantised is not None:
-        check_quantised(folder, quantization_table(config), quantised)
-    elif method_of(config) is not None:
+        _base.check_quantised(folder, _base.quantization_table(config), quantised)
+    elif _base.method_of(config) is not None:
         raise broken(folder, "the weights are quantised already; this engine takes plain weights")
     return config
 
@@ -164,21 +147,21 @@ class LoadedModel:
 
 
 def open_model(
-    folder: Path, options: TokenOptions, precision: str, kind: Kind = CAUSAL
+    folder: Path, options: _base.TokenOptions, precision: str, kind: Kind = CAUSAL
 ) -> LoadedModel:
-    device, sparsity = find_device(options.device), options.sparsity
+    device, sparsity = _devices.find_device(options.device), options.sparsity
     dummy = options.weights == "dummy"
     config = read_config(folder, kind, quantised=precision)
     method = _method(folder, config, dummy=dummy)
     if method is None:
-        require_kernels(precision, device)
+        _devices.require_kernels(precision, device)
     text = config.get_text_config()
     eos = end_tokens(folder, getattr(text, "eos_token_id", None))
     files = [] if dummy else weight_files(folder)
     if not (options.ignore_eos or dummy):
         check_ends(folder, eos)
     checkpoint_dtype = config.dtype or torch.float32
-    dtype = checkpoint_dtype if method else base_dtype(precision, checkpoint_dtype, device)
+    dtype = checkpoint_dtype if method else _devices.base_dtype(precision, checkpoint_dtype, device)
     first = torch.device("cpu") if sparsity else device
     placement = {"dtype": dtype, "attention": options.attention, "device": first}
     auto = getattr(transformers, kind.loader)
@@ -188,21 +171,21 @@ def open_model(
         # Given, so that the sampling settings beside the weights are not read.
         settings = transformers.GenerationConfig()
         more = {"quantization_config": transformers.Mxfp4Config(dequantize=True)}
-        more = more if method == STORED else {}
+        more = more if method == _base.STORED else {}
         model = load(auto, folder, config, **placement, generation_config=settings, **more)
     facts = {
         "torch": str(torch.__version__),
         "transformers": str(transformers.__version__),
         "architecture": type(model).__name__,
-        "dtype": dtype_name(dtype),
-        "device": device_name(device),
+        "dtype": _devices.dtype_name(dtype),
+        "device": _devices.device_name(device),
     }
     if method is not None:
-        facts |= quantised_facts(method, model)
-    elif precision in QUANTISED_PRECISIONS:
-        facts |= quantise(model, precision, device=device)
+        facts |= _base.quantised_facts(method, model)
+    elif precision in _base.QUANTISED_PRECISIONS:
+        facts |= _devices.quantise(model, precision, device=device)
     if sparsity is not None:
-        facts |= make_sparse(model, folder, device=device)
+        facts |= _devices.make_sparse(model, folder, device=device)
     facts |= {"weights": "dummy"} if dummy else {"weights_sha256": sha256(files)[:16]}
     check_logits(model, folder, kind)
     vocabulary = model.get_input_embeddings().num_embeddings
@@ -221,8 +204,7 @@ def open_model(
 
 
 def _method(folder: Path, config: Any, *, dummy: bool) -> str | None:
-    """Return the format of quantised weights, which dummies cannot have; None if they are plain."""
-    method = method_of(config)
+    method = _base.method_of(config)
     if method is not None and dummy:
         raise broken(
             folder,
@@ -280,7 +262,7 @@ def check_logits(model: Any, folder: Path, kind: Kind = CAUSAL) -> None:
     if bool(logits.isnan().any()):
         raise broken(
             folder,
-            f"the model computes no numbers (NaN) in {dtype_name(model.dtype)}; "
+            f"the model computes no numbers (NaN) in {_devices.dtype_name(model.dtype)}; "
             "the weights are broken, or the precision is too narrow for them: try bf16 or fp32",
         )
 

@@ -259,7 +259,6 @@ def _experts(model: Any) -> Iterator[tuple[Any, str]]:
 
 
 def _part(module: Any, name: str, plan: QuantisingPlan) -> None:
-    """Put a list of matrices, each quantised, in the place of a parameter of three dimensions."""
     fused = getattr(module, name).detach()
     delattr(module, name)
     layer = torch.nn.Linear(1, 1, bias=False, device="meta")

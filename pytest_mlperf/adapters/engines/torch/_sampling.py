@@ -44,7 +44,6 @@ class DrawnOnly(LogitsProcessor):
     """Leaves each row the score of the drawn token alone, which greedy search then takes."""
 
     def __init__(self, generation: Generation, numbers: Any, width: int) -> None:
-        """Draw by numbers (tokens, rows) behind prompts of so many tokens."""
         self._generation = generation
         self._numbers = numbers
         self._width = width

@@ -388,7 +388,6 @@ class HttpClient:
                 raise
 
     def _refresh(self) -> bool:
-        """Connect if need be; tell whether there is a connection that has rested."""
         if self._closed:
             raise ConnectionError("closed here")
         sock = self._connection.sock
@@ -452,7 +451,6 @@ def _parse(answer: tuple[int, http.client.HTTPMessage, bytes]) -> Mapping[str, A
 
 
 def _refusal(answer: tuple[int, http.client.HTTPMessage, bytes]) -> RequestError:
-    """Return the server's refusal: KServe puts its reason under "error"."""
     status, _, data = answer
     try:
         detail = str(parse_json(data)["error"])

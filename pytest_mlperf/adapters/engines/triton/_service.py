@@ -16,24 +16,10 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Self
 
 from pytest_mlperf import RunError, SuiteError
-from pytest_mlperf.adapters.engines import broken, engine_error
-from pytest_mlperf.adapters.engines.serving import (
-    HOST,
-    MAX_PAUSE_SECONDS,
-    MIN_PAUSE_SECONDS,
-    Server,
-    free_port,
-    require_listening,
-)
+from pytest_mlperf.adapters.engines import broken, engine_error, serving
 from pytest_mlperf.adapters.engines.tasks import TaskOptions
 from pytest_mlperf.adapters.engines.tasks.graph import NUMPY, Graph, Tensor, fits
-from pytest_mlperf.adapters.engines.triton._clients import (
-    Address,
-    Connection,
-    GrpcClient,
-    HttpClient,
-    RequestError,
-)
+from pytest_mlperf.adapters.engines.triton import _clients
 from pytest_mlperf.extension import sha256
 
 if TYPE_CHECKING:
@@ -219,11 +205,11 @@ def _short(value: object) -> str:
 class ClientPool:
     """Clients, one for each thread that asks, and a count of what was asked."""
 
-    def __init__(self, connect: Callable[[], Connection]) -> None:
+    def __init__(self, connect: Callable[[], _clients.Connection]) -> None:
         self.answered = 0
         self.under_way = 0
         self._connect = connect
-        self._clients: list[Connection] = []
+        self._clients: list[_clients.Connection] = []
         self._local = threading.local()
         self._lock = threading.Lock()
         self._version = ""
@@ -244,14 +230,14 @@ class ClientPool:
             expected, self._version = self._version, self._version or version
             self.answered += expected in ("", version)
         if expected not in ("", version):
-            raise RequestError(
+            raise _clients.RequestError(
                 f"version {version!r} of the model answered, after version {expected!r} had; name "
                 "one by model_version, and change no model during a run"
             )
         return arrays
 
-    def _client(self) -> Connection:
-        client: Connection | None = getattr(self._local, "client", None)
+    def _client(self) -> _clients.Connection:
+        client: _clients.Connection | None = getattr(self._local, "client", None)
         if client is None:
             client = self._local.client = self._connect()
             with self._lock:
@@ -266,14 +252,14 @@ class ClientPool:
 @dataclass(frozen=True, kw_only=True)
 class RemoteGraph(Graph):
     requests: ClientPool
-    explain: Callable[[RequestError], RunError]
+    explain: Callable[[_clients.RequestError], RunError]
 
     def run(
         self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]
     ) -> Sequence[NDArray[Any]]:
         try:
             arrays = self.requests.infer(feed, outputs)
-        except RequestError as error:
+        except _clients.RequestError as error:
             raise self.explain(error) from error
         tensors = {each.name: each for each in self.outputs}
         for name, array in zip(outputs, arrays, strict=True):
@@ -290,11 +276,10 @@ class Service:
     """A server that has the model, started on entry if need be."""
 
     def __init__(self, options: TritonOptions, model: str | None) -> None:
-        """Check the options together; contact no server."""
         self._options = options
         self._model = model
-        self._address = Address.of(options.protocol, options.url or "localhost")
-        self._server: Server | None = None
+        self._address = _clients.Address.of(options.protocol, options.url or "localhost")
+        self._server: serving.Server | None = None
         self._bytes = False
         self._hung_up = False
         self._open = ExitStack()
@@ -326,15 +311,19 @@ class Service:
 
     def reach(self) -> None:
         if self._options.serve is None:
-            require_listening("triton", self._address.host.strip("[]"), self._address.port)
+            serving.require_listening("triton", self._address.host.strip("[]"), self._address.port)
 
     def __enter__(self) -> Self:
         with ExitStack() as opening:
             if self._options.serve is not None:
-                port = free_port()
+                port = serving.free_port()
                 self._server = opening.enter_context(self._new_server(grpc_port=port))
-                url = self._server.url if self._options.protocol == "http" else f"{HOST}:{port}"
-                self._address = Address.of(self._options.protocol, url)
+                url = (
+                    self._server.url
+                    if self._options.protocol == "http"
+                    else f"{serving.HOST}:{port}"
+                )
+                self._address = _clients.Address.of(self._options.protocol, url)
             first = self._connect()
             try:
                 self._read_metadata(first)
@@ -390,9 +379,9 @@ class Service:
                 facts["weights_sha256"] = digest[:16]
         return facts
 
-    def _new_server(self, *, grpc_port: int) -> Server:
+    def _new_server(self, *, grpc_port: int) -> serving.Server:
         words = self._options.serve or ()
-        return Server(
+        return serving.Server(
             [word.replace(GRPC_PORT, str(grpc_port)) for word in words],
             engine="triton",
             model=self._model,
@@ -401,19 +390,19 @@ class Service:
             environment=self._options.environment,
         )
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> _clients.Connection:
         options = self._options
         named = (self._address, options.served_model, options.model_version)
         if self._address.protocol == "grpc":
-            return GrpcClient(*named, timeout_s=options.request_timeout)
-        return HttpClient(*named, timeout_s=options.request_timeout, binary=self._bytes)
+            return _clients.GrpcClient(*named, timeout_s=options.request_timeout)
+        return _clients.HttpClient(*named, timeout_s=options.request_timeout, binary=self._bytes)
 
-    def _read_metadata(self, client: Connection) -> None:
+    def _read_metadata(self, client: _clients.Connection) -> None:
         try:
             self._wait(client)
             self._facts = _server_facts(client.server(), self.where)
             self._model_facts = ModelFacts.of(client.model(), client.config(), self.where)
-        except RequestError as error:
+        except _clients.RequestError as error:
             if self._server is not None:
                 self._server.check()
                 message = f"{self.where}: {error}{self._server.log_tail()}"
@@ -425,14 +414,14 @@ class Service:
             )
             raise broken(self.where, f"{error}; {advice}") from error
 
-    def _wait(self, client: Connection) -> None:
+    def _wait(self, client: _clients.Connection) -> None:
         timeout_s, name = self._options.start_timeout, self._options.served_model
         deadline = time.monotonic() + timeout_s
-        pause_s, lacks = MIN_PAUSE_SECONDS, ""
+        pause_s, lacks = serving.MIN_PAUSE_SECONDS, ""
         while True:
             try:
                 lacks = _lacks(client)
-            except RequestError as error:
+            except _clients.RequestError as error:
                 if self._server is None or not error.lost or time.monotonic() > deadline:
                     raise
                 self._server.check()
@@ -450,9 +439,9 @@ class Service:
                     self.where, f"within start_timeout = {timeout_s:g} s, {lacks}{log_tail}"
                 )
             time.sleep(pause_s)
-            pause_s = min(1.5 * pause_s, MAX_PAUSE_SECONDS)
+            pause_s = min(1.5 * pause_s, serving.MAX_PAUSE_SECONDS)
 
-    def _explain(self, error: RequestError) -> RunError:
+    def _explain(self, error: _clients.RequestError) -> RunError:
         others = self._requests.under_way
         counts = f"{self._requests.answered:,} requests were answered before" + (
             f", {others:,} more were under way" if others else ""
@@ -468,7 +457,7 @@ class Service:
         return engine_error(f"{message}{self._server.log_tail()}", str(self._server.log))
 
 
-def _lacks(client: Connection) -> str:
+def _lacks(client: _clients.Connection) -> str:
     if client.model_ready():
         return ""
     # A server says that it is not ready while any of its models is not.

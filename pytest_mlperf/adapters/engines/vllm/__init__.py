@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf.adapters.engines import check_words
+from pytest_mlperf.adapters.engines.llm import tools
 from pytest_mlperf.adapters.engines.llm.engine import (
     GenerateTask,
     LibraryEngine,
@@ -29,25 +30,7 @@ from pytest_mlperf.adapters.engines.llm.model_folder import (
 )
 from pytest_mlperf.adapters.engines.llm.model_folder import check_agrees as check_weights
 from pytest_mlperf.adapters.engines.llm.pictures import PictureChats, has_chats
-from pytest_mlperf.adapters.engines.llm.tools import (
-    ToolChats,
-    ToolOptions,
-    offers_tools,
-    tool_chats,
-)
-from pytest_mlperf.adapters.engines.vllm._library import (
-    ENVIRONMENT_ADVICE,
-    AcceptedDrafts,
-    AsyncBackend,
-    Log,
-    OfflineBackend,
-    Started,
-    describe,
-    environment,
-    find,
-    find_version,
-    loading,
-)
+from pytest_mlperf.adapters.engines.vllm import _library
 from pytest_mlperf.extension import PLAIN_PRECISIONS, PrecisionName, Rule, is_speech
 
 APIS = ("async", "offline")
@@ -100,7 +83,7 @@ RESERVED: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class VllmOptions(LibraryOptions, ToolOptions):
+class VllmOptions(LibraryOptions, tools.ToolOptions):
     """What a suite may say to vLLM; None leaves vLLM's own choice.
 
     Attributes:
@@ -275,7 +258,7 @@ class VllmEngine(LibraryEngine):
         "compressed-tensors": ("int8", "int4", "fp8", "nvfp4"),
         "modelopt": ("fp8", "nvfp4"),
     }
-    install: ClassVar[str] = f"{ENVIRONMENT_ADVICE} (docs/vllm.md)"
+    install: ClassVar[str] = f"{_library.ENVIRONMENT_ADVICE} (docs/vllm.md)"
     divides: ClassVar[Mapping[str, bool]] = {
         "data_parallel_size": True,
         "prefill_context_parallel_size": False,  # 0.14 and newer
@@ -284,26 +267,26 @@ class VllmEngine(LibraryEngine):
 
     _options: VllmOptions
 
-    _drafts: AcceptedDrafts | None = None
+    _drafts: _library.AcceptedDrafts | None = None
 
     @classmethod
     def check_library(cls) -> None:
-        with environment():
-            find_version()
+        with _library.environment():
+            _library.find_version()
 
     def require(self) -> None:
         """Import vLLM, and hold options and the model's folder against it; nothing is loaded."""
-        with environment():
+        with _library.environment():
             self._prepare()
 
     def accepted_drafts(self) -> int | None:
         return None if self._drafts is None else self._drafts.take()
 
     def _open(self, undo: contextlib.ExitStack) -> None:
-        undo.enter_context(environment())
+        undo.enter_context(_library.environment())
         version, config, arguments = self._prepare()
         self._options.require_tools("vllm", self._dataset)
-        pictures = has_chats(self._dataset) and not offers_tools(self._dataset)
+        pictures = has_chats(self._dataset) and not tools.offers_tools(self._dataset)
         sound = is_speech(self._dataset)
         if self._options.mm_processor_cache_gb and not (pictures or sound):
             raise self._options.refused(
@@ -322,30 +305,30 @@ class VllmEngine(LibraryEngine):
             if name != "model"
         }
         self._facts |= weights_fact(self._folder, dummy=dummy, option="load_format")
-        log = Log()
-        with loading(version, log):
+        log = _library.Log()
+        with _library.loading(version, log):
             backend = self._load(config, arguments, log, undo)
-        self._facts |= describe(version, backend.settled)
+        self._facts |= _library.describe(version, backend.settled)
         self._facts |= most_together(arguments, self._facts, self._options.batch_size)
         if arguments.get("speculative_config"):
             self._facts["work.drafts"] = "true"
-            self._drafts = AcceptedDrafts() if self._options.request_metrics else None
+            self._drafts = _library.AcceptedDrafts() if self._options.request_metrics else None
 
     def _prepare(self) -> tuple[str, Config, dict[str, Any]]:
-        version = find_version()
+        version = _library.find_version()
         config = read_config(self._folder)
         check_agrees(self._folder, self._precision, self._options.quantization, config)
         arguments = engine_arguments(self._folder, self._precision, self._options)
-        taken = [each.name for each in dataclasses.fields(find("AsyncEngineArgs"))]
+        taken = [each.name for each in dataclasses.fields(_library.find("AsyncEngineArgs"))]
         check_names(self._options, arguments, taken, f"vLLM {version}", "engine argument")
         return version, config, arguments
 
     def _make_media_task(self, config: Config) -> GenerateTask:
         tokenizer, options = self._load_tokenizer(), self._options
-        chats: PictureChats | ToolChats | None = None
+        chats: PictureChats | tools.ToolChats | None = None
         clips = None
-        if offers_tools(self._dataset):
-            chats, facts = tool_chats("vllm", self._folder, tokenizer, options)
+        if tools.offers_tools(self._dataset):
+            chats, facts = tools.tool_chats("vllm", self._folder, tokenizer, options)
             self._facts |= facts
         elif has_chats(self._dataset):
             chats = picture_chats("vllm", self._folder, tokenizer, processes=False)
@@ -362,16 +345,20 @@ class VllmEngine(LibraryEngine):
         return self._make_task(tokenizer, config, options.max_model_len, chats, clips)
 
     def _load(
-        self, config: Config, arguments: Mapping[str, Any], log: Log, undo: contextlib.ExitStack
-    ) -> AsyncBackend | OfflineBackend:
+        self,
+        config: Config,
+        arguments: Mapping[str, Any],
+        log: _library.Log,
+        undo: contextlib.ExitStack,
+    ) -> _library.AsyncBackend | _library.OfflineBackend:
         options = self._options
         self._task = self._make_media_task(config)
-        undo.callback(Started().end)
-        backend: AsyncBackend | OfflineBackend
+        undo.callback(_library.Started().end)
+        backend: _library.AsyncBackend | _library.OfflineBackend
         if options.api == "offline":
-            backend = OfflineBackend(arguments, self._task, log, options.batch_size)
+            backend = _library.OfflineBackend(arguments, self._task, log, options.batch_size)
         else:
-            backend = AsyncBackend(arguments, self._task, log, streams=options.streams)
+            backend = _library.AsyncBackend(arguments, self._task, log, streams=options.streams)
         undo.callback(backend.close)
         self._put = backend.put
         self._facts["api"] = options.api

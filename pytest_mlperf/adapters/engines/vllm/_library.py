@@ -246,7 +246,6 @@ def describe(vllm_version: str, settled: Any) -> dict[str, str]:
 
 
 def _variables() -> dict[str, str]:
-    """Return VLLM_* variables, without secrets, folders and addresses."""
     return {
         f"environment.{name}": value
         for name, value in sorted(os.environ.items())

@@ -15,7 +15,6 @@ class Prompts:
     """Makes of each loaded sample what vLLM is handed for it."""
 
     def __init__(self, prompts: TokenPrompts, as_rendered: Any = None) -> None:
-        """Take the samples, and where AsyncLLM is asked, vLLM's `tokens_input`."""
         self._prompts = prompts
         self._as_rendered = as_rendered
 

@@ -169,7 +169,6 @@ TOOLCHAINS: Mapping[str, Callable[[], Toolchain]] = {
 
 
 def _tool(name: str) -> tuple[str, dict[str, str]]:
-    """Return the path of a program, and the files of the machine that it needs."""
     path = shutil.which(name)
     if path is None:
         raise MissingError(f"{name} is not on PATH")

@@ -13,18 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 
-from pytest_mlperf import EnvironmentFault, RunError, SuiteError
-from pytest_mlperf.adapters.scorers.code._languages import (
-    TOOLCHAINS,
-    MissingError,
-    Toolchain,
-    source,
-    toolchain,
-)
+from pytest_mlperf import EnvironmentFault, SuiteError
+from pytest_mlperf.adapters.scorers import scorer_error
+from pytest_mlperf.adapters.scorers.code import _languages
 from pytest_mlperf.adapters.scorers.code.sandbox import StepResult, run_isolated
 from pytest_mlperf.extension import usable_cores
 
-LANGUAGES = tuple(TOOLCHAINS)
+LANGUAGES = tuple(_languages.TOOLCHAINS)
 """What the reference script runs; programs in other languages do not count."""
 
 CODE_FENCE = "```"
@@ -105,7 +100,7 @@ def passed(problems: Sequence[Problem], *, processes: int | None = None) -> list
     counts = Counter(problem.language for problem in problems)
     _require_known(counts)
     _require_toolchains(counts)
-    how = {language: toolchain(language) for language in counts}
+    how = {language: _languages.toolchain(language) for language in counts}
     return in_parallel(
         [partial(_passes, one, how[one.language]) for one in problems],
         processes=processes,
@@ -131,7 +126,6 @@ def in_parallel(
 
 
 def _shown(results: Iterable[bool], name: str) -> Iterator[bool]:
-    """Yield results, and print their number from time to time as the scorer's progress."""
     due_s = time.monotonic() + PROGRESS_LINE_SECONDS
     for number, result in enumerate(results, start=1):
         if (now_s := time.monotonic()) >= due_s:
@@ -157,8 +151,8 @@ def _tried(language: str, path: str, node_path: str) -> str | None:
     code, test = TRIALS[language]
     trial = Problem(language=language, code=code, entry_point="f", test=test, name="trial")
     try:
-        right, finished = _run(trial, toolchain(language))
-    except (MissingError, EnvironmentFault) as error:
+        right, finished = _run(trial, _languages.toolchain(language))
+    except (_languages.MissingError, EnvironmentFault) as error:
         return str(error)
     if right or finished is None:
         return None
@@ -170,8 +164,7 @@ def _tried(language: str, path: str, node_path: str) -> str | None:
 def _require_known(counts: Mapping[str, int]) -> None:
     unknown = sorted(set(counts) - set(LANGUAGES))
     if unknown:
-        raise RunError(
-            "scorer",
+        raise scorer_error(
             f"scorer mbxp: programs in {', '.join(unknown)} cannot be run; MLPerf's reference runs "
             f"{', '.join(LANGUAGES)}",
         )
@@ -191,12 +184,12 @@ def _require_toolchains(counts: Counter[str]) -> None:
         )
 
 
-def _passes(problem: Problem, how: Toolchain) -> bool:
+def _passes(problem: Problem, how: _languages.Toolchain) -> bool:
     return _run(problem, how)[0]
 
 
-def _run(problem: Problem, how: Toolchain) -> tuple[bool, StepResult | None]:
-    text = source(problem.language, problem.code, problem.test, problem.entry_point)
+def _run(problem: Problem, how: _languages.Toolchain) -> tuple[bool, StepResult | None]:
+    text = _languages.source(problem.language, problem.code, problem.test, problem.entry_point)
     try:
         files = {**how.files, how.file: text.encode()}
     except UnicodeEncodeError:  # half a character: the reference cannot write it either

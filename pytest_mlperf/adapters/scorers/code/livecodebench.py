@@ -14,7 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf import RunError, UnavailableError
+from pytest_mlperf import UnavailableError
+from pytest_mlperf.adapters.scorers import scorer_error
 from pytest_mlperf.adapters.scorers.code._languages import (
     MAX_PROGRAM_BYTES,
     PROCESSES,
@@ -86,8 +87,7 @@ class Archive:
                         places.setdefault(first[1].decode(), (path, place))
                     place += len(line)
         if asked and not places:
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer {self._scorer}: {self._path} has none of the {len(asked)} problems that "
                 f"the data set asks, such as {min(asked).decode()!r:.60}; set the option tests to "
                 "LiveCodeBench's files",
@@ -102,8 +102,7 @@ class Archive:
         try:
             return _task(parse_json(line))
         except _BROKEN_ROWS as error:
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer {self._scorer}: the line at byte {place} of {path} is no problem of "
                 f"LiveCodeBench ({type(error).__name__}: {error!s:.100}); get the file anew",
             ) from error

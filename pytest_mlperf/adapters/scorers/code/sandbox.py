@@ -38,6 +38,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_mlperf import EnvironmentFault, RunError
+from pytest_mlperf.adapters.scorers import scorer_error
 from pytest_mlperf.adapters.scorers.code import _sandbox_filter as sandbox_filter
 
 BOX = "/box"
@@ -77,7 +78,6 @@ class UnisolatedError(EnvironmentFault):
     """
 
     def __init__(self, reason: str) -> None:
-        """Say why, and what to do."""
         advice = "install it anew" if reason.startswith("cannot start ") else ADVICE
         super().__init__(f"generated code cannot be isolated here: {reason}; {advice}")
         self.reason = reason
@@ -229,7 +229,6 @@ def launch(made: Mapping[str, Any], output_bytes: int) -> StepResult:
 
 
 def _read(sources: Mapping[int, int], limit_s: float) -> list[bytearray]:
-    """Read descriptors to their ends; keep the given number of bytes of each, drop the rest."""
     texts = {source: bytearray() for source in sources}
     deadline = time.monotonic() + limit_s
     with selectors.DefaultSelector() as selector:
@@ -252,8 +251,7 @@ def _finished(
         raise UnisolatedError(trouble[0])
     if not reports or "done" not in reports.pop():
         log = stderr.decode(errors="replace").strip()[-500:] or "nothing"
-        raise RunError(
-            "scorer",
+        raise scorer_error(
             "the sandbox of generated code ended without saying how (out of memory? its last words "
             f"were: {log}); score again, with fewer processes",
         )

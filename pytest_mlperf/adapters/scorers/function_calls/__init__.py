@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_mlperf import RunError, Scores
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs
+from pytest_mlperf import Scores
+from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.function_calls._check import is_right
 from pytest_mlperf.adapters.scorers.function_calls._extract import calls_in, tool_calls
 
@@ -96,8 +96,7 @@ def _reference(sample: int, reference: Any) -> tuple[str, Any, Any]:
         except ValueError:
             lists.append(None)
     if subset not in SUBSETS or not all(isinstance(one, list) for one in lists):
-        raise RunError(
-            "scorer",
+        raise scorer_error(
             f"scorer function_calls: the reference of sample {sample} is {reference!r:.120}; it "
             "must be a table with subset, one of "
             f"{', '.join(SUBSETS)}, and the lists ground_truth and func_description",

@@ -127,7 +127,6 @@ def _fits(value: Any, allowed: Any, details: Any, language: Language) -> bool:
 
 
 def _is_value(value: Any, allowed: Any, nested: Any) -> bool:
-    """Whether a literal value of the right type is allowed."""
     if isinstance(value, dict):
         return _is_dict(value, allowed)
     if isinstance(value, str):
@@ -155,7 +154,6 @@ def _type_of(value: Any, allowed: Any, expected: Any, nested: Any) -> tuple[bool
 
 
 def _plain(value: Any) -> Any:
-    """Return text without case, space and punctuation, and anything else as it is."""
     if type(value) is not str:
         return value
     return re.sub(r"[ ,./\-_*^]", "", value).lower().replace("'", '"')

@@ -74,7 +74,6 @@ def _in_prose(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _closing(text: str, start: int) -> int | None:
-    """Return the place of the parenthesis that closes the one at `start`, quotes left out."""
     depth, quote, place = 0, "", start
     while place < len(text):
         sign = text[place]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
-from pytest_mlperf import EnvironmentFault, RunError, Scores, SuiteError, UnavailableError
-from pytest_mlperf.adapters.scorers import require_choice
+from pytest_mlperf import EnvironmentFault, Scores, SuiteError, UnavailableError
+from pytest_mlperf.adapters.scorers import require_choice, scorer_error
 from pytest_mlperf.adapters.scorers.images._clip import ClipScores, look_for_clip
 from pytest_mlperf.adapters.scorers.images._frechet import frechet, read_statistics
 from pytest_mlperf.adapters.scorers.images._inception import ADVICE, InceptionFeatures, check_device
@@ -128,8 +128,7 @@ class ClipFidScorer:
         import numpy as np
 
         if len(outputs) != len(references) or len(outputs) < 2:
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer clip_fid: got {len(outputs)} outputs for {len(references)} references; it "
                 "needs one output per reference, and at least two: FID compares a covariance",
             )
@@ -170,8 +169,7 @@ class ClipFidScorer:
 
         height, width = self._size
         if len(output) != height * width * 3:
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer clip_fid: output of sample {sample} has {len(output)} bytes, not the "
                 f"{height * width * 3} of an image of {height} x {width} pixels in red, green and "
                 "blue; set the scorer's size to that of the engine's images",
@@ -195,21 +193,18 @@ def _build(option: str, name: str, arguments: Mapping[str, Any]) -> Any:
 def _checked(
     option: str, values: Any, samples: range, shape: tuple[int, ...]
 ) -> NDArray[np.float64]:
-    """Return the numbers of a batch, each sample's of a shape, and all finite."""
     import numpy as np
 
     numbers = np.asarray(values, np.float64)
     if numbers.shape != (len(samples), *shape):
         expected = f"{(len(samples), *shape)}" + (" as in the statistics" if shape else "")
-        raise RunError(
-            "scorer",
+        raise scorer_error(
             f"scorer clip_fid: {option} gave numbers of shape {numbers.shape} for {len(samples)} "
             f"images, not {expected}; correct the scorer's {option}",
         )
     finite = np.isfinite(numbers).reshape(len(samples), -1).all(axis=1)
     if not finite.all():
-        raise RunError(
-            "scorer",
+        raise scorer_error(
             f"scorer clip_fid: what {option} gave for sample {samples[int(finite.argmin())]} is "
             f"not finite; check the weights that the scorer's {option} names",
         )
@@ -219,8 +214,7 @@ def _checked(
 def _caption(reference: Mapping[str, Any] | str, sample: int) -> str:
     caption = reference.get("caption") if isinstance(reference, Mapping) else reference
     if not isinstance(caption, str) or not caption.strip():
-        raise RunError(
-            "scorer",
+        raise scorer_error(
             f"scorer clip_fid: reference {reference!r:.80} of sample {sample} has no caption; use "
             'a data set whose references are captions, as text or under "caption"',
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf import EnvironmentFault, RunError, UnavailableError
+from pytest_mlperf.adapters.scorers import scorer_error
 
 if TYPE_CHECKING:
     import numpy as np
@@ -140,8 +141,7 @@ def _check_kind(folder: Path) -> None:
 
 
 def _broken(folder: Path, defect: str) -> RunError:
-    return RunError(
-        "scorer",
+    return scorer_error(
         f"{folder}: is no complete CLIP model: {defect}; get the files of {MODEL} from the Hugging "
         "Face Hub again",
     )

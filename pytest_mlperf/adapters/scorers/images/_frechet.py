@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_mlperf import RunError
+from pytest_mlperf.adapters.scorers import scorer_error
 from pytest_mlperf.extension import read_arrays
 
 if TYPE_CHECKING:
@@ -140,8 +141,7 @@ def _reference_adds_offset(covariance: NDArray[np.float64], real: Statistics) ->
 
 
 def _wrong(path: Path, defect: str) -> RunError:
-    return RunError(
-        "scorer",
+    return scorer_error(
         f"{path}: {defect}; get MLPerf's val2014.npz from its source again, or set the scorer's "
         "statistics to another file of mu and sigma",
     )

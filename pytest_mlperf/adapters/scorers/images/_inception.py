@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_mlperf import EnvironmentFault, RunError
+from pytest_mlperf import EnvironmentFault
+from pytest_mlperf.adapters.scorers import scorer_error
 
 if TYPE_CHECKING:
     import numpy as np
@@ -299,18 +300,16 @@ def load_weights(file: Path) -> dict[str, Any]:
         )
     except Exception as error:  # torch raises what its readers of zip, pickle and storage raise
         first = str(error).partition("\n")[0]
-        raise RunError(
-            "scorer", f"{file}: torch cannot read these weights ({first}); {ADVICE}"
+        raise scorer_error(
+            f"{file}: torch cannot read these weights ({first}); {ADVICE}"
         ) from error
     if not isinstance(weights, Mapping):
-        raise RunError(
-            "scorer", f"{file}: holds a {type(weights).__name__}, not weights by name; {ADVICE}"
+        raise scorer_error(
+            f"{file}: holds a {type(weights).__name__}, not weights by name; {ADVICE}"
         )
     expected, _ = shapes(NETWORK, 3)
     if defect := _defect(weights, expected | CLASSIFIER):
-        raise RunError(
-            "scorer", f"{file}: is not the Inception network of the FID: {defect}; {ADVICE}"
-        )
+        raise scorer_error(f"{file}: is not the Inception network of the FID: {defect}; {ADVICE}")
     return {name: weights[name] for name in expected}
 
 
@@ -338,8 +337,7 @@ def _check_name(file: Path) -> None:
     with file.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
     if not digest.startswith(named[1]):
-        raise RunError(
-            "scorer",
+        raise scorer_error(
             f"{file}: its SHA-256 begins with {digest[: len(named[1])]}, not with {named[1]} as "
             f"its name says: the file is damaged or incomplete; {ADVICE}",
         )

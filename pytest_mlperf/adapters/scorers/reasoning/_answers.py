@@ -52,7 +52,6 @@ def _unescaped(text: str) -> str:
 
 
 def _unlisted(text: str) -> str:
-    """Return a text without the brackets and quotes of a list that holds it alone."""
     starts, ends = LIST_BRACKETS
     if text.startswith(starts) and text.endswith(ends):
         text = text[2:-2].strip()
@@ -132,7 +131,6 @@ def final_program(text: str) -> str | None:
 
 
 def _blocks(text: str, opening: str, *, first: bool = False) -> str | None:
-    """Return what stands in the last block that is closed, or in the first."""
     code, place = None, text.find(opening)
     while place >= 0 and (end := text.find(FENCE, place + len(opening))) >= 0:
         code = text[place + len(opening) : end].strip()

@@ -25,7 +25,7 @@ from functools import cache, reduce
 from itertools import starmap
 from typing import Any
 
-from pytest_mlperf import RunError
+from pytest_mlperf.adapters.scorers import scorer_error
 
 COMPARISON_CPU_SECONDS = 10.0
 MAX_MEMORY_BYTES = 2**31
@@ -290,8 +290,7 @@ def same_answers(
         if ended.returncode in {-signal.SIGPROF, -signal.SIGSEGV}:
             verdicts.append(False)  # of the answer that ended it
         elif ended.returncode:
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 "the comparison of answers to mathematics ended with exit code "
                 f"{ended.returncode}: {ended.stderr.strip()[-500:]}",
             )

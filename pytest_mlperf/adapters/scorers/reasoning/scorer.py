@@ -8,20 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pytest_mlperf import EnvironmentFault, RunError, Scores, SuiteError
-from pytest_mlperf.adapters.scorers import require_outputs
+from pytest_mlperf import EnvironmentFault, Scores, SuiteError
+from pytest_mlperf.adapters.scorers import require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.adapters.scorers.code import check_running
 from pytest_mlperf.adapters.scorers.code.livecodebench import Archive, passed_tests
 from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
-from pytest_mlperf.adapters.scorers.reasoning._answers import (
-    boxed,
-    choice,
-    final_choice,
-    final_program,
-    number,
-    program,
-)
+from pytest_mlperf.adapters.scorers.reasoning import _answers
 from pytest_mlperf.adapters.scorers.reasoning._mathematics import same_answers
 
 MATHEMATICS, PROGRAMS = "math500", "livecodebench"
@@ -52,7 +45,7 @@ class ReasoningOptions(language.DecoderOptions):
     processes: int | None = None
 
 
-class DeepSeekScorer:
+class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
     r"""Grades each sample by the data set that it is from; None stands for the other parts.
 
     The part is the first of gpqa, mmlu_pro, math500, aime and livecodebench in the name of a
@@ -78,25 +71,24 @@ class DeepSeekScorer:
         "tokens_per_sample",
     )
     libraries: ClassVar[tuple[str, ...]] = MATHEMATICS_LIBRARIES
-    optional_libraries: ClassVar[tuple[str, ...]] = ("transformers",)
     options: ClassVar[type] = ReasoningOptions
 
     name: ClassVar[str] = "deepseek_r1"
     parts: ClassVar[Mapping[str, str]] = {
         part: part for part in ("gpqa", "mmlu_pro", MATHEMATICS, "aime", PROGRAMS)
     }
-    special: ClassVar[bool] = False
-    _choice = staticmethod(choice)
-    _program = staticmethod(program)
+    _choice = staticmethod(_answers.choice)
+    _program = staticmethod(_answers.program)
 
     def __init__(self, *, model: str | None, **options: Any) -> None:
-        """Choose how outputs are read.
+        """Choose how outputs are read, and whether programs are run.
 
         Args:
             model: Folder of the model in Hugging Face's files, for its tokenizer.
             options: Those of `ReasoningOptions`.
         """
-        asked = ReasoningOptions(**options)
+        super().__init__(model=model, **options)
+        asked = self._asked
         language.check_processes(self.name, asked.processes)
         check_running(self.name, asked.run_generated_code)
         if asked.run_generated_code != (asked.tests is not None):
@@ -105,9 +97,6 @@ class DeepSeekScorer:
                 "run programs, the other is the folder of LiveCodeBench's tests; set both, or none",
                 option=("tests", "run_generated_code"),
             )
-        self._decoder = language.Decoder.of(self.name, model, asked, special=self.special)
-        self._has_programs = asked.has_programs
-        self._processes = asked.processes
         self._archive = Archive(self.name, asked.tests) if asked.tests is not None else None
 
     @staticmethod
@@ -120,7 +109,7 @@ class DeepSeekScorer:
 
     def require(self) -> None:
         """Look for what decodes and compares; nothing is imported."""
-        self._decoder.require()
+        super().require()
         if missing := [
             each for each in MATHEMATICS_LIBRARIES if importlib.util.find_spec(each) is None
         ]:
@@ -172,12 +161,9 @@ class DeepSeekScorer:
         part = next((own for key, own in self.parts.items() if key in dataset.lower()), None)
         where = f"scorer {self.name}: sample {sample} is of the data set {dataset!r:.60}"
         if part is None:
-            raise RunError(
-                "scorer", f"{where}, which has none of {', '.join(self.parts)} in its name"
-            )
-        if part == PROGRAMS and not self._has_programs:
-            raise RunError(
-                "scorer",
+            raise scorer_error(f"{where}, which has none of {', '.join(self.parts)} in its name")
+        if part == PROGRAMS and not self._asked.has_programs:
+            raise scorer_error(
                 f"{where}, but has_programs = false says that there is none with programs; leave "
                 "these samples out, or that option",
             )
@@ -195,11 +181,13 @@ class DeepSeekScorer:
             (target, self._program(text)) for kind, text, target in rows if kind == PROGRAMS
         ]
         ran = iter(
-            passed_tests(self.name, self._archive, programs, processes=self._processes)
+            passed_tests(self.name, self._archive, programs, processes=self._asked.processes)
             if self._archive and programs
             else [False] * len(programs)
         )
-        formulas = [(target, boxed(text)) for kind, text, target in rows if kind == MATHEMATICS]
+        formulas = [
+            (target, _answers.boxed(text)) for kind, text, target in rows if kind == MATHEMATICS
+        ]
         pairs = [(target, formula) for target, formula in formulas if target and formula]
         verdicts = iter(same_answers(pairs))
         compared = iter(
@@ -214,7 +202,7 @@ class DeepSeekScorer:
     def _is_right(self, kind: str, text: str, target: str) -> bool:
         match kind:
             case "aime":
-                value = number(text)
+                value = _answers.number(text)
                 return value is not None and value == _whole_number(target)
             case "gpqa" | "mmlu_pro":
                 letter = self._choice(text, "A-D" if kind == "gpqa" else "A-J")
@@ -252,8 +240,8 @@ class GptOssScorer(DeepSeekScorer):
     name: ClassVar[str] = "gpt_oss"
     parts: ClassVar[Mapping[str, str]] = {**DeepSeekScorer.parts, "mmlu": "mmlu_pro"}
     special: ClassVar[bool] = True
-    _choice = staticmethod(final_choice)
-    _program = staticmethod(final_program)
+    _choice = staticmethod(_answers.final_choice)
+    _program = staticmethod(_answers.final_program)
 
     def _all(self, names: Sequence[str], right: Sequence[bool]) -> Scores:
         of_all, of_right = (

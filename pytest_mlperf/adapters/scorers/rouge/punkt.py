@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
-from pytest_mlperf import EnvironmentFault, RunError, UnavailableError
+from pytest_mlperf import EnvironmentFault, UnavailableError
+from pytest_mlperf.adapters.scorers import scorer_error
+from pytest_mlperf.adapters.scorers.text import DecoderOptions, TextScorer, check_processes
+from pytest_mlperf.extension import usable_cores
 
 PUNKT_FILES = ("abbrev_types.txt", "collocations.tab", "ortho_context.tab", "sent_starters.txt")
 
@@ -49,8 +52,7 @@ class Punkt:
         try:
             self._fill(model)
         except (UnicodeDecodeError, ValueError) as error:
-            raise RunError(
-                "scorer",
+            raise scorer_error(
                 f"scorer {self.scorer}: the Punkt model in {self.folder} cannot be read ({error}); "
                 "get NLTK's package punkt_tab again",
             ) from error
@@ -74,3 +76,57 @@ class Punkt:
 
     def _lines(self, name: str) -> list[str]:
         return [line for line in (self.folder / name).read_text("utf-8").split("\n") if line]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceOptions(DecoderOptions):
+    """How texts are compared.
+
+    Attributes:
+        processes: How many processes score; None takes one per core. One scores 24,576 samples in
+            seconds.
+    """
+
+    scorer: ClassVar[str]
+    processes: int | None = 1
+    punkt: str | None = None
+
+    def __post_init__(self) -> None:
+        check_processes(self.scorer, self.processes)
+
+
+D = TypeVar("D", bound=SentenceOptions)
+
+
+class SentenceScorer(TextScorer[D]):
+    """A scorer by ROUGE of texts, which it splits into sentences with the option `punkt`."""
+
+    libraries: ClassVar[tuple[str, ...]] = ("rapidfuzz", "rouge_score")
+
+    def __init__(self, *, model: str | None, **options: Any) -> None:
+        """Look for the files of the tokenizer and of the Punkt model.
+
+        Args:
+            model: Folder of the model in Hugging Face's files, for its tokenizer.
+            options: Those of the class attribute `options`.
+        """
+        super().__init__(model=model, **options)
+        self._processes = self._asked.processes or len(usable_cores())
+        self._punkt: Punkt | None = None
+        if self._asked.punkt is not None:
+            self._punkt = Punkt(scorer=self.name, folder=Path(self._asked.punkt))
+            self._punkt.check()
+
+    def require(self) -> None:
+        """Look for what decodes and splits; nothing is imported."""
+        super().require()
+        if self._punkt is not None:
+            self._punkt.require()
+
+    def _split(self, texts: Sequence[str]) -> list[str]:
+        """Return texts with a line break after each sentence, if there is a Punkt model."""
+        stripped = [text.strip() for text in texts]
+        if self._punkt is None:
+            return stripped
+        split = self._punkt.load()
+        return ["\n".join(split(text)) for text in stripped]

@@ -4,38 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.scorers import require_outputs, require_texts
-from pytest_mlperf.adapters.scorers.rouge.punkt import Punkt
+from pytest_mlperf.adapters.scorers.rouge.punkt import SentenceOptions, SentenceScorer
 from pytest_mlperf.adapters.scorers.rouge.text import ROUGE_METRICS, f_measures, summary_f_measures
-from pytest_mlperf.adapters.scorers.text import (
-    Decoder,
-    DecoderOptions,
-    check_processes,
-    tokens_per_sample,
-)
-from pytest_mlperf.extension import usable_cores
+from pytest_mlperf.adapters.scorers.text import tokens_per_sample
 
 
 @dataclass(frozen=True, kw_only=True)
-class RougeOptions(DecoderOptions):
+class RougeOptions(SentenceOptions):
     """How texts are compared.
 
     Attributes:
-        processes: How many processes score; None takes one per core. One scores 24,576 samples in
-            seconds.
         punkt: Folder with the Punkt model of English sentences, english in NLTK's package
             punkt_tab, which splits texts for rougeLsum; None leaves rougeLsum out.
     """
 
-    processes: int | None = 1
+    scorer: ClassVar[str] = "rouge"
     punkt: str | None = None
 
 
-class RougeScorer:
+class RougeScorer(SentenceScorer[RougeOptions]):
     """Compares the text of each output with a target text.
 
     Metrics, per sample and as the reference prints them over all samples:
@@ -54,37 +45,14 @@ class RougeScorer:
     """
 
     metrics = (*ROUGE_METRICS, "rougeLsum", "tokens_per_sample", "gen_len")
-    libraries = ("rapidfuzz", "rouge_score")
-
+    name: ClassVar[str] = RougeOptions.scorer
     options: ClassVar[type] = RougeOptions
-
-    def __init__(self, *, model: str | None, **options: Any) -> None:
-        """Choose how outputs are read.
-
-        Args:
-            model: Folder of the model in Hugging Face's files, for its tokenizer.
-            options: Those of `RougeOptions`.
-        """
-        asked = RougeOptions(**options)
-        processes, punkt = asked.processes, asked.punkt
-        check_processes("rouge", processes)
-        self._decoder = Decoder.of("rouge", model, asked)
-        self._processes = processes or len(usable_cores())
-        self._punkt = None if punkt is None else Punkt(scorer="rouge", folder=Path(punkt))
-        if self._punkt is not None:
-            self._punkt.check()
 
     @staticmethod
     def left_out(options: Mapping[str, Any]) -> dict[str, str]:
         """Return the metrics that options leave out, with the option that gives each."""
         split = options.get("punkt") is not None
         return {} if split else {"rougeLsum": 'punkt = "…/punkt_tab/english"'}
-
-    def require(self) -> None:
-        """Look for what decodes; nothing is imported."""
-        self._decoder.require()
-        if self._punkt is not None:
-            self._punkt.require()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
         """Score token ids of type `dtype` against target texts; an empty answer scores 0.
@@ -101,10 +69,8 @@ class RougeScorer:
             )
         )
         if self._punkt is not None:
-            split = self._punkt.load()
-            texts = ["\n".join(split(text)) for text in texts]
-            targets = ["\n".join(split(target.strip())) for target in references]
-            measured["rougeLsum"] = summary_f_measures(texts, targets)
+            texts = self._split(texts)
+            measured["rougeLsum"] = summary_f_measures(texts, self._split(references))
         lengths = [len(text) for text in texts]
         tokens, mean_tokens = tokens_per_sample(decoded)
         return Scores(

@@ -25,6 +25,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from pytest_mlperf import EnvironmentFault, RunError
+from pytest_mlperf.adapters.scorers import scorer_error
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,7 +70,6 @@ class Vocabulary(dict[bytes, tuple[int, ...]]):
     """
 
     def __init__(self) -> None:
-        """Import the tokenizer and the stemmer."""
         try:
             from nltk.stem.porter import PorterStemmer
             from rouge_score import tokenize
@@ -233,8 +233,7 @@ def _receive(helper: subprocess.Popen[bytes], shape: tuple[int, ...]) -> NDArray
 
 
 def _died(helper: subprocess.Popen[bytes]) -> RunError:
-    return RunError(
-        "scorer",
+    return scorer_error(
         f"scorer rouge: a helper process ended early, with exit code {helper.wait()}; its last "
         "words are in this log. Out of memory? Set the scorer's processes to a smaller number",
     )

@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_mlperf.adapters.engines import require_module
 from pytest_mlperf.adapters.engines.llm.model_folder import find_model, read_json
-from pytest_mlperf.adapters.engines.torch._base import (
-    DiffusionOptions,
-    TorchBase,
-    check_quantised,
-    require_device,
-)
+from pytest_mlperf.adapters.engines.torch import _base
 
 if TYPE_CHECKING:
     from pytest_mlperf.adapters.engines.torch.diffusion._images import Images
@@ -27,7 +22,7 @@ CHECKPOINT_FOLDERS = ("checkpoint_pipe", "checkpoint_scheduler")
 INDEX = "model_index.json"
 
 
-class DiffusionEngine(TorchBase):
+class DiffusionEngine(_base.TorchBase):
     """Answers each prompt with its image: uint8, shape (height, width, 3).
 
     Defaults are those of MLPerf's reference: 20 steps of the Euler scheduler, guidance 8, its
@@ -51,10 +46,10 @@ class DiffusionEngine(TorchBase):
     extra = "diffusion"
     libraries: ClassVar[tuple[str, ...]] = ("diffusers", "torch", "transformers")
     optional_libraries: ClassVar[tuple[str, ...]] = ("torchao",)
-    options: ClassVar[type[DiffusionOptions]] = DiffusionOptions
+    options: ClassVar[type[_base.DiffusionOptions]] = _base.DiffusionOptions
     checkpoints: ClassVar[Mapping[str, tuple[str, ...]]] = {"torchao-pipeline": ("int8", "fp8")}
 
-    _options: DiffusionOptions
+    _options: _base.DiffusionOptions
     _samples: Images
 
     def _find(self, model: str | None) -> None:
@@ -64,13 +59,15 @@ class DiffusionEngine(TorchBase):
     def require(self) -> None:
         """Look for the device and its kernels; calibrated fp8 is multiplied on CPUs, too."""
         quantization = unet_quantization(self._folder)
-        check_quantised(self._folder / "unet", quantization, self._precision)
+        _base.check_quantised(self._folder / "unet", quantization, self._precision)
         if quantization:
             who = f"engine {self.name}: {self._folder} has a quantised UNet, which"
             require_module(who, "accelerate", self.extra)
         device = self._options.device
         as_it_is = bool(quantization) and device == "cpu"
-        require_device(self.name, device=device, precision=self._precision, is_quantised=as_it_is)
+        _base.require_device(
+            self.name, device=device, precision=self._precision, is_quantised=as_it_is
+        )
         if as_it_is and self._precision == "int8":
             from pytest_mlperf.adapters.engines.torch._devices import require_exact_int8
 

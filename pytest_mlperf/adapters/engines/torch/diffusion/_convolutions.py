@@ -21,7 +21,6 @@ class MatrixConvolution(torch.nn.Linear):
     """
 
     def __init__(self, replaced: Any) -> None:
-        """Take the place of a convolution, without its weights."""
         self._kernel, self._stride = replaced.kernel_size, replaced.stride
         (self._high, self._wide), (outputs, inputs) = replaced.padding, replaced.weight.shape[:2]
         columns = inputs * self._kernel[0] * self._kernel[1]

@@ -24,13 +24,9 @@ from diffusers.utils import logging as diffusers_logging
 from pytest_mlperf import Dataset, MlperfError, Sink, SuiteError
 from pytest_mlperf.adapters.engines import broken, refused_sample
 from pytest_mlperf.adapters.engines.llm.model_folder import TORCHAO, load_tokenizer, read_json
+from pytest_mlperf.adapters.engines.torch import _base
 from pytest_mlperf.adapters.engines.torch import _checkpoint as checkpoint
 from pytest_mlperf.adapters.engines.torch import _devices as devices
-from pytest_mlperf.adapters.engines.torch._base import (
-    QUANTISED_PRECISIONS,
-    DiffusionOptions,
-    quantised_facts,
-)
 from pytest_mlperf.adapters.engines.torch._checkpoint import quiet_and_offline
 from pytest_mlperf.adapters.engines.torch._devices import dtype_name
 from pytest_mlperf.adapters.engines.torch.diffusion._convolutions import unet_class
@@ -58,7 +54,7 @@ class LoadedPipeline:
 
 
 def open_pipeline(
-    folder: Path, scheduler: Path, options: DiffusionOptions, precision: str
+    folder: Path, scheduler: Path, options: _base.DiffusionOptions, precision: str
 ) -> LoadedPipeline:
     """Load the parts of a pipeline one by one; a mode compiles each block of the UNet."""
     device = devices.find_device(options.device, engine=ENGINE)
@@ -67,7 +63,7 @@ def open_pipeline(
     names = [file.name for file in (folder / "unet").glob("*.safetensors*")]
     variant = "fp16" if names and all(".fp16" in name for name in names) else None
     files = [file for part in sorted(MODELS) for file in weights_of(folder / part, variant)]
-    checkpoint_dtype = _own_dtype(files) if precision in QUANTISED_PRECISIONS else None
+    checkpoint_dtype = _own_dtype(files) if precision in _base.QUANTISED_PRECISIONS else None
     dtype = devices.base_dtype(precision, checkpoint_dtype, device)
     with quiet_and_offline(), quiet():
         parts = {name: _load(folder, name, dtype, variant, options.attention) for name in MODELS}
@@ -92,8 +88,8 @@ def open_pipeline(
     digest = "+".join(digest for _, digest in tokenizers.values())
     facts = facts_of(pipe, files, digest, dtype, device, options.attention)
     if quantization:
-        facts |= quantised_facts(TORCHAO, pipe.unet)
-    elif precision in QUANTISED_PRECISIONS:
+        facts |= _base.quantised_facts(TORCHAO, pipe.unet)
+    elif precision in _base.QUANTISED_PRECISIONS:
         facts |= devices.quantise(pipe.unet, precision, device=device, engine=ENGINE)
     if options.attention == "eager":
         pipe.unet.set_attn_processor(AttnProcessor())
@@ -342,7 +338,7 @@ def _cache(unet: Any, every: int) -> DeepCache | None:
     return install(unet, every) if every > 1 else None
 
 
-def _size(pipe: Any, options: DiffusionOptions) -> tuple[int, int]:
+def _size(pipe: Any, options: _base.DiffusionOptions) -> tuple[int, int]:
     factor, latents = pipe.vae_scale_factor, pipe.unet.config.sample_size
     high, wide = (latents, latents) if isinstance(latents, int) else latents
     size = (options.height or high * factor, options.width or wide * factor)
@@ -368,7 +364,7 @@ class Images:
     """Keeps loaded prompts as tokens, and makes their images; `run` is for one thread."""
 
     def __init__(
-        self, pipe: Any, dataset: Dataset, options: DiffusionOptions, *, dtype: Any
+        self, pipe: Any, dataset: Dataset, options: _base.DiffusionOptions, *, dtype: Any
     ) -> None:
         self._pipe = pipe
         self._dataset = dataset

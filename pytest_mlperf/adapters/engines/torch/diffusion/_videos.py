@@ -19,15 +19,7 @@ from pytest_mlperf.adapters.engines import refused_sample
 from pytest_mlperf.adapters.engines.llm.model_folder import load_tokenizer, read_json
 from pytest_mlperf.adapters.engines.torch import _devices as devices
 from pytest_mlperf.adapters.engines.torch._checkpoint import quiet_and_offline
-from pytest_mlperf.adapters.engines.torch.diffusion._images import (
-    check_index,
-    facts_of,
-    load_part,
-    load_scheduler,
-    load_text_encoder,
-    quiet,
-    weights_of,
-)
+from pytest_mlperf.adapters.engines.torch.diffusion import _images
 from pytest_mlperf.adapters.engines.torch.diffusion._video_options import VideoOptions
 
 ENGINE = "torch-video"
@@ -46,18 +38,20 @@ def open_pipeline(
 ) -> tuple[Any, Mapping[str, str]]:
     """Load the parts of a WanPipeline one by one, and put them on their device."""
     device = devices.find_device(options.device, engine=ENGINE)
-    check_index(folder, "WanPipeline", MODELS, "Wan 2.2 T2V A14B")
-    files = [file for part in sorted(MODELS) for file in weights_of(folder / part)]
+    _images.check_index(folder, "WanPipeline", MODELS, "Wan 2.2 T2V A14B")
+    files = [file for part in sorted(MODELS) for file in _images.weights_of(folder / part)]
     dtype = devices.base_dtype(precision, None, device)
     boundary = options.boundary
     if boundary is None:
         boundary = read_json(folder / "model_index.json").get("boundary_ratio")
-    with quiet_and_offline(), quiet():
+    with quiet_and_offline(), _images.quiet():
         parts = {
-            name: load_part(folder / name, MODELS[name], torch.float32 if name == "vae" else dtype)
+            name: _images.load_part(
+                folder / name, MODELS[name], torch.float32 if name == "vae" else dtype
+            )
             for name in ("transformer", "transformer_2", "vae")
         }
-        parts["text_encoder"] = load_text_encoder(
+        parts["text_encoder"] = _images.load_text_encoder(
             folder / "text_encoder",
             MODELS["text_encoder"],
             transformers.UMT5Config,
@@ -68,13 +62,15 @@ def open_pipeline(
         pipe = diffusers.WanPipeline(
             **parts,
             tokenizer=tokenizer,
-            scheduler=load_scheduler(folder / "scheduler", diffusers.UniPCMultistepScheduler),
+            scheduler=_images.load_scheduler(
+                folder / "scheduler", diffusers.UniPCMultistepScheduler
+            ),
             boundary_ratio=boundary,
         )
     pipe.set_progress_bar_config(disable=True)
     for part in parts.values():
         part.eval().to(device)
-    return pipe, facts_of(pipe, files, digest, dtype, device, options.attention)
+    return pipe, _images.facts_of(pipe, files, digest, dtype, device, options.attention)
 
 
 class Videos:

@@ -55,7 +55,6 @@ class Batching:
 
 
 def _pad(parts: list[Any]) -> Any:
-    """Fill with zeros up to the longest, which costs nothing where all are as long."""
     if len({len(part) for part in parts}) == 1:
         return torch.stack(parts)
     return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)

@@ -168,7 +168,6 @@ class Rgat(torch.nn.Module):
         level: Level,
         last: bool,
     ) -> dict[str, Any]:
-        """Return the next hidden states of one level's nodes, by kind."""
         sums: dict[str, Any] = {}
         begins = dict.fromkeys(neighbours, 0)
         for relation, places in level.parents.items():

@@ -9,12 +9,8 @@ import torch
 import transformers
 
 from pytest_mlperf.adapters.engines import broken, weight_files
+from pytest_mlperf.adapters.engines.torch import _checkpoint
 from pytest_mlperf.adapters.engines.torch import _checkpoint as checkpoint
-from pytest_mlperf.adapters.engines.torch._checkpoint import (
-    QUESTION_ANSWERING,
-    quiet_and_offline,
-    read_config,
-)
 from pytest_mlperf.adapters.engines.torch.module._runner import Mismatch
 from pytest_mlperf.extension import sha256
 
@@ -85,8 +81,8 @@ def question_answering(
     folder = Path(model)
     placement = {"dtype": torch.float32, "attention": attention, "device": torch.device("cpu")}
     auto = transformers.AutoModelForQuestionAnswering
-    with quiet_and_offline():
-        config = read_config(folder, QUESTION_ANSWERING)
+    with _checkpoint.quiet_and_offline():
+        config = _checkpoint.read_config(folder, _checkpoint.QUESTION_ANSWERING)
         if weights == "dummy":
             loaded = checkpoint.make_dummy(auto, config, **placement)
             facts = {"weights": "dummy"}
