@@ -47,7 +47,23 @@ def registered(group: AnyGroup) -> dict[str, EntryPoint]:
     from importlib.metadata import entry_points  # a fifth of a worker's start, which asks for none
 
     entries = sorted(entry_points(group=f"pytest_mlperf.{group}"), key=is_own)
+    _CLASHES[group] = {}
+    for entry in entries:
+        same = [one for one in entries if one.name == entry.name]
+        if len(same) > 1 and not is_own(entry):
+            titles = ", ".join(sorted(map(title_of, same)))
+            _CLASHES[group][entry.name] = f"several packages have this name: {titles}"
     return {entry.name: entry for entry in entries}  # of two with one name, ours counts
+
+
+_CLASHES: dict[str, dict[str, str]] = {}
+"""By group and name, why an entry point of others cannot be used."""
+
+
+def clash(group: AnyGroup, name: str) -> str:
+    """Return why a name is not unique among packages; "" where it is, and for one of ours."""
+    entry = registered(group).get(name)
+    return "" if entry is None or is_own(entry) else _CLASHES[group].get(name, "")
 
 
 def is_own(entry: EntryPoint) -> bool:
@@ -76,6 +92,8 @@ def declared(
     declarations = {}
     for name, entry in registered(group).items():
         try:
+            if reason := clash(group, name):
+                raise SuiteError(reason)
             with contextlib.redirect_stdout(sys.stderr):
                 value = resolve(entry.value)
             if not isinstance(value, kind):
@@ -99,6 +117,8 @@ def current(target: str) -> str:
 def target(group: AnyGroup, use: str) -> str:
     """Return "package.module:name" for what a suite calls `use`; imports nothing."""
     installed = registered(group)
+    if reason := clash(group, use):
+        raise SuiteError(f"{group[:-1]} {use!r}: {reason}; remove all but one")
     if use in installed:
         return current(installed[use].value)
     if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", use):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import secrets
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +17,17 @@ from pytest_mlperf.core.baseline import Baseline, find, with_record
 from pytest_mlperf.core.case import Case, Division, Profile
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.recording import baseline_run, empty_baseline, new_record, set_by
 from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
 from pytest_mlperf.core.rulings.ruling import rule_on
 from pytest_mlperf.core.rulings.sample import countable
+from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.core.verdict import Outcome, Unchecked, Verdict
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.stores import baselines as files
+from pytest_mlperf.stores.results import as_bytes, from_bytes
 from pytest_mlperf.suite.values import checked_accelerator, checked_name
 
 LOOKS = 5
@@ -46,7 +51,7 @@ def judge_runs(
     *,
     subject: Subject,
     limits: Mapping[str, float],
-    baselines: Path | None = None,
+    baselines: Path | str | None = None,
     round_: str = IMPORTED,
     profile: Profile = "quick",
     division: Division = "closed",
@@ -60,21 +65,24 @@ def judge_runs(
         baselines: Folder of the baselines to judge against; None: others judge.
 
     Raises:
-        MlperfError: The case's names cannot stand in a path, or its baseline cannot be read.
+        MlperfError: Something of it cannot be: a name, a metric, a value; it is named. Or the
+            baseline cannot be read.
     """
     checked(case)
-    verdict = _verdict(case, runs, subject, limits)
-    if baselines:
-        file = baseline_file(baselines, case, profile)
-        verdict = _against(file, verdict, subject, limits)
-    return CaseResult(
+    for metric, limit in limits.items():
+        if metric.partition("@")[0] not in METRICS:
+            raise MlperfError(f"{case.id}: no metric {metric!r}{nearest(metric, METRICS)}")
+        share: object = limit
+        if not isinstance(share, int | float) or not 0 < share < math.inf:
+            raise MlperfError(f"{case.id}: limit {limit!r} of {metric}: a share above 0, as 0.03")
+    result = CaseResult(
         test=f"{IMPORTED}::test_performance[{case.id}]",
         suite=IMPORTED,
         line=1,
         round=round_,
         profile=profile,
-        verdict=verdict,
-        failed=verdict.fails,
+        verdict=_unjudged(case, runs, subject),
+        failed=False,
         limits=limits,
         scored=False,
         handicap=0.0,
@@ -83,11 +91,20 @@ def judge_runs(
         qps_source=None,
         division=division,
     )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is of a wrong type is told next
+        content = as_bytes(session_of([result], {}))
+    from_bytes(case.id, content, "measured session", "give judge_runs what a run can measure")
+    verdict = result.verdict
+    if verdict.runs:
+        verdict = replace(verdict, metrics=rule_on(verdict.runs, None, limits, RuleR()).metrics)
+    if baselines:
+        file = baseline_file(Path(baselines), case, profile)
+        verdict = _against(file, verdict, subject, limits)
+    return replace(result, verdict=verdict, failed=verdict.fails)
 
 
-def _verdict(
-    case: Case, runs: Sequence[Run], subject: Subject, limits: Mapping[str, float]
-) -> Verdict:
+def _unjudged(case: Case, runs: Sequence[Run], subject: Subject) -> Verdict:
     valid = tuple(run for run in runs if not run.invalid)
     invalid = tuple(run for run in runs if run.invalid)
     headline = f"imported: {plural(len(valid), 'session')}; compare judges it"
@@ -100,7 +117,6 @@ def _verdict(
         kind="performance",
         outcome=Outcome.INVALID if invalid or not valid else Outcome.NOT_EVALUATED,
         headline=headline,
-        metrics=rule_on(valid, None, limits, RuleR()).metrics if valid else (),
         runs=valid,
         # Further ones would be told as if they had been measured again.
         invalid_runs=invalid[:1],
@@ -132,21 +148,29 @@ def _against(
     )
 
 
-def accept_runs(result: CaseResult, *, baselines: Path, reason: str) -> Path:
+def accept_runs(
+    result: CaseResult, *, baselines: Path | str, reason: str, drop: bool = False
+) -> Path:
     """Keep the runs of a result of `judge_runs` as a baseline to commit; return its file.
 
     Where the machine has a baseline already, these take its place, and its history goes on.
 
+    Args:
+        drop: Accept a drop too.
+
     Raises:
-        BaselineError: The result is INVALID or has no runs, there is no reason, or the file cannot
-            be written.
+        BaselineError: The result is INVALID, has no runs or is a drop, there is no reason, or the
+            file cannot be written.
     """
     verdict, case = result.verdict, result.verdict.case
     if verdict.outcome is Outcome.INVALID or not verdict.runs or verdict.subject is None:
         raise BaselineError(f"{case.id}: nothing to accept: {verdict.outcome} {verdict.headline}")
+    if verdict.fails and not drop:
+        told = f"{verdict.outcome} {verdict.headline}"
+        raise BaselineError(f"{case.id}: {told}: accept_runs(..., drop=True) accepts it")
     if not reason.strip(" ."):
         raise BaselineError(f"{case.id}: write why the value is accepted; it is kept")
-    subject, file = verdict.subject, baseline_file(baselines, case, result.profile)
+    subject, file = verdict.subject, baseline_file(Path(baselines), case, result.profile)
     rule = rule_beside(file, case.accelerator, subject.identity, LOOKS)[0]
 
     def put(there: Baseline | None) -> Baseline:

@@ -50,12 +50,13 @@ class CommandParser(argparse.ArgumentParser):
             try:
                 command = import_module(self.module)
                 description, heading, examples = command.HELP.partition("examples:\n")
-            except Exception as error:  # an add-on may raise anything
-                self.exit(3, f"{self.prog}: {self.module} cannot be imported: {error}\n")
-            self.description = description.removesuffix("\n\n")
-            self.epilog = f"{heading}{examples}".removesuffix("\n")
-            self.set_defaults(run=command.run)
-            command.add_arguments(self)
+                self.description = description.removesuffix("\n\n")
+                self.epilog = f"{heading}{examples}".removesuffix("\n")
+                self.set_defaults(run=command.run, module=self.module)
+                command.add_arguments(self)
+            except (Exception, SystemExit) as error:  # an add-on may raise anything
+                reason = f"{type(error).__name__}: {error}"
+                self.exit(3, f"{self.prog}: {self.module} cannot be used: {reason}\n")
             self.module = ""
         return self
 
@@ -132,7 +133,7 @@ def _run(words: Sequence[str]) -> int:
     parsed = parser.parse_args(words)
     print_what_the_terminal_can()
     try:
-        code: int = parsed.run(parsed)
+        code = _code_of(parsed)
         sys.stdout.flush()
     except MlperfError as error:
         complain(str(error))
@@ -148,4 +149,22 @@ def _run(words: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         complain(f"the output is cut short, as it cannot be written: {error.strerror}")
         return 2
+    return code
+
+
+def _code_of(parsed: argparse.Namespace) -> int:
+    """Run a command; what another package's raises, or returns in place of a code, is told."""
+    from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
+
+    try:
+        code = parsed.run(parsed)
+        if type(code) is not int or not 0 <= code < 256:
+            raise TypeError(f"run returns {code!r}, and no exit code")
+    except (MlperfError, BrokenPipeError):
+        raise
+    except (Exception, SystemExit) as error:
+        if parsed.module.partition(".")[0] == "pytest_mlperf":
+            raise
+        reason = f"{type(error).__name__}: {text_of(error)}"
+        raise EnvironmentFault(f"{parsed.module} broke: {reason}") from error
     return code

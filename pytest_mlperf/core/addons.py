@@ -134,6 +134,12 @@ class OptionGroup:
         Raises:
             ValueError: The name is taken, or is no identifier.
         """
-        if not name.isidentifier() or name in self.declared or name in self._taken:
-            raise ValueError(f"an option cannot be named {name!r}")
+        if not name.isidentifier():
+            raise ValueError(f"option {name!r}: max_cost is a name; it becomes --mlperf-max-cost")
+        if name in self.declared or name in self._taken:
+            raise ValueError(f"there is an option {name!r} already")
+        try:
+            _ = text % {}
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(f"help of option {name!r}: write %% for a percent sign") from None
         self.declared[name] = option_of(metavar, text, default, more)

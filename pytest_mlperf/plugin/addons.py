@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import io
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 
 import pluggy
 import pytest
+from _pytest.outcomes import OutcomeException
 
 from pytest_mlperf import hookspecs
 from pytest_mlperf.core.addons import Criterion
@@ -37,6 +39,13 @@ SLOW_S = 5.0
 
 
 Taken = TypeVar("Taken")
+
+
+FAULTS = (Exception, SystemExit, OutcomeException)
+"""What an add-on may raise; a KeyboardInterrupt is the user's."""
+
+LOOP_ENDS = (pytest.UsageError, pytest.Session.Failed, pytest.Session.Interrupted, OutcomeException)
+"""How a loop of tests may end a session."""
 
 
 class AddOnError(MlperfError):
@@ -96,18 +105,18 @@ class AddOns:
             is_blocked: Tells whether `-p no:NAME` names a plugin.
         """
         entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
-        names = [entry.name for entry in entries]
         for entry in entries:
             if is_blocked(f"mlperf-{entry.name}"):
                 continue
             addon = AddOn(entry.name, _title(entry))
             try:
-                if names.count(entry.name) > 1:
-                    raise AddOnError("another distribution has an add-on of this name")
+                others = [one for one in entries if one.name == entry.name and one != entry]
+                if others and not _is_ours(entry):
+                    raise AddOnError(f"{_title(others[0])} has this name too")
                 with self._watched(addon, "loading"):
                     addon.plugin = entry.load()
                 self._register(addon)
-            except Exception as error:  # an add-on may raise anything
+            except FAULTS as error:
                 addon.hooks = addon.hooks or _hooks_in_source(entry)
                 # Ours do nothing that no option asks for, and a kernel may stand alone.
                 alone = isinstance(error, ModuleNotFoundError) and _is_ours(entry)
@@ -117,9 +126,12 @@ class AddOns:
     def _register(self, addon: AddOn) -> None:
         plugin = addon.plugin
         addon.hooks = frozenset(name for name in dir(plugin) if name.startswith("mlperf_"))
+        for name in sorted(addon.hooks):
+            if not inspect.isroutine(getattr(plugin, name)):
+                raise AddOnError(f"{name} is no function")
         built_for = getattr(plugin, "API", None)
         if built_for != hookspecs.API:
-            stated = "states no API" if built_for is None else f"is built for API {built_for}"
+            stated = "states no API" if built_for is None else f"is built for API {built_for!r}"
             raise AddOnError(f"it {stated}, and this is API {hookspecs.API}")
         if unknown := sorted(addon.hooks - set(vars(hookspecs))):
             raise AddOnError(f"there is no hook {unknown[0]}")
@@ -139,7 +151,7 @@ class AddOns:
                     one.function(options)
                 if taken := sorted(self.options.keys() & options.declared.keys()):
                     raise ValueError(f"another add-on has an option {taken[0]!r}")
-            except Exception as error:  # an add-on may raise anything
+            except FAULTS as error:
                 self._fault(addon, "raised in mlperf_addoptions", error, critical=True)
             else:
                 self.options |= options.declared
@@ -164,12 +176,9 @@ class AddOns:
                 with self._watched(addon, hook):
                     value = one.function(*(arguments[name] for name in one.argnames))
                     taken = None if value is None else take(value)
-            except (pytest.UsageError, pytest.Session.Failed):
-                raise  # as a loop of tests may end
-            except Exception as error:  # an add-on may raise anything
-                if hook in REPORTING and isinstance(error, EnvironmentFault):
-                    self.errors[f"{addon.title}: {text_of(error)}"] = None
-                    continue
+            except FAULTS as error:
+                if hook == "mlperf_runtestloop" and isinstance(error, LOOP_ENDS):
+                    raise
                 message = self._fault(addon, f"raised in {hook}", error, hook not in REPORTING)
                 if hook not in REPORTING:
                     raise AddOnError(message) from error
@@ -179,7 +188,8 @@ class AddOns:
 
     def first(self, hook: str, **arguments: Any) -> Any:
         """Return what the first add-on returns that returns something, else None."""
-        return next((value for _, value in self.call(hook, lambda value: value, **arguments)), None)
+        takes = {"mlperf_collect_file": as_collector, "mlperf_runtestloop": as_true}
+        return next((value for _, value in self.call(hook, takes[hook], **arguments)), None)
 
     # --- faults ----------------------------------------------------------------------------
 
@@ -204,11 +214,16 @@ class AddOns:
             if (seconds := time.monotonic() - began) > SLOW_S and moment != "mlperf_runtestloop":
                 self._warn(f"{addon.title} is slow: {moment} took {seconds:.0f} s")
 
-    def _fault(self, addon: AddOn, event: str, error: Exception, critical: object) -> str:
-        message = f"{addon.title} {event}: {text_of(error)}"
+    def _fault(self, addon: AddOn, event: str, error: BaseException, critical: object) -> str:
+        if isinstance(error, EnvironmentFault):  # what the user asked for cannot be done
+            message = f"{addon.title}: {text_of(error)}"
+            self.errors[message] = None
+            return message
+        named = isinstance(error, (AddOnError, pluggy.PluginValidationError))
+        reason = text_of(error) if named else f"{type(error).__name__}: {text_of(error)}"
+        cure = f"mend or remove it, or leave it out with -p no:mlperf-{addon.name}"
+        message = f"{addon.title} {event}: {reason}{_place(error)}; {cure}"
         if critical:
-            cure = f"mend or remove it, or leave it out with -p no:mlperf-{addon.name}"
-            message = f"{message}; {cure}"
             self.errors[message] = None
         else:
             self._warn(message)
@@ -216,6 +231,24 @@ class AddOns:
 
     def _warn(self, message: str) -> None:
         self.warnings[f"WARNING {message}"] = None
+
+
+def _names_in(module: ast.Module) -> Iterator[str]:
+    """Yield the names that a module defines, assigns or imports; of `import *` every hook's."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield from vars(hookspecs) if alias.name == "*" else (alias.asname or alias.name,)
+
+
+def _place(error: BaseException) -> str:
+    """Return where another package raised: " (contract.py:12)"."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if len(frames) > 1 else ""
 
 
 def _is_ours(entry: EntryPoint) -> bool:
@@ -234,10 +267,8 @@ def _hooks_in_source(entry: EntryPoint) -> frozenset[str]:
     try:
         spec = find_spec(entry.module)
         source = Path(str(spec and spec.origin)).read_text("utf-8")
-        names = {
-            node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)
-        }
-    except Exception:  # a package above it may raise anything
+        names = set(_names_in(ast.parse(source)))
+    except FAULTS:  # a package above it may raise anything
         names = set(vars(hookspecs))
     return frozenset(name for name in names if name.startswith("mlperf_"))
 
@@ -249,14 +280,18 @@ def addons_of(config: pytest.Config) -> AddOns:
 
 
 MAX_FACT_CHARACTERS = 500
+"""What is longer is cut."""
+
 MAX_FACTS = 20
 
 
 def as_facts(value: object) -> dict[str, str]:
     """Return what `mlperf_case_facts` may give: a few short texts by title."""
-    if not isinstance(value, Mapping) or len(value) > MAX_FACTS:
-        raise TypeError(f"it gives no mapping of at most {MAX_FACTS} texts")
-    return {str(title)[:80]: str(fact)[:MAX_FACT_CHARACTERS] for title, fact in value.items()}
+    facts: Mapping[Any, Any] = value if isinstance(value, Mapping) else {None: None}
+    words = [word for pair in facts.items() for word in pair]
+    if not all(isinstance(word, str) for word in words) or len(facts) > MAX_FACTS:
+        raise TypeError(f"it gives {value!r:.80}, and no mapping of at most {MAX_FACTS} texts")
+    return {title[:80]: fact[:MAX_FACT_CHARACTERS] for title, fact in facts.items()}
 
 
 def as_lines(value: Iterable[str] | str) -> list[str]:
@@ -269,7 +304,24 @@ def as_criterion(value: object) -> Criterion:
     from pytest_mlperf.core.verdict import Outcome  # which no project without suites loads
 
     if not isinstance(value, Criterion):
-        raise TypeError(f"it gives {value!r}, and no Criterion")
+        raise TypeError(f"it gives {value!r:.80}, and no Criterion")
+    texts: tuple[object, ...] = (value.headline, *value.notes)
+    if not all(isinstance(text, str) and text for text in texts):
+        raise TypeError("a criterion's headline and notes are texts")
     if value.fails and not Outcome(value.outcome).fails:
         raise ValueError(f"a criterion cannot fail a test by {value.outcome!r}")
     return value
+
+
+def as_collector(value: object) -> pytest.Collector:
+    """Return what `mlperf_collect_file` may give."""
+    if not isinstance(value, pytest.Collector):
+        raise TypeError(f"it gives {value!r:.80}, and no collector of pytest")
+    return value
+
+
+def as_true(value: object) -> bool:
+    """Return what `mlperf_runtestloop` may give."""
+    if value is not True:
+        raise TypeError(f"it gives {value!r:.80}; True if it ran the tests, else None")
+    return True

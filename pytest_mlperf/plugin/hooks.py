@@ -51,6 +51,13 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     add_options(parser, addons.options)
 
 
+def pytest_load_initial_conftests(early_config: pytest.Config, args: Sequence[str]) -> None:
+    errors = addons_of(early_config).errors
+    if errors and any(str(word).startswith("--mlperf-") for word in args):
+        # An option of the broken add-on would only be an unknown one.
+        raise pytest.UsageError("; ".join(errors))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
@@ -167,7 +174,10 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     try:
         named = {"session": session, "plan": state, "options": options.by_name}
         ran = addons.first("mlperf_runtestloop", **named)
-    except AddOnError:
+        if ran and session.items and not (state.results or state.skipped or session.testsfailed):
+            raise AddOnError("an add-on took the tests of this session, and ran none")
+    except AddOnError as error:
+        addons.errors[str(error)] = None
         late("session_end").refuse_broken_addons(addons)
     return ran
 

@@ -503,7 +503,9 @@ def _value(config: pytest.Config, name: str, option: SessionOption) -> object:
         raise pytest.UsageError(f"{shown}: {error.word!r} is not known{meant}") from None
     except MlperfError as error:
         raise pytest.UsageError(f"{shown}: {error}") from None
-    except ValueError:
+    except Exception as error:  # an add-on's may raise anything
+        if not isinstance(error, ValueError) and name in _OPTIONS:
+            raise
         expected = f"{option.metavar}: {option.help}".replace("%%", "%")
         raise pytest.UsageError(f"{shown}: {setting!r} is not valid; expected {expected}") from None
     return base / value if isinstance(value, Path) else value

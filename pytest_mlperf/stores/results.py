@@ -77,9 +77,12 @@ def as_bytes(results: Results) -> bytes:
         return _results().dump_json(encodable(results))
 
 
-def from_bytes(place: str, content: bytes) -> Results:
+CURE = "take the results.json that pytest wrote, or measure again: pytest suites"
+
+
+def from_bytes(place: str, content: bytes, title: str = TITLE, cure: str = CURE) -> Results:
     """Return the session that `as_bytes` made; what is none is an MlperfError."""
-    return _checked(place, foreign.json_of(place, TITLE, content))
+    return _checked(place, foreign.json_of(place, title, content), title, cure)
 
 
 DIGEST = "digest"
@@ -123,11 +126,10 @@ def require_readable(verdict: Verdict) -> None:
     _verdict().validate_python(_verdict().dump_python(encodable(verdict), mode="json"))
 
 
-def _checked(place: Path | str, raw: Any) -> Results:
-    cure = "take the results.json that pytest wrote, or measure again: pytest suites"
+def _checked(place: Path | str, raw: Any, title: str = TITLE, cure: str = CURE) -> Results:
     return _completed(
         foreign.as_document(
-            place, raw, TITLE, _SHAPE, SCHEMA_VERSION, cure, MIGRATIONS, ("cases", _CASE)
+            place, raw, title, _SHAPE, SCHEMA_VERSION, cure, MIGRATIONS, ("cases", _CASE)
         )
     )
 

@@ -18,6 +18,7 @@ import pytest
 from pytest_mlperf import __version__, cli
 from pytest_mlperf.cli import build_parser, init, main
 from pytest_mlperf.cli.schema import SCHEMAS, published
+from pytest_mlperf.core.addons import Command
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError
 from pytest_mlperf.core.removed import REMOVED
 from pytest_mlperf.core.untrusted_text import clean
@@ -298,3 +299,39 @@ sys.exit(code)
             [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
         )
         assert (done.returncode, done.stderr) == (exit_code, "pytest-mlperf: interrupted\n")
+
+
+BROKEN_COMMANDS = {
+    "raise SystemExit(0)": "cannot be used: SystemExit: 0",
+    "HELP = 'x'": "cannot be used: AttributeError: module 'acme_command' has no attribute 'run'",
+    "HELP = 'x'\ndef run(parsed): 1 / 0\ndef add_arguments(parser): pass": (
+        "acme_command broke: ZeroDivisionError: division by zero"
+    ),
+    "HELP = 'x'\ndef run(parsed): return True\ndef add_arguments(parser): pass": (
+        "acme_command broke: TypeError: run returns True, and no exit code"
+    ),
+    "HELP = 'x'\ndef run(parsed): return 0\ndef add_arguments(parser): 1 / 0": (
+        "cannot be used: ZeroDivisionError: division by zero"
+    ),
+}
+
+
+@pytest.mark.parametrize("source", BROKEN_COMMANDS)
+def test_a_broken_command_of_others_is_told_in_one_line(
+    source: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "acme_command.py").write_text(source, "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "acme_command", raising=False)
+    acme = {"acme": Command("a command of others", "acme_command")}
+    monkeypatch.setattr(cli, "commands", lambda: acme)
+
+    try:
+        code = main(["acme"])
+    except SystemExit as ended:
+        code = int(str(ended.code))
+
+    assert (code, BROKEN_COMMANDS[source] in capsys.readouterr().err) == (3, True)

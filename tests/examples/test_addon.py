@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from pytest_mlperf import MlperfError
+from pytest_mlperf.extension import Case, CaseResult, Subject, accept_runs, judge_runs
+from tests.reports import verdicts
 
 pytestmark = pytest.mark.process
 
@@ -89,6 +97,61 @@ def test_runs_of_others_are_judged_as_the_page_says(
 
     assert capsys.readouterr().out == "NO BASELINE\n"
     assert [str(outcome) for outcome in names["outcomes"]] == ["PROVISIONAL", "PERF DROP"]  # type: ignore[attr-defined]
+
+
+WRONG: Mapping[str, dict[str, object]] = {
+    "no metric 'througput'; did you mean 'throughput'?": {"limits": {"througput": 0.03}},
+    "limit '3%' of throughput: a share above 0": {"limits": {"throughput": "3%"}},
+    "runs[0].metrics.throughput: must be at least 1e-30": {"metrics": {"throughput": 0.0}},
+    "runs[0].metrics.throughput: must be a valid number, not None": {
+        "metrics": {"throughput": math.nan}
+    },
+    "runs[0].samples: must be at least 0, not -1; give judge_runs": {"samples": -1},
+    "case.scenario": {"scenario": "offline"},
+    "profile": {"profile": "nightly"},
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_runs_that_cannot_be_are_refused_by_name(words: str, tmp_path: Path) -> None:
+    fields = WRONG[words]
+    case: Any = Case(workload="w", scenario="Offline", engine="e", precision="fp8", accelerator="x")
+    given: Any = verdicts.run()
+    case = replace(case, **{k: v for k, v in fields.items() if k == "scenario"})
+    given = replace(given, **{k: v for k, v in fields.items() if k in ("metrics", "samples")})
+    more: Any = {"limits": {"throughput": 0.03}, **fields}
+    more = {k: v for k, v in more.items() if k in ("limits", "profile")}
+    subject = Subject(identity={"gpu": "x"}, fingerprint={}, surroundings={})
+
+    with pytest.raises(MlperfError) as refused:
+        judge_runs(case, [given], subject=subject, baselines=tmp_path, **more)
+
+    assert words in str(refused.value)
+
+
+def test_a_drop_is_accepted_only_if_asked(tmp_path: Path) -> None:
+    """And so is nothing that was not measured."""
+    case = Case(workload="w", scenario="Offline", engine="e", precision="fp8", accelerator="x")
+    subject = Subject(identity={"gpu": "x"}, fingerprint={}, surroundings={})
+    limits = {"throughput": 0.03}
+
+    def judged(rate: float, runs: int = 8) -> CaseResult:
+        made = [replace(verdicts.run(throughput=rate), session=f"{i // 2}") for i in range(runs)]
+        days = [
+            replace(one, started=f"2026-11-{20 + i // 2}T08:00:00+00:00")
+            for i, one in enumerate(made)
+        ]
+        return judge_runs(case, days, subject=subject, limits=limits, baselines=tmp_path)
+
+    accept_runs(judged(400.0), baselines=tmp_path, reason="first")
+    drop = judged(200.0)
+
+    assert drop.failed
+    for result in (drop, judged(400.0, runs=0)):
+        with pytest.raises(MlperfError):
+            accept_runs(result, baselines=tmp_path, reason="slower")
+    accept_runs(drop, baselines=tmp_path, reason="slower", drop=True)
+    assert not judged(200.0).failed
 
 
 AGAIN = """

@@ -50,13 +50,17 @@ FAULTS = {
     "is built for another interface": "API = 2\n",
     "states no interface": "",
     "misspells a hook": "API = 1\ndef mlperf_verdikt(verdict): pass\n",
+    "ends the process": "raise SystemExit(0)\n",
+    "has a hook that is no function": "API = 1\nmlperf_case_facts = 3\n",
     "takes an argument that no hook has": "API = 1\ndef mlperf_case_facts(result, colour): pass\n",
 }
 TOLD = {
-    "raises while it is loaded": "cannot be loaded: no licence",
+    "raises while it is loaded": "RuntimeError: no licence (acme_tools.py:1)",
     "is built for another interface": "it is built for API 2, and this is API 1",
     "states no interface": "it states no API, and this is API 1",
     "misspells a hook": "there is no hook mlperf_verdikt",
+    "ends the process": "SystemExit: 0",
+    "has a hook that is no function": "mlperf_case_facts is no function",
     "takes an argument that no hook has": "colour",
 }
 
@@ -75,12 +79,21 @@ def test_an_add_on_that_cannot_be_loaded_is_named_and_fails_where_it_may_have_ju
             assert result.ret == code, (fault, code, shown)
             assert "add-on acme (acme-tools 1.2) cannot be loaded: " in shown, fault
             assert text in shown, fault
-            assert (CURE in shown) is (code == 3), fault
+            assert CURE in shown, fault
             assert "Traceback" not in shown
 
 
-def test_source_that_cannot_be_read_counts_as_one_that_judges(measured: Project) -> None:
-    install(measured, "def mlperf_session_finished(:\n")
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def mlperf_session_finished(:\n",
+        "from acme_none import mlperf_verdict\n",
+        "from acme_none import *\n",
+        "from acme_none import verdict\nmlperf_verdict = verdict\n",
+    ],
+)
+def test_source_that_may_judge_counts_as_such(source: str, measured: Project) -> None:
+    install(measured, source)
 
     assert measured.run(SUITE).ret == 3
 
@@ -107,7 +120,7 @@ def test_two_distributions_cannot_have_one_name(measured: Project) -> None:
 
     assert result.ret == 3
     shown = " ".join(result.stderr.str().split() + result.stdout.str().split())
-    assert "add-on acme (acme-more 1.2) cannot be loaded: another distribution" in shown
+    assert "add-on acme (acme-more 1.2) cannot be loaded: add-on acme (acme-tools 1.2) has" in shown
 
 
 HOOKS = """
@@ -164,12 +177,12 @@ def newest(project: Project) -> Path:
 
 
 RAISING = {
-    "mlperf_verdict(verdict)": (3, "raised in mlperf_verdict: boom"),
-    "mlperf_case_facts(result)": (0, "raised in mlperf_case_facts: boom"),
-    "mlperf_session_finished(results)": (0, "raised in mlperf_session_finished: boom"),
-    "mlperf_addoptions(group)": (3, "raised in mlperf_addoptions: boom"),
-    "mlperf_runtestloop(session)": (3, "raised in mlperf_runtestloop: boom"),
-    "mlperf_collect_file(path)": (3, "raised in mlperf_collect_file: boom"),
+    "mlperf_verdict(verdict)": 3,
+    "mlperf_case_facts(result)": 0,
+    "mlperf_session_finished(results)": 0,
+    "mlperf_addoptions(group)": 3,
+    "mlperf_runtestloop(session)": 3,
+    "mlperf_collect_file(path)": 3,
 }
 
 
@@ -180,7 +193,8 @@ def test_a_hook_that_raises_ends_with_3_where_it_may_have_changed_something(
     if workers:  # which start with this path, and as processes of their own
         monkeypatch.setenv("PYTHONPATH", str(measured.path))
         use_no(monkeypatch)
-    for hook, (code, text) in RAISING.items():
+    for hook, code in RAISING.items():
+        text = f"raised in {hook.partition('(')[0]}: RuntimeError: boom (acme_tools.py:2)"
         if workers and "verdict" not in hook and "facts" not in hook:
             continue
         install(measured, f"API = 1\ndef {hook}: raise RuntimeError('boom')\n")
@@ -195,12 +209,21 @@ def test_a_hook_that_raises_ends_with_3_where_it_may_have_changed_something(
             assert "1 ERROR" in shown
 
 
+NO_TEXT = "import pytest_mlperf.extension as e; return e.Criterion(headline=None)"
 WRONG = {
     "mlperf_verdict(verdict): return 'bad'": (3, "it gives 'bad', and no Criterion"),
-    "mlperf_case_facts(result): return 7": (0, "it gives no mapping"),
+    f"mlperf_verdict(verdict): {NO_TEXT}": (3, "a criterion's headline and notes are texts"),
+    "mlperf_verdict(verdict): raise SystemExit(0)": (3, "SystemExit: 0"),
+    "mlperf_verdict(verdict): import pytest; pytest.skip('no')": (3, "Skipped: no"),
+    "mlperf_case_facts(result): return 7": (0, "it gives 7, and no mapping"),
+    "mlperf_case_facts(result): return {'a': 1}": (0, "it gives {'a': 1}, and no mapping"),
+    "mlperf_collect_file(path): return 3": (3, "it gives 3, and no collector"),
+    "mlperf_runtestloop(session): return False": (3, "it gives False; True if it ran the tests"),
+    "mlperf_runtestloop(session): return True": (3, "took the tests of this session, and ran none"),
     "mlperf_session_finished(results): return 7": (0, "'int' object is not iterable"),
     "mlperf_session_finished(results): print('psst')": (0, "_session_finished): psst"),
-    "mlperf_addoptions(group): group.add('update', 'X', 'x')": (3, "cannot be named 'update'"),
+    "mlperf_addoptions(group): group.add('half', 'X', '50 % of it')": (3, "write %% for a percent"),
+    "mlperf_addoptions(group): group.add('update', 'X', 'x')": (3, "is an option 'update' already"),
 }
 
 

@@ -14,6 +14,8 @@ def with_criterion(verdict: Verdict, criterion: Criterion) -> Verdict:
         notes = (criterion.headline, *criterion.notes, *verdict.notes)
         return replace(verdict, notes=notes)
     before = f"against the baseline alone: {verdict.outcome} {verdict.headline}"
+    if verdict.outcome is Outcome.RECORDED:
+        before = f"{before}; it is written all the same: do not commit it"
     return replace(
         verdict,
         outcome=Outcome(criterion.outcome),
