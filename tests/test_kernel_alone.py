@@ -63,7 +63,7 @@ def test_what_is_not_there_is_named_where_it_is_asked_for(kernel: Path, tmp_path
     assert helped.returncode == 0
     assert "submission   cannot be loaded: No module named 'pytest_mlperf.addons'" in helped.stdout
     assert asked.returncode == 3
-    assert "cannot be imported" in asked.stderr
+    assert "cannot be used" in asked.stderr
     assert (other.returncode, "invalid choice: 'torch'" in other.stderr) == (2, True)
     assert (text.returncode, "1 test: 1 ok" in text.stdout) == (0, True), text.stderr
     assert (table.returncode, table.stdout) == (3, "")

@@ -55,7 +55,7 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("name", metavar="NAME", help="what suites are to call it")
+    parser.add_argument("name", metavar="NAME", help="its name, as suites and messages have it")
     parser.add_argument(
         "--here", action="store_true", help="part of pytest-mlperf itself, in its checkout"
     )

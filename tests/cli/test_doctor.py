@@ -76,7 +76,7 @@ SHAPE = [
 
 
 def test_it_reads_as_designed(own_lab: Lab, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_mlperf.cli.doctor._machine.importing", lambda _: {})
+    monkeypatch.setattr("pytest_mlperf.cli.doctor.requirements.importing", lambda _: {})
     own_lab.of_one_session()
     shown = say.ends(0, "doctor")
     left = shown.splitlines()
@@ -99,7 +99,7 @@ def test_what_is_damaged_or_switched_off_is_found(
     (here / "pytest.ini").write_text("[pytest]\naddopts = -p no:mlperf\n")
     (here / "bad.mlperf.toml").write_text("schema = 2\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here / "shadow"), str(ROOT)]))
-    monkeypatch.setattr("pytest_mlperf.cli.doctor._machine.importing", lambda _: {})
+    monkeypatch.setattr("pytest_mlperf.cli.doctor.requirements.importing", lambda _: {})
     document = json.loads(say.ends(2, "doctor", "--json"))
     checks = {check["name"]: check for check in document["checks"]}
     assert [checks[name]["state"] for name in ("LoadGen", "pytest")] == ["broken", "broken"]

@@ -15,6 +15,7 @@ workload = { name = "first", dataset = { use = "synthetic", samples = 32 } }
 engines = [{ use = "null", accelerators = ["cpu"], options = { latency_s = 0.002 } }]
 scenarios = [{ name = "Offline", target_qps = 500.0, min_duration = "100ms" }]
 """
+FAST = ("-omlperf_control=off", "-omlperf_wait_idle=0")
 CASE = "first-Offline-null-fp32-cpu"
 
 
@@ -31,19 +32,19 @@ def folder(pytester: pytest.Pytester) -> Path:
 @pytest.mark.usefixtures("folder")
 def test_a_promise_is_a_fact_or_fails(pytester: pytest.Pytester) -> None:
     kept = pytester.runpytest_subprocess(
-        "suites", "--mlperf-contract=kept.toml", "--mlperf-report=contract=contract.md"
+        *FAST, "suites", "--mlperf-contract=kept.toml", "--mlperf-report=contract=contract.md"
     )
     assert kept.ret == 0
     table = (pytester.path / "contract.md").read_text("utf-8")
     assert f"| {CASE} | throughput " in table
 
-    missed = pytester.runpytest_subprocess("suites", "--mlperf-contract=missed.toml")
+    missed = pytester.runpytest_subprocess(*FAST, "suites", "--mlperf-contract=missed.toml")
     assert missed.ret == 1
     missed.stdout.fnmatch_lines(["GATE FAIL contract: throughput * of 1e+06 promised (*"])
 
 
 @pytest.mark.usefixtures("folder")
 def test_a_contract_that_cannot_be_read_is_an_error(pytester: pytest.Pytester) -> None:
-    broken = pytester.runpytest_subprocess("suites", "--mlperf-contract=broken.toml")
+    broken = pytester.runpytest_subprocess(*FAST, "suites", "--mlperf-contract=broken.toml")
     assert broken.ret == 3
     broken.stdout.fnmatch_lines(["*broken.toml: the contract cannot be read: *"])
