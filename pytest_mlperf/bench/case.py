@@ -209,8 +209,7 @@ class CaseRuns(CaseRunner):
             return None
         accelerator = self.planned.case.accelerator
         with placed(accelerator, self._conditions, self._show) as place:
-            after = place.control(accelerator)
-            now = [*(run.control for run in self.runs), after.values]
+            now = [*(run.control for run in self.runs), place.control(accelerator).values]
         self.machine = compared(now, baseline, floor=floor_of(self.planned.case.accelerator))
         self.uncompared = cannot_say(now, baseline)
         return furthest(self.machine)

@@ -37,11 +37,6 @@ PIP = (
 """Exactly the wheels that are named: what they depend on stays as it is, and nothing is built."""
 
 
-def wheels_folder(session: Path) -> Path:
-    """Return where wheels are kept, from the folder of a session: beside all sessions' runs."""
-    return session.parent.parent / "wheels"
-
-
 def installed(wheels: Sequence[str], python: Sequence[str], folder: Path) -> Path:
     """Return a folder that holds these wheels, installing them unless they are there."""
     place = folder / _key(wheels, python)
@@ -189,7 +184,8 @@ def _with_wheels(earlier: EarlierBuild, folder: Path, code: Path) -> Build:
     """Return this Python, or the entry's, with other versions of some packages before its own."""
     named = earlier.elsewhere
     python = named.command if named else [sys.executable]
-    first = installed(earlier.wheels, python, wheels_folder(folder.parent))
+    wheels = folder.parents[2] / "wheels"  # beside the runs of all sessions
+    first = installed(earlier.wheels, python, wheels)
     title = f"wheel {earlier.wheel}"
     return Build(
         python=python,
