@@ -17,6 +17,7 @@ from pytest_mlperf.addons.official.commands.imports._sessions import (
     summary,
     written,
 )
+from pytest_mlperf.addons.official.curve_points import has_result, is_run_folder
 from pytest_mlperf.bench.foreign_runs import checked
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.core.measurement import moment_of
@@ -35,7 +36,6 @@ from pytest_mlperf.extension import (
 )
 from pytest_mlperf.run.curve import CurveLog, curve_figures, lengths_within
 from pytest_mlperf.run.recorded import recorded_window
-from pytest_mlperf.stores.endpoints import has_result, is_run_folder
 
 MAX_WORKLOAD_CHARACTERS = 60
 
