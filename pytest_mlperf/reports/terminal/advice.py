@@ -11,7 +11,7 @@ from itertools import chain
 from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.guarantees import APPEND_OPTIONS, BELOW_LIMIT_PROMISE
 from pytest_mlperf.core.numbers import change, percent, plural
-from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
 from pytest_mlperf.core.rulings.multiplicity import nulls
 from pytest_mlperf.core.verdict import Outcome, Verdict, final_word
 from pytest_mlperf.judge.multiplicity import Null
@@ -121,6 +121,19 @@ def record(result: CaseResult) -> str | None:
     if result.verdict.outcome is not Outcome.NO_BASELINE or not may_be_recorded(result):
         return None
     return f"{again(result)} {RECORD}"
+
+
+def commands(result: CaseResult) -> Iterator[tuple[str, str]]:
+    """Yield the commands that repeat a test, accept its drop, or record its value."""
+    outcome = result.verdict.outcome
+    if (result.failed or outcome is Outcome.INCONCLUSIVE) and result.suite != IMPORTED:
+        yield "reproduce", again(result)
+    if command := accept(result):
+        yield "accept", command
+    if outcome is Outcome.IMPROVED and may_be_recorded(result):
+        yield "keep", f"{again(result)} {REPLACE}"
+    if command := record(result):
+        yield "record", command
 
 
 PROMISE = (
