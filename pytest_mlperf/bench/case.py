@@ -116,8 +116,7 @@ class CaseRuns(CaseRunner):
     @cached_property
     def scores(self) -> CaseAccuracy:
         """What the scores of its samples are compared with."""
-        whole = self.policy.update is not None
-        return CaseAccuracy(self.planned, self._root, whole=whole)
+        return CaseAccuracy(self.planned, self._root, whole=self.policy.update is not None)
 
     @cached_property
     def _passes(self) -> AccuracyPasses:

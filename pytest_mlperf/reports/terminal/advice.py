@@ -40,7 +40,10 @@ def settling(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
         missing = None if result.failed else final_word(result.verdict)
         if missing:
             cases_of.setdefault(missing, {})[result.verdict.case.id] = None
-    return [(missing, _named(list(cases))) for missing, cases in cases_of.items()]
+    return [
+        (missing, ", ".join(cases) if len(cases) <= MAX_LISTED_CASES else f"{len(cases)} cases")
+        for missing, cases in cases_of.items()
+    ]
 
 
 def what_decides(verdict: Verdict) -> str:
@@ -71,10 +74,6 @@ def what_decides(verdict: Verdict) -> str:
         "(--mlperf-max-runs) or "
         "a quieter machine would decide"
     )
-
-
-def _named(cases: Sequence[str]) -> str:
-    return ", ".join(cases) if len(cases) <= MAX_LISTED_CASES else plural(len(cases), "case")
 
 
 REPLACE = '--mlperf-update=replace --mlperf-reason "..."'
