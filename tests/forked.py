@@ -31,8 +31,9 @@ import pytest
 
 import pytest_mlperf.run.score
 import pytest_mlperf.run.worker.worker  # noqa: F401  (for the forks)
+from pytest_mlperf.addons.official.published_table import results_in
 from pytest_mlperf.plugin import report_json
-from pytest_mlperf.rounds.published import official_results, results_in
+from pytest_mlperf.rounds.published import official_results
 from pytest_mlperf.run.worker._replica_group import BOOT
 from pytest_mlperf.stores import results
 

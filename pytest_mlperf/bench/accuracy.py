@@ -258,8 +258,7 @@ class CaseAccuracy:
             reason += f"; {unfit} (--mlperf-accept-cut)"
         self._accept(now, reason=reason, commit=commit)
         headline = f"{now.accuracy.samples:,} samples in {policy.shown(self.file)}"
-        note = f"{headline}; commit it with its .scores.npz"
-        notes = tuple(filter(None, (note, unfit)))
+        notes = tuple(filter(None, (f"{headline}; commit it with its .scores.npz", unfit)))
         return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=notes)
 
     def _repeated(self, now: ScoredPass, policy: Policy, answer: Ruling) -> Ruling:

@@ -116,8 +116,7 @@ class CaseRuns(CaseRunner):
     @cached_property
     def scores(self) -> CaseAccuracy:
         """What the scores of its samples are compared with."""
-        whole = self.policy.update is not None
-        return CaseAccuracy(self.planned, self._root, whole=whole)
+        return CaseAccuracy(self.planned, self._root, whole=self.policy.update is not None)
 
     @cached_property
     def _passes(self) -> AccuracyPasses:
@@ -209,8 +208,7 @@ class CaseRuns(CaseRunner):
             return None
         accelerator = self.planned.case.accelerator
         with placed(accelerator, self._conditions, self._show) as place:
-            after = place.control(accelerator)
-            now = [*(run.control for run in self.runs), after.values]
+            now = [*(run.control for run in self.runs), place.control(accelerator).values]
         self.machine = compared(now, baseline, floor=floor_of(self.planned.case.accelerator))
         self.uncompared = cannot_say(now, baseline)
         return furthest(self.machine)

@@ -271,5 +271,4 @@ def _scores_of(case: CaseRuns, folder: Path, answers: dict[int, LoggedAnswer]) -
         show=case.show,
     )
     block = {"log": str(log), "indices": indices}
-    total = case.scored_pass.accuracy.total
-    return dict(score_logs(scoring, [block], total)[0].scores)
+    return dict(score_logs(scoring, [block], case.scored_pass.accuracy.total)[0].scores)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import secrets
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +25,7 @@ from pytest_mlperf.core.rulings.sample import countable
 from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.core.verdict import Outcome, Unchecked, Verdict
 from pytest_mlperf.judge.rule_r import RuleR
+from pytest_mlperf.run.project import new_id
 from pytest_mlperf.stores import baselines as files
 from pytest_mlperf.stores.results import as_bytes, from_bytes
 from pytest_mlperf.suite.values import checked_accelerator, checked_name
@@ -195,10 +195,9 @@ def accept_runs(
 
 def session_of(cases: Sequence[CaseResult], versions: Mapping[str, str]) -> Results:
     """Return the session that results make, with the versions of what measured them."""
-    now = dt.datetime.now(dt.UTC)
     return Results(
-        run=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-        started=now.isoformat(timespec="seconds"),
+        run=new_id(),
+        started=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         seconds=0.0,
         commit=None,
         versions={"pytest-mlperf": __version__, **versions},

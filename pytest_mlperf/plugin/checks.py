@@ -6,7 +6,11 @@ on another one having run before it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.plugin.fixture import Mlperf
+from pytest_mlperf.rounds.compliance import TESTS
 from pytest_mlperf.suite.pairs import PlannedPair
 from pytest_mlperf.suite.plan import Planned
 
@@ -31,36 +35,20 @@ def test_pair(mlperf: Mlperf, case: PlannedPair) -> None:
     mlperf.judge(case, "pair").check()
 
 
-def test_test01(mlperf: Mlperf, case: Planned) -> None:
-    """Answers of a timed run are those of the accuracy run, and as fast."""
-    mlperf.judge(case, "TEST01").check()
+def _compliance(test: Kind) -> Callable[[Mlperf, Planned], None]:
+    """Return the check of one of MLPerf's compliance tests."""
+
+    def check(mlperf: Mlperf, case: Planned) -> None:
+        mlperf.judge(case, test).check()
+
+    check.__name__, check.__doc__ = f"test_{test.lower()}", f"Check that {TESTS[test].shows}."
+    return check
 
 
-def test_test04(mlperf: Mlperf, case: Planned) -> None:
-    """One sample asked again and again is not answered faster: nothing is kept."""
-    mlperf.judge(case, "TEST04").check()
-
-
-def test_test05(mlperf: Mlperf, case: Planned) -> None:
-    """Other seeds give the same speed."""
-    mlperf.judge(case, "TEST05").check()
-
-
-def test_test06(mlperf: Mlperf, case: Planned) -> None:
-    """Tokens that were counted are those that were answered."""
-    mlperf.judge(case, "TEST06").check()
-
-
-def test_test07(mlperf: Mlperf, case: Planned) -> None:
-    """A timed run answers a small set as well as it must."""
-    mlperf.judge(case, "TEST07").check()
-
-
-def test_test08(mlperf: Mlperf, case: Planned) -> None:
-    """Predictions of a timed run are those of the accuracy run."""
-    mlperf.judge(case, "TEST08").check()
-
-
-def test_test09(mlperf: Mlperf, case: Planned) -> None:
-    """Answers of a timed run are as long as the reference's."""
-    mlperf.judge(case, "TEST09").check()
+test_test01 = _compliance("TEST01")
+test_test04 = _compliance("TEST04")
+test_test05 = _compliance("TEST05")
+test_test06 = _compliance("TEST06")
+test_test07 = _compliance("TEST07")
+test_test08 = _compliance("TEST08")
+test_test09 = _compliance("TEST09")

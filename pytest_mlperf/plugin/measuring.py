@@ -89,8 +89,7 @@ class Live:
         self._last, line = now, visible(line)
         if self._on_terminal:
             width = self._writer.fullwidth - 1
-            start = "\r\x1b[K" if self._shown else "\n"
-            self._write(start + line[:width])
+            self._write(("\r\x1b[K" if self._shown else "\n") + line[:width])
             self._shown = True
         else:
             self.tell(line)

@@ -78,8 +78,7 @@ class Suspicion:
         verdict = self.last_word(result, result.verdict)
         if verdict is result.verdict:
             return result
-        today = dt.datetime.now(dt.UTC).date()
-        verdict = expect(verdict, result.expected_failures, today)
+        verdict = expect(verdict, result.expected_failures, dt.datetime.now(dt.UTC).date())
         return replace(result, verdict=verdict, failed=result.failed or verdict.fails)
 
     def last_word(self, result: CaseResult, verdict: Verdict) -> Verdict:

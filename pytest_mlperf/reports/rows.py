@@ -127,6 +127,14 @@ def server_table(runs: Sequence[Run]) -> TextTable | None:
     return TextTable(columns=columns, rows=rows, left=("server",), spare=())
 
 
+def all_tables(verdict: Verdict) -> Iterator[TextTable]:
+    """Yield the tables of a verdict, then those of replicas, GPUs and server of its last run."""
+    yield from verdict_tables(verdict)
+    for make in (replica_table, gpu_table, server_table):
+        if table := make(verdict.runs):
+            yield table
+
+
 def _gpu_cells(gpu: GpuRun) -> dict[str, str]:
     energy = shown(gpu.joules, "{:,.0f} J".format)
     if gpu.uncertainty_j is not None:
@@ -335,6 +343,19 @@ def declared(result: CaseResult) -> dict[str, str]:
         version = subject.fingerprint.get("python") if subject else None
         rows["engine"] = f"runs in {result.elsewhere}" + (f" ({version})" if version else "")
     return rows
+
+
+def facts_of(result: CaseResult) -> dict[str, str]:
+    """Return what is known of how a case ran, by what it is about; of several searches the last."""
+    verdict = result.verdict
+    facts = {
+        **declared(result),
+        "search": next(iter(searched(verdict)[-1:]), None),
+        "invalid": invalid_runs(verdict),
+        "physics": light(verdict),
+        "cost": cost(verdict),
+    }
+    return {name: text for name, text in facts.items() if text}
 
 
 def gate(verdict: Verdict) -> str | None:

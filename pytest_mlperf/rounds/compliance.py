@@ -61,9 +61,6 @@ TESTS: Mapping[str, AuditTest] = {
     ),
 }
 
-HASHED = ("TEST01", "TEST07", "TEST09")
-"""Those whose log of answers is cut in a submission, with its hash beside it."""
-
 
 @cache
 def constants() -> Mapping[str, Any]:

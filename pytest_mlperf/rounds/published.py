@@ -16,24 +16,13 @@ import io
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Literal
 
 from pytest_mlperf.core.case import ScenarioName
-from pytest_mlperf.core.numbers import AtLeastOne, Count, Positive
+from pytest_mlperf.core.numbers import Count, Positive
 from pytest_mlperf.rounds import ROUNDS, load_round
-from pytest_mlperf.stores.foreign import Shape, as_document, read_foreign
-
-ROUND = "v4.1"
-"""The round whose results `limits` sets beside what is possible."""
 
 RESULTS_FILE = "official-results.csv.gz"
-
-SCHEMA_VERSION: Literal[1] = 1
-TABLE_KIND: Literal["pytest-mlperf published"] = "pytest-mlperf published"
-TABLE_TITLE = "table of published results"
-WRITE = "pytest-mlperf import mlperf FOLDER --rows FILE writes one"
-"""Of files with results: what each holds, what messages call it, and how one is made."""
 
 RESULT_COLUMNS = (
     *("round", "division", "category", "availability", "submitter", "system"),
@@ -136,30 +125,6 @@ def official_results(name: str | None = None) -> tuple[OfficialResult, ...]:
         return results
     content = gzip.decompress(files(__package__).joinpath(RESULTS_FILE).read_bytes()).decode()
     return tuple(_result(row) for row in csv.DictReader(io.StringIO(content)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublishedTable:
-    """Results in a file, as `published --format json` and `import mlperf --rows` write it."""
-
-    schema: AtLeastOne = SCHEMA_VERSION
-    kind: Literal["pytest-mlperf published"] = TABLE_KIND
-    results: tuple[OfficialResult, ...]
-
-
-@cache
-def results_in(path: Path) -> tuple[OfficialResult, ...]:
-    """Read the results of a file; one that is no such file is an MlperfError."""
-    raw = read_foreign(path, TABLE_TITLE)
-    rows = ("results", Shape(OfficialResult))
-    return as_document(
-        path, raw, TABLE_TITLE, Shape(PublishedTable), SCHEMA_VERSION, WRITE, items=rows
-    ).results
-
-
-def rounds_with_results() -> tuple[str, ...]:
-    """Return the rounds that the package has results of, oldest first."""
-    return tuple(dict.fromkeys(result.round for result in official_results()))
 
 
 def benchmarks(workload: str) -> frozenset[str]:

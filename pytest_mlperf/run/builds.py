@@ -37,11 +37,6 @@ PIP = (
 """Exactly the wheels that are named: what they depend on stays as it is, and nothing is built."""
 
 
-def wheels_folder(session: Path) -> Path:
-    """Return where wheels are kept, from the folder of a session: beside all sessions' runs."""
-    return session.parent.parent / "wheels"
-
-
 def installed(wheels: Sequence[str], python: Sequence[str], folder: Path) -> Path:
     """Return a folder that holds these wheels, installing them unless they are there."""
     place = folder / _key(wheels, python)
@@ -166,8 +161,8 @@ def baseline_build(earlier: EarlierBuild, folder: Path) -> Iterator[Build]:
             assert earlier.elsewhere is not None
             yield _there(earlier.elsewhere, code, earlier.suite, baseline=True)
             return
-        with _worktree(earlier, earlier.git, folder / "tree") as build:
-            yield build(code, earlier.elsewhere)
+        with _worktree(earlier, earlier.git, folder / "tree", code) as build:
+            yield build
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -189,7 +184,8 @@ def _with_wheels(earlier: EarlierBuild, folder: Path, code: Path) -> Build:
     """Return this Python, or the entry's, with other versions of some packages before its own."""
     named = earlier.elsewhere
     python = named.command if named else [sys.executable]
-    first = installed(earlier.wheels, python, wheels_folder(folder.parent))
+    wheels = folder.parents[2] / "wheels"  # beside the runs of all sessions
+    first = installed(earlier.wheels, python, wheels)
     title = f"wheel {earlier.wheel}"
     return Build(
         python=python,
@@ -217,46 +213,35 @@ def _copy_package(code: Path) -> None:
 # --- git -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Tree:
-    """A checked-out ref, waiting for the copy of this package."""
+@contextlib.contextmanager
+def _worktree(earlier: EarlierBuild, ref: str, folder: Path, code: Path) -> Iterator[Build]:
+    """Check out a ref of the suite's repository, without its hooks; remove it afterwards.
 
-    folder: Path
-    top: Path
-    suite: Path
-    title: str
-    key: str
-
-    def __call__(self, code: Path, named: Elsewhere | None) -> Build:
-        """Return the build: the ref's folders in place of today's, in this Python or in another."""
-        path = import_path(self.suite)
-        today = [entry for entry in path if self._is_today(entry)]
-        then = [self.folder / Path(entry).resolve().relative_to(self.top) for entry in today]
-        first = dict.fromkeys([self.folder, self.folder / "src", *then])
-        return Build(
+    The ref's folders are imported in place of today's, in this Python or in the entry's.
+    """
+    top = Path(_git(earlier.suite.resolve().parent, "rev-parse", "--show-toplevel")).resolve()
+    commit = _git(top, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
+    named, path = earlier.elsewhere, import_path(earlier.suite)
+    today = [
+        entry
+        for entry in path
+        if Path(entry).resolve().is_relative_to(top) and not is_installed(entry)
+    ]
+    try:
+        _git(top, "worktree", "add", "--detach", "--quiet", str(folder), commit)
+        title = f"git {commit[:12]}" if commit.startswith(ref) else f"git {ref} ({commit[:12]})"
+        then = [folder / Path(entry).resolve().relative_to(top) for entry in today]
+        first = dict.fromkeys([folder, folder / "src", *then])
+        yield Build(
             python=named.command if named else [sys.executable],
             code=code,
-            title=f"{self.title} in {named.title}" if named else self.title,
-            key=named.key if named else self.key,
+            title=f"{title} in {named.title}" if named else title,
+            key=named.key if named else earlier.key,
             baseline=True,
             first=[str(entry) for entry in first if entry.is_dir()],
             last=[e for e in path if e not in today and not (named and is_installed(e))],
             never=today,
         )
-
-    def _is_today(self, entry: str) -> bool:
-        return Path(entry).resolve().is_relative_to(self.top) and not is_installed(entry)
-
-
-@contextlib.contextmanager
-def _worktree(earlier: EarlierBuild, ref: str, folder: Path) -> Iterator[_Tree]:
-    """Check out a ref of the suite's repository, without its hooks, and remove it afterwards."""
-    top = Path(_git(earlier.suite.resolve().parent, "rev-parse", "--show-toplevel")).resolve()
-    commit = _git(top, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
-    try:
-        _git(top, "worktree", "add", "--detach", "--quiet", str(folder), commit)
-        title = f"git {commit[:12]}" if commit.startswith(ref) else f"git {ref} ({commit[:12]})"
-        yield _Tree(folder=folder, top=top, suite=earlier.suite, title=title, key=earlier.key)
     finally:
         _remove_worktree(top, folder)
 

@@ -489,8 +489,7 @@ class WarmUps:
 
     def used(self, names: Sequence[str]) -> bool:
         """Note that an accelerator works from now on, and return whether all of it did before."""
-        first = [self._is_first(name) for name in names]
-        return True not in first
+        return True not in [self._is_first(name) for name in names]
 
     def _is_first(self, name: str) -> bool:
         file = self.folder / file_name(name)

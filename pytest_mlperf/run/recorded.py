@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,6 +73,12 @@ def _tracked(point: RecordedPoint, clock_s: float) -> PointWindow:
         parts[min(WINDOW_PARTS - 1, part)] += 1
     window = recorded_window(point, begin_s + clock_s, end_s + clock_s)
     return replace(window, parts=tuple((count, 0, 0.0) for count in parts))
+
+
+def recorded_curve(points: Sequence[RecordedPoint]) -> CurveLog:
+    """Return the curve of a session of the client, by its results alone."""
+    windows = (recorded_window(one, one.ended_s - one.duration_s, one.ended_s) for one in points)
+    return CurveLog(path="", samples=sum(one.requests for one in points), points=tuple(windows))
 
 
 def recorded_window(point: RecordedPoint, begin_s: float, end_s: float) -> PointWindow:

@@ -112,16 +112,6 @@ class RecordedPoint:
     length_se: float = 0.0
 
 
-def has_result(folder: Path) -> bool:
-    """Whether a folder is that of a run which left its result."""
-    return file_of(folder, SUMMARY_FILE) is not None
-
-
-def is_run_folder(folder: Path) -> bool:
-    """Whether the client wrote anything into a folder, also where the run did not end."""
-    return has_result(folder) or (folder / CONFIG).exists()
-
-
 def file_of(folder: Path, name: str) -> Path | None:
     """Return where a run folder has SUMMARY_FILE or ACCURACY_FILE; None: it has not."""
     places = (folder / place / name for place in PLACES[name])

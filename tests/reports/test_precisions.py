@@ -24,10 +24,10 @@ from pytest_mlperf.reports.terminal.precisions import (
     Score,
     Speed,
     blocks_of,
-    compared,
     hardware,
     precision_lines,
-    precision_tables,
+    precision_section,
+    precision_table,
 )
 from tests.reports import verdicts
 from tests.reports.verdicts import TOO_SHORT, reported, result, run, session, texts_of
@@ -135,7 +135,7 @@ def test_reports_have_the_section_where_an_engine_ran_in_several_precisions() ->
     for names, _, sections in ENTRIES:
         results = session(*of_entries(names))
         lines = text.summary(results, 100, colour=False)
-        assert len(compared(results.cases)) == sections, names
+        assert len(precision_section(results.cases)[0]) == sections, names
         assert sum(", against " in line for line in lines) == sections
         assert any(line.startswith("measured") for line in lines) is bool(sections)
         assert markdown.report(reported(results)).count(", against ") == sections
@@ -368,7 +368,7 @@ def test_markdown_has_every_column_and_shows_signs_as_they_stand() -> None:
 
 
 def cells(block: Block) -> list[Row]:
-    (table,) = precision_tables([block])
+    table = precision_table(block)
     return list(table.rows)
 
 

@@ -1,6 +1,6 @@
 """Results for other programs: CI systems, spreadsheets, Prometheus, pytest-benchmark."""
 
-from pytest_mlperf.core.addons import Format
+from pytest_mlperf.extension import Format
 
 JUNIT = Format(module=f"{__name__}.junit")
 BENCHMARK = Format(

@@ -16,7 +16,7 @@ from pytest_mlperf.core.addons import Command
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_mlperf.core.addons import OptionGroup
+    from pytest_mlperf.extension import OptionGroup
     from pytest_mlperf.plugin.session import MlperfSession
 
 API = 1

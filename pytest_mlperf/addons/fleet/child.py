@@ -53,8 +53,7 @@ def _send(message: str, **content: Any) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Be a worker, for this plugin and for others that look for it."""
-    worker = json.loads(os.environ.pop(WORKER, "{}"))
-    config.workerinput = worker  # type: ignore[attr-defined]
+    config.workerinput = json.loads(os.environ.pop(WORKER, "{}"))  # type: ignore[attr-defined]
     config.workeroutput = {}  # type: ignore[attr-defined]
     config.pluginmanager.register(_Reporting(config), "mlperf-fleet-child")
 

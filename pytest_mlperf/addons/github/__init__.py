@@ -1,6 +1,6 @@
 """Results for GitHub: a job's summary, a pull request's comment, and annotations."""
 
-from pytest_mlperf.core.addons import Format
+from pytest_mlperf.extension import Format
 
 MARKDOWN = Format(module=f"{__name__}.markdown")
 COMMENT = Format(module=f"{__name__}.comment")

@@ -10,9 +10,9 @@ from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent
 from pytest_mlperf.core.untrusted_text import markdown_text as escape
 from pytest_mlperf.core.verdict import SEVERITY, final_word
 from pytest_mlperf.extension import CaseResult, ReportedSession, Results
-from pytest_mlperf.reports.rows import invalid_runs, rows
+from pytest_mlperf.reports.rows import facts_of, rows
 from pytest_mlperf.reports.terminal.advice import lines_of, machine_wide, open_words, settling
-from pytest_mlperf.reports.terminal.precisions import compared, origin, precision_tables, remarks
+from pytest_mlperf.reports.terminal.precisions import origin, precision_section
 
 SUMMARY_LIMIT = 1_048_576
 """Bytes of a step's summary on GitHub."""
@@ -111,7 +111,8 @@ def settling_lines(results: Results) -> Iterator[str]:
     """Yield what would settle open verdicts, and what was measured again."""
     actions = (f"- {escape(cases)}: {escape(text)}\n" for text, cases in settling(results.cases))
     yield from section("Provisional", actions)
-    again = {r.verdict.case.id: text for r in results.cases if (text := invalid_runs(r.verdict))}
+    facts = ((result.verdict.case.id, facts_of(result)) for result in results.cases)
+    again = {case: known["invalid"] for case, known in facts if "invalid" in known}
     lines = (f"- {code(case)}: {escape(text)}\n" for case, text in again.items())
     yield from section("Measured again", lines)
 
@@ -137,19 +138,19 @@ def results_table(title: str, results: Iterable[CaseResult], *, open_: bool) -> 
 
 
 def _precisions(results: Results) -> Iterator[str]:
-    blocks = compared(results.cases)
-    if blocks:
+    tables, remarks = precision_section(results.cases)
+    if tables:
         yield "\n### Precisions\n"
-    for table in precision_tables(blocks):
+    for table in tables:
         kept, cells = table.filled
         aligned = [":--" if name in table.left else "--:" for name in kept]
         head = f"| {' | '.join(map(escape, kept))} |\n| {' | '.join(aligned)} |\n"
         yield f"\n**{escape(table.heading)}**\n\n{head}"
         for row in cells:
             yield f"| {' | '.join(map(escape, row))} |\n"
-    if blocks:
+    if tables:
         yield f"\nMeasured {escape(origin(results))}.\n\n"
-    for text in remarks(blocks):
+    for text in remarks:
         yield f"- {escape(text)}\n"
 
 

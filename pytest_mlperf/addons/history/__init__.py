@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_mlperf.core.addons import Command, Criterion
+from pytest_mlperf.core.addons import Command
 
 if TYPE_CHECKING:
-    from pytest_mlperf.core.addons import OptionGroup
-    from pytest_mlperf.core.results import Results
+    from pytest_mlperf import Verdict
     from pytest_mlperf.core.trend import TrendPoint
-    from pytest_mlperf.core.verdict import Verdict
+    from pytest_mlperf.extension import Criterion, OptionGroup, Results
 
 API = 1
 

@@ -1,6 +1,6 @@
 """Results as one HTML page, and a store as a site."""
 
-from pytest_mlperf.core.addons import Format
+from pytest_mlperf.extension import Format
 
 PAGE_LIBRARIES = {"jinja2": "'pytest-mlperf[html]'", "vl_convert": "'pytest-mlperf[html]'"}
 

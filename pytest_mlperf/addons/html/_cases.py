@@ -8,7 +8,7 @@ from functools import lru_cache
 from statistics import geometric_mean
 from typing import Any
 
-from pytest_mlperf import Outcome, Verdict
+from pytest_mlperf import Verdict
 from pytest_mlperf.addons.html.model import Grouped, Packed, RunFiles, gated, rounded, tone
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.causes import EXPLAINED, Siblings, causes
@@ -16,24 +16,10 @@ from pytest_mlperf.core.history import CaseHistory
 from pytest_mlperf.core.measurement import moment_of
 from pytest_mlperf.core.metrics import METRICS, RATES, at_point, point_of
 from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, quantity
-from pytest_mlperf.core.results import IMPORTED
 from pytest_mlperf.core.verdict import MetricVerdict, final_word
 from pytest_mlperf.extension import CaseResult, Subject
-from pytest_mlperf.reports.rows import (
-    cost,
-    declared,
-    gpu_table,
-    invalid_runs,
-    light,
-    machine,
-    metric_notes,
-    replica_table,
-    searched,
-    server_table,
-    title,
-    verdict_tables,
-)
-from pytest_mlperf.reports.terminal.advice import REPLACE, accept, again, may_be_recorded, record
+from pytest_mlperf.reports.rows import all_tables, facts_of, machine, metric_notes, title
+from pytest_mlperf.reports.terminal.advice import commands
 
 MAX_TOLD_BASELINES = 10
 """Accepted baselines, the newest, whose reason is told; of those before them only the value."""
@@ -380,20 +366,11 @@ def _test(result: CaseResult, beside: RunFiles, others: Sequence[Verdict]) -> Pa
     return {
         "verdict": verdict,
         "tone": tone(verdict.outcome, failed=result.failed),
-        "tables": [
-            one.filled
-            for one in (
-                *verdict_tables(verdict),
-                replica_table(verdict.runs),
-                gpu_table(verdict.runs),
-                server_table(verdict.runs),
-            )
-            if one
-        ],
+        "tables": [table.filled for table in all_tables(verdict)],
         "causes": tuple(cause.says for cause in likely),
         "notes": list(dict.fromkeys([*verdict.notes, *metric_notes(verdict)])),
         "facts": _facts(result),
-        "commands": list(_commands(result)),
+        "commands": list(commands(result)),
     }
 
 
@@ -406,11 +383,7 @@ def _facts(result: CaseResult) -> list[tuple[str, str]]:
     scored = verdict.accuracy if verdict.kind == "accuracy" else None
     of = f" of {scored.total:,}" if scored and scored.total else ""
     facts = {
-        **declared(result),
-        "search": next(iter(searched(verdict)[-1:]), None),
-        "invalid": invalid_runs(verdict),
-        "physics": light(verdict),
-        "cost": cost(verdict),
+        **facts_of(result),
         "runs": judged and f"{judged.runs} now, {judged.runs_baseline} in the baseline",
         "to settle it": final_word(verdict),
         "samples": scored and f"{scored.samples:,}{of}, {scored.source}",
@@ -423,15 +396,3 @@ def _facts(result: CaseResult) -> list[tuple[str, str]]:
         "log": verdict.log,
     }
     return [*((name, text) for name, text in facts.items() if text), *result.facts.items()]
-
-
-def _commands(result: CaseResult) -> Iterator[tuple[str, str]]:
-    outcome = result.verdict.outcome
-    if (result.failed or outcome is Outcome.INCONCLUSIVE) and result.suite != IMPORTED:
-        yield "reproduce", again(result)
-    if command := accept(result):
-        yield "accept", command
-    if outcome is Outcome.IMPROVED and may_be_recorded(result):
-        yield "keep", f"{again(result)} {REPLACE}"
-    if command := record(result):
-        yield "record", command

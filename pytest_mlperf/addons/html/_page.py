@@ -376,5 +376,4 @@ def _policy(style: str, *scripts: str) -> str:
 
 
 def _digest(text: str) -> str:
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -15,9 +15,7 @@ from pytest_mlperf.reports.terminal.precisions import (
     PrecisionEntry,
     Score,
     blocks_of,
-    compared,
-    precision_tables,
-    remarks,
+    precision_section,
 )
 
 MAX_LISTED_ENTRIES = 20
@@ -25,11 +23,8 @@ MAX_LISTED_ENTRIES = 20
 
 def tables_of(cases: Sequence[Grouped]) -> dict[str, Any]:
     """Return headings with their tables, and remarks; none where each engine has one precision."""
-    blocks = compared(result for one in cases for result in one.results)
-    return {
-        "tables": [(one.heading, one.filled) for one in precision_tables(blocks)],
-        "remarks": remarks(blocks),
-    }
+    tables, remarks = precision_section(result for one in cases for result in one.results)
+    return {"tables": [(one.heading, one.filled) for one in tables], "remarks": remarks}
 
 
 def precisions(cases: Sequence[Grouped]) -> Figure:

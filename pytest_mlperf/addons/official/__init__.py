@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_mlperf.core.addons import Command
 
 if TYPE_CHECKING:
-    from pytest_mlperf.core.results import CaseResult
+    from pytest_mlperf.extension import CaseResult
 
 API = 1
 

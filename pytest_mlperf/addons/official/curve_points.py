@@ -31,7 +31,6 @@ from pytest_mlperf.stores.endpoints import (
     RESULT_TITLE,
     SUMMARY_FILE,
     file_of,
-    has_result,
     read_events,
     yaml_text,
 )
@@ -46,6 +45,16 @@ LATENCIES = ("ttft", "tpot", "latency")
 
 Warmup = Mapping[str, Any] | None
 """Of point.yaml: what came before the window; None: nobody recorded it."""
+
+
+def has_result(folder: Path) -> bool:
+    """Whether a folder is that of a run which left its result."""
+    return file_of(folder, SUMMARY_FILE) is not None
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Whether the client wrote anything into a folder, also where the run did not end."""
+    return has_result(folder) or (folder / CONFIG).exists()
 
 
 @dataclass(frozen=True, kw_only=True)

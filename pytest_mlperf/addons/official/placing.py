@@ -23,8 +23,7 @@ def placing_of(result: CaseResult) -> Placing | None:
 def source(placing: Placing) -> str:
     """Return the system of the best result: "XE9680, 8 GPUs, fp8"."""
     best = placing.best
-    about = (best.system, plural(best.count, "GPU"), best.precision)
-    return ", ".join(filter(None, about))
+    return ", ".join(filter(None, (best.system, plural(best.count, "GPU"), best.precision)))
 
 
 def in_words(placing: Placing) -> str:

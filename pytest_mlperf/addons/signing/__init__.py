@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_mlperf.core.addons import OptionGroup
+    from pytest_mlperf.extension import OptionGroup
 
 API = 1
 
@@ -27,7 +27,7 @@ def mlperf_addoptions(group: OptionGroup) -> None:
 def mlperf_session_finished(folder: Path, options: Mapping[str, Any]) -> Iterator[str]:
     """Sign the results file, and its copy of `--mlperf-json`."""
     if key := options["sign"]:
-        from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+        from pytest_mlperf import EnvironmentFault, MlperfError
         from pytest_mlperf.reports.terminal.layout import relative
         from pytest_mlperf.stores.signatures import sign, signature_of
 

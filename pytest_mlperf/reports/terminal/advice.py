@@ -11,7 +11,7 @@ from itertools import chain
 from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.guarantees import APPEND_OPTIONS, BELOW_LIMIT_PROMISE
 from pytest_mlperf.core.numbers import change, percent, plural
-from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
 from pytest_mlperf.core.rulings.multiplicity import nulls
 from pytest_mlperf.core.verdict import Outcome, Verdict, final_word
 from pytest_mlperf.judge.multiplicity import Null
@@ -40,7 +40,10 @@ def settling(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
         missing = None if result.failed else final_word(result.verdict)
         if missing:
             cases_of.setdefault(missing, {})[result.verdict.case.id] = None
-    return [(missing, _named(list(cases))) for missing, cases in cases_of.items()]
+    return [
+        (missing, ", ".join(cases) if len(cases) <= MAX_LISTED_CASES else f"{len(cases)} cases")
+        for missing, cases in cases_of.items()
+    ]
 
 
 def what_decides(verdict: Verdict) -> str:
@@ -71,10 +74,6 @@ def what_decides(verdict: Verdict) -> str:
         "(--mlperf-max-runs) or "
         "a quieter machine would decide"
     )
-
-
-def _named(cases: Sequence[str]) -> str:
-    return ", ".join(cases) if len(cases) <= MAX_LISTED_CASES else plural(len(cases), "case")
 
 
 REPLACE = '--mlperf-update=replace --mlperf-reason "..."'
@@ -121,6 +120,19 @@ def record(result: CaseResult) -> str | None:
     if result.verdict.outcome is not Outcome.NO_BASELINE or not may_be_recorded(result):
         return None
     return f"{again(result)} {RECORD}"
+
+
+def commands(result: CaseResult) -> Iterator[tuple[str, str]]:
+    """Yield the commands that repeat a test, accept its drop, or record its value."""
+    outcome = result.verdict.outcome
+    if (result.failed or outcome is Outcome.INCONCLUSIVE) and result.suite != IMPORTED:
+        yield "reproduce", again(result)
+    if command := accept(result):
+        yield "accept", command
+    if outcome is Outcome.IMPROVED and may_be_recorded(result):
+        yield "keep", f"{again(result)} {REPLACE}"
+    if command := record(result):
+        yield "record", command
 
 
 PROMISE = (

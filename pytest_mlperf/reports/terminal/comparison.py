@@ -6,12 +6,15 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
+from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, interval, plural, quantity
 from pytest_mlperf.core.rulings.sides import SPARE_SESSIONS
-from pytest_mlperf.core.trend import TrendPoint, TrendStep
+from pytest_mlperf.core.trend import TrendPoint, TrendStep, proven, step, versions
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome
 from pytest_mlperf.judge.robustness import MAX_SPREAD_RATIO
+from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.reports.rows import metric_cells, shown, title
 from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, paragraphs, table, unbroken
 
@@ -159,8 +162,45 @@ class Trend:
     steps: Sequence[TrendStep]
     since: int | None
     total: TrendStep
-    notes: Sequence[str] = ()
-    noise: str = ""
+    notes: Sequence[str]
+    noise: str
+
+
+def trend_of(
+    points: Sequence[TrendPoint],
+    metric: str | None,
+    rule: RuleR,
+    notes: Sequence[str],
+    noise: str,
+) -> Trend:
+    """Return the steps from point to point, oldest first, and the total.
+
+    The total starts from the oldest point that may be compared with the last. What is better or
+    worse is so among all of them. Without a metric it is the first that the last point has, gated
+    ones first.
+    """
+    last = points[-1]
+    name = metric or next((name for name in last.means if name in METRICS), "throughput")
+    totals = [step(point, last, name, rule) for point in points[:-1]]
+    since = next((i for i, total in enumerate(totals) if not total.refused), None)
+    steps = [step(a, b, name, rule) for a, b in pairwise(points)]
+    if since is None:
+        steps, total = proven(steps), TrendStep()
+    elif since == len(steps) - 1:
+        steps = proven(steps)
+        total = steps[-1]  # one and the same: not to be counted twice
+    else:
+        *steps, total = proven([*steps, totals[since]])
+    return Trend(
+        metric=name,
+        points=points,
+        versions=versions(points),
+        steps=steps,
+        since=since,
+        total=total,
+        notes=notes,
+        noise=noise,
+    )
 
 
 def trend(history: Trend, width: int) -> list[str]:
@@ -175,10 +215,10 @@ def trend(history: Trend, width: int) -> list[str]:
         *table(columns, rows, width, left=left, spare=["runs", "commit", "case", "interval"]),
         "",
     ]
-    for number, step in enumerate(history.steps, start=1):
-        if step.refused:
+    for number, later in enumerate(history.steps, start=1):
+        if later.refused:
             ends = f"{history.points[number - 1].date} to {history.points[number].date}"
-            lines += paragraphs("no ratio", [f"{ends}: {text}" for text in step.refused], width)
+            lines += paragraphs("no ratio", [f"{ends}: {text}" for text in later.refused], width)
     lines += paragraphs("note", [*_trend_notes(history), *history.notes], width)
     return [*lines, *paragraph("total", _total(history), width)]
 
@@ -230,7 +270,7 @@ def _trend_notes(history: Trend) -> list[str]:
             f"sessions differ by: they are taken to differ by {MAX_SPREAD_RATIO:g} times what runs "
             "do, so such intervals are wide"
         )
-    return [*notes, history.noise] if history.noise else notes
+    return [*notes, history.noise]
 
 
 def _total(history: Trend) -> str:

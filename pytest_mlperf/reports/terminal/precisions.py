@@ -122,13 +122,14 @@ Tests = Mapping[str, CaseResult]
 """The tests of one case by their kind."""
 
 
-def compared(results: Iterable[CaseResult]) -> list[Block]:
-    """Return the blocks of a session in which one engine ran in several precisions."""
-    return [
+def precision_section(results: Iterable[CaseResult]) -> tuple[list[TextTable], list[str]]:
+    """Return a table for each block in which one engine has several precisions, and remarks."""
+    blocks = [
         block
         for block in blocks_of(results)
         if len({entry.case.engine for entry in block.entries}) < len(block.entries)
     ]
+    return list(map(precision_table, blocks)), remarks(blocks)
 
 
 def blocks_of(results: Iterable[CaseResult]) -> list[Block]:
@@ -336,25 +337,18 @@ SPEED = (
 SPREAD_NOTE = "spread: the worst and the best quotient of two runs; no confidence goes with it"
 
 
-def precision_tables(blocks: Iterable[Block]) -> list[TextTable]:
-    """Return a table for each block: a row per score, at least one per entry."""
-    return [
-        TextTable(
-            heading=_heading(block),
-            columns=(*SCORE_COLUMNS, title(block.metric), "speed", "spread"),
-            rows=[*_rows(block)],
-            left=("entry", "metric", "accuracy"),
-            spare=("needed", "samples", "spread", "interval"),
-        )
-        for block in blocks
-    ]
-
-
-def _heading(block: Block) -> str:
+def precision_table(block: Block) -> TextTable:
+    """Return the table of a block: a row per score, at least one per entry."""
     profile = "" if block.profile == "quick" else f", {block.profile}"
     case = block.reference.case
     place = f"{case.scenario} on {case.accelerator}{profile}"
-    return f"{case.workload} {place}, against {block.against}"
+    return TextTable(
+        heading=f"{case.workload} {place}, against {block.against}",
+        columns=(*SCORE_COLUMNS, title(block.metric), "speed", "spread"),
+        rows=[*_rows(block)],
+        left=("entry", "metric", "accuracy"),
+        spare=("needed", "samples", "spread", "interval"),
+    )
 
 
 def _rows(block: Block) -> Iterator[Row]:
@@ -436,12 +430,12 @@ def hardware(results: Results) -> list[str]:
 
 def precision_lines(results: Results, width: int) -> list[str]:
     """Return the section of the terminal: a table for each block; nothing without one."""
-    blocks = compared(results.cases)
+    tables, notes = precision_section(results.cases)
     lines: list[str] = []
-    for one in precision_tables(blocks):
+    for one in tables:
         lines += fold(one.heading, width, rest="  ")
         lines += [f"  {line}" for line in one.lines(width - 2)]
-    if blocks:
+    if tables:
         lines += paragraphs("measured", [origin(results)], width)
-    lines += paragraphs("note", remarks(blocks), width)
+    lines += paragraphs("note", notes, width)
     return lines

@@ -250,7 +250,7 @@ def run(
 
     _require_writable(folder)
     load, unload = _edges(engine, sink, indices, at_edges)
-    suite = mlperf_loadgen.ConstructFastSUT(_issue(engine, sink, indices), _flush)
+    suite = mlperf_loadgen.ConstructFastSUT(_issue(engine, sink, indices), lambda: None)
     library = mlperf_loadgen.ConstructQSL(plan.total_samples, plan.loaded_samples, load, unload)
     with _collector_off():
         mlperf_loadgen.StartTestWithLogSettings(
@@ -311,10 +311,6 @@ def _edges(
             sink.failed(error)
 
     return load, unload
-
-
-def _flush() -> None:
-    """Nothing is held back, so there is nothing to flush."""
 
 
 def _test_settings(mlperf_loadgen: Any, plan: LoadGenPlan) -> Any:

@@ -197,8 +197,7 @@ class TokenTimes:
             return {}
         metrics = {"tokens_per_sample": self.tokens / self._samples}
         timed = self._samples - self._buffered
-        first = "first_read" if self.buffered else "ttft"
-        complete = {first: (self._ttft, self._samples)}
+        complete = {"first_read" if self.buffered else "ttft": (self._ttft, self._samples)}
         if not self.buffered:
             complete["tpot"] = (self._tpot, timed)
             if self._together <= TOGETHER_TOKENS_SHARE * self._gaps_due:

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.rounds.published import OfficialResult, official_results, results_in
+from pytest_mlperf.addons.official.published_table import results_in
+from pytest_mlperf.rounds.published import OfficialResult, official_results
 from pytest_mlperf.run.logs import DETAIL
 from pytest_mlperf.stores.results import read_results
 from tests.cli.text import Say, one_line

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.addons.official.published_table import results_in
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.rounds.published import (
     RESULTS_FILE,
     OfficialResult,
     official_results,
-    results_in,
 )
 from tests.cli.text import Say, differing
 

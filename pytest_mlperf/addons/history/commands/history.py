@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
@@ -13,11 +11,9 @@ from pytest_mlperf.addons.history.case_sessions import histories_here, of_metric
 from pytest_mlperf.bench.files import case_of, points_of
 from pytest_mlperf.cli.output import show, whole, width
 from pytest_mlperf.cli.stored_results import STORE, add_runs_dir, calibrated_roots, rule_here
-from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.metrics import COUNTS, METRICS
-from pytest_mlperf.core.trend import TrendPoint, TrendStep, grouped, proven, step, versions
-from pytest_mlperf.judge.rule_r import RuleR
-from pytest_mlperf.reports.terminal.comparison import Trend, trend
+from pytest_mlperf.core.trend import TrendPoint, grouped
+from pytest_mlperf.reports.terminal.comparison import trend, trend_of
 from pytest_mlperf.reports.terminal.sessions import ROWS, session_lines
 from pytest_mlperf.run.project import git_text
 from pytest_mlperf.stores import baselines
@@ -116,41 +112,9 @@ def _baselines(parsed: argparse.Namespace) -> tuple[int, list[str]]:
     last = points[-1]
     roots = calibrated_roots(parsed.baselines, (), files)
     rule, source = rule_here(roots, last.case.accelerator, last.identity)
-    line = trend_of(points, parsed.metric, rule, notes)
-    code = 2 if len(points) > 1 and line.since is None else 0
-    return code, trend(replace(line, noise=source), width())
-
-
-def trend_of(
-    points: Sequence[TrendPoint], metric: str | None, rule: RuleR, notes: Sequence[str] = ()
-) -> Trend:
-    """Return the steps from point to point, oldest first, and the total.
-
-    The total starts from the oldest point that may be compared with the last. What is better or
-    worse is so among all of them. Without a metric it is the first that the last point has, gated
-    ones first.
-    """
-    last = points[-1]
-    name = metric or next((name for name in last.means if name in METRICS), "throughput")
-    totals = [step(point, last, name, rule) for point in points[:-1]]
-    since = next((i for i, total in enumerate(totals) if not total.refused), None)
-    steps = [step(a, b, name, rule) for a, b in pairwise(points)]
-    if since is None:
-        steps, total = proven(steps), TrendStep()
-    elif since == len(steps) - 1:
-        steps = proven(steps)
-        total = steps[-1]  # one and the same: not to be counted twice
-    else:
-        *steps, total = proven([*steps, totals[since]])
-    return Trend(
-        metric=name,
-        points=points,
-        versions=versions(points),
-        steps=steps,
-        since=since,
-        total=total,
-        notes=notes,
-    )
+    moved = trend_of(points, parsed.metric, rule, notes, source)
+    code = 2 if len(points) > 1 and moved.since is None else 0
+    return code, trend(moved, width())
 
 
 def find(text: str) -> Path:
@@ -177,7 +141,7 @@ def _baseline_files() -> Iterator[tuple[Path, str]]:
             continue
         try:
             loaded = baselines.load(file)
-        except BaselineError:
+        except MlperfError:
             continue
         if loaded:
             yield file, case_of(loaded).id

@@ -20,13 +20,11 @@ from pytest_mlperf.core.roofline.work import Circumstances, Decode
 from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
 from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, table
-from pytest_mlperf.rounds.published import (
-    ROUND,
-    SECONDS,
-    OfficialResult,
-    official_results,
-)
+from pytest_mlperf.rounds.published import SECONDS, OfficialResult, official_results
 from pytest_mlperf.rounds.work import WorkloadWork, find_work, known_work
+
+ROUND = "v4.1"
+"""The round whose results are set beside what is possible."""
 
 HELP = """\
 Without options: every official result of MLPerf Inference v4.1 on a known GPU

@@ -6,11 +6,16 @@ import argparse
 import csv
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import groupby
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
+from pytest_mlperf.addons.official.published_table import (
+    results_in,
+    rounds_with_results,
+    table_of,
+)
 from pytest_mlperf.cli.output import show, whole, width
 from pytest_mlperf.cli.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.core.numbers import plural
@@ -19,14 +24,9 @@ from pytest_mlperf.core.untrusted_text import csv_cell, json_text, markdown_text
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
 from pytest_mlperf.reports.terminal.layout import Row, fold, relative, table
 from pytest_mlperf.rounds.published import (
-    RESULT_COLUMNS,
-    SCHEMA_VERSION,
-    TABLE_KIND,
     OfficialResult,
     benchmarks,
     official_results,
-    results_in,
-    rounds_with_results,
 )
 
 HELP = """\
@@ -50,6 +50,7 @@ examples:
 """
 
 PER_CHOICES = ("system", "accelerator", "watt")
+RESULT_COLUMNS = tuple(one.name for one in fields(OfficialResult))
 OUTPUT_FORMATS = ("table", "markdown", "csv", "json")
 
 MAX_GROUP_RESULTS = 10
@@ -232,11 +233,6 @@ def document(result: OfficialResult) -> dict[str, object]:
     """Return a result by column, without what is not known."""
     columns = {name: getattr(result, name) for name in RESULT_COLUMNS}
     return {name: value for name, value in columns.items() if value not in ("", None)}
-
-
-def table_of(rows: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
-    """Return rows as the JSON that `published --format json` prints and `--from` reads."""
-    return {"schema": SCHEMA_VERSION, "kind": TABLE_KIND, "results": rows}
 
 
 def listing(

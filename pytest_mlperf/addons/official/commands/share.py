@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.placing import source
+from pytest_mlperf.addons.official.published_table import results_in, rounds_with_results
 from pytest_mlperf.bench.official import Placing, placed
 from pytest_mlperf.cli.compare import add_sides, side
 from pytest_mlperf.cli.output import show, width
@@ -15,12 +16,7 @@ from pytest_mlperf.core.numbers import rounded
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.reports.terminal.layout import Row, paragraph, paragraphs, table
-from pytest_mlperf.rounds.published import (
-    OfficialResult,
-    official_results,
-    results_in,
-    rounds_with_results,
-)
+from pytest_mlperf.rounds.published import OfficialResult, official_results
 
 COLUMNS = ("A", "best", "share", "unit", "round", "submitter", "system")
 

@@ -17,6 +17,7 @@ from pytest_mlperf.addons.official.commands.imports._sessions import (
     summary,
     written,
 )
+from pytest_mlperf.addons.official.curve_points import has_result, is_run_folder
 from pytest_mlperf.bench.foreign_runs import checked
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.core.measurement import moment_of
@@ -33,9 +34,8 @@ from pytest_mlperf.extension import (
     judge_runs,
     read_point,
 )
-from pytest_mlperf.run.curve import CurveLog, curve_figures, lengths_within
-from pytest_mlperf.run.recorded import recorded_window
-from pytest_mlperf.stores.endpoints import has_result, is_run_folder
+from pytest_mlperf.run.curve import curve_figures, lengths_within
+from pytest_mlperf.run.recorded import recorded_curve
 
 MAX_WORKLOAD_CHARACTERS = 60
 
@@ -173,18 +173,14 @@ def _begun(points: Sequence[RecordedPoint]) -> dt.datetime:
 
 
 def _run(points: Sequence[RecordedPoint], folder: Path, moment: dt.datetime, case: Case) -> Run:
-    windows = tuple(
-        recorded_window(point, point.ended_s - point.duration_s, point.ended_s) for point in points
-    )
-    samples = sum(point.requests for point in points)
-    log = CurveLog(path="", samples=samples, points=windows)
+    log = recorded_curve(points)
     figures = curve_figures(log, case.accelerator)
     digest = hashlib.sha256("".join(point.digest for point in points).encode()).hexdigest()
     return Run(
         metrics=figures.metrics,
         within_se=lengths_within(log),
-        samples=samples,
-        queries=samples,
+        samples=log.samples,
+        queries=log.samples,
         requests=figures.requests,
         duration_s=sum(point.duration_s for point in points),
         target_qps=0.0,

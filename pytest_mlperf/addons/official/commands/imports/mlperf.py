@@ -16,7 +16,8 @@ from pytest_mlperf.addons.official.commands.imports._sessions import (
     session,
     written,
 )
-from pytest_mlperf.addons.official.commands.published import document, table_of
+from pytest_mlperf.addons.official.commands.published import document
+from pytest_mlperf.addons.official.published_table import table_of
 from pytest_mlperf.addons.official.results import (
     RecordedResult,
     ResultPlace,

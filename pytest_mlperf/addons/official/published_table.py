@@ -1,0 +1,48 @@
+"""Files with published results, as `published --format json` and `import mlperf --rows` write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pytest_mlperf.core.numbers import AtLeastOne
+from pytest_mlperf.rounds.published import OfficialResult, official_results
+from pytest_mlperf.stores.foreign import Shape, as_document, read_foreign
+
+SCHEMA_VERSION: Literal[1] = 1
+TABLE_KIND: Literal["pytest-mlperf published"] = "pytest-mlperf published"
+TABLE_TITLE = "table of published results"
+WRITE = "pytest-mlperf import mlperf FOLDER --rows FILE writes one"
+"""Of files with results: what each holds, what messages call it, and how one is made."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedTable:
+    """Results in a file."""
+
+    schema: AtLeastOne = SCHEMA_VERSION
+    kind: Literal["pytest-mlperf published"] = TABLE_KIND
+    results: tuple[OfficialResult, ...]
+
+
+def table_of(rows: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
+    """Return rows as the JSON that `published --format json` prints and `--from` reads."""
+    return {"schema": SCHEMA_VERSION, "kind": TABLE_KIND, "results": rows}
+
+
+@cache
+def results_in(path: Path) -> tuple[OfficialResult, ...]:
+    """Read the results of a file; one that is no such file is an MlperfError."""
+    raw = read_foreign(path, TABLE_TITLE)
+    rows = ("results", Shape(OfficialResult))
+    return as_document(
+        path, raw, TABLE_TITLE, Shape(PublishedTable), SCHEMA_VERSION, WRITE, items=rows
+    ).results
+
+
+def rounds_with_results() -> tuple[str, ...]:
+    """Return the rounds that the package has results of, oldest first."""
+    return tuple(dict.fromkeys(result.round for result in official_results()))
