@@ -36,7 +36,7 @@ def mlperf_addoptions(group: OptionGroup) -> None:
 
 @hookspec(firstresult=True)
 def mlperf_collect_file(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Return a collector for a file that is no suite, or None."""
+    """Return a collector for a file other than a suite, or None."""
 
 
 @hookspec(firstresult=True)

@@ -54,7 +54,7 @@ def _first_of(folders: Iterable[Path], named: Path) -> Path | None:
 class AcceptedBaselines(Sequence[TrendPoint]):
     """Every baseline that was accepted for a case on the machine of a verdict, oldest first.
 
-    They are read when the first of them is asked for; a BaselineError where that cannot be done.
+    They are read at the first access, which raises a BaselineError if that fails.
     """
 
     def __init__(self, verdict: Verdict, root: Path) -> None:

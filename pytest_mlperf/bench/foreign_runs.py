@@ -62,7 +62,7 @@ def judge_runs(
     Args:
         subject: Machine, engine and data of the runs.
         limits: Smallest change for the worse that matters, as a share, by gated metric.
-        baselines: Folder of the baselines to judge against; None: others judge.
+        baselines: Folder of the baselines to judge against, or None to judge later.
 
     Raises:
         MlperfError: Something of it cannot be: a name, a metric, a value; it is named. Or the

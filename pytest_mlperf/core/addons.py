@@ -43,9 +43,9 @@ class Format:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Criterion:
-    """What an add-on says of a verdict, beside the rule of its baseline.
+    """A further criterion for a verdict, by an add-on.
 
-    It can fail a test, and can make none pass: of a verdict that fails already it is a note.
+    It can fail a test, and cannot make one pass: a verdict that fails already gets it as a note.
 
     Attributes:
         headline: What follows the outcome on the first line, at most some 60 characters.
@@ -87,9 +87,9 @@ class SessionOption:
     """How one option is set; `convert` turns its text into a value and raises ValueError.
 
     Attributes:
-        bare: What the option means without a value; None: it needs one.
+        bare: Its value if it stands without one; None if it needs a value.
         ini_only: It is seldom set, and in ini files alone (or by pytest's `-o`).
-        beside: It changes nothing of what is measured, judged and recorded.
+        beside: It changes no measurement, no verdict and no record.
         elsewhere: Set to anything but its default, it lets cases run on other machines.
     """
 

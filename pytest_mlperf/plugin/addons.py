@@ -1,4 +1,4 @@
-"""Load add-ons, call their hooks, and tell what one of them does wrong."""
+"""Load add-ons, call their hooks, and report their faults."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ ADDONS = "mlperf-addons"
 """Name by which pytest's plugin manager knows the add-ons."""
 
 EXIT_ENVIRONMENT = 3
-"""Exit code where this machine, or what is installed on it, is not what was asked for."""
+"""Exit code if this machine, or an installed package, lacks something that the user needs."""
 
 REPORTING = frozenset({"mlperf_case_facts", "mlperf_session_finished"})
 """Hooks that change no verdict, no option and no test: a fault in one of them ends nothing."""
 
 SLOW_S = 5.0
-"""A call of a hook that takes longer is told."""
+"""A call of a hook that takes longer is reported."""
 
 
 Taken = TypeVar("Taken")
@@ -58,8 +58,8 @@ class AddOn:
 
     Attributes:
         title: "add-on cost (acme-cost 1.2)", for messages.
-        plugin: What has the hooks; None where it could not be loaded.
-        hooks: Names of its hooks; of one that could not be loaded as far as its source tells.
+        plugin: The object that has the hooks, or None if it could not be loaded.
+        hooks: Names of its hooks. Its source has them if it could not be loaded.
     """
 
     name: str
@@ -82,7 +82,7 @@ class AddOns:
     """The add-ons of a session.
 
     Attributes:
-        warnings: What is told of them in the summary, each once.
+        warnings: Lines for the summary, each once.
         errors: Faults that end the session with exit code 3.
         options: How each option of theirs is set, by its name.
     """
@@ -161,11 +161,10 @@ class AddOns:
     def call(
         self, hook: str, take: Callable[[Any], Taken], **arguments: Any
     ) -> Iterator[tuple[AddOn, Taken]]:
-        """Yield what each add-on returns for a hook, where it is not None.
+        """Yield the value of each add-on for a hook, if it is not None.
 
         Args:
-            take: Checks a returned value and makes it what is used; what it raises is a fault of
-                the add-on.
+            take: Checks and converts a value. An exception of it is a fault of the add-on.
 
         Raises:
             AddOnError: An add-on raised, in a hook that is not for reporting alone.
@@ -187,7 +186,7 @@ class AddOns:
                     yield addon, taken
 
     def first(self, hook: str, **arguments: Any) -> Any:
-        """Return what the first add-on returns that returns something, else None."""
+        """Return the first value that is not None, else None."""
         takes = {"mlperf_collect_file": as_collector, "mlperf_runtestloop": as_true}
         return next((value for _, value in self.call(hook, takes[hook], **arguments)), None)
 
@@ -200,7 +199,7 @@ class AddOns:
 
     @contextlib.contextmanager
     def _watched(self, addon: AddOn, moment: str) -> Iterator[None]:
-        """Keep what an add-on prints from stdout, and tell that; tell also that it is slow."""
+        """Keep the output of an add-on from stdout; report output and slow calls."""
         began, printed = time.monotonic(), io.StringIO()
         try:
             if moment == "mlperf_runtestloop":  # tests run in it

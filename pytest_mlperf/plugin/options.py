@@ -114,7 +114,7 @@ class AddedOptions:
 
     @property
     def elsewhere(self) -> str:
-        """The name of the one that lets cases run on other machines; "": all run here."""
+        """The name of the option that lets cases run on other machines, or "" without one."""
         return next(
             (
                 name
@@ -127,7 +127,7 @@ class AddedOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyOptions:
-    """What tells of energy."""
+    """Sources of energy readings."""
 
     power: str = _set_by(
         "auto|require|off",
@@ -198,7 +198,7 @@ class BenchmarkOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionOptions:
-    """What a run waits for, and what is done before it."""
+    """Waits and preparations of a run."""
 
     control: str = _set_by(
         "auto|off",

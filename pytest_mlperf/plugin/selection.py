@@ -17,7 +17,7 @@ from pytest_mlperf.suite.pairs import Testable
 
 
 class Selection:
-    """Cases that can run on this machine, and what was left out.
+    """Cases that can run on this machine, and those that cannot.
 
     Attributes:
         uncollected: Suites that neither the command line nor `testpaths` names.
@@ -76,14 +76,14 @@ class Selection:
         return dict(self.not_here), list(map(str, self.uncollected))
 
     def take(self, not_here: Mapping[str, int], uncollected: Sequence[str]) -> None:
-        """Take what a worker of xdist left out."""
+        """Take the selection of a worker of xdist."""
         self.not_here = Counter(not_here)
         if not_here and self._machine is None:
             self.look_for(set(not_here))  # for why they are not here
         self.uncollected = [Path(path) for path in uncollected]
 
     def lines(self, width: int) -> list[str]:
-        """Return what was left out, for the summary."""
+        """Return lines for the summary."""
         if not (self.uncollected or self.not_here):
             return []
         action = "planned" if self._plans_all else "deselected"

@@ -255,10 +255,10 @@ class MlperfSession:
         failed: bool,
         rate: tuple[float | None, str | None] = (None, None),
     ) -> CaseResult:
-        """Return the verdict of a test as its result, with what add-ons add to it.
+        """Return the verdict of a test as its result, with the facts of add-ons.
 
         Args:
-            rate: Offered or expected rate, per second, and where it comes from.
+            rate: Offered or expected rate, per second, and its source.
         """
         arguments = self._orders.get("mlperf_arguments")
         if arguments is None:
@@ -296,7 +296,7 @@ class MlperfSession:
 
     @property
     def notices(self) -> tuple[Any, ...]:
-        """What a worker of xdist, or a node, tells its controller at the end."""
+        """Notices of a worker of xdist, or of a node, for its controller."""
         held = self.holding.packed if self.holds else []
         faults = (list(self.addons.warnings), list(self.addons.errors))
         return (*self.selection.notices, self.phase.pairs, held, *faults)
@@ -310,7 +310,7 @@ class MlperfSession:
         warnings: list[str],
         errors: list[str],
     ) -> None:
-        """Take the notices of a worker; in what it left out all workers are alike."""
+        """Take the notices of a worker; all workers select the same cases."""
         self.phase = Phase(pairs=pairs)
         if held:
             self.holding.take(held)

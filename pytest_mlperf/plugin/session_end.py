@@ -21,12 +21,12 @@ from pytest_mlperf.stores.results import write_results
 
 
 def refuse_broken_addons(addons: AddOns) -> NoReturn:
-    """End the session: what an add-on should have decided, nobody does."""
+    """End the session: a decision of an add-on is missing."""
     pytest.exit(f"mlperf: {'; '.join(addons.errors)}", returncode=EXIT_ENVIRONMENT)
 
 
 def finish(state: MlperfSession, session: pytest.Session) -> None:
-    """Write results and reports; an xdist worker only tells the controller what it left out.
+    """Write results and reports; an xdist worker only sends its notices to the controller.
 
     Verdicts that cannot be kept end the session with exit code 3: they are lost otherwise.
     """

@@ -1,4 +1,4 @@
-"""What a node is told: the project, the tests of one case, and the options that reach them."""
+"""The order for a node: the project, the tests of one case, and their options."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def is_decided(state: MlperfSession, item: pytest.Item) -> bool:
 
 
 def for_worker(state: MlperfSession) -> dict[str, Any]:
-    """Return what pytest on a node is told, as a worker of xdist is; the run's id as there."""
+    """Return the input of pytest on a node, in the form of a worker of xdist."""
     return {
         "workercount": 1,
         "testrunuid": state.run_id,
@@ -114,7 +114,7 @@ def order_of(
     digest: str,
     worker: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return what a node is told of a case."""
+    """Return the order of a case for a node."""
     root = config.rootpath
     ini = config.inipath
     reporter: Any = config.pluginmanager.getplugin("terminalreporter")

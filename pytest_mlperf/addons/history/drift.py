@@ -1,4 +1,4 @@
-"""Drift by acceptance: what all accepted steps together took, each of them within its limit."""
+"""Drift by acceptance: the sum of all accepted steps, each of them within its limit."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def accepted_drop(
 
 
 PASSING = {Outcome.OK, Outcome.IMPROVED, Outcome.INCONCLUSIVE, Outcome.PROVISIONAL, Outcome.SUSPECT}
-"""Words that drift takes the place of; beside any other it is a note."""
+"""Outcomes that drift replaces; for any other outcome it is a note."""
 
 
 def drift_of(
@@ -106,7 +106,7 @@ def drift_of(
     since: str,
     rule: RuleR | None = None,
 ) -> Criterion | None:
-    """Return what accepted baselines lost in all, as a criterion for a verdict.
+    """Return the total loss over accepted baselines as a criterion for a verdict.
 
     Args:
         baselines: Every one that was accepted for the case on this machine, oldest first.

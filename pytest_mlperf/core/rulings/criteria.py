@@ -9,7 +9,7 @@ from pytest_mlperf.core.verdict import Outcome, Verdict
 
 
 def with_criterion(verdict: Verdict, criterion: Criterion) -> Verdict:
-    """Return a verdict that a criterion fails, or that tells it; a failed one keeps its word."""
+    """Return a verdict with a criterion; a verdict that fails already keeps its outcome."""
     if not criterion.fails or verdict.outcome.fails:
         notes = (criterion.headline, *criterion.notes, *verdict.notes)
         return replace(verdict, notes=notes)
