@@ -58,13 +58,11 @@ class AddOn:
 
     Attributes:
         title: "add-on cost (acme-cost 1.2)", for messages.
-        plugin: The object that has the hooks, or None if it could not be loaded.
         hooks: Names of its hooks. Its source has them if it could not be loaded.
     """
 
     name: str
     title: str
-    plugin: object = None
     hooks: frozenset[str] = frozenset()
 
 
@@ -114,8 +112,8 @@ class AddOns:
                 if others and not _is_ours(entry):
                     raise AddOnError(f"{_title(others[0])} has this name too")
                 with self._watched(addon, "loading"):
-                    addon.plugin = entry.load()
-                self._register(addon)
+                    plugin = entry.load()
+                self._register(addon, plugin)
             except FAULTS as error:
                 addon.hooks = addon.hooks or _hooks_in_source(entry)
                 # Ours do nothing that no option asks for, and a kernel may stand alone.
@@ -123,8 +121,7 @@ class AddOns:
                 critical = False if alone else addon.hooks - REPORTING
                 self._fault(addon, "cannot be loaded", error, critical=critical)
 
-    def _register(self, addon: AddOn) -> None:
-        plugin = addon.plugin
+    def _register(self, addon: AddOn, plugin: Any) -> None:
         addon.hooks = frozenset(name for name in dir(plugin) if name.startswith("mlperf_"))
         for name in sorted(addon.hooks):
             if not inspect.isroutine(getattr(plugin, name)):
@@ -158,9 +155,7 @@ class AddOns:
 
     # --- calling ---------------------------------------------------------------------------
 
-    def call(
-        self, hook: str, take: Callable[[Any], Taken], **arguments: Any
-    ) -> Iterator[tuple[AddOn, Taken]]:
+    def call(self, hook: str, take: Callable[[Any], Taken], **arguments: Any) -> Iterator[Taken]:
         """Yield the value of each add-on for a hook, if it is not None.
 
         Args:
@@ -183,12 +178,12 @@ class AddOns:
                     raise AddOnError(message) from error
             else:
                 if taken is not None:
-                    yield addon, taken
+                    yield taken
 
     def first(self, hook: str, **arguments: Any) -> Any:
         """Return the first value that is not None, else None."""
         takes = {"mlperf_collect_file": as_collector, "mlperf_runtestloop": as_true}
-        return next((value for _, value in self.call(hook, takes[hook], **arguments)), None)
+        return next(self.call(hook, takes[hook], **arguments), None)
 
     # --- faults ----------------------------------------------------------------------------
 
@@ -220,7 +215,7 @@ class AddOns:
             return message
         named = isinstance(error, (AddOnError, pluggy.PluginValidationError))
         reason = text_of(error) if named else f"{type(error).__name__}: {text_of(error)}"
-        cure = f"mend or remove it, or leave it out with -p no:mlperf-{addon.name}"
+        cure = f"fix or remove it, or leave it out with -p no:mlperf-{addon.name}"
         message = f"{addon.title} {event}: {reason}{_place(error)}; {cure}"
         if critical:
             self.errors[message] = None

@@ -25,12 +25,16 @@ from pytest_mlperf.plugin.options import (
     add_options,
     read_options,
     run_id,
+    unknown_options,
 )
 
 if TYPE_CHECKING:
     from pytest_mlperf.plugin.fixture import Mlperf
 
 import_unchanged()
+
+REPORTS = "mlperf-reports"
+"""Name by which pytest's plugin manager knows the reader of reports."""
 
 
 def late(module: str) -> Any:
@@ -52,10 +56,10 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 def pytest_load_initial_conftests(early_config: pytest.Config, args: Sequence[str]) -> None:
-    errors = addons_of(early_config).errors
-    if errors and any(str(word).startswith("--mlperf-") for word in args):
-        # An option of the broken add-on would only be an unknown one.
-        raise pytest.UsageError("; ".join(errors))
+    addons = addons_of(early_config)
+    if addons.errors and (unknown := unknown_options(args, addons.options)):
+        # It may be an option of the broken add-on, which pytest alone does not name.
+        raise pytest.UsageError("; ".join([f"unknown option {unknown[0]}", *addons.errors]))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -72,7 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if read_options(config).plan and hasattr(config.option, "dist"):
         config.option.dist = "no"  # a plan runs nothing, so there is nothing to distribute
-    config.pluginmanager.register(_Reports(config), "mlperf-reports")
+    config.pluginmanager.register(_Reports(config), REPORTS)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -174,7 +178,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     try:
         named = {"session": session, "plan": state, "options": options.by_name}
         ran = addons.first("mlperf_runtestloop", **named)
-        if ran and session.items and not (state.results or state.skipped or session.testsfailed):
+        reports: _Reports | None = session.config.pluginmanager.getplugin(REPORTS)
+        if ran and session.items and not (reports and reports.any_seen):
             raise AddOnError("an add-on took the tests of this session, and ran none")
     except AddOnError as error:
         addons.errors[str(error)] = None
@@ -253,6 +258,7 @@ class _Reports:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._session: pytest.Session | None = None
+        self.any_seen = False
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -280,6 +286,7 @@ class _Reports:
     # Before the terminal shows it: what a user has seen is kept, also when Ctrl-C follows at once.
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.any_seen = True
         if hasattr(report, "mlperf"):
             late("session").of(self._config).record(report)
         elif hasattr(report, "mlperf_line") and hasattr(report, "node"):  # in the controller

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -446,6 +446,13 @@ def settings_of(options: Options) -> dict[str, str]:
         for name, option in {**_OPTIONS, **options.added.declared}.items()
         if not option.beside
     }
+
+
+def unknown_options(args: Iterable[str], added: Mapping[str, SessionOption]) -> list[str]:
+    """Return the arguments that look like options of ours, and are none."""
+    names = {_as_option(name) for name in (*OPTION_NAMES, *added)}
+    words = [str(word).partition("=")[0] for word in args]
+    return [word for word in words if word.startswith("--mlperf-") and word not in names]
 
 
 def set_on_command_line(config: pytest.Config) -> Iterator[tuple[str, str]]:

@@ -179,7 +179,7 @@ class MlperfSession:
         )
         last = verdict
         try:
-            for _, criterion in calls:
+            for criterion in calls:
                 last = with_criterion(last, criterion)
         except AddOnError as error:
             return replace(verdict, outcome=Outcome.ERROR, headline=str(error))
@@ -284,7 +284,7 @@ class MlperfSession:
             planned=planned,
             options=self.options.by_name,
         )
-        facts = {title: fact for _, added in calls for title, fact in added.items()}
+        facts = {title: fact for added in calls for title, fact in added.items()}
         return stored(self.config.rootpath, replace(result, facts=facts)) if facts else result
 
     def record(self, report: Any) -> None:

@@ -55,7 +55,7 @@ def _write(
         write = partial(_write_results, state, path, summary)
         _keep(state, session, "the results", write, f"results: {relative(path)}")
     if state.results or state.skipped:
-        for _, lines in state.addons.call(
+        for lines in state.addons.call(
             "mlperf_session_finished",
             as_lines,
             results=summary,

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +14,7 @@ import pytest
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.extension import Case, CaseResult, Subject, accept_runs, judge_runs
+from tests.examples.installed import install, run
 from tests.reports import verdicts
 
 pytestmark = pytest.mark.process
@@ -24,38 +22,12 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "addon"
 PAGE = ROOT / "docs" / "extending.md"
-LIMIT_S = 240.0
-
-
-def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run Python beside what is installed in a folder."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(folder / "site"),
-        "PYTEST_MLPERF_LEASES": str(folder / "leases"),
-        "PYTEST_ADDOPTS": "-p no:cacheprovider -o mlperf_control=off -o mlperf_wait_idle=0",
-    }
-    return subprocess.run(
-        [sys.executable, "-m", *command],
-        cwd=folder / "project",
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_S,
-    )
-
-
-def install(folder: Path, source: str) -> None:
-    pytest.importorskip("setuptools", "77")
-    offline = ("--no-index", "--no-deps", "--no-build-isolation", "--quiet")
-    done = run(folder, "pip", "install", *offline, "--target", str(folder / "site"), source)
-    assert done.returncode == 0, done.stderr
+QUICK = "-p no:cacheprovider -o mlperf_control=off -o mlperf_wait_idle=0"
 
 
 def test_the_example_keeps_its_own_tests_and_has_its_command(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "project")
-    install(tmp_path, ".")
+    install(tmp_path)
 
     tests = run(tmp_path, "pytest", "-q", "tests")
     command = run(tmp_path, "pytest_mlperf", "contract", "--help")
@@ -78,7 +50,7 @@ def test_the_add_on_of_the_page_works_as_it_says(tmp_path: Path) -> None:
     promise = "[demo-Offline-null-fp32-cpu]\nthroughput = 600\n"
     (tmp_path / "project" / "contract.toml").write_text(promise, "utf-8")
 
-    done = run(tmp_path, "pytest", "suites", "--mlperf-contract", "contract.toml")
+    done = run(tmp_path, "pytest", "suites", "--mlperf-contract=contract.toml", addopts=QUICK)
 
     assert done.returncode == 1, done.stdout
     assert re.search(r"\nGATE FAIL contract: [\d.]+ of 600 samples/s promised\n", done.stdout)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
 import shutil
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -19,43 +17,20 @@ from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores.results import read_results
 from pytest_mlperf.suite.plan import plan_suite
 from pytest_mlperf.testing import check_engine
+from tests.examples.installed import install, run
 from tests.jobs import job_of
 
 pytestmark = pytest.mark.process
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "engine-plugin"
 
-LIMIT_S = 240.0
-
-
-def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run Python beside the installed example."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(folder / "site"),
-        "PYTEST_MLPERF_LEASES": str(folder / "leases"),
-        "PYTEST_ADDOPTS": "-p no:cacheprovider",
-    }
-    return subprocess.run(
-        [sys.executable, "-m", *command],
-        cwd=folder / "project",
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_S,
-    )
-
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a copy of the example, and the package installed beside it."""
-    pytest.importorskip("setuptools", "77")
     folder = tmp_path_factory.mktemp("plugin")
     shutil.copytree(EXAMPLE, folder / "project", ignore=shutil.ignore_patterns("*.egg-info"))
-    offline = ("--no-index", "--no-deps", "--no-build-isolation", "--quiet")
-    done = run(folder, "pip", "install", *offline, "--target", str(folder / "site"), ".")
-    assert done.returncode == 0, done.stderr
+    install(folder)
     made = run(folder, "mlperf_numpy.make_model", "knn.npz")
     assert made.returncode == 0, made.stderr
     return folder

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.process
 
 CRITICAL = "def mlperf_verdict(verdict): return None\n"
 REPORTING = "def mlperf_session_finished(results): return None\n"
-CURE = "mend or remove it, or leave it out with -p no:mlperf-acme"
+CURE = "fix or remove it, or leave it out with -p no:mlperf-acme"
 
 
 @pytest.fixture
@@ -110,6 +110,40 @@ def test_projects_without_suites_and_sessions_without_the_add_on_are_not_disturb
     for result in (own, without):
         assert result.ret == 0
         assert "acme" not in result.stdout.str() + result.stderr.str()
+
+
+def test_an_unknown_option_beside_a_broken_add_on_names_it(measured: Project) -> None:
+    """Known options change nothing of how the session ends."""
+    install(measured, "raise RuntimeError('no licence')\n" + CRITICAL)
+
+    known = measured.run(SUITE, "--mlperf-max-runs=3")
+    unknown = measured.run(SUITE, "--mlperf-acme=3")
+
+    assert (known.ret, unknown.ret) == (3, pytest.ExitCode.USAGE_ERROR)
+    unknown.stderr.fnmatch_lines(["ERROR: unknown option --mlperf-acme; add-on acme (*"])
+
+
+LOOP = """
+API = 1
+
+def mlperf_addoptions(group):
+    group.add("acme", "ON", "where", "", elsewhere=True)
+
+def mlperf_runtestloop(session):
+    for item in session.items:
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+    return True
+"""
+
+
+def test_a_loop_may_run_ordinary_tests_alone(measured: Project) -> None:
+    install(measured, LOOP)
+    tests = measured.pytester.makepyfile("def test_own(): pass")
+
+    result = measured.run(tests, "--mlperf-acme=there")
+
+    assert result.ret == 0
+    result.assert_outcomes(passed=1)
 
 
 def test_two_distributions_cannot_have_one_name(measured: Project) -> None:
