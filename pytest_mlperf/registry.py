@@ -104,6 +104,7 @@ def declared(
     return declarations
 
 
+@cache
 def current(target: str) -> str:
     """Return "package.module:name" with the module in which a class of this package lies now."""
     name = target.removeprefix(f"{__package__}.")

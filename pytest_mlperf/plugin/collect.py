@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 
 from pytest_mlperf.bench.case import clashes
+from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.plugin import session
@@ -28,13 +29,15 @@ class SuiteFile(pytest.Module):
     """A suite file: its test functions come from the plugin, their parameters from the file."""
 
     planned: list[Testable]
+    kinds: frozenset[Kind]
+    """The tests of all its cases; pytest asks for each name in checks.py."""
 
     def _getobj(self) -> ModuleType:
         return importlib.import_module("pytest_mlperf.plugin.checks")
 
     def funcnamefilter(self, name: str) -> bool:
         """Take our functions whatever the user's `python_functions` says."""
-        return any(TEST_KINDS.get(name) in planned.kinds for planned in self.planned)
+        return TEST_KINDS.get(name) in self.kinds
 
     def classnamefilter(self, name: str) -> bool:  # noqa: ARG002 - pytest's signature
         """Take no class: our module has none for pytest."""
@@ -49,6 +52,7 @@ class SuiteFile(pytest.Module):
             if defect := next(clashes(cases, state.claimed, state.options.baselines), None):
                 raise SuiteError(defect)
             self.planned = [*cases, *plan_pairs(cases)]
+            self.kinds = frozenset(kind for planned in self.planned for kind in planned.kinds)
         except SuiteError as error:
             raise self.CollectError(visible(str(error), keep="\n")) from None
         position = {id(planned): index for index, planned in enumerate(self.planned)}
@@ -90,6 +94,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     if suite is None:
         return
     kind = TEST_KINDS[metafunc.function.__name__]
+    properties = [field.name for field in fields(Case)]  # asdict would copy each value
     metafunc.parametrize(
         "case",
         [
@@ -97,7 +102,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
                 planned,
                 id=planned.case.id,
                 marks=pytest.mark.mlperf(
-                    **asdict(planned.case),
+                    **{name: getattr(planned.case, name) for name in properties},
                     kind=kind,
                     power_limit_w=planned.limit_w,
                     round=planned.suite.round,

@@ -112,6 +112,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
         line += piece.count("\n")
 
 
+@lru_cache(maxsize=256)  # a suite repeats its keys
 def _keys(source: str) -> tuple[str, ...]:
     """Return ("a", "b c") for `a."b c"`; nothing where that is no key."""
     try:
