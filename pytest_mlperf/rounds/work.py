@@ -1,4 +1,4 @@
-"""How much MLPerf's workloads compute, from the table `work.toml`."""
+"""Work per sample (FLOP and bytes) of MLPerf's workloads, from the table `work.toml`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORK_KINDS: Mapping[str, type[AnyWork]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadWork:
-    """One workload's work, published weights, and figures of its data set's mean sample."""
+    """Work of a workload, its published parameter count, and figures of its mean sample."""
 
     name: str
     work: AnyWork
@@ -41,7 +41,7 @@ def known_work() -> Mapping[str, WorkloadWork]:
 
 
 def find_work(name: str) -> WorkloadWork | None:
-    """Return a workload's work by any of its names in any round; None: nobody counted it."""
+    """Return a workload's work by any of its names in any round; None if not in the table."""
     for each in reversed(ROUNDS):
         workload = load_round(each).find(name)
         if workload is not None and workload.name in known_work():
@@ -50,10 +50,10 @@ def find_work(name: str) -> WorkloadWork | None:
 
 
 def parse_work(figures: Mapping[str, Any]) -> AnyWork:
-    """Build the work of a model from the figures that a suite gives for its own.
+    """Return the work of a user's model from the figures in a suite.
 
-    They are `kind`, a name of `WORK_KINDS`, and what the formulas of that kind need; a ValueError
-    says so.
+    The figures are `kind`, a key of `WORK_KINDS`, and the inputs of that kind's formulas; a
+    ValueError says what is wrong.
     """
     kind = figures.get("kind")
     work = WORK_KINDS.get(kind) if isinstance(kind, str) else None
