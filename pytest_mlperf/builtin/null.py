@@ -51,21 +51,21 @@ class NullEngine(Engine):
             options: Those of `NullOptions`.
         """
         del dataset, model, precision
-        asked = NullOptions(**options)
+        settings = NullOptions(**options)
         least = {"latency_s": 0, "batch_size": 1, "threads": 0, "tokens": 0}
-        if wrong := [name for name in least if getattr(asked, name) < least[name]]:
+        if wrong := [name for name in least if getattr(settings, name) < least[name]]:
             raise SuiteError(
-                f"null engine: latency_s={asked.latency_s!r}, batch_size={asked.batch_size!r}, "
-                f"threads={asked.threads!r}, tokens={asked.tokens!r}; batch_size must be at least "
-                "1, the others at least 0",
+                f"null engine: latency_s={settings.latency_s!r}, "
+                f"batch_size={settings.batch_size!r}, threads={settings.threads!r}, "
+                f"tokens={settings.tokens!r}; batch_size must be at least 1, the others at least 0",
                 option=wrong,
             )
         # Plain attributes, because they are read for every sample.
-        self._latency_s = asked.latency_s
-        self._batch_size = asked.batch_size
-        self._threads = asked.threads
-        self._tokens = asked.tokens
-        self._instant = not asked.latency_s and not asked.tokens
+        self._latency_s = settings.latency_s
+        self._batch_size = settings.batch_size
+        self._threads = settings.threads
+        self._tokens = settings.tokens
+        self._instant = not settings.latency_s and not settings.tokens
         self._queue: WorkQueue | None = None
 
     def __enter__(self) -> NullEngine:

@@ -286,10 +286,10 @@ def _workload(name: str, raw: Mapping[str, Any]) -> RoundWorkload:
 
 def _scenario(name: str, raw: Mapping[str, Any], *, tokens: bool) -> RoundScenario:
     metrics = _metrics(raw.get("metrics", {}))
-    usual = dict(SCENARIOS[name])
+    defaults = dict(SCENARIOS[name])
     if tokens and name in TOKEN_RESULTS:
-        usual["result"] = TOKEN_RESULTS[name]
-    return RoundScenario(**{**usual, **raw, "metrics": metrics})
+        defaults["result"] = TOKEN_RESULTS[name]
+    return RoundScenario(**{**defaults, **raw, "metrics": metrics})
 
 
 def _system(raw: Mapping[str, Any]) -> Systems:

@@ -60,11 +60,11 @@ def accuracy_lines(scores: Mapping[str, float], metrics: Mapping[str, RoundMetri
         if metric.checker in TABLED:
             table[TABLED[metric.checker]] = number
         elif metric.checker in SCORE_PREFIX_LINES:
-            first = scores.get("exact_match", 0.0) if metric.checker == "F1" else 100 - scores[name]
-            lines.append(SCORE_PREFIX_LINES[metric.checker].format(_number(first), number))
+            other = scores.get("exact_match", 0.0) if metric.checker == "F1" else 100 - scores[name]
+            lines.append(SCORE_PREFIX_LINES[metric.checker].format(_number(other), number))
         else:
-            before, behind = SCORE_LINES[metric.checker]
-            lines.append(f"{before}{number}{behind}")
+            prefix, suffix = SCORE_LINES[metric.checker]
+            lines.append(f"{prefix}{number}{suffix}")
     if table:
         lines.append("{" + ", ".join(f"'{name}': {value}" for name, value in table.items()) + "}")
     return lines

@@ -42,8 +42,8 @@ def known_work() -> Mapping[str, WorkloadWork]:
 
 def find_work(name: str) -> WorkloadWork | None:
     """Return a workload's work by any of its names in any round; None if not in the table."""
-    for each in reversed(ROUNDS):
-        workload = load_round(each).find(name)
+    for round_name in reversed(ROUNDS):
+        workload = load_round(round_name).find(name)
         if workload is not None and workload.name in known_work():
             return known_work()[workload.name]
     return None
@@ -63,9 +63,9 @@ def parse_work(figures: Mapping[str, Any]) -> AnyWork:
     counts = {name: value for name, value in figures.items() if name != "kind"}
     if unknown := sorted(set(counts) - set(needed)):
         raise ValueError(f"unknown {unknown[0]!r}; a {kind} has {', '.join(needed)}")
-    least = [name for name, field in needed.items() if field.default is MISSING]
-    if missing := [name for name in least if name not in counts]:
-        raise ValueError(f"{', '.join(missing)} missing; a {kind} needs {', '.join(least)}")
+    required = [name for name, field in needed.items() if field.default is MISSING]
+    if missing := [name for name in required if name not in counts]:
+        raise ValueError(f"{', '.join(missing)} missing; a {kind} needs {', '.join(required)}")
     for name, value in counts.items():
         if needed[name].type == "str":
             if not isinstance(value, str):
@@ -78,8 +78,8 @@ def parse_work(figures: Mapping[str, Any]) -> AnyWork:
 
 
 def _workload(name: str, raw: Mapping[str, Any]) -> WorkloadWork:
-    about = ("kind", "model", "parameters", "typical", "source")
-    figures = {key: value for key, value in raw.items() if key not in about}
+    other_keys = ("kind", "model", "parameters", "typical", "source")
+    figures = {key: value for key, value in raw.items() if key not in other_keys}
     return WorkloadWork(
         name=name,
         work=WORK_KINDS[raw["kind"]](**figures),

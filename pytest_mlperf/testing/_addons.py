@@ -39,9 +39,9 @@ def check_addon(addon: ModuleType) -> frozenset[str]:
             cure = f"{name} may take {', '.join(allowed)}"
             demand(argument in allowed, f"{subject}: {name} takes {argument}", cure)
     command = [sys.executable, "-c", IMPORT_ALONE.format(addon.__name__)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    demand(done.returncode == 0, f"{subject} cannot be imported alone", done.stderr[-500:])
-    slow = SLOW_IMPORTS.intersection(done.stdout.split())
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    demand(process.returncode == 0, f"{subject} cannot be imported alone", process.stderr[-500:])
+    slow = SLOW_IMPORTS.intersection(process.stdout.split())
     demand(not slow, f"{subject} imports {', '.join(sorted(slow))}", "import it inside a hook")
     group = OptionGroup()
     if declare := hooks.get("mlperf_addoptions"):

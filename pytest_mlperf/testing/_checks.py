@@ -66,11 +66,13 @@ def check_factory(
         return False
     heavy = sorted(SLOW_IMPORTS | {*getattr(factory, "libraries", ())})
     code = "import sys, importlib; importlib.import_module(sys.argv[1]); print(*sys.modules)"
-    done = python(code, target.partition(":")[0])
+    process = python(code, target.partition(":")[0])
     demand(
-        done.returncode == 0, f"{subject}: {done.stderr.strip()[-300:]}", "its module is imported"
+        process.returncode == 0,
+        f"{subject}: {process.stderr.strip()[-300:]}",
+        "its module is imported",
     )
-    loaded = sorted(set(heavy) & set(done.stdout.split()))
+    loaded = sorted(set(heavy) & set(process.stdout.split()))
     demand(
         not loaded,
         f"{subject}: importing {target.partition(':')[0]} imports {', '.join(loaded)}",
@@ -172,10 +174,10 @@ def _check_build(
     built: Builder, title: str, source: Path, target: Path, prompts: Sequence[Sequence[int]]
 ) -> Mapping[str, str]:
     progress: list[tuple[int, int, str]] = []
-    before = _contents(source)
+    source_hashes = _contents(source)
     facts = built.build(source, target, prompts, lambda *done: progress.append(done))
     demand(
-        _contents(source) == before,
+        _contents(source) == source_hashes,
         f"{title}: build() changed files of {source}",
         "write into target alone",
     )
@@ -304,13 +306,13 @@ def _digest_elsewhere(dataset: Callable[..., Any], options: Mapping[str, Any]) -
     texts = {
         key: str(value) if isinstance(value, Path) else value for key, value in options.items()
     }
-    done = python(code, target_of(dataset), stdin=json.dumps(texts))
-    if done.returncode:
+    process = python(code, target_of(dataset), stdin=json.dumps(texts))
+    if process.returncode:
         raise AssertionError(
             f"data set {name_of(dataset)}: it cannot be built in another process: "
-            f"{done.stderr.strip().splitlines()[-1]}"
+            f"{process.stderr.strip().splitlines()[-1]}"
         )
-    return done.stdout.split()[-1]
+    return process.stdout.split()[-1]
 
 
 ROUNDING_SLACK = 0.051
@@ -347,7 +349,7 @@ def check_scorer(
     """
     settings, title = dict(options or {}), f"scorer {name_of(scorer)}"
     check_factory("scorers", scorer, settings)
-    before = frozen(list(references))
+    reference_bytes = frozen(list(references))
     parts = [outputs, references]
     built = scorer(model=model, **settings)
     if needed := tuple(getattr(built, "artefacts", ())):
@@ -368,7 +370,7 @@ def check_scorer(
     except RunError as error:
         raise AssertionError(f"{title}: {error}") from None
     demand(
-        frozen(list(references)) == before,
+        frozen(list(references)) == reference_bytes,
         f"{title}: score() changed the references",
         "copy what you change; they are the data set's own",
     )
@@ -452,7 +454,7 @@ def _check_nonsense(
                 ) from error
 
 
-def _close(one: float | None, other: float | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+def _close(score: float | None, back: float | None) -> bool:
+    if score is None or back is None:
+        return score is back
+    return isclose(score, back, rel_tol=1e-9, abs_tol=1e-9)

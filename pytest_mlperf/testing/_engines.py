@@ -65,32 +65,32 @@ def check_engine(
     title = f"engine {name_of(engine)}"
     registered = check_factory("engines", engine, settings)
     parts = {"model": model, "precision": precision, **settings}
-    before = _running()
+    initial = _running()
     if registered:
         engine(dataset=None, **parts)
-        started = _since(before, 0)
+        started = _started_since(initial, 0)
         demand(
             not started,
             f"{title}: __init__ started {started}",
             "pytest builds it only to check options; start threads and processes in __enter__",
         )
     built = engine(dataset=data, **parts)
-    asked = _Asked(built, title, tokens, same_answers, frozenset(artefacts), limit_s)
+    trial = _EngineTrial(built, title, tokens, same_answers, frozenset(artefacts), limit_s)
     entered = built.__enter__()
     try:
         demand(entered is not None, f"{title}: __enter__ returned None", "let it return self")
-        asked.everything(range(min(samples, len(data))))
+        trial.everything(range(min(samples, len(data))))
     except BaseException:
         built.__exit__(*sys.exc_info())
         raise
-    asked.leave()
-    left = _since(before, SETTLE_SECONDS)
+    trial.leave()
+    leftovers = _started_since(initial, SETTLE_SECONDS)
     demand(
-        not left,
-        f"{title}: {left} still run after __exit__",
+        not leftovers,
+        f"{title}: {leftovers} still run after __exit__",
         "end and join in __exit__ what __enter__ starts, as WorkQueue.close() does",
     )
-    return asked.answers
+    return trial.answers
 
 
 def _running() -> set[threading.Thread | int]:
@@ -101,23 +101,23 @@ def _running() -> set[threading.Thread | int]:
     return running
 
 
-def _since(before: set[threading.Thread | int], patience_s: float) -> str:
+def _started_since(initial: set[threading.Thread | int], patience_s: float) -> str:
     """Return the threads and processes that started since and do not end in time; "" if none."""
     end = time.monotonic() + patience_s
     while True:
         words = []
-        for each in _running() - before:
-            if isinstance(each, int):
-                words.append(f"process {each}")
-            elif each.is_alive() and not type(each).__module__.startswith("tqdm"):
-                words.append(f"thread {each.name}")
+        for member in _running() - initial:
+            if isinstance(member, int):
+                words.append(f"process {member}")
+            elif member.is_alive() and not type(member).__module__.startswith("tqdm"):
+                words.append(f"thread {member.name}")
         if not words or time.monotonic() >= end:
             return ", ".join(sorted(words))
         time.sleep(0.01)
 
 
 @dataclass
-class _Asked:
+class _EngineTrial:
     """Calls an entered engine in every way that LoadGen does."""
 
     engine: Engine
@@ -260,11 +260,11 @@ class _Asked:
                 "before",
                 "let them depend on the sample alone, or check with same_answers=False",
             )
-            before = self.answers.setdefault(index, output)
+            earlier = self.answers.setdefault(index, output)
             demand(
-                before == output or not self.same_answers,
+                earlier == output or not self.same_answers,
                 f"{self.title}, samples {way}: the answer to sample {index} is "
-                f"{short(output)}, and was {short(before)} before",
+                f"{short(output)}, and was {short(earlier)} before",
                 "answers must not depend on which samples come together; if they do by nature, "
                 "check with same_answers=False",
             )

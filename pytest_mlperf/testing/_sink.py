@@ -118,10 +118,10 @@ class RecordingSink:
         with self._lock:
             if problem := artefact_fault(ids, artefacts):
                 self.faults.append(problem)
-            for sample, each in zip(ids, artefacts, strict=False):
+            for sample, artefact_by_name in zip(ids, artefacts, strict=False):
                 if sample in self._completed or sample in self.artefacts:
                     self.faults.append(f"attach() was given id {sample} after done(), or twice")
-                self.artefacts[sample] = each
+                self.artefacts[sample] = artefact_by_name
 
     def done(
         self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
