@@ -1,13 +1,12 @@
-"""Set the power limit of GPUs for a case, and give each back the one it had.
+"""Set the power limit of GPUs for a case, then restore each GPU's previous one.
 
     python -m pytest_mlperf.hardware.power_limit set FOLDER WATTS UUID ...
     python -m pytest_mlperf.hardware.power_limit restore FOLDER UUID ...
 
-`set` says so and then waits for the end of its stdin, which ends with the process that started it,
-however that ends; signals end its waiting too. Before a limit is set, the one before it is noted in
-a file in FOLDER, so that `restore` can give it back where `set` itself was killed. A limit that
-somebody else set meanwhile is left alone. While NVML is open the driver stays loaded and forgets
-no limit.
+`set` prints a report and waits until its stdin closes, which happens however its parent ends; a
+signal ends the wait too. It first notes the previous limit in a file in FOLDER, so that `restore`
+works even if `set` was killed. A limit that someone else set in between is left alone. NVML stays
+open, because an unloaded driver forgets limits.
 """
 
 from __future__ import annotations
@@ -31,21 +30,15 @@ from pytest_mlperf.stores.atomic import opened_folder
 NOTE_SUFFIX = ".power-limit.json"
 
 MAX_NOTE_BYTES, MAX_MILLIWATTS = 4096, 10_000_000
-"""Bytes of a note, and milliwatts that one may hold: what is beyond was not written here."""
+"""Bounds of a valid note: its size, and its power limits."""
 
 OFF_MW = 1000
-"""A limit that is read back is the one that was set where it is this near."""
+"""Tolerance between a power limit that was set and the value read back [mW]."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LimitNote:
-    """The power limit that a GPU had before a case set another.
-
-    Attributes:
-        was_mw: What it was set to, milliwatts.
-        enforced_mw: What it kept to, which something else may hold lower.
-        set_mw: What the case set.
-    """
+    """A GPU's power limits: set before a case (`was`), in effect then, and set by the case."""
 
     uuid: str
     was_mw: int
@@ -54,7 +47,7 @@ class LimitNote:
 
 
 class Refused(Exception):
-    """A limit cannot be set; `layer` is what is at fault: "suite", "permission" or "gpu"."""
+    """A limit cannot be set; `layer` names the cause: "suite", "permission" or "gpu"."""
 
     def __init__(self, layer: str, text: str) -> None:
         super().__init__(text)
@@ -65,7 +58,7 @@ class Refused(Exception):
 
 
 def noted(folder: Path) -> dict[str, LimitNote]:
-    """Return the notes in a folder by UUID: of GPUs whose limit a case has set, or had set."""
+    """Return the notes in a folder by UUID."""
     with contextlib.suppress(OSError):
         files = [path for path in folder.iterdir() if path.name.endswith(NOTE_SUFFIX)]
         return {note.uuid: note for note in map(_read, files) if note}
@@ -73,9 +66,9 @@ def noted(folder: Path) -> dict[str, LimitNote]:
 
 
 def _read(path: Path) -> LimitNote | None:
-    """Return a note; None if neither root nor this user wrote one."""
+    """Return a note; None unless it is valid and was written by root or this user."""
     try:
-        # Everybody may write to the folder: no link is followed, and no pipe is waited for.
+        # Anyone may write to the folder: do not follow links or wait for pipes.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
             about = os.fstat(descriptor)
@@ -117,11 +110,11 @@ def _forget(folder: Path, uuid: str) -> None:
 
 
 CAP_SYS_ADMIN = 21
-"""Bit of the capability that NVIDIA's driver asks for where a limit is set."""
+"""Bit of the capability that NVIDIA's driver requires to set a limit."""
 
 
 def may_set(proc: Path = Path("/proc")) -> bool:
-    """Whether this process has the right to set a limit; a container may lack it all the same."""
+    """Return whether this process may set a limit; a container may still refuse it."""
     with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):
         rows = (proc / "self/status").read_text("ascii").splitlines()
         mask = next(row.split()[1] for row in rows if row.startswith("CapEff:"))
@@ -133,7 +126,7 @@ def may_set(proc: Path = Path("/proc")) -> bool:
 
 
 def set_limit(device: _nvml.NvmlDevice, watts: int, folder: Path) -> None:
-    """Set the power limit of a GPU, after the one before it is noted; Refused says why not."""
+    """Note a GPU's power limit, then set another one; raise Refused with the reason."""
     nvml, handle, uuid = device.library.nvml, device.handle, device.uuid
     if device.instance or device.instances != 0:
         raise Refused(
@@ -175,7 +168,7 @@ def _refusal(error: Any, uuid: str, watts: int) -> Refused:
 
 
 def restore(library: _nvml.NvmlLibrary, note: LimitNote, folder: Path) -> str:
-    """Give a GPU back its noted limit and return what was done; after Refused the note stays."""
+    """Restore a GPU's noted limit and return a report; if Refused is raised, the note stays."""
     nvml, uuid = library.nvml, note.uuid
     read = partial(_nvml.patiently, nvml, quantity="limit_range_mw")
     was, ours = f"{note.was_mw / 1000:g} W", f"{note.set_mw / 1000:g} W"
@@ -203,7 +196,7 @@ def restore(library: _nvml.NvmlLibrary, note: LimitNote, folder: Path) -> str:
 def restore_all(
     library: _nvml.NvmlLibrary, uuids: Sequence[str], folder: Path
 ) -> dict[str, list[str]]:
-    """Give GPUs back what is noted of them; return what was done, and what could not be."""
+    """Restore the noted limits of GPUs; return reports, and errors."""
     done: list[str] = []
     troubles: list[str] = []
     before = noted(folder)
@@ -221,7 +214,7 @@ END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def keep(library: _nvml.NvmlLibrary, uuids: Sequence[str], watts: int, folder: Path) -> bool:
-    """Set the limit of GPUs until stdin ends; return whether all have theirs back."""
+    """Set the limit of GPUs until stdin closes; return whether all limits were restored."""
     try:
         refused = _set_all(library, uuids, watts, folder)
         _say({"layer": refused.layer, "refused": str(refused)} if refused else {})
@@ -251,12 +244,12 @@ def _set_all(
 
 
 def _say(answer: object) -> None:
-    with contextlib.suppress(OSError):  # who started this may be gone
+    with contextlib.suppress(OSError):  # the parent may be gone
         print(json.dumps(answer), flush=True)
 
 
 def main() -> None:
-    """Set and give back, or only give back; exit 1 where a GPU has not got its limit back."""
+    """Run `set` or `restore`; exit with 1 if a GPU's limit was not restored."""
     command, folder, *rest = sys.argv[1:]
     for number in END_SIGNALS:
         signal.signal(number, lambda number, _: sys.exit(128 + number))

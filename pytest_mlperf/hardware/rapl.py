@@ -1,8 +1,8 @@
-"""Counters of the energy of processors and memory, where Linux lets them be read (RAPL).
+"""Read energy counters of processors and memory (RAPL), if Linux permits it.
 
-Intel's processors and, from Linux 5.8 on, AMD's count it, and the driver intel_rapl shows both in
-/sys/class/powercap. Since 2020 they are for root alone, as what others compute can be guessed from
-them (CVE-2020-8694).
+Intel's processors have them, and AMD's from Linux 5.8 on; the driver intel_rapl shows both in
+/sys/class/powercap. Since 2020 only root may read them: they reveal what other users compute
+(CVE-2020-8694).
 """
 
 from __future__ import annotations
@@ -18,21 +18,14 @@ from pytest_mlperf.core.energy.host import Counted
 from pytest_mlperf.core.energy.readings import Reading
 
 READING_PERIOD_SECONDS = 0.2
-"""Between two readings, of some files that take 20 µs each: 0.05 % of a core."""
+"""Time between readings; at 20 µs per file this uses 0.05 % of a core."""
 
 POWERCAP_FOLDER = Path("/sys/class/powercap")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Domain:
-    """One counter.
-
-    Attributes:
-        name: "package-0", or "package-0 dram".
-        file: Its microjoules.
-        range_j: From where on it begins at 0 again, joules.
-        trouble: Why it may not be read; None: it may.
-    """
+    """An energy counter: its file [µJ], where it wraps around, and why it cannot be read."""
 
     name: str
     file: Path
@@ -40,15 +33,15 @@ class Domain:
     trouble: str | None = None
 
     def read_j(self) -> float:
-        """Return what it shows now, joules, or raise OSError or ValueError."""
+        """Return the counter [J]; raise OSError or ValueError if it cannot be read."""
         return int(self.file.read_text("ascii")) / 1e6
 
 
 def domains(folder: Path = POWERCAP_FOLDER) -> list[Domain]:
-    """Return the packages, and the memory of each where it counts it, by name.
+    """Return the counters of packages, and of the memory of each if it has one, by name.
 
-    Not what counts some of it twice: cores and graphics lie inside of a package, packages inside of
-    the platform ("psys"), and intel-rapl-mmio shows a package once more.
+    Counters that would count energy twice are left out: cores and graphics are part of a package,
+    packages of the platform ("psys"), and intel-rapl-mmio repeats a package.
     """
     by_place = {}
     for zone in folder.glob("intel-rapl:*"):
@@ -84,11 +77,11 @@ def _domain(name: str, zone: Path) -> Domain:
 
 
 CLOCK_STEP_S = 0.02
-"""The wall clock went its own way if it moved so far against the monotonic one."""
+"""Larger moves between the wall clock and the monotonic clock mean that it was set."""
 
 
 def ahead_s() -> float:
-    """Return how far the wall clock is ahead of the monotonic one."""
+    """Return how far the wall clock is ahead of the monotonic clock [s]."""
     return time.time() - time.monotonic()
 
 
@@ -96,8 +89,8 @@ class HostSampling:
     """Reads a host's counters in a thread, inside the `with` block.
 
     Attributes:
-        counted: By name, what each showed; empty where there are none, one may not be read (a sum
-            without it would be too small), or the wall clock was set meanwhile.
+        counted: Readings by counter; empty if there is none, one cannot be read (the sum would be
+            too small), or the wall clock was set in between.
     """
 
     def __init__(self, folder: Path = POWERCAP_FOLDER) -> None:
@@ -132,7 +125,7 @@ class HostSampling:
                 try:
                     reading = Reading(time_s=time.time(), value=one.read_j())
                 except (OSError, ValueError):
-                    continue  # a hole in the readings, which is judged later
+                    continue  # a gap in the readings is judged later
                 self._readings[one.name].append(reading)
             if done:
                 return
