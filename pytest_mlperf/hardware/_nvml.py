@@ -281,8 +281,7 @@ class Probe:
             self.failure = f"{self.ways[0].name} never answered, last with: {self.last}"
 
     def _ask(self, way: ReadMethod) -> Any:
-        """Call one read method; retry only if the last read worked, so that dead sensors cost little.
-        """
+        """Call one read method, with retries unless the last read failed: that keeps it cheap."""
         nvml, device = self.device.library.nvml, self.device
         left = RETRIES if self._well else 0
         while True:

@@ -106,7 +106,7 @@ PROXIES = {"docker-proxy", "rootlessport", "conmon", "pasta", "slirp4netns"}
 
 
 def listeners(root: Path, port: int) -> set[int]:
-    """Return the pids that listen on a TCP port; empty if hidden or if a container's proxy does."""
+    """Return the pids that listen on a TCP port; empty if hidden or if it is a container's."""
     sockets = set()
     for line in (*_lines(root / "proc/net/tcp"), *_lines(root / "proc/net/tcp6")):
         fields = line.split()
@@ -377,7 +377,7 @@ def _less(end: float | None, start: float | None) -> float | None:
     return None if end is None or start is None else max(0.0, end - start)
 
 
-# --- the kernel's own accounts ---------------------------------------------------------------
+# --- the kernel's counters -------------------------------------------------------------------
 
 
 def _pressure(root: Path, resource: str) -> tuple[float, float] | None:

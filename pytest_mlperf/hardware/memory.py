@@ -30,7 +30,7 @@ NVML_START_SECONDS, KILL_TIMEOUT_SECONDS = 30.0, 5.0
 
 
 class MemoryTaken(TypedDict):
-    """Used bytes of a GPU, whether it is `free` again, and [host's pid, bytes] of its processes."""
+    """Used bytes of a GPU, whether it is `free` again, and [host pid, bytes] of its processes."""
 
     used: int | None
     free: bool
@@ -38,13 +38,13 @@ class MemoryTaken(TypedDict):
 
 
 def taken(before: Mapping[str, int | None], limit_s: float) -> dict[str, MemoryTaken]:
-    """Return the memory use of GPUs by UUID when they are free, or when the time is over.
-
-    The result is {} if NVML cannot be queried.
+    """Return the memory use of GPUs when they are free, or when the time is over, by UUID.
 
     Args:
         before: Earlier use by UUID [bytes]; None if unknown.
-        limit_s: Maximum time to wait [s].
+
+    Returns:
+        {} if NVML cannot be queried.
     """
     gpus = [uuid if used is None else f"{uuid}={used}" for uuid, used in before.items()]
     command = [sys.executable, "-m", __name__, str(limit_s), *gpus]

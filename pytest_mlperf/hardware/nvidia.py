@@ -275,10 +275,7 @@ class NvmlReport(TypedDict):
 
 
 def read(nvml: Any) -> NvmlReport:
-    """Return every GPU with its identity and surroundings.
-
-    A GPU with MIG is replaced by its instances. Any property may be unknown.
-    """
+    """Return every GPU, or its MIG instances instead, with identity and surroundings."""
     try:
         library = NvmlLibrary(nvml)
     except UnavailableNvml as error:

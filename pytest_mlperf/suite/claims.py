@@ -1,4 +1,4 @@
-"""Claims about two engine entries: which they name, and what is wrong with them."""
+"""Resolve and check the claims about two engine entries in `[[pairs]]`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_mlperf.suite.tables import EngineEntry, PairEntry, ScenarioEntry
 from pytest_mlperf.suite.values import Defect
 
 Side = tuple[EngineEntry, str | None]
-"""An engine entry and its accelerator; None: each that both sides of a pair have."""
+"""An engine entry and its accelerator; None means each one that both sides have."""
 
 
 def scenario_of(suite: Suite, entry: PairEntry) -> str:
@@ -30,7 +30,7 @@ def _entry(suite: Suite, scenario: str) -> ScenarioEntry:
 
 
 def side_of(suite: Suite, text: str) -> Side:
-    """Return the engine entry and accelerator that a text names; a LookupError lists entries."""
+    """Return the engine entry and accelerator of a name; LookupError if not exactly one fits."""
     entries = suite.entries
     whole: list[Side] = [(e, None) for e in entries if text in (e.label, e.full_label)]
     exact: list[Side] = [
@@ -52,7 +52,7 @@ def side_of(suite: Suite, text: str) -> Side:
 
 
 def accelerators_of(a: Side, b: Side) -> list[tuple[str, str]]:
-    """Return the accelerators to run on; where neither side names one, each that both have."""
+    """Return pairs of accelerators to run on; if no side names one, all that both have."""
     (one, first), (other, second) = a, b
     if first and second:
         return [(first, second)]
@@ -62,7 +62,7 @@ def accelerators_of(a: Side, b: Side) -> list[tuple[str, str]]:
 
 
 def claim_defects(suite: Suite) -> Iterator[Defect]:
-    """Yield what is wrong with the `[[pairs]]` of a suite whose other tables are right."""
+    """Yield the defects of `[[pairs]]`; the suite's other tables must be valid."""
     seen: dict[object, int] = {}
     for index, entry in enumerate(suite.pairs):
         where = ("pairs", index)
@@ -80,7 +80,7 @@ def claim_defects(suite: Suite) -> Iterator[Defect]:
 
 
 def _defects(suite: Suite, entry: PairEntry) -> Iterator[Defect]:
-    """Yield what is wrong with one claim; key paths are relative to its table."""
+    """Yield the defects of one claim; key paths are relative to its table."""
     scenario = scenario_of(suite, entry)
     scenarios = [each.name for each in suite.scenarios]
     if scenario not in scenarios:

@@ -1,4 +1,4 @@
-"""Where an engine runs when that is not this Python: another environment, or a container."""
+"""Find the other Python of an engine: another environment, or a container."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pytest_mlperf.suite.values import KeyPath
 
 
 def elsewhere(planned: Planned) -> Elsewhere | None:
-    """Return where a case's engine runs, None: here; what is not found is an UnavailableError."""
+    """Return the other Python of a case's engine, if any; raise UnavailableError if missing."""
     return find(planned, planned.engine_key, planned.engine)
 
 
 def earlier_build(planned: Planned) -> EarlierBuild | None:
-    """Return what `baseline_engine` names, if any; what is not found is an UnavailableError."""
+    """Return the build of `baseline_engine`, if any; raise UnavailableError if it is missing."""
     table = planned.engine.baseline_engine
     if table is None:
         return None
@@ -37,7 +37,7 @@ def earlier_build(planned: Planned) -> EarlierBuild | None:
 
 
 def find(planned: Planned, where: KeyPath, named: Named) -> Elsewhere | None:
-    """Return the Python that a table names, if any; what is not found is an UnavailableError."""
+    """Return the Python that a table names, if any; raise UnavailableError if it is missing."""
     name = "python" if named.python is not None else "command"
     named_value = getattr(named, name)
     if named_value is None:
@@ -53,7 +53,7 @@ def find(planned: Planned, where: KeyPath, named: Named) -> Elsewhere | None:
 
 
 def _wheels(planned: Planned, key: KeyPath, text: str | None) -> tuple[str, ...]:
-    """Return the packages that are exchanged; files by their full path."""
+    """Return the packages to exchange; files have absolute paths."""
     if text is None:
         return ()
     words = str(_expanded(planned, key, text)).split()
@@ -78,7 +78,7 @@ def _expanded(planned: Planned, key: KeyPath, value: Any) -> Any:
 
 
 def _program(planned: Planned, key: KeyPath, text: str, expanded: str, beside: Path) -> str:
-    """Return a program's path, links unresolved: their target has another environment."""
+    """Return a program's path; links stay, because their target has another environment."""
     is_path = "/" in expanded
     typed = Path(expanded).expanduser()
     program = beside / typed if is_path else Path(shutil.which(typed) or typed)
@@ -97,5 +97,5 @@ def _program(planned: Planned, key: KeyPath, text: str, expanded: str, beside: P
 
 
 def _shown(key: KeyPath) -> str:
-    """Return "engines[0].python" of a key path."""
+    """Return a key path as "engines[0].python"."""
     return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in key).removeprefix(".")

@@ -1,4 +1,4 @@
-"""What a suite file may say. The published JSON Schema is generated from these types."""
+"""Content of a suite file. The published JSON Schema is generated from these types."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from pytest_mlperf.suite.values import (
 )
 
 Figures = Mapping[str, Mapping[str, Any]]
-"""Figures of GPUs by class, as the suite's `[accelerators]` gives them."""
+"""Figures of GPUs by class, from the suite's `[accelerators]`."""
 
 _PEAK = {"type": ["number", "string"], "description": 'Dense, FLOP/s: 989e12 or "989 TFLOP/s".'}
 
@@ -73,7 +73,6 @@ FIGURES_SCHEMA: dict[str, Any] = {
         "additionalProperties": False,
     },
 }
-"""Schema of `[accelerators]`."""
 
 
 WORKLOAD: KeyPath = ("workload",)
@@ -89,10 +88,9 @@ EXAMPLES = {"latency_limit": "15ms", "ttft_limit": "2s", "tpot_limit": "200ms"}
 
 
 class Inconsistent(ValueError):
-    """Values that are right one by one, not together; pydantic cannot name their places."""
+    """Values that are valid alone but not together; pydantic cannot name their location."""
 
     def __init__(self, defects: list[Defect]) -> None:
-        """Keep the key paths beside the message."""
         super().__init__("; ".join(message for _, message in defects))
         self.defects = defects
 
@@ -142,23 +140,20 @@ class Suite(Table):
 
     @property
     def rules(self) -> RoundWorkload | None:
-        """The round's constants of this workload, or None for a workload of one's own."""
-        if self.round not in ROUNDS:  # a benchmark is of none
+        """Round's constants of this workload; None for a workload of the user."""
+        if self.round not in ROUNDS:  # a benchmark has no round
             return None
         return load_round(self.round).find(self.workload.twin_of or self.workload.name)
 
     @property
     def tokens(self) -> bool:
-        """It is a language model: tokens are counted and timed."""
+        """Whether it is a language model, whose tokens are counted and timed."""
         stated = self.workload.tokens
         return bool(self.rules and self.rules.tokens) if stated is None else stated
 
     @property
     def scoring_gap(self) -> str:
-        """That nothing scores its answers, of a round's workload or of one's own language model.
-
-        "": something does, or they are of another kind.
-        """
+        """Message if nothing scores MLPerf's workload or a language model, else ""."""
         rules = self.rules
         if self.workload.scorer or (rules.scorer if rules else not self.tokens):
             return ""
@@ -172,9 +167,9 @@ class Suite(Table):
 
     @property
     def scorer_gap(self) -> str:
-        """That the suite's scorer is not the round's, so that MLPerf's gate cannot be claimed.
+        """Message if the scorer is not the round's, so that MLPerf's gate is not decided; else "".
 
-        "": it is, or the workload is no round's, or code of the suite's own takes its place.
+        The user's own code may replace the round's scorer.
         """
         rules, source = self.rules, self.workload.scorer
         if not self.is_mlperf or rules is None or source is None:
@@ -190,19 +185,19 @@ class Suite(Table):
 
     @property
     def unofficial(self) -> str:
-        """Why there is no official result of MLPerf's workload: nothing scores it, or otherwise."""
+        """Reason why MLPerf's workload has no official result, or ""."""
         if self.rules and (gap := self.scoring_gap or self.scorer_gap):
             return NEEDS_ACCURACY + gap
         return self.harness_gap and NEEDS_HARNESS + self.harness_gap
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """In what its cases differ from their round; said wherever they are told of."""
+        """Differences between its cases and their round, reported with every result."""
         return tuple(filter(None, (self.harness_gap, self.scoring_gap, self.scorer_gap)))
 
     @property
     def harness_gap(self) -> str:
-        """That the round has another harness for this workload than the one that runs it here."""
+        """Message if the round uses another harness than LoadGen for this workload, else ""."""
         rules = self.rules
         if not self.is_mlperf or rules is None or rules.loadgen:
             return ""
@@ -215,7 +210,7 @@ class Suite(Table):
     def data_of(self, scenario: ScenarioEntry, phase: Phase) -> tuple[KeyPath, DatasetSource]:
         """Return the data set of a phase of a scenario, and its key.
 
-        A scenario's own data are both of its phases' unless it says otherwise.
+        A scenario's `dataset` is for both phases, unless it has an `accuracy_dataset`.
         """
         names = ("accuracy_dataset", "dataset") if phase == "accuracy" else ("dataset",)
         tables = (
@@ -231,9 +226,9 @@ class Suite(Table):
 
     @property
     def data_gap(self) -> tuple[KeyPath, str] | None:
-        """Which data set of MLPerf's the suite does not name, by the key that lacks it.
+        """Key and message of a data set of MLPerf that the suite lacks, or None.
 
-        A quick suite that asks for a part of one data set may do with it.
+        A quick suite that uses a part of one data set does not need others.
         """
         rules = self.rules
         for index, scenario in enumerate(self.scenarios if rules and self.is_mlperf else ()):
@@ -257,37 +252,37 @@ class Suite(Table):
 
     @property
     def is_mlperf(self) -> bool:
-        """The workload is MLPerf's own, so MLPerf's gate may be claimed."""
+        """Whether the workload is MLPerf's own, so that MLPerf's gate may be claimed."""
         return self.workload.twin_of is None and self.rules is not None
 
     @property
     def entries(self) -> list[EngineEntry]:
-        """The engine entries, each once for every power limit that it has."""
+        """Engine entries, each once per power limit."""
         return [one for entry in self.engines for one in entry.at_limits]
 
     @property
     def reference_engine(self) -> EngineEntry | None:
-        """The engine entry whose scores are every entry's accuracy baseline, or None."""
+        """Engine entry whose scores are the accuracy baseline of all entries, or None."""
         named = self._accuracy.reference
         return next((e for e in self.engines if named in (e.label, e.full_label)), None)
 
     @property
     def margin(self) -> Margin | None:
-        """The drop of accuracy that does not matter; None where the suite says none."""
+        """Accuracy drop that does not matter; None if the suite sets none."""
         return margin_of(self._accuracy)
 
     @property
     def figures(self) -> dict[str, GpuSpec]:
-        """Figures of accelerators that the suite gives, by class."""
+        """Figures of accelerators from the suite, by class."""
         return {name: parse_gpu(name, table) for name, table in self.accelerators.items()}
 
     @property
     def work(self) -> AnyWork | None:
-        """What a sample costs, where the suite says so of its own model."""
+        """Work per sample of the user's own model, if the suite has it."""
         return parse_work(self.workload.work) if self.workload.work is not None else None
 
     def price(self, accelerator: str) -> GpuPrice | None:
-        """Return what one GPU of an accelerator costs, or None: "8xH100", else "H100"."""
+        """Return the price of one GPU of an accelerator: "8xH100", else "H100"; or None."""
         price = self.prices.get(accelerator) or self.prices.get(split(accelerator)[1])
         return GpuPrice(**price.model_dump()) if price else None
 
@@ -297,13 +292,13 @@ class Suite(Table):
 
     @property
     def of_best(self) -> float | None:
-        """Smallest share of the best official result that passes; None: any does."""
+        """Smallest share of the best official result that passes; None if any does."""
         return share(self.limits[OF_BEST]) if OF_BEST in self.limits else None
 
     def judged(self, scenario: ScenarioEntry) -> list[str]:
-        """Return the metrics that are gated in a scenario: its own, and those its `limits` name.
+        """Return the metrics that a scenario gates: its usual ones, and those in its `limits`.
 
-        Those of a server are gated where the suite's `[limits]` name them too.
+        Metrics of a server are also gated if they are in the suite's `[limits]`.
         """
         usual = (
             tuple(SEARCH_METRICS)
@@ -319,8 +314,8 @@ class Suite(Table):
         """Return the metrics that are gated in a scenario, with their limits as shares.
 
         A limit comes from the scenario's `limits`, else from the suite's `[limits]`, else from the
-        metric table. Without a limit of its own, a point of a curve has the limit of the mean over
-        the points if that is wider than the table's.
+        metric table. A point of a curve without its own limit has the limit of the mean over the
+        points if that is wider than the table's.
         """
         limits = {**self.limits, **scenario.limits}
 
@@ -424,7 +419,7 @@ OF_LOOPS: Mapping[str, Sequence[str]] = {
     "burstiness": ("OpenLoop",),
     "max_failed": LOOPS,
 }
-"""Keys of our own loops alone; and those that they have no use for."""
+"""Keys that only our own load loops use, with the scenarios that do."""
 
 MAX_FAILED_SHARE = 0.1
 NOT_OF_LOOPS = (
@@ -558,7 +553,7 @@ def _engines(suite: Suite) -> Iterator[Defect]:
             )
         yield from _power_limits(entry, index)
         for one, accelerator in ((o, name) for o in entry.at_limits for name in o.accelerators):
-            # As in test ids: another split into name and precision is the same id.
+            # As in test ids: different splits into name and precision can be the same id.
             key = f"{one.label}-{one.precision}-{accelerator}"
             if first.setdefault(key, index) != index:
                 yield (
@@ -576,7 +571,7 @@ def _engines(suite: Suite) -> Iterator[Defect]:
 
 
 def _power_limits(entry: EngineEntry, index: int) -> Iterator[Defect]:
-    """Check that what is to be limited has a power limit of its own."""
+    """Check that every accelerator with `power_limit_w` has a power limit of its own."""
     for name in dict.fromkeys(entry.accelerators):
         here = entry.on[name].power_limit_w if name in entry.on else None
         kind = split(name)[1]
@@ -593,7 +588,7 @@ def _power_limits(entry: EngineEntry, index: int) -> Iterator[Defect]:
 
 
 def _failures(suite: Suite) -> Iterator[Defect]:
-    """Check that each expected failure can match: one that never does hides a typing error."""
+    """Check that each expected failure can match: otherwise it contains a typing error."""
     reference = suite.workload.reference or (suite.rules.metrics if suite.rules else {})
     choices: dict[str, list[str]] = {
         "scenario": [scenario.name for scenario in suite.scenarios],

@@ -131,11 +131,10 @@ def check_builder(
 ) -> Mapping[str, str]:
     """Check a builder; return the facts that it adds to the fingerprint.
 
-    Without `source` nothing is built, and no library is needed: only the declarations are checked.
+    Without `source` nothing is built and no library is needed: only declarations are checked.
 
     Args:
         builder: Class; called as `builder(recipe=..., **options)`.
-        recipe: A recipe that the builder supports.
         source: Folder of a small model; its checkpoint is built in a temporary folder.
         prompts: Token ids for calibration, if the recipe calibrates.
 
