@@ -45,8 +45,8 @@ TABLE: Mapping[str, tuple[Understood, ...]] = {
             }
         ),
         # NvmlCudaPlatform.device_control_id_to_physical_device_id of vllm/platforms/cuda.py, 0.24.0
-        # to 0.33.0: nvmlDeviceGetIndex of nvmlDeviceGetHandleByUUID; of an instance that is its
-        # place within its GPU, by which nvmlDeviceGetHandleByIndex then finds another GPU or none.
+        # to 0.33.0: nvmlDeviceGetIndex of nvmlDeviceGetHandleByUUID. For an instance this is its
+        # index within its GPU, for which nvmlDeviceGetHandleByIndex then finds another GPU or none.
         Understood(
             since=(0, 24),
             refused={
@@ -55,10 +55,10 @@ TABLE: Mapping[str, tuple[Understood, ...]] = {
             },
         ),
     ),
-    # Left to CUDA, which torch.cuda.set_device counts by. llmapi/utils.py of the 1.2 candidates
-    # (cc4777e94dda) does not name the variable; that of NVIDIA's main branch since pull request
-    # 12985 (May 2026) and its reports of memory read entries that are digits, and of others take
-    # the place in the list, to bind threads to a NUMA node and to name processes.
+    # Left to CUDA: torch.cuda.set_device counts visible devices. llmapi/utils.py of the 1.2
+    # candidates (cc4777e94dda) does not read the variable. On NVIDIA's main branch since pull
+    # request 12985 (May 2026) it and the memory reports read numeric entries, and take the position
+    # in the list of others, to bind threads to a NUMA node and to name processes.
     "tensorrt_llm": (Understood(),),
     # torch.cuda._parse_visible_devices, of 2.13: all three, in lists of one form.
     "torch": (Understood(),),

@@ -43,7 +43,7 @@ def plan_benchmark(
         "scenarios": [{"name": "SingleStream"}],
     }
     suite = Suite.model_validate(content)
-    # Suites cannot contain these values, but whoever reads a case expects a suite's tables.
+    # Suites cannot contain these values, but readers of a case expect a suite's tables.
     scenario = suite.scenarios[0].model_copy(update={"name": "Benchmark"})
     suite = suite.model_copy(update={"round": NO_ROUND, "scenarios": [scenario]})
     return Planned(

@@ -135,8 +135,7 @@ class BuildStep(Source):
         return self.use.rpartition(":")[2]
 
     def label(self, name: str | None, engine: str, precision: str) -> str:
-        """Return an engine entry's name in test ids, with the recipe if that is not the precision.
-        """
+        """Return an engine entry's name in test ids, with the recipe unless it is the precision."""
         title = name or f"{engine}-{self.builder}"
         return title if self.recipe == precision else f"{title}-{self.recipe}"
 
