@@ -181,12 +181,12 @@ def _instances(nvml: Any, handle: Any, *, at_least_one: bool) -> int | None:
     try:
         if not patiently(nvml, nvml.nvmlDeviceGetMigMode, handle)[0]:
             return 0
-        most = patiently(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle)
+        limit = patiently(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle)
     except nvml.NVMLError as error:
         without = error.value in UNKNOWN_WAY | {NOT_SUPPORTED}
         return 0 if without and not at_least_one else None
     count = 0
-    for index in range(min(most, MAX_READ_EVENTS)):
+    for index in range(min(limit, MAX_READ_EVENTS)):
         try:
             patiently(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
         except nvml.NVMLError as error:
@@ -199,7 +199,7 @@ def _instances(nvml: Any, handle: Any, *, at_least_one: bool) -> int | None:
 
 def patiently(nvml: Any, ask: Callable[..., Any], *arguments: Any, quantity: str = "") -> Any:
     """Call a function of the binding; retry after transient errors and implausible values."""
-    left = RETRIES
+    retries = RETRIES
     while True:
         try:
             answer = possible(quantity, ask(*arguments))
@@ -207,9 +207,9 @@ def patiently(nvml: Any, ask: Callable[..., Any], *arguments: Any, quantity: str
                 raise nvml.NVMLError(nvml.NVML_ERROR_UNKNOWN)
             return answer
         except nvml.NVMLError as error:
-            if error.value in LASTING_ERRORS | {UNINITIALIZED} or not left:
+            if error.value in LASTING_ERRORS | {UNINITIALIZED} or not retries:
                 raise
-            left -= 1
+            retries -= 1
 
 
 def words(error: Any) -> str:
@@ -253,10 +253,10 @@ class Probe:
 
     def read(self) -> Any:
         """Return the quantity, None if it was missed or given up; raise Lost if the GPU is gone."""
-        nvml, most = self.device.library.nvml, self.device.most.get(self.name, inf)
+        nvml, highest = self.device.library.nvml, self.device.most.get(self.name, inf)
         while self.ways and self.failure is None:
             try:
-                value = possible(self.name, self._ask(self.ways[0]), most)
+                value = possible(self.name, self._ask(self.ways[0]), highest)
             except nvml.NVMLError as error:
                 if not self._tries_next(error):
                     return None
@@ -280,22 +280,22 @@ class Probe:
         if self.way is None and self.failure is None and (at_end or self.last != IMPOSSIBLE_VALUE):
             self.failure = f"{self.ways[0].name} never answered, last with: {self.last}"
 
-    def _ask(self, way: ReadMethod) -> Any:
+    def _ask(self, method: ReadMethod) -> Any:
         """Call one read method, with retries unless the last read failed: that keeps it cheap."""
         nvml, device = self.device.library.nvml, self.device
-        left = RETRIES if self._well else 0
+        retries = RETRIES if self._well else 0
         while True:
             try:
-                return way.read(nvml, device.handle)
+                return method.read(nvml, device.handle)
             except nvml.NVMLError as error:
                 code = error.value
                 if code in FATAL_ERRORS:
                     raise Lost(ADVICE.get(code, words(error)), code) from None
                 if code == UNINITIALIZED:
                     self._begin_again()
-                elif code in LASTING_ERRORS or not left:
+                elif code in LASTING_ERRORS or not retries:
                     raise
-                left -= 1
+                retries -= 1
 
     def _begin_again(self) -> None:
         nvml = self.device.library.nvml

@@ -89,16 +89,16 @@ def choose(
         return {g: (rates[g] * paid[g].cpu_s, rates[g] * paid[g].wall_s) for g in rates}
 
     while True:
-        now = shares()
-        cpu = sum(share for share, _ in now.values())
-        driver = sum(share for _, share in now.values())
+        spent = shares()
+        cpu = sum(share for share, _ in spent.values())
+        driver = sum(share for _, share in spent.values())
         lower = [group for group in rates if rates[group] > FLOORS_HZ[group]]
         if (cpu <= allowed and driver <= waiting) or not lower:
             break
-        worst = max(lower, key=lambda g: max(now[g][0] / allowed, now[g][1] / waiting))
+        worst = max(lower, key=lambda g: max(spent[g][0] / allowed, spent[g][1] / waiting))
         rates[worst] = max(FLOORS_HZ[worst], rates[worst] * LOWER_RATE_FACTOR)
-    most = max(1, int(rates["trace"] / FLOORS_HZ["counter"]))
-    every = min(ceil(rates["trace"] / rates["counter"]), most)
+    max_every = max(1, int(rates["trace"] / FLOORS_HZ["counter"]))
+    every = min(ceil(rates["trace"] / rates["counter"]), max_every)
     return Rates(
         trace_hz=rates["trace"],
         counter_hz=rates["trace"] / every,
@@ -120,8 +120,8 @@ def _waiting(paid: Mapping[str, ReadCost], gpus: int) -> float:
     Unlike the CPU share, it is raised if a driver is slow even at the lowest rates, so that one
     slow quantity does not slow down the fast ones.
     """
-    least = sum(floor * paid[group].wall_s for group, floor in FLOORS_HZ.items())
-    return max(min(DRIVER_SHARE, DRIVERS_SHARE / gpus), 2 * least)
+    floor_share = sum(floor * paid[group].wall_s for group, floor in FLOORS_HZ.items())
+    return max(min(DRIVER_SHARE, DRIVERS_SHARE / gpus), 2 * floor_share)
 
 
 WRITE_PERIOD_SECONDS = 0.5
@@ -141,8 +141,8 @@ class Writer:
     def __call__(self, line: str) -> None:
         with self._lock:
             self._lines.append(line)
-            if (now := time.monotonic()) >= self._next:
-                self._next = now + WRITE_PERIOD_SECONDS
+            if (time_s := time.monotonic()) >= self._next:
+                self._next = time_s + WRITE_PERIOD_SECONDS
                 self._write()
 
     def flush(self) -> None:
@@ -223,8 +223,8 @@ class GpuThread(threading.Thread):
         self._guarded(lambda: self._trace(count=count), "counter" if count else "trace")
         # One slow group per tick, so that no tick is long.
         job = min(self._jobs, key=lambda job: job.due_s)
-        if job.due_s <= (now := time.monotonic()):
-            job.due_s = max(job.due_s + job.period_s, now + job.period_s / 2)
+        if job.due_s <= (time_s := time.monotonic()):
+            job.due_s = max(job.due_s + job.period_s, time_s + job.period_s / 2)
             self._guarded(
                 lambda: self._state(job.names), "slow" if job.names is SLOW_QUANTITIES else "state"
             )
@@ -236,8 +236,8 @@ class GpuThread(threading.Thread):
         try:
             read()
             cost = ReadCost(time.thread_time() - cpu_s, time.monotonic() - wall_s)
-            least = self.costs.get(group, cost)
-            self.costs[group] = ReadCost(*map(min, least, cost))
+            minimum = self.costs.get(group, cost)
+            self.costs[group] = ReadCost(*map(min, minimum, cost))
         except Lost as error:
             self.lost = True
             record = {"time": time.monotonic(), "gpu": self.gpu.index}
@@ -303,12 +303,14 @@ class Sampler:
 
     def _choose_again(self) -> None:
         """Raise the rates if reads cost less than at the start, when the machine may be busy."""
-        each = [thread.costs for thread in self._threads if not thread.lost]
+        readings = [thread.costs for thread in self._threads if not thread.lost]
         # At the lowest rates each tick also reads the counter: the trace costs less than that.
-        each = [{"trace": costs["counter"], **costs} for costs in each if "counter" in costs]
-        if not each or any(TOPS_HZ.keys() - costs.keys() for costs in each):
+        readings = [
+            {"trace": costs["counter"], **costs} for costs in readings if "counter" in costs
+        ]
+        if not readings or any(TOPS_HZ.keys() - costs.keys() for costs in readings):
             return
-        costs = {group: dearest(costs[group] for costs in each) for group in TOPS_HZ}
+        costs = {group: dearest(costs[group] for costs in readings) for group in TOPS_HZ}
         rates = choose(costs, len(self._threads), trace_hz=self._most_hz)
         names = ("trace_hz", "state_hz", "slow_hz")
         better = [getattr(rates, name) / getattr(self._rates, name) for name in names]

@@ -21,11 +21,11 @@ def ahead_s() -> float:
     """Return how far the wall clock is ahead of the steady clock [s]."""
     best, ahead = float("inf"), 0.0
     for _ in range(TRIES):
-        before = time.clock_gettime(STEADY)
+        start = time.clock_gettime(STEADY)
         wall = time.time()
-        gap = time.clock_gettime(STEADY) - before
+        gap = time.clock_gettime(STEADY) - start
         if gap < best:
-            best, ahead = gap, wall - before - gap / 2
+            best, ahead = gap, wall - start - gap / 2
         if best < MAX_READING_SECONDS:
             break
     return ahead
@@ -53,8 +53,8 @@ class ClockWatch:
     @property
     def moved_s(self) -> float:
         """Largest deviation of the wall clock from its start, signed [s]."""
-        first, *later = self._ahead_s or [0.0]
-        return max((one - first for one in later), key=abs, default=0.0)
+        initial, *later = self._ahead_s or [0.0]
+        return max((one - initial for one in later), key=abs, default=0.0)
 
     def _run(self) -> None:
         while not self._over.wait(CLOCK_PERIOD_SECONDS):

@@ -157,8 +157,8 @@ def peak_bytes(root: Path, pids: Set[int]) -> int | None:
 
 
 def _status(folder: Path, field: bytes) -> int | None:
-    _, there, rest = _read(folder / "status").partition(b"\n%s:" % field)
-    return int(rest.split()[0]) if there else None
+    _, separator, rest = _read(folder / "status").partition(b"\n%s:" % field)
+    return int(rest.split()[0]) if separator else None
 
 
 def _numbers(folder: Path) -> Iterator[int]:
@@ -350,27 +350,27 @@ def _waited(
     waited: list[float] = []
     switches: list[int] = []
     for key, thread in end.items():
-        before = start.get(key, Thread(waited_s=0.0, turns=0, switches=0))
+        earlier = start.get(key, Thread(waited_s=0.0, turns=0, switches=0))
         if thread.waited_s is not None and thread.turns is not None:
-            turns = thread.turns - (before.turns or 0)
-            longer_s = thread.waited_s - (before.waited_s or 0.0) - turns * SCHEDULING_S
+            turns = thread.turns - (earlier.turns or 0)
+            longer_s = thread.waited_s - (earlier.waited_s or 0.0) - turns * SCHEDULING_S
             waited.append(max(0.0, longer_s))
         if thread.switches is not None:
-            switches.append(max(0, thread.switches - (before.switches or 0)))
+            switches.append(max(0, thread.switches - (earlier.switches or 0)))
     return sum(waited) if waited else None, sum(switches) if switches else None
 
 
 def _others(start: UsageTotals, end: UsageTotals, window_s: float) -> dict[str, float]:
     used: dict[str, float] = {}
-    for key, each in end.everyone.items():
-        before = start.everyone.get(key)
+    for key, usage in end.everyone.items():
+        earlier = start.everyone.get(key)
         if key[0] not in end.group:
-            spent_s = each.used_s - (before.used_s if before else 0.0)
-            used[each.name] = used.get(each.name, 0.0) + spent_s
-    most = sorted(used.items(), key=lambda pair: -pair[1])[:MAX_LISTED_PROCESSES]
+            spent_s = usage.used_s - (earlier.used_s if earlier else 0.0)
+            used[usage.name] = used.get(usage.name, 0.0) + spent_s
+    largest = sorted(used.items(), key=lambda pair: -pair[1])[:MAX_LISTED_PROCESSES]
     if not window_s > 0:
         return {}
-    return {name: s / window_s for name, s in most if s / window_s >= MIN_LISTED_CORES}
+    return {name: s / window_s for name, s in largest if s / window_s >= MIN_LISTED_CORES}
 
 
 def _less(end: float | None, start: float | None) -> float | None:
@@ -414,12 +414,12 @@ def _throttled(root: Path) -> Iterator[tuple[str, tuple[float, float]]]:
 def _groups(root: Path) -> Iterator[Path]:
     """Yield the folders of our control groups for the processor, nearest first."""
     for line in _lines(root / "proc/self/cgroup"):
-        _, controllers, place = line.split(":", 2)
+        _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
         for name in [controllers] if controllers else ["", "unified"]:
             top = root / "sys/fs/cgroup" / name
-            inside = Path(place.strip("/"))
+            inside = Path(path.strip("/"))
             yield from (top / part for part in (inside, *inside.parents) if (top / part).is_dir())
 
 

@@ -100,9 +100,9 @@ def on_cpu(sizes: ControlSizes = CPU_SIZES) -> dict[str, float]:
     (size,) = sizes.copied_bytes
     draw = np.random.default_rng(0).standard_normal
     shape = (sizes.matrix, sizes.matrix)
-    left, right = draw(shape, np.float32), draw(shape, np.float32)
-    product = np.empty_like(left)
-    matmul_s = median_s(by_clock(lambda: np.matmul(left, right, out=product), sizes.batch), sizes)
+    a, b = draw(shape, np.float32), draw(shape, np.float32)
+    product = np.empty_like(a)
+    matmul_s = median_s(by_clock(lambda: np.matmul(a, b, out=product), sizes.batch), sizes)
     source = np.ones(size, np.uint8)
     target = np.empty_like(source)
     copy_s = median_s(by_clock(lambda: np.copyto(target, source), sizes.batch), sizes)
@@ -126,9 +126,9 @@ def on_gpus(count: int) -> dict[str, float]:
             f"torch {torch.__version__} here was built without CUDA, so that nothing multiplies "
             "matrices on the GPU: install a torch with CUDA"
         )
-    seen = torch.cuda.device_count()
-    if seen != count:
-        raise UnavailableControl(f"torch {torch.__version__} sees {seen} of {count} GPUs")
+    visible = torch.cuda.device_count()
+    if visible != count:
+        raise UnavailableControl(f"torch {torch.__version__} sees {visible} of {count} GPUs")
     devices = [f"cuda:{index}" for index in range(count)]
     figures = slowest([with_torch(device, GPU) for device in devices])
     return {**figures, PEER: between(devices, PEERS)} if count > 1 else figures
@@ -260,9 +260,9 @@ def library(*facts: str) -> float:
     return float(zlib.crc32("\n".join([*facts, *settings]).encode()))
 
 
-def slowest(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def slowest(gpu_figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the lowest value of each figure."""
-    return {name: min(found[name] for found in each) for name in each[0]}
+    return {name: min(figures[name] for figures in gpu_figures) for name in gpu_figures[0]}
 
 
 def end_with_stdin() -> None:

@@ -63,13 +63,13 @@ def opened_lease_folder() -> Iterator[tuple[Path, int]]:
                 f"{path}: leases are kept there, and it cannot be made: {error.strerror}; set "
                 "PYTEST_MLPERF_LEASES to a folder that all users share",
             ) from None
-        for place, about in ((path.parent, os.fstat(parent)), (path, os.fstat(folder))):
-            if about.st_uid not in {0, os.geteuid()} and not about.st_mode & stat.S_ISVTX:
+        for folder_path, status in ((path.parent, os.fstat(parent)), (path, os.fstat(folder))):
+            if status.st_uid not in {0, os.geteuid()} and not status.st_mode & stat.S_ISVTX:
                 raise RunError(
                     "lease",
-                    f"{place} belongs to user {about.st_uid}, who may remove a lease that you "
-                    f"hold; let them or root run chmod +t {place}, or set PYTEST_MLPERF_LEASES to "
-                    "a folder that all users share",
+                    f"{folder_path} belongs to user {status.st_uid}, who may remove a lease that "
+                    f"you hold; let them or root run chmod +t {folder_path}, or set "
+                    "PYTEST_MLPERF_LEASES to a folder that all users share",
                 )
         yield path, folder
 

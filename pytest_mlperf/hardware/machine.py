@@ -58,7 +58,7 @@ def visible(devices: Sequence[VisibleDevice], environ: Mapping[str, str]) -> lis
         return [device.uuid for device in devices]
     uuids: list[str] = []
     for word in listed.split(","):
-        uuid = _named(word.strip(), devices, environ)
+        uuid = _uuid_of(word.strip(), devices, environ)
         if uuid is None:
             break
         if uuid in uuids:
@@ -67,7 +67,7 @@ def visible(devices: Sequence[VisibleDevice], environ: Mapping[str, str]) -> lis
     return uuids
 
 
-def _named(word: str, devices: Sequence[VisibleDevice], environ: Mapping[str, str]) -> str | None:
+def _uuid_of(word: str, devices: Sequence[VisibleDevice], environ: Mapping[str, str]) -> str | None:
     if word.startswith("MIG-"):
         fitting = [device for device in devices if word in (device.uuid, device.address)]
     elif word.startswith("GPU-"):
@@ -216,8 +216,8 @@ class Machine:
     def only(self, accelerator: str, uuids: Collection[str]) -> Machine:
         """Return the machine with only these GPUs of an accelerator's class."""
         _, name = split(accelerator)
-        kept = [g for g in self.gpus if _class(g) != name or g["uuid"] in uuids]
-        return replace(self, gpus=tuple(kept))
+        gpus = [g for g in self.gpus if _class(g) != name or g["uuid"] in uuids]
+        return replace(self, gpus=tuple(gpus))
 
     def uuids(self, accelerator: str) -> list[str]:
         """Return the UUIDs of the GPUs that a run on an accelerator uses; [] for the CPU."""
@@ -231,14 +231,14 @@ class Machine:
     def used(self, accelerator: str, replicas: int = 1) -> dict[str, UsedGpu]:
         """Return the data of each GPU that a run uses, by UUID."""
         gpus = self._used(accelerator)
-        each = len(gpus) // replicas or 1
+        gpus_per_replica = len(gpus) // replicas or 1
         return {
             str(gpu["uuid"]): UsedGpu(
                 uuid=str(gpu["uuid"]),
                 name=f"GPU {_called(gpu)}",
                 bus=gpu.get("bus"),
                 limit_w=w if isinstance(w := gpu.get("power_limit_w"), int | float) else None,
-                replica=f"replica {number // each}" if replicas > 1 else "",
+                replica=f"replica {number // gpus_per_replica}" if replicas > 1 else "",
             )
             for number, gpu in enumerate(gpus)
         }
@@ -253,14 +253,14 @@ class Machine:
         differences = []
         for name in dict.fromkeys(name for each in facts for name in each):
             values = [each.get(name) for each in facts]
-            (usual, count), *_ = Counter(values).most_common()
+            (common_value, count), *_ = Counter(values).most_common()
             if count < len(values) and name not in {"uuid", "index", "bus", "card"}:
                 others = [
                     f"{value} on GPU {_called(gpu)}"
                     for gpu, value in zip(used, values, strict=True)
-                    if value != usual
+                    if value != common_value
                 ]
-                differences.append(f"{name} is {usual}, {', '.join(others)}")
+                differences.append(f"{name} is {common_value}, {', '.join(others)}")
         return differences
 
     def environment(self, accelerator: str) -> dict[str, str]:
@@ -279,11 +279,11 @@ class Machine:
         """
         gpus, name = split(accelerator)
         if name == "cpu":
-            here = sorted(usable_cores())
-            each = len(here) // count
-            return [Share(cpus=tuple(here[n * each : (n + 1) * each])) for n in range(count)]
-        used, each = self._used(accelerator), gpus // count
-        shares = [used[n * each : (n + 1) * each] for n in range(count)]
+            cores = sorted(usable_cores())
+            size = len(cores) // count
+            return [Share(cpus=tuple(cores[n * size : (n + 1) * size])) for n in range(count)]
+        used, size = self._used(accelerator), gpus // count
+        shares = [used[n * size : (n + 1) * size] for n in range(count)]
         return [
             Share(
                 gpus=tuple(str(gpu["uuid"]) for gpu in share),
@@ -338,9 +338,9 @@ class UsedGpu:
     @property
     def title(self) -> str:
         """Full name: "GPU 3 (GPU-7f…, PCI 0000:3b:00.0) of replica 1"."""
-        beside = [self.uuid] if self.uuid not in self.name else []
-        beside += [f"PCI {self.bus}"] if self.bus else []
-        title = f"{self.name} ({', '.join(beside)})" if beside else self.name
+        details = [self.uuid] if self.uuid not in self.name else []
+        details += [f"PCI {self.bus}"] if self.bus else []
+        title = f"{self.name} ({', '.join(details)})" if details else self.name
         return f"{title} of {self.replica}" if self.replica else title
 
 
@@ -402,24 +402,24 @@ def split(accelerator: str) -> tuple[int, str]:
 @cache
 def detect(*, gpus: bool) -> Machine:
     """Return this machine; a child process queries NVML if GPUs are of interest."""
-    here, host = cpu.identity(), surroundings.read()
+    cpu_identity, host = cpu.identity(), surroundings.read()
     name = text_at(LINUX / "etc/machine-id").strip()
     if not gpus:
-        return Machine(cpu=here, host=host, machine_id=name)
-    before = power_limit.noted(lease_place())
+        return Machine(cpu=cpu_identity, host=host, machine_id=name)
+    notes = power_limit.noted(lease_place())
     report = ask_nvml()
     try:
-        seen = visible([_device(gpu) for gpu in report["gpus"]], os.environ)
-        trouble = report["trouble"] or _hidden(seen, report["gpus"])
+        uuids = visible([_device(gpu) for gpu in report["gpus"]], os.environ)
+        trouble = report["trouble"] or _hidden(uuids, report["gpus"])
     except AmbiguousOrder as error:
-        seen, trouble = [], str(error)
+        uuids, trouble = [], str(error)
     for gpu in report["gpus"]:
-        gpu["identity"] |= _limit_before(gpu, {**before, **power_limit.noted(lease_place())})
+        gpu["identity"] |= _limit_before(gpu, {**notes, **power_limit.noted(lease_place())})
     by_uuid = {gpu["uuid"]: gpu for gpu in report["gpus"]}
     # CUDA may leave out MIG or unreadable GPUs, which would shift the numbers of later ones.
     counted = not report["trouble"] and not any(gpu["identity"]["mig"] for gpu in report["gpus"])
     return Machine(
-        cpu=here,
+        cpu=cpu_identity,
         gpus=tuple(
             {
                 "uuid": uuid,
@@ -427,13 +427,13 @@ def detect(*, gpus: bool) -> Machine:
                 "index": by_uuid[uuid]["index"] if counted else None,
                 "bus": by_uuid[uuid]["bus"],
             }
-            for uuid in seen
+            for uuid in uuids
         ),
         host=host,
         machine_id=name,
-        cards={uuid: by_uuid[uuid]["surroundings"] for uuid in seen},
-        unread={uuid: by_uuid[uuid]["unread"] for uuid in seen},
-        paths={uuid: by_uuid[uuid]["paths"] for uuid in seen},
+        cards={uuid: by_uuid[uuid]["surroundings"] for uuid in uuids},
+        unread={uuid: by_uuid[uuid]["unread"] for uuid in uuids},
+        paths={uuid: by_uuid[uuid]["paths"] for uuid in uuids},
         nvml_trouble=trouble,
     )
 
@@ -457,8 +457,8 @@ def ask_nvml(limit_s: float = NVML_TIMEOUT_SECONDS) -> nvidia.NvmlReport:
         return _none(f"NVIDIA's driver did not answer within {limit_s:g} s: see dmesg, or reboot")
     code, printed, errors = answer
     if code < 0:
-        how = signal.strsignal(-code)
-        return _none(f"NVIDIA's library crashed when it was asked for GPUs: {how}")
+        cause = signal.strsignal(-code)
+        return _none(f"NVIDIA's library crashed when it was asked for GPUs: {cause}")
     try:
         report: nvidia.NvmlReport = json.loads(printed)
     except ValueError:
@@ -470,11 +470,11 @@ def _none(trouble: str) -> nvidia.NvmlReport:
     return {"gpus": [], "trouble": trouble}
 
 
-def _hidden(seen: Sequence[str], gpus: Sequence[nvidia.GpuState]) -> str | None:
-    if len(seen) == len(gpus):
+def _hidden(uuids: Sequence[str], gpus: Sequence[nvidia.GpuState]) -> str | None:
+    if len(uuids) == len(gpus):
         return None
-    left = f"{len(seen)} of {len(gpus)}" if seen else f"none of {len(gpus)}"
-    return f"{DEVICES_VARIABLE}={os.environ.get(DEVICES_VARIABLE)!r} leaves {left} GPUs visible"
+    count = f"{len(uuids)} of {len(gpus)}" if uuids else f"none of {len(gpus)}"
+    return f"{DEVICES_VARIABLE}={os.environ.get(DEVICES_VARIABLE)!r} leaves {count} GPUs visible"
 
 
 def _device(gpu: nvidia.GpuState) -> VisibleDevice:

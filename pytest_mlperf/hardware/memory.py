@@ -88,13 +88,13 @@ def wait(
         }
 
 
-def _free(used: int | None, before: int | None, earlier: int | None) -> bool:
+def _free(used: int | None, earlier_use: int | None, last_use: int | None) -> bool:
     """Return whether the use is back at `before` or, if that is unknown, stopped falling."""
     if used is None:
         return True
-    if before is not None:
-        return used <= before + SPARE_BYTES
-    return earlier is not None and earlier - used <= SPARE_BYTES
+    if earlier_use is not None:
+        return used <= earlier_use + SPARE_BYTES
+    return last_use is not None and last_use - used <= SPARE_BYTES
 
 
 def _device(library: _nvml.NvmlLibrary, uuid: str) -> _nvml.NvmlDevice:
@@ -111,11 +111,11 @@ def main() -> None:
     limit_s, *gpus = sys.argv[1:]
     # The default action ends a process even inside a call that hangs.
     signal.alarm(int(float(limit_s) + NVML_START_SECONDS) + 1)
-    named = (gpu.partition("=") for gpu in gpus)
-    before = {uuid: int(used) if used else None for uuid, _, used in named}
+    arguments = (gpu.partition("=") for gpu in gpus)
+    bytes_by_uuid = {uuid: int(used) if used else None for uuid, _, used in arguments}
     nvml = _nvml.binding()
     try:
-        json.dump(wait(nvml, before, float(limit_s)), sys.stdout)
+        json.dump(wait(nvml, bytes_by_uuid, float(limit_s)), sys.stdout)
     except (nvml.NVMLError, _nvml.UnavailableNvml, _nvml.Lost) as error:
         raise SystemExit(str(error)) from None
 

@@ -49,14 +49,14 @@ PINNED = 0x2
 
 
 def properties(
-    device: NvmlDevice, gpu: Mapping[str, Quantity], asked: Mapping[str, Probe]
+    device: NvmlDevice, gpu: Mapping[str, Quantity], sampled: Mapping[str, Probe]
 ) -> dict[str, Property]:
     """Return the properties that decide a GPU's speed and the meaning of its energy."""
-    watts, joules, reasons = (asked[n].answer() for n in ("power_w", "energy_j", "reasons"))
+    watts, joules, reasons = (sampled[n].answer() for n in ("power_w", "energy_j", "reasons"))
     limit, ecc, mig = gpu["limit_w"], gpu["ecc"], gpu["mig"]
     pci_numbers = [n for n in (gpu["pci_device"], gpu["pci_subsystem"]) if isinstance(n, int)]
     # As in sampling, the trace does not replace a counter that exists but may not be read.
-    traced = watts is not None and not asked["energy_j"].forbidden
+    traced = watts is not None and not sampled["energy_j"].forbidden
     counted = "counter" if joules is not None else None
     return {
         "gpu": decoded(gpu["name"]),
@@ -68,7 +68,7 @@ def properties(
         "ecc": bool(ecc[0]) if isinstance(ecc, list) else None,
         "clocks": _clocks(device, reasons),
         "virtualization": _choice(VIRTUALIZATION, gpu["virtualization"]),
-        "power_scope": scope(gpu, asked["power_w"]) if gpu["name"] else None,
+        "power_scope": scope(gpu, sampled["power_w"]) if gpu["name"] else None,
         "energy": counted or ("trace" if traced else None),
     }
 
@@ -107,8 +107,8 @@ def _clocks(device: NvmlDevice, reasons: int | None) -> Property:
         return None
     if not reasons & PINNED:
         return "free"
-    now = ask(device, "nvmlDeviceGetClockInfo", sm, quantity="sm_mhz")
-    return "free" if now is not None and now == default else _number(now)
+    current = ask(device, "nvmlDeviceGetClockInfo", sm, quantity="sm_mhz")
+    return "free" if current is not None and current == default else _number(current)
 
 
 LEVELS = {0: "PSB", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -133,28 +133,28 @@ def paths(gpus: Mapping[str, tuple[NvmlDevice, str | None]]) -> dict[str, dict[s
     buses = {bus for _, bus in gpus.values() if bus}
     ends = {uuid: _ends(device, buses) for uuid, (device, _) in gpus.items()}
     reached: dict[str, dict[str, str | None]] = {uuid: {} for uuid in gpus}
-    for one, other in combinations(gpus, 2):
-        path = _path(gpus[one][0], gpus[other][0], ends[one], ends[other], gpus[other][1])
-        reached[one][other] = reached[other][one] = path
+    for uuid, peer in combinations(gpus, 2):
+        path = _path(gpus[uuid][0], gpus[peer][0], ends[uuid], ends[peer], gpus[peer][1])
+        reached[uuid][peer] = reached[peer][uuid] = path
     return reached
 
 
 def _path(
-    one: NvmlDevice,
-    other: NvmlDevice,
-    here: Counter[str] | None,
-    there: Counter[str] | None,
-    bus: str | None,
+    device: NvmlDevice,
+    peer: NvmlDevice,
+    device_ends: Counter[str] | None,
+    peer_ends: Counter[str] | None,
+    peer_bus: str | None,
 ) -> str | None:
-    if here is None or there is None:
+    if device_ends is None or peer_ends is None:
         return None
-    if through := min(here[SWITCH], there[SWITCH]):
+    if through := min(device_ends[SWITCH], peer_ends[SWITCH]):
         path: str | None = f"NV{through} {SWITCH}"
-    elif bus and here[bus]:
-        path = f"NV{here[bus]}"
+    elif peer_bus and device_ends[peer_bus]:
+        path = f"NV{device_ends[peer_bus]}"
     else:
-        path = LEVELS.get(_or_none(one, "nvmlDeviceGetTopologyCommonAncestor", other.handle))
-    denied = _or_none(one, "nvmlDeviceGetP2PStatus", other.handle, READ_PEER)
+        path = LEVELS.get(_or_none(device, "nvmlDeviceGetTopologyCommonAncestor", peer.handle))
+    denied = _or_none(device, "nvmlDeviceGetP2PStatus", peer.handle, READ_PEER)
     return f"{path}, no P2P" if path and denied else path
 
 
@@ -200,12 +200,12 @@ def ask(device: NvmlDevice, function: str, *more: Any, quantity: str = "") -> An
     return Probe(device=device, name=quantity or function, ways=[way]).answer()
 
 
-def unread(asked: Mapping[str, Probe]) -> dict[str, str]:
+def unread(sampled: Mapping[str, Probe]) -> dict[str, str]:
     """Return the reasons why quantities cannot be sampled, by name."""
-    for probe in asked.values():
+    for probe in sampled.values():
         probe.answer()
         probe.settle(at_end=True)
-    return {name: probe.failure for name, probe in asked.items() if probe.failure}
+    return {name: probe.failure for name, probe in sampled.items() if probe.failure}
 
 
 def hashed(uuid: str) -> str:
@@ -302,10 +302,10 @@ def model_words(name: str) -> tuple[list[str], list[str]]:
     """
     words = re.findall(r"\w+", name.partition(" MIG ")[0])
     words = [word for word in words if word.lower() not in BRANDS]
-    named = [n for n, word in enumerate(words) if re.fullmatch(r"[A-Z]{1,3}\d{1,4}[A-Z]?", word)]
+    hits = [n for n, word in enumerate(words) if re.fullmatch(r"[A-Z]{1,3}\d{1,4}[A-Z]?", word)]
     numbers = [n for n, word in enumerate(words) if word.isdigit()]
-    end = (named or numbers or [len(words) - 1])[0] + 1
-    model = words[named[0] : end] if named else words[:end]
+    end = (hits or numbers or [len(words) - 1])[0] + 1
+    model = words[hits[0] : end] if hits else words[:end]
     virtual = [word for word in words[:end] if word == "GRID" and word not in model]
     return model, [*virtual, *(word for word in words[end:] if not FORM_WORDS.fullmatch(word))]
 
@@ -326,7 +326,7 @@ def instance_class(name: str, mig: Property) -> str:
 def _read(library: NvmlLibrary) -> NvmlReport:
     nvml = library.nvml
     gpus: list[GpuState] = []
-    whole: dict[str, tuple[NvmlDevice, str | None]] = {}
+    devices: dict[str, tuple[NvmlDevice, str | None]] = {}
     troubles = []
     try:
         count = patiently(nvml, nvml.nvmlDeviceGetCount, quantity="gpus")
@@ -337,14 +337,14 @@ def _read(library: NvmlLibrary) -> NvmlReport:
         try:
             handle = patiently(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
             device = NvmlDevice(library=library, uuid="", handle=handle)
-            here = list(_gpus(device, index, versions))
-            whole |= {gpu["uuid"]: (device, gpu["bus"]) for gpu in here if not gpu["address"]}
-            gpus += here
+            states = list(_gpus(device, index, versions))
+            devices |= {gpu["uuid"]: (device, gpu["bus"]) for gpu in states if not gpu["address"]}
+            gpus += states
         except nvml.NVMLError as error:
             troubles.append(f"GPU {index} may not be asked: {_advice(error)}")
         except (UnavailableNvml, Lost) as error:
             troubles.append(f"GPU {index}: {error}")
-    reached = paths(whole)
+    reached = paths(devices)
     for gpu in gpus:
         gpu["paths"] = reached.get(gpu["uuid"], {})
     if not count:
@@ -367,8 +367,8 @@ def _versions(nvml: Any) -> Iterator[tuple[str, str]]:
 def _gpus(device: NvmlDevice, index: int, versions: Mapping[str, str]) -> Iterator[GpuState]:
     gpu = identity(device)
     mode = gpu["mig"]
-    handles, seen = _instances(device)
-    asked = probes(device, gpu, versions.get("driver", ""))
+    handles, complete = _instances(device)
+    sampled = probes(device, gpu, versions.get("driver", ""))
     whole: GpuState = {
         "uuid": str(gpu["uuid"]),
         "index": index,
@@ -376,13 +376,13 @@ def _gpus(device: NvmlDevice, index: int, versions: Mapping[str, str]) -> Iterat
         "address": None,
         "bus": _bus(gpu["bus_id"]),
         "paths": {},
-        "unread": unread(asked),
-        "identity": properties(device, gpu, asked),
+        "unread": unread(sampled),
+        "identity": properties(device, gpu, sampled),
         "surroundings": {**versions, **surroundings(device, gpu)},
     }
     if handles:
         yield from (_instance(device, handle, whole) for handle in handles)
-    elif isinstance(mode, list) and mode[0] and seen:
+    elif isinstance(mode, list) and mode[0] and complete:
         raise UnavailableNvml("MIG is on and it has no instance: create one, or turn MIG off")
     elif gpu["uuid"] is None:
         raise UnavailableNvml("it does not tell its UUID, without which no process can be given it")

@@ -271,13 +271,13 @@ def _link_errors(numbers: Mapping[str, int]) -> _nvml.ReadMethod:
     """Return the method that reads the errors of each link with errors, by kind."""
 
     def read(nvml: Any, handle: Any) -> dict[str, dict[int, int]]:
-        asked = [(kind, link) for link in _used_links(nvml, handle) for kind in numbers]
-        fields = [(numbers[kind], link) for kind, link in asked]
+        counters = [(kind, link) for link in _used_links(nvml, handle) for kind in numbers]
+        fields = [(numbers[kind], link) for kind, link in counters]
         entries = nvml.nvmlDeviceGetFieldValues(handle, fields)
         if all(entry.nvmlReturn for entry in entries):
             raise nvml.NVMLError(entries[0].nvmlReturn)
         counted: dict[str, dict[int, int]] = {}
-        for (kind, link), entry in zip(asked, entries, strict=True):
+        for (kind, link), entry in zip(counters, entries, strict=True):
             if entry.nvmlReturn in _nvml.FATAL_ERRORS:
                 raise nvml.NVMLError(entry.nvmlReturn)
             if not entry.nvmlReturn and (

@@ -86,16 +86,16 @@ def _write(folder: Path, note: LimitNote) -> None:
     path = folder / (file_name(note.uuid) + NOTE_SUFFIX)
     draft = f".{path.name}.{os.getpid()}"
     try:
-        with opened_folder(folder) as place:
+        with opened_folder(folder) as descriptor:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(draft, dir_fd=place)
+                os.unlink(draft, dir_fd=descriptor)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             with os.fdopen(
-                os.open(draft, flags, 0o600, dir_fd=place), "w", encoding="utf-8"
+                os.open(draft, flags, 0o600, dir_fd=descriptor), "w", encoding="utf-8"
             ) as file:
                 os.fchmod(file.fileno(), 0o644)
                 json.dump(asdict(note), file)
-            os.replace(draft, path.name, src_dir_fd=place, dst_dir_fd=place)
+            os.replace(draft, path.name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
     except OSError as error:
         raise Refused(
             "gpu",
@@ -105,8 +105,8 @@ def _write(folder: Path, note: LimitNote) -> None:
 
 
 def _forget(folder: Path, uuid: str) -> None:
-    with contextlib.suppress(OSError), opened_folder(folder) as place:
-        os.unlink(file_name(uuid) + NOTE_SUFFIX, dir_fd=place)
+    with contextlib.suppress(OSError), opened_folder(folder) as descriptor:
+        os.unlink(file_name(uuid) + NOTE_SUFFIX, dir_fd=descriptor)
 
 
 CAP_SYS_ADMIN = 21
@@ -171,22 +171,22 @@ def restore(library: _nvml.NvmlLibrary, note: LimitNote, folder: Path) -> str:
     """Restore a GPU's noted limit and return a report; if Refused is raised, the note stays."""
     nvml, uuid = library.nvml, note.uuid
     read = partial(_nvml.patiently, nvml, quantity="limit_range_mw")
-    was, ours = f"{note.was_mw / 1000:g} W", f"{note.set_mw / 1000:g} W"
+    old, new = f"{note.was_mw / 1000:g} W", f"{note.set_mw / 1000:g} W"
     try:
         handle = _nvml.patiently(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
-        now = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)
-        done = f"{uuid} has its power limit of {was} back, from {ours}"
-        if abs(now - note.set_mw) > OFF_MW:
-            done = f"{uuid} keeps its power limit of {now / 1000:g} W, which somebody else set"
+        current = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)
+        done = f"{uuid} has its power limit of {old} back, from {new}"
+        if abs(current - note.set_mw) > OFF_MW:
+            done = f"{uuid} keeps its power limit of {current / 1000:g} W, which somebody else set"
         else:
             _nvml.patiently(nvml, nvml.nvmlDeviceSetPowerManagementLimit, handle, note.was_mw)
-            now = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)
-            if abs(now - note.was_mw) > OFF_MW:
-                raise Refused("gpu", f"{uuid} was set back to {was} and has {now / 1000:g} W")
+            current = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)
+            if abs(current - note.was_mw) > OFF_MW:
+                raise Refused("gpu", f"{uuid} was set back to {old} and has {current / 1000:g} W")
     except nvml.NVMLError as error:
         raise Refused(
             "gpu",
-            f"{uuid} still has the power limit of {ours} that a case set, and had {was} before "
+            f"{uuid} still has the power limit of {new} that a case set, and had {old} before "
             f"({_nvml.words(error)}): sudo nvidia-smi -i {uuid} -pl {note.was_mw / 1000:g}",
         ) from None
     _forget(folder, uuid)
@@ -199,10 +199,10 @@ def restore_all(
     """Restore the noted limits of GPUs; return reports, and errors."""
     done: list[str] = []
     troubles: list[str] = []
-    before = noted(folder)
-    for uuid in filter(before.__contains__, uuids):
+    notes = noted(folder)
+    for uuid in filter(notes.__contains__, uuids):
         try:
-            done.append(restore(library, before[uuid], folder))
+            done.append(restore(library, notes[uuid], folder))
         except Refused as error:
             troubles.append(str(error))
     return {"done": done, "troubles": troubles}
@@ -217,14 +217,14 @@ def keep(library: _nvml.NvmlLibrary, uuids: Sequence[str], watts: int, folder: P
     """Set the limit of GPUs until stdin closes; return whether all limits were restored."""
     try:
         refused = _set_all(library, uuids, watts, folder)
-        _say({"layer": refused.layer, "refused": str(refused)} if refused else {})
+        _print_line({"layer": refused.layer, "refused": str(refused)} if refused else {})
         if not refused:
             sys.stdin.buffer.read()
     finally:
         for number in END_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         restored = restore_all(library, uuids, folder)
-        _say(restored)
+        _print_line(restored)
     return not restored["troubles"]
 
 
@@ -243,7 +243,7 @@ def _set_all(
     return None
 
 
-def _say(answer: object) -> None:
+def _print_line(answer: object) -> None:
     with contextlib.suppress(OSError):  # the parent may be gone
         print(json.dumps(answer), flush=True)
 
@@ -256,14 +256,14 @@ def main() -> None:
     try:
         with contextlib.closing(_nvml.NvmlLibrary(_nvml.binding())) as library:
             if command == "set":
-                well = keep(library, rest[1:], int(rest[0]), Path(folder))
+                restored_all = keep(library, rest[1:], int(rest[0]), Path(folder))
             else:
                 restored = restore_all(library, rest, Path(folder))
-                _say(restored)
-                well = not restored["troubles"]
+                _print_line(restored)
+                restored_all = not restored["troubles"]
     except _nvml.UnavailableNvml as error:
         raise SystemExit(str(error)) from None
-    raise SystemExit(not well)
+    raise SystemExit(not restored_all)
 
 
 if __name__ == "__main__":

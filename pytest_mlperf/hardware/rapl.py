@@ -48,13 +48,13 @@ def domains(folder: Path = POWERCAP_FOLDER) -> list[Domain]:
         if re.fullmatch(r"intel-rapl:\d+(:\d+)?", zone.name):
             by_place[zone.name] = zone, _text(zone / "name")
     counters = []
-    for place, (zone, name) in by_place.items():
-        package = by_place.get(place.rpartition(":")[0])
+    for zone_name, (zone, name) in by_place.items():
+        package = by_place.get(zone_name.rpartition(":")[0])
         if name.startswith("package"):
             counters.append(_domain(name, zone))
         elif name == "dram" and package:
             counters.append(_domain(f"{package[1]} dram", zone))
-    return sorted(counters, key=lambda one: one.name)
+    return sorted(counters, key=lambda domain: domain.name)
 
 
 def _text(file: Path) -> str:
@@ -67,13 +67,15 @@ def _text(file: Path) -> str:
 def _domain(name: str, zone: Path) -> Domain:
     file = zone / "energy_uj"
     try:
-        one = Domain(name=name, file=file, range_j=float(_text(zone / "max_energy_range_uj")) / 1e6)
-        one.read_j()
+        domain = Domain(
+            name=name, file=file, range_j=float(_text(zone / "max_energy_range_uj")) / 1e6
+        )
+        domain.read_j()
     except OSError as error:
         return Domain(name=name, file=file, trouble=error.strerror or str(error))
     except ValueError:
         return Domain(name=name, file=file, trouble="it holds no number")
-    return one
+    return domain
 
 
 CLOCK_STEP_S = 0.02
@@ -95,9 +97,9 @@ class HostSampling:
 
     def __init__(self, folder: Path = POWERCAP_FOLDER) -> None:
         self.counted: dict[str, Counted] = {}
-        here = domains(folder)
-        self._domains = [] if any(one.trouble for one in here) else here
-        self._readings: dict[str, list[Reading]] = {one.name: [] for one in self._domains}
+        counters = domains(folder)
+        self._domains = [] if any(domain.trouble for domain in counters) else counters
+        self._readings: dict[str, list[Reading]] = {domain.name: [] for domain in self._domains}
         self._offset_s = ahead_s()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rapl", daemon=True)
@@ -114,19 +116,21 @@ class HostSampling:
         if abs(ahead_s() - self._offset_s) > CLOCK_STEP_S:
             return
         self.counted = {
-            one.name: Counted(range_j=one.range_j, readings=tuple(self._readings[one.name]))
-            for one in self._domains
+            domain.name: Counted(
+                range_j=domain.range_j, readings=tuple(self._readings[domain.name])
+            )
+            for domain in self._domains
         }
 
     def _run(self) -> None:
         done = False
         while True:
-            for one in self._domains:
+            for domain in self._domains:
                 try:
-                    reading = Reading(time_s=time.time(), value=one.read_j())
+                    reading = Reading(time_s=time.time(), value=domain.read_j())
                 except (OSError, ValueError):
                     continue  # a gap in the readings is judged later
-                self._readings[one.name].append(reading)
+                self._readings[domain.name].append(reading)
             if done:
                 return
             done = self._stop.wait(READING_PERIOD_SECONDS)

@@ -77,8 +77,8 @@ SUSPECT_XIDS = frozenset({18})
 
 def clocks() -> dict[str, float]:
     """Return the monotonic clock and the wall clock at one moment."""
-    before, wall = time.monotonic(), time.time()
-    return {"time": (before + time.monotonic()) / 2, "wall": wall}
+    start, wall = time.monotonic(), time.time()
+    return {"time": (start + time.monotonic()) / 2, "wall": wall}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -148,7 +148,7 @@ def _sample(
     sampler.finish()
     for probe in (probe for gpu in gpus for probe in gpu.probes.values()):
         probe.settle(at_end=True)
-    left = [
+    endings = [
         {
             "index": gpu.index,
             "missed": {name: p.missed for name, p in gpu.probes.items() if p.missed},
@@ -158,7 +158,7 @@ def _sample(
         }
         for gpu in gpus
     ]
-    yield json.dumps({"end": {**clocks(), **spent, **sampler.counts(), "gpus": left}})
+    yield json.dumps({"end": {**clocks(), **spent, **sampler.counts(), "gpus": endings}})
 
 
 def _versions(nvml: Any) -> dict[str, str | int | None]:

@@ -118,9 +118,9 @@ def watch_periods(
                 lost[gpu.index] = error
                 live.remove(gpu)
                 continue
-            seen = changes[gpu.index]
-            if joules is not None and (not seen or seen[-1][1] != joules):
-                seen.append((at, joules))
+            readings = changes[gpu.index]
+            if joules is not None and (not readings or readings[-1][1] != joules):
+                readings.append((at, joules))
     for gpu in live:
         # The first entry is the start, not a change.
         gaps = [later[0] - earlier[0] for earlier, later in pairwise(changes[gpu.index][1:])]

@@ -43,15 +43,15 @@ def find_gpu(product: str, *, memory_gib: float | None = None) -> GpuSpec | None
     classes = {spec.accelerator for spec in specs.values()}
     # A board's name may contain its chip's: "NVIDIA Jetson AGX Thor 128G". A system with two kinds
     # of GPUs has both names, and then there is no single limit.
-    named = {name for name in classes if name.upper() in words} | (
+    gpu_classes = {name for name in classes if name.upper() in words} | (
         {accelerator_class(product)} & classes
     )
-    if len(named) > 1 or model_words(product)[1]:
+    if len(gpu_classes) > 1 or model_words(product)[1]:
         return None
-    kinds = [spec for spec in specs.values() if spec.accelerator in named]
+    kinds = [spec for spec in specs.values() if spec.accelerator in gpu_classes]
     marks = words.intersection(*[[mark for kind in kinds for mark in kind.marks]])
-    says = re.search(r"\b(\d+)GB\b", product)  # 80 of "A100-SXM4-80GB"
-    size = memory_gib or (float(says[1]) if says and says[0].upper() not in marks else None)
+    match = re.search(r"\b(\d+)GB\b", product)  # 80 of "A100-SXM4-80GB"
+    size = memory_gib or (float(match[1]) if match and match[0].upper() not in marks else None)
     if size is not None:
         kinds = [k for k in kinds if k.memory and abs(size * 1e9 / k.memory - 1) <= _MEMORY_SLACK]
     # A form that no GPU of this memory has belongs to another board.
