@@ -26,8 +26,8 @@ def plan_benchmark(
     test: BenchmarkTest, *, root: Path, line: int, accelerator: str, precision: str
 ) -> Planned:
     """Return a test as a case: its file is the workload, the test is the engine."""
-    place, _, name = test.test.partition("::")
-    workload = _name(str(PurePosixPath(place)).replace("/", "."))
+    file, _, name = test.test.partition("::")
+    workload = _name(str(PurePosixPath(file)).replace("/", "."))
     engine = _name(name.replace("::", ".").replace("[", "-", 1).removesuffix("]"))
     entry = {
         "use": BENCHMARK_USE,
@@ -55,7 +55,7 @@ def plan_benchmark(
             accelerator=accelerator,
         ),
         suite=suite,
-        path=root / place,
+        path=root / file,
         line=line,
         index=0,
         engine=suite.engines[0],

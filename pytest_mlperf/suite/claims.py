@@ -53,17 +53,17 @@ def side_of(suite: Suite, text: str) -> Side:
 
 def accelerators_of(a: Side, b: Side) -> list[tuple[str, str]]:
     """Return pairs of accelerators to run on; if no side names one, all that both have."""
-    (one, first), (other, second) = a, b
-    if first and second:
-        return [(first, second)]
-    named = first or second
-    shared = [name for name in one.accelerators if name in other.accelerators]
-    return [(name, name) for name in shared if named in (None, name)]
+    (entry_a, accelerator_a), (entry_b, accelerator_b) = a, b
+    if accelerator_a and accelerator_b:
+        return [(accelerator_a, accelerator_b)]
+    accelerator = accelerator_a or accelerator_b
+    shared = [name for name in entry_a.accelerators if name in entry_b.accelerators]
+    return [(name, name) for name in shared if accelerator in (None, name)]
 
 
 def claim_defects(suite: Suite) -> Iterator[Defect]:
     """Yield the defects of `[[pairs]]`; the suite's other tables must be valid."""
-    seen: dict[object, int] = {}
+    index_by_pair: dict[object, int] = {}
     for index, entry in enumerate(suite.pairs):
         where = ("pairs", index)
         if defects := [((*where, *path), what) for path, what in _defects(suite, entry)]:
@@ -71,11 +71,11 @@ def claim_defects(suite: Suite) -> Iterator[Defect]:
             continue
         (a, first), (b, second) = side_of(suite, entry.a), side_of(suite, entry.b)
         title = entry.name or (a.full_label, first, b.full_label, second)
-        if seen.setdefault((title, scenario_of(suite, entry)), index) != index:
+        if index_by_pair.setdefault((title, scenario_of(suite, entry)), index) != index:
             yield (
                 where,
-                f"duplicate pair: pairs[{seen[title, scenario_of(suite, entry)]}] is the same; "
-                'give one a name of its own (name = "...")',
+                f"duplicate pair: pairs[{index_by_pair[title, scenario_of(suite, entry)]}] is the "
+                'same; give one a name of its own (name = "...")',
             )
 
 
@@ -108,12 +108,12 @@ def _defects(suite: Suite, entry: PairEntry) -> Iterator[Defect]:
 def _side_defects(suite: Suite, scenario: str, a: Side, b: Side) -> Iterator[Defect]:
     both = accelerators_of(a, b)
     if not both:
-        (one, _), (other, _) = a, b
+        (entry_a, _), (entry_b, _) = a, b
         yield (
             (),
-            f"a runs on {', '.join(one.accelerators)}, b on {', '.join(other.accelerators)}: name "
-            f'the accelerators, e.g. a = "{one.full_label}-{one.accelerators[0]}" and '
-            f'b = "{other.full_label}-{other.accelerators[0]}"',
+            f"a runs on {', '.join(entry_a.accelerators)}, b on {', '.join(entry_b.accelerators)}: "
+            f'name the accelerators, e.g. a = "{entry_a.full_label}-{entry_a.accelerators[0]}" and '
+            f'b = "{entry_b.full_label}-{entry_b.accelerators[0]}"',
         )
     if a[0] is b[0] and any(first == second for first, second in both):
         yield (), "a and b are one and the same: there is nothing to compare"

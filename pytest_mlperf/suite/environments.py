@@ -32,7 +32,7 @@ def earlier_build(planned: Planned) -> EarlierBuild | None:
         git=None if table.git is None else str(_expanded(planned, (*where, "git"), table.git)),
         wheels=_wheels(planned, (*where, "wheel"), table.wheel),
         wheel=table.wheel or "",
-        key=_shown(where),
+        key=_key_text(where),
     )
 
 
@@ -49,7 +49,7 @@ def find(planned: Planned, where: KeyPath, named: Named) -> Elsewhere | None:
     else:
         _program(planned, key, named_value[0], expanded[0], Path())
         command = tuple(expanded)
-    return Elsewhere(command=command, title=title_of(named), key=_shown(key))
+    return Elsewhere(command=command, title=title_of(named), key=_key_text(key))
 
 
 def _wheels(planned: Planned, key: KeyPath, text: str | None) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ def _wheel(planned: Planned, key: KeyPath, text: str) -> str:
     if path.is_file():
         return str(path)
     raise UnavailableError(
-        f"{planned.place(key)}: {_shown(key)}, {text}, is no file here (looked at {path}); "
+        f"{planned.place(key)}: {_key_text(key)}, {text}, is no file here (looked at {path}); "
         "build it, or name a version: name==version"
     )
 
@@ -74,14 +74,14 @@ def _expanded(planned: Planned, key: KeyPath, value: Any) -> Any:
     try:
         return expand({"": value})[""]
     except SuiteError as error:
-        raise UnavailableError(f"{planned.place(key)}: {_shown(key)}: {error}") from None
+        raise UnavailableError(f"{planned.place(key)}: {_key_text(key)}: {error}") from None
 
 
-def _program(planned: Planned, key: KeyPath, text: str, expanded: str, beside: Path) -> str:
+def _program(planned: Planned, key: KeyPath, text: str, expanded: str, folder: Path) -> str:
     """Return a program's path; links stay, because their target has another environment."""
     is_path = "/" in expanded
     typed = Path(expanded).expanduser()
-    program = beside / typed if is_path else Path(shutil.which(typed) or typed)
+    program = folder / typed if is_path else Path(shutil.which(typed) or typed)
     path = program.absolute()
     if path.is_file() and os.access(path, os.X_OK):
         return str(path)
@@ -91,11 +91,11 @@ def _program(planned: Planned, key: KeyPath, text: str, expanded: str, beside: P
     elif (path / "bin/python").exists():
         advice = f"did you mean {text}/bin/python?"
     raise UnavailableError(
-        f"{planned.place(key)}: {_shown(key)}, {text}, is no program here (looked at {path}); "
+        f"{planned.place(key)}: {_key_text(key)}, {text}, is no program here (looked at {path}); "
         f"{advice}"
     )
 
 
-def _shown(key: KeyPath) -> str:
+def _key_text(key: KeyPath) -> str:
     """Return a key path as "engines[0].python"."""
     return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in key).removeprefix(".")

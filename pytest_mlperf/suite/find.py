@@ -110,19 +110,19 @@ def find_defects(
     if find.precision > MAX_PRECISION_SHARE:
         yield ("find", "precision"), f"a precision above {MAX_PRECISION_SHARE:.0%} finds no rate"
     where = ("find", "subject_to")
-    names = [one.metric for one in find.subject_to]
+    names = [condition.metric for condition in find.subject_to]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
         yield where, f"{name} is limited twice"
-    for one in find.subject_to:
-        base, _, percentile = one.metric.rpartition("_p")
+    for condition in find.subject_to:
+        base, _, percentile = condition.metric.rpartition("_p")
         if base != "latency" and not tokens:
-            yield where, f"{one.metric} is measured of language models only (tokens = true)"
+            yield where, f"{condition.metric} is measured of language models only (tokens = true)"
         bound = limits.get(f"{base}_p99")
-        if bound is not None and int(percentile) <= 99 and one.below > bound:
+        if bound is not None and int(percentile) <= 99 and condition.below > bound:
             yield (
                 where,
-                f"{one.in_words} never decides: LoadGen's own limit is {base}_p99 "
-                f"{quantity(one.metric, bound)}; write a shorter one, or raise {base}_limit",
+                f"{condition.in_words} never decides: LoadGen's own limit is {base}_p99 "
+                f"{quantity(condition.metric, bound)}; write a shorter one, or raise {base}_limit",
             )
 
 

@@ -58,8 +58,8 @@ def _gateable(scenario: ScenarioEntry) -> frozenset[str]:
         alone = CURVE | {SLOWEST_REPLICA}
         return alone | {at_point(name, c) for name in AT_POINTS for c in scenario.points or ()}
     if scenario.name == "OpenLoop":  # throughput is what was offered
-        alone, each = ARRIVAL_METRICS | {SLOWEST_REPLICA}, AT_POINTS.difference(RATES)
-        return alone | {at_point(name, c) for name in each for c in scenario.points or ()}
+        alone, metrics = ARRIVAL_METRICS | {SLOWEST_REPLICA}, AT_POINTS.difference(RATES)
+        return alone | {at_point(name, c) for name in metrics for c in scenario.points or ()}
     if scenario.name == "Offline":
         return OFFLINE | {SLOWEST_REPLICA}
     if scenario.name in {"Server", "Interactive"}:
@@ -80,11 +80,11 @@ def of_server(limits: Mapping[str, Any], scenario: ScenarioEntry) -> list[str]:
 
 def efficiency_limits(limits: Mapping[str, Any], *, tokens: bool) -> dict[str, float]:
     """Return efficiency metrics and limits; default: samples or tokens per joule."""
-    named = {
+    suite_limits = {
         name: share(limits[name][METRICS[name].limit_key]) for name in limits if name in EFFICIENCY
     }
-    usual = TOKENS_PER_JOULE if tokens else SAMPLES_PER_JOULE
-    return named or {usual: METRICS[usual].limit}
+    default = TOKENS_PER_JOULE if tokens else SAMPLES_PER_JOULE
+    return suite_limits or {default: METRICS[default].limit}
 
 
 def limit_defects(
@@ -129,8 +129,8 @@ def _gated_nowhere(
     for name in (one for one in limits if one in METRICS and one not in held):
         if any(name in gateable(scenario) for scenario in scenarios):
             key = f'"{name}"' if point_of(name) else name
-            how = f"write limits = {{ {key} = … }} in a scenario that is to gate it"
-            yield ("limits", name), f"no scenario gates this by itself; {how}"
+            advice = f"write limits = {{ {key} = … }} in a scenario that is to gate it"
+            yield ("limits", name), f"no scenario gates this by itself; {advice}"
         elif point_of(name):
             yield ("limits", name), "no scenario has this point, or measures this at its points"
 
@@ -187,20 +187,20 @@ def _accuracy_defects(engines: Sequence[EngineEntry], value: object) -> Iterator
     try:
         limit = AccuracyLimit.model_validate(value)
     except ValidationError:
-        how = 'write accuracy = { margin = "0.5%" } or { margin = "0.5 points" }'
-        yield where, f"{shown(value)} is no accuracy limit; {how}"
+        advice = 'write accuracy = { margin = "0.5%" } or { margin = "0.5 points" }'
+        yield where, f"{shown(value)} is no accuracy limit; {advice}"
         return
     margin = margin_of(limit)
     if margin is not None and not margin.value:
         yield (*where, "margin"), "a margin of 0 can never be proven; allow a small drop"
-    named = limit.reference
+    reference = limit.reference
     labels = [name for e in engines for name in dict.fromkeys((e.label, e.full_label))]
-    if named is not None and named not in labels:
+    if reference is not None and reference not in labels:
         yield (
             (*where, "reference"),
-            f"no engine entry is called {named!r}{nearest(named, dict.fromkeys(labels))}",
+            f"no engine entry is called {reference!r}{nearest(reference, dict.fromkeys(labels))}",
         )
-    elif named is not None and labels.count(named) > 1:
-        several = list(dict.fromkeys(e.full_label for e in engines if e.label == named))
-        how = f"write one of {', '.join(several)}" if several else "give each a name of its own"
-        yield (*where, "reference"), f"several engine entries are called {named!r}: {how}"
+    elif reference is not None and labels.count(reference) > 1:
+        several = list(dict.fromkeys(e.full_label for e in engines if e.label == reference))
+        advice = f"write one of {', '.join(several)}" if several else "give each a name of its own"
+        yield (*where, "reference"), f"several engine entries are called {reference!r}: {advice}"

@@ -182,9 +182,9 @@ def _read(path: Path) -> str:
 
 
 def _syntax(message: str, text: str) -> str:
-    reason, _, place = message.removesuffix(")").partition(" (at ")
-    line = re.match(r"line (\d+)", place)
-    if line or place == "end of document":
+    reason, _, location = message.removesuffix(")").partition(" (at ")
+    line = re.match(r"line (\d+)", location)
+    if line or location == "end of document":
         return f"{line[1] if line else text.rstrip().count(chr(10)) + 1}: not TOML: {reason}"
     return f" not TOML: {message.partition(';')[0]}"
 

@@ -177,10 +177,10 @@ class Suite(Table):
         use = registry.name_of("scorers", source.use)
         if rules.scorer and (use == rules.scorer or use not in registry.registered("scorers")):
             return ""
-        theirs = f"by {rules.scorer}" if rules.scorer else "with what is not here"
+        round_scorer = f"by {rules.scorer}" if rules.scorer else "with what is not here"
         return (
-            f"not the round's scorer: {rules.name} of {self.round} is scored {theirs}, and here by "
-            f"{use}; MLPerf's gate on {', '.join(rules.metrics)} is not decided"
+            f"not the round's scorer: {rules.name} of {self.round} is scored {round_scorer}, and "
+            f"here by {use}; MLPerf's gate on {', '.join(rules.metrics)} is not decided"
         )
 
     @property
@@ -201,10 +201,10 @@ class Suite(Table):
         rules = self.rules
         if not self.is_mlperf or rules is None or rules.loadgen:
             return ""
-        named = " or ".join(rules.harnesses)
+        harnesses = " or ".join(rules.harnesses)
         return (
-            f"not the round's harness: {rules.name} of {self.round} is run by {named}, and here by "
-            "LoadGen; its figures are no result of the round"
+            f"not the round's harness: {rules.name} of {self.round} is run by {harnesses}, and "
+            "here by LoadGen; its figures are no result of the round"
         )
 
     def data_of(self, scenario: ScenarioEntry, phase: Phase) -> tuple[KeyPath, DatasetSource]:
@@ -263,8 +263,8 @@ class Suite(Table):
     @property
     def reference_engine(self) -> EngineEntry | None:
         """Engine entry whose scores are the accuracy baseline of all entries, or None."""
-        named = self._accuracy.reference
-        return next((e for e in self.engines if named in (e.label, e.full_label)), None)
+        reference = self._accuracy.reference
+        return next((e for e in self.engines if reference in (e.label, e.full_label)), None)
 
     @property
     def margin(self) -> Margin | None:
@@ -300,15 +300,15 @@ class Suite(Table):
 
         Metrics of a server are also gated if they are in the suite's `[limits]`.
         """
-        usual = (
+        defaults = (
             tuple(SEARCH_METRICS)
             if scenario.find
             else gated_metrics(scenario.name, tokens=self.tokens)
         )
-        usual += tuple(at_point(name, c) for name in usual for c in scenario.points or ())
-        named = (name for name in scenario.limits if name not in SERVER_METRICS)
-        served = of_server({**self.limits, **scenario.limits}, scenario)
-        return list(dict.fromkeys((*usual, *named, *served)))
+        defaults += tuple(at_point(name, c) for name in defaults for c in scenario.points or ())
+        own_metrics = (name for name in scenario.limits if name not in SERVER_METRICS)
+        server_metrics = of_server({**self.limits, **scenario.limits}, scenario)
+        return list(dict.fromkeys((*defaults, *own_metrics, *server_metrics)))
 
     def gated(self, scenario: ScenarioEntry) -> dict[str, float]:
         """Return the metrics that are gated in a scenario, with their limits as shares.
@@ -323,10 +323,10 @@ class Suite(Table):
             if name in limits:
                 return share(limits[name][METRICS[name].limit_key])
             mean = name.partition("@")[0]
-            usual = METRICS[name].limit
+            default = METRICS[name].limit
             if mean in SERVER_METRICS and mean in limits:  # there is no mean over the points
                 return limit_of(mean)
-            return usual if mean == name else max(usual, limit_of(mean))
+            return default if mean == name else max(default, limit_of(mean))
 
         return {name: limit_of(name) for name in self.judged(scenario)}
 
@@ -376,12 +376,12 @@ def _data(suite: Suite) -> Iterator[Defect]:
 
 
 def _scenarios(suite: Suite) -> Iterator[Defect]:
-    rules, seen = suite.rules, set()
+    rules, names = suite.rules, set()
     for index, scenario in enumerate(suite.scenarios):
         where = ("scenarios", index, "name")
-        if scenario.name in seen:
+        if scenario.name in names:
             yield where, f"duplicate case: {scenario.name} is listed twice"
-        seen.add(scenario.name)
+        names.add(scenario.name)
         has_it = rules is not None and scenario.name in rules.scenarios
         if scenario.name == "Interactive" and not suite.tokens and not has_it:
             yield where, "Interactive is for language models only"
@@ -494,8 +494,8 @@ def _rates(suite: Suite) -> Iterator[Defect]:
     used = dict.fromkeys(name for engine in suite.engines for name in engine.accelerators)
     for index, scenario in enumerate(suite.scenarios):
         start = scenario.find.start if scenario.find else None
-        named = [(("target_qps",), scenario.target_qps), (("find", "start"), start)]
-        for where, rates in named:
+        rate_tables = [(("target_qps",), scenario.target_qps), (("find", "start"), start)]
+        for where, rates in rate_tables:
             for name in rates if isinstance(rates, dict) else ():
                 if name not in used:
                     message = f"no engine entry runs on {name!r}{nearest(name, used)}"
@@ -516,19 +516,19 @@ def _limits(suite: Suite) -> Iterator[Defect]:
 
 
 def _physics(suite: Suite) -> Iterator[Defect]:
-    used = dict.fromkeys(split(name)[1] for entry in suite.engines for name in entry.accelerators)
+    kinds = dict.fromkeys(split(name)[1] for entry in suite.engines for name in entry.accelerators)
     for name, peaks in suite.accelerators.items():
-        if name not in used:
-            names = ", ".join(used)
+        if name not in kinds:
+            names = ", ".join(kinds)
             yield ("accelerators", name), f"no engine entry runs on {name!r}; they run on {names}"
         try:
             parse_gpu(name, peaks)
         except SuiteError as error:
             yield ("accelerators", name), str(error)
-    whole = dict.fromkeys(name for entry in suite.engines for name in entry.accelerators)
+    accelerators = dict.fromkeys(name for entry in suite.engines for name in entry.accelerators)
     for name in suite.prices:
-        if name not in {**used, **whole}:
-            yield ("prices", name), f"no engine entry runs on {name!r}{nearest(name, used)}"
+        if name not in {**kinds, **accelerators}:
+            yield ("prices", name), f"no engine entry runs on {name!r}{nearest(name, kinds)}"
     workload = suite.workload
     if workload.work is None:
         return
@@ -541,7 +541,7 @@ def _physics(suite: Suite) -> Iterator[Defect]:
 
 
 def _engines(suite: Suite) -> Iterator[Defect]:
-    first: dict[str, int] = {}
+    index_by_case: dict[str, int] = {}
     for index, entry in enumerate(suite.engines):
         where = ("engines", index)
         if not NAME_PATTERN.fullmatch(entry.label):
@@ -552,16 +552,16 @@ def _engines(suite: Suite) -> Iterator[Defect]:
                 f'{", ".join(entry.techniques)}: write division = "open" at the top of the suite',
             )
         yield from _power_limits(entry, index)
-        for one, accelerator in ((o, name) for o in entry.at_limits for name in o.accelerators):
+        for copy, accelerator in ((o, name) for o in entry.at_limits for name in o.accelerators):
             # As in test ids: different splits into name and precision can be the same id.
-            key = f"{one.label}-{one.precision}-{accelerator}"
-            if first.setdefault(key, index) != index:
+            key = f"{copy.label}-{copy.precision}-{accelerator}"
+            if index_by_case.setdefault(key, index) != index:
                 yield (
                     where,
-                    f"duplicate case {key}: engines[{first[key]}] makes it too; "
+                    f"duplicate case {key}: engines[{index_by_case[key]}] makes it too; "
                     'give one a name of its own (name = "...")',
                 )
-            elif one.accelerators.count(accelerator) > 1:
+            elif copy.accelerators.count(accelerator) > 1:
                 message = f"duplicate case: {accelerator!r} is listed twice"
                 yield (*where, "accelerators"), message
         for name in entry.on:
@@ -573,13 +573,13 @@ def _engines(suite: Suite) -> Iterator[Defect]:
 def _power_limits(entry: EngineEntry, index: int) -> Iterator[Defect]:
     """Check that every accelerator with `power_limit_w` has a power limit of its own."""
     for name in dict.fromkeys(entry.accelerators):
-        here = entry.on[name].power_limit_w if name in entry.on else None
+        override = entry.on[name].power_limit_w if name in entry.on else None
         kind = split(name)[1]
         lack = "has no power limit to set" if kind == "cpu" else ""
         if MIG_INSTANCE.search(kind):
             lack = "is a part of a GPU, whose power limit is that of all its parts"
         if lack and entry.limits_on(name):
-            where = ("on", name, "power_limit_w") if here else ("power_limit_w",)
+            where = ("on", name, "power_limit_w") if override else ("power_limit_w",)
             yield (
                 ("engines", index, *where),
                 f"{name} {lack}; where other accelerators of the entry are meant, write it under "

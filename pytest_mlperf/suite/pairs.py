@@ -100,13 +100,16 @@ def plan_pairs(planned: Sequence[Planned]) -> list[PlannedPair]:
     for entry, line in zip(suite.pairs, lines, strict=True):
         a, b = side_of(suite, entry.a), side_of(suite, entry.b)
         scenario = scenario_of(suite, entry)
-        for first, second in accelerators_of(a, b):
-            one, other = cases[id(a[0]), first, scenario], cases[id(b[0]), second, scenario]
+        for on_a, on_b in accelerators_of(a, b):
+            case_a, case_b = (
+                cases[id(a[0]), on_a, scenario],
+                cases[id(b[0]), on_b, scenario],
+            )
             pairs.append(
                 PlannedPair(
-                    case=_named(entry, one.case, other.case),
-                    a=one,
-                    b=other,
+                    case=_pair_case(entry, case_a.case, case_b.case),
+                    a=case_a,
+                    b=case_b,
                     metric=metric_of(suite, entry),
                     least=entry.expect,
                     line=line,
@@ -115,9 +118,9 @@ def plan_pairs(planned: Sequence[Planned]) -> list[PlannedPair]:
     return pairs
 
 
-def _named(entry: PairEntry, a: Case, b: Case) -> Case:
-    def both(one: str, other: str) -> str:
-        return one if one == other else f"{one}-vs-{other}"
+def _pair_case(entry: PairEntry, a: Case, b: Case) -> Case:
+    def both(text_a: str, text_b: str) -> str:
+        return text_a if text_a == text_b else f"{text_a}-vs-{text_b}"
 
     return Case(
         workload=a.workload,

@@ -104,19 +104,19 @@ def all_of(*asks: Callable[[], Any]) -> list[Any]:
 def _advice(path: Path, text: str) -> str:
     """Return a similar path that exists, else general advice."""
     parts = Path(os.path.normpath(path)).parts
-    there = next(n for n in range(len(parts), -1, -1) if Path(*parts[:n]).is_dir())
-    beyond = len(parts) - there
+    depth = next(n for n in range(len(parts), -1, -1) if Path(*parts[:n]).is_dir())
+    beyond = len(parts) - depth
     written = list(Path(text).parts)
     try:
-        siblings = [entry.name for entry in Path(*parts[:there]).iterdir()]
+        siblings = [entry.name for entry in Path(*parts[:depth]).iterdir()]
     except OSError:
         siblings = []
-    close = closest(parts[there], siblings)
-    if close and written[-beyond:] == list(parts[there:]):
-        meant = Path(*parts[:there], close, *parts[there + 1 :])
+    close = closest(parts[depth], siblings)
+    if close and written[-beyond:] == list(parts[depth:]):
+        candidate = Path(*parts[:depth], close, *parts[depth + 1 :])
         suggestion = [*written[:-beyond], close]
-        if meant.exists():
-            suggestion += parts[there + 1 :]
+        if candidate.exists():
+            suggestion += parts[depth + 1 :]
         return f"did you mean {Path(*suggestion).as_posix()}?"
     return "correct the path in the suite, or put it there"
 
@@ -156,8 +156,8 @@ def available(
         return expand(options)
     except SuiteError as error:
         first = next(name for name, value in options.items() if unset_in(value))
-        place = place_of(suite, (*where, first))
-        raise UnavailableError(f"{place}: {where[-1]}: {error}") from None
+        location = place_of(suite, (*where, first))
+        raise UnavailableError(f"{location}: {where[-1]}: {error}") from None
 
 
 def near(suite: Path, value: Any) -> Any:
@@ -167,6 +167,6 @@ def near(suite: Path, value: Any) -> Any:
     prefix, path = "", value
     if value.startswith("evaluate:"):
         prefix, path = "evaluate:", value.removeprefix("evaluate:")
-    there = suite.parent / path
+    target = suite.parent / path
     is_path = bool(prefix or "/" in path or Path(path).suffix)
-    return f"{prefix}{there.resolve()}" if is_path and there.exists() else value
+    return f"{prefix}{target.resolve()}" if is_path and target.exists() else value

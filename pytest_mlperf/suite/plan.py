@@ -67,23 +67,25 @@ def _own_metric(
     name: str, reference: float, rules: RoundWorkload | None, *, lower: bool
 ) -> RoundMetric:
     """Return a metric with the suite's reference; the round's windows become shares of it."""
-    theirs = rules.metrics.get(name) if rules else None
-    if theirs is None:
+    official = rules.metrics.get(name) if rules else None
+    if official is None:
         better: Literal["higher", "lower"] = "lower" if lower else "higher"
         return RoundMetric(name=name, checker="", reference=reference, better=better)
-    share = theirs.share
-    if theirs.within:
-        low, high = (None if end is None else end / theirs.reference for end in theirs.within)
+    share = official.share
+    if official.within:
+        low, high = (None if end is None else end / official.reference for end in official.within)
         share = low, high
-    return dataclasses.replace(theirs, reference=reference, share=share, within=None)
+    return dataclasses.replace(official, reference=reference, share=share, within=None)
 
 
 def _bounds(metric: RoundMetric, target: float, rules: RoundWorkload | None) -> GateWindow:
     low, high = metric.bounds(target)
-    return GateWindow(reference=metric.reference, low=low, high=high, most=_most(metric, rules))
+    return GateWindow(
+        reference=metric.reference, low=low, high=high, most=_highest_score(metric, rules)
+    )
 
 
-def _most(metric: RoundMetric, rules: RoundWorkload | None) -> float | None:
+def _highest_score(metric: RoundMetric, rules: RoundWorkload | None) -> float | None:
     """Return the highest possible score of a sample, if any: scores are 0 to 100."""
     if metric.name == "tokens_per_sample":
         return rules.lengths.max_output_tokens if rules else None
@@ -142,12 +144,12 @@ class CaseData:
         """Return the expected size of data: MLPerf's, unless a quick suite uses a part."""
         source, rules = self.source(phase), self.suite.rules
         part = self.suite.profile == "quick" and source.is_part
-        whole = self.suite.is_mlperf and rules is not None and not part
+        is_whole = self.suite.is_mlperf and rules is not None and not part
         samples = self.constants.accuracy_samples or (rules.dataset_samples if rules else None)
         if phase == "accuracy" and not self.shared:
             samples = gate_samples(self.suite, self.constants)
         return Expected(
-            samples=samples if whole else None,
+            samples=samples if is_whole else None,
             whose=f"MLPerf's {rules.name}" if rules else "",
             digest=source.digest,
         )
@@ -227,8 +229,8 @@ class Planned:
     def audits(self) -> tuple[Kind, ...]:
         """MLPerf's compliance tests of a closed submission, if they are requested."""
         suite = self.suite
-        asked = self.audited and suite.division == "closed" and suite.rules is not None
-        if not asked or not suite.rules or self.case.scenario not in suite.rules.scenarios:
+        requested = self.audited and suite.division == "closed" and suite.rules is not None
+        if not requested or not suite.rules or self.case.scenario not in suite.rules.scenarios:
             return ()
         return tuple(test for test in AUDITS if test in suite.rules.compliance)
 

@@ -79,7 +79,7 @@ def resolve(planned: Planned, *, scorer: bool) -> Job | Problems:
     problems: list[CaseProblem] = []
     parts = _parts(planned, problems, scorer=scorer)
     for part, group, use, scoring in needing(planned, scorer=scorer):
-        _kept(problems, part, functools.partial(require_libraries, group, use), scoring=scoring)
+        _attempt(problems, part, functools.partial(require_libraries, group, use), scoring=scoring)
     once: dict[str, CaseProblem] = {}
     for problem in problems:  # parts share libraries
         once.setdefault(str(problem.error), problem)
@@ -91,29 +91,29 @@ def resolve(planned: Planned, *, scorer: bool) -> Job | Problems:
 
 
 def _parts(planned: Planned, problems: list[CaseProblem], *, scorer: bool) -> _ResolvedParts:
-    there = None
+    other_python = None
     if planned.elsewhere:
-        there = _kept(problems, "python", lambda: elsewhere(planned))
-    model = _kept(problems, "model", lambda: model_of(planned))
+        other_python = _attempt(problems, "python", lambda: elsewhere(planned))
+    model = _attempt(problems, "model", lambda: model_of(planned))
     is_here = not problems or problems[-1].part != "model"
-    dataset = _kept(problems, "dataset", lambda: dataset_of(planned))
+    dataset = _attempt(problems, "dataset", lambda: dataset_of(planned))
     tried = model if is_here else ABSENT  # options are checked nevertheless
     return _ResolvedParts(
-        elsewhere=there,
+        elsewhere=other_python,
         model=model,
         dataset=dataset,
-        accuracy=_kept(problems, "dataset", lambda: _scored_data(planned), scoring=True)
+        accuracy=_attempt(problems, "dataset", lambda: _scored_data(planned), scoring=True)
         if scorer
         else None,
-        build=_kept(problems, "build", lambda: build_of(planned, model, dataset)),
-        engine=_kept(problems, "engine", lambda: engine_of(planned, tried)),
-        scorer=_kept(problems, "scorer", lambda: scorer_of(planned, tried), scoring=True)
+        build=_attempt(problems, "build", lambda: build_of(planned, model, dataset)),
+        engine=_attempt(problems, "engine", lambda: engine_of(planned, tried)),
+        scorer=_attempt(problems, "scorer", lambda: scorer_of(planned, tried), scoring=True)
         if scorer
         else None,
     )
 
 
-def _kept(
+def _attempt(
     problems: list[CaseProblem], part: Part, work: Callable[[], Value], *, scoring: bool = False
 ) -> Value | None:
     """Return the result of `work`; if it fails, add the problem and return None."""
@@ -274,8 +274,8 @@ def _seeds(planned: Planned) -> Seeds:
 def model_of(planned: Planned) -> str | None:
     """Return the absolute path or name of the model; raise UnavailableError if it is missing."""
     entry = planned.engine
-    named = planned.suite.workload.model if entry.model is None else entry.model
-    return None if named is None else local(planned.path, _model_key(planned), named)
+    model = planned.suite.workload.model if entry.model is None else entry.model
+    return None if model is None else local(planned.path, _model_key(planned), model)
 
 
 def _model_key(planned: Planned) -> KeyPath:
@@ -331,8 +331,8 @@ def scorer_of(planned: Planned, model: str | None) -> Factory | None:
         return scorer
     with _placed(planned, ("workload", "scorer"), scorer.options):
         factory = registry.resolve(scorer.target)
-        if asked := getattr(factory, "left_out", None):
-            _require_scores(planned, asked(scorer.options))
+        if left_out := getattr(factory, "left_out", None):
+            _require_scores(planned, left_out(scorer.options))
         getattr(factory(model=model, **scorer.options), "require", lambda: None)()
     return scorer
 
@@ -385,8 +385,8 @@ def engine_of(
     try:
         try_engine(entry.use, options=options, model=model, precision=entry.precision)
     except SuiteError as error:
-        place = f"{engine_place(planned, error.options)}: " if others is None else ""
-        raise SuiteError(f"{place}{error}") from None
+        location = f"{engine_place(planned, error.options)}: " if others is None else ""
+        raise SuiteError(f"{location}{error}") from None
     except UnavailableError as error:
         # A missing model is reported separately; an engine need not set the error's path.
         if model != ABSENT or error.path not in {None, Path(ABSENT)}:

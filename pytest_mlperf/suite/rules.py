@@ -28,12 +28,10 @@ from pytest_mlperf.suite.values import Defect, KeyPath
 def source_defects(suite: Suite) -> Iterator[Defect]:
     """Yield extensions that are not installed, and options that they do not accept."""
     scorer = suite.workload.scorer
-    for place, dataset in dict(
-        suite.data_of(s, p) for s in suite.scenarios for p in PHASES
-    ).items():
+    for key, dataset in dict(suite.data_of(s, p) for s in suite.scenarios for p in PHASES).items():
         options = dataset.options if dataset.path is None else {**dataset.options, "path": ""}
-        defects = list(_extension_defects("datasets", dataset.use, options, place))
-        yield from defects or _dataset_defects(dataset, place)
+        defects = list(_extension_defects("datasets", dataset.use, options, key))
+        yield from defects or _dataset_defects(dataset, key)
     if scorer:
         yield from _extension_defects("scorers", scorer.use, scorer.options, ("workload", "scorer"))
     elif suite.rules and suite.rules.scorer:
@@ -66,7 +64,7 @@ def _extension_defects(
         yield (*where, name), message
 
 
-def _dataset_defects(source: DatasetSource, place: KeyPath) -> Iterator[Defect]:
+def _dataset_defects(source: DatasetSource, key: KeyPath) -> Iterator[Defect]:
     look, options = registry.look(source.use), source.options
     if look is None or unset_in(options):
         return
@@ -74,7 +72,7 @@ def _dataset_defects(source: DatasetSource, place: KeyPath) -> Iterator[Defect]:
     try:
         look(**options, **path)
     except SuiteError as error:
-        yield (*place, *written(error.options, options)), str(error)
+        yield (*key, *written(error.options, options)), str(error)
     except Exception:  # missing files are reported as a skip, all else by the worker
         return
 
@@ -107,8 +105,8 @@ def _engine_defects(
     suite: Suite, index: int, accelerator: str, options: Mapping[str, Any]
 ) -> Iterator[Defect]:
     entry = suite.engines[index]
-    named = suite.workload.model if entry.model is None else entry.model
-    model = None if named is None else ABSENT
+    path = suite.workload.model if entry.model is None else entry.model
+    model = None if path is None else ABSENT
     try:
         try_engine(entry.use, options=options, model=model, precision=entry.precision)
     except SuiteError as error:
@@ -165,11 +163,11 @@ def _gpu_defects(
     entry: EngineEntry, index: int, accelerator: str, options: Mapping[str, Any]
 ) -> Iterator[Defect]:
     """Yield a defect if an engine does not use exactly the GPUs of an accelerator."""
-    replicas, here = entry.replicas_on(accelerator), entry.on.get(accelerator)
-    written = ("on", accelerator, "replicas") if here and here.replicas else ("replicas",)
-    if (replicas > 1 or "all" in (entry.replicas, here and here.replicas)) and registry.is_client(
-        entry.use
-    ):
+    replicas, override = entry.replicas_on(accelerator), entry.on.get(accelerator)
+    written = ("on", accelerator, "replicas") if override and override.replicas else ("replicas",)
+    if (
+        replicas > 1 or "all" in (entry.replicas, override and override.replicas)
+    ) and registry.is_client(entry.use):
         yield (
             ("engines", index, *written),
             f"engine {entry.use!r} is a client of a server, which has replicas of its own: "
@@ -187,7 +185,7 @@ def _wrong_device(accelerator: str, replicas: int, option: str, device: str) -> 
     """Return why an option's device is not one of an accelerator's; "" if it is."""
     kind, _, number = device.partition(":")
     count, name = split(accelerator)
-    each = max(1, count // replicas)
+    per_replica = max(1, count // replicas)
     if kind == "cuda" and name == "cpu":
         return f'{option} means a GPU: name that in accelerators, not "cpu"'
     if kind == "cpu" and name != "cpu":
@@ -196,11 +194,11 @@ def _wrong_device(accelerator: str, replicas: int, option: str, device: str) -> 
             f'{option} means the CPU, and the GPUs of "{accelerator}" would idle; set options = '
             f"{{ {option} = {value} }}"
         )
-    if kind == "cuda" and number.isdecimal() and int(number) >= each:
-        seen = f"GPU {each - 1} is the last" if each > 1 else "there is GPU 0 alone"
+    if kind == "cuda" and number.isdecimal() and int(number) >= per_replica:
+        limit = f"GPU {per_replica - 1} is the last" if per_replica > 1 else "there is GPU 0 alone"
         return (
             f"{option} means GPU {number}, but of those that each process of "
-            f'"{accelerator}" sees {seen}, whatever their numbers outside'
+            f'"{accelerator}" sees {limit}, whatever their numbers outside'
         )
     return ""
 
@@ -245,19 +243,19 @@ def _idle_defects(
 def _wrong_product(accelerator: str, replicas: int, sizes: Mapping[str, int]) -> str:
     """Return why the GPUs of all replicas are not those of an accelerator; "" if they are."""
     count, _ = split(accelerator)
-    each = prod(sizes.values())
-    used = replicas * each
+    per_replica = prod(sizes.values())
+    used = replicas * per_replica
     if used == count:
         return ""
     factors = {"replicas": replicas, **sizes}
     product = " x ".join(f"{name} = {size}" for name, size in factors.items())
-    ways = [f"replicas = {count // each}"] if count % each == 0 else []
+    remedies = [f"replicas = {count // per_replica}"] if count % per_replica == 0 else []
     if sizes and count % replicas == 0:
-        ways.append(f"{next(iter(sizes))} so that the product is {count}")
-    ways.append("accelerators to as many as are used")
+        remedies.append(f"{next(iter(sizes))} so that the product is {count}")
+    remedies.append("accelerators to as many as are used")
     return (
         f'{product} use {used} GPU{"s" * (used != 1)}, but "{accelerator}" has {count}: speed and '
-        f"energy are those of all of them; set {', or '.join(ways)}"
+        f"energy are those of all of them; set {', or '.join(remedies)}"
     )
 
 

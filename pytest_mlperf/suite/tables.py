@@ -240,7 +240,7 @@ class BaselineEngine(Table):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _require_one_key(self) -> Self:
         if len(self.model_fields_set) != 1:
             raise ValueError("write one of python, command, git and wheel")
         return self
@@ -316,7 +316,7 @@ class EngineEntry(Table):
     _limit_w: int | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
-    def _one_place(self) -> Self:
+    def _require_one_python(self) -> Self:
         if self.python is not None and self.command is not None:
             raise ValueError("write python or command, not both")
         return self
@@ -338,8 +338,8 @@ class EngineEntry(Table):
 
     def limits_on(self, accelerator: str) -> tuple[int, ...]:
         """Return the power limits on one of its accelerators; () if there are none."""
-        here = self.on[accelerator].power_limit_w if accelerator in self.on else None
-        return here or self.power_limit_w or ()
+        override = self.on[accelerator].power_limit_w if accelerator in self.on else None
+        return override or self.power_limit_w or ()
 
     @property
     def at_limits(self) -> tuple[EngineEntry, ...]:
@@ -361,9 +361,9 @@ class EngineEntry(Table):
         return tuple(self._at(watts, names) for watts, names in having.items())
 
     def _at(self, watts: int | None, accelerators: list[str]) -> EngineEntry:
-        one = self.model_copy(update={"accelerators": accelerators})
-        one._limit_w = watts
-        return one
+        entry = self.model_copy(update={"accelerators": accelerators})
+        entry._limit_w = watts
+        return entry
 
     def replicas_on(self, accelerator: str) -> int:
         """Return how many processes load the engine on one of its accelerators."""
@@ -376,20 +376,20 @@ class EngineEntry(Table):
 
     def options_on(self, accelerator: str) -> Options:
         """Return the engine's options on one of its accelerators; those of `on` take precedence."""
-        here = self.on[accelerator].options if accelerator in self.on else {}
-        return {**self.options, **here}
+        overrides = self.on[accelerator].options if accelerator in self.on else {}
+        return {**self.options, **overrides}
 
     def key_of(self, accelerator: str, at_fault: Iterable[str]) -> tuple[str, ...]:
         """Return the key path, in this table, of the first option at fault, else of all options."""
-        here = self.on[accelerator].options if accelerator in self.on else {}
+        overrides = self.on[accelerator].options if accelerator in self.on else {}
         for name in at_fault:
             if name == "precision":
                 return (name,)
-            if name in here:
+            if name in overrides:
                 return ("on", accelerator, "options", name)
             if name in self.options:
                 return ("options", name)
-        return ("on", accelerator, "options") if here and not self.options else ("options",)
+        return ("on", accelerator, "options") if overrides and not self.options else ("options",)
 
     @property
     def full_label(self) -> str:
@@ -623,5 +623,5 @@ def title_of(named: Named) -> str:
     if named.python is not None:
         return f"python {named.python}"
     words = named.command or []
-    shown = [*words[:2], "…", words[-1]] if len(words) > MAX_COMMAND_WORDS else words
-    return f"command {' '.join(shown)}" if words else ""
+    shortened = [*words[:2], "…", words[-1]] if len(words) > MAX_COMMAND_WORDS else words
+    return f"command {' '.join(shortened)}" if words else ""

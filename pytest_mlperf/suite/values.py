@@ -196,9 +196,9 @@ def _points(value: object) -> tuple[int | float, ...]:
         raise ValueError(f"a point is a number of requests from 1 to {MAX_CONCURRENCY:,}")
     if fine := [x for x in counts if round(x, 3) != x]:
         raise ValueError(f"{fine[0]} has more than three digits behind the point")
-    for before, after in pairwise(counts):
-        if after <= before:
-            raise ValueError(f"points must increase; {after} follows {before}")
+    for previous, point in pairwise(counts):
+        if point <= previous:
+            raise ValueError(f"points must increase; {point} follows {previous}")
     return tuple(counts)
 
 
