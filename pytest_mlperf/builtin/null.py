@@ -42,13 +42,12 @@ class NullEngine(Engine):
     def __init__(
         self, dataset: Dataset, model: str | None = None, precision: str = "", **options: Any
     ) -> None:
-        """Keep the options.
+        """Check and keep the options.
 
         Args:
             dataset: Not read.
             model: Not read.
             precision: Not read.
-            options: Those of `NullOptions`.
         """
         del dataset, model, precision
         settings = NullOptions(**options)

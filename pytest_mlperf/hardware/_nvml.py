@@ -281,7 +281,7 @@ class Probe:
             self.failure = f"{self.ways[0].name} never answered, last with: {self.last}"
 
     def _ask(self, method: ReadMethod) -> Any:
-        """Call one read method, with retries unless the last read failed: that keeps it cheap."""
+        """Call one read method; after a failed read, without retries, so that it stays cheap."""
         nvml, device = self.device.library.nvml, self.device
         retries = RETRIES if self._well else 0
         while True:

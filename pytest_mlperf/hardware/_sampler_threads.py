@@ -131,7 +131,7 @@ THREAD_GRACE_SECONDS = 1.0
 
 
 class Writer:
-    """Writes lines of several threads in batches."""
+    """A writer for several threads, which writes their lines in batches."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file, self._next = file, 0.0
@@ -166,7 +166,7 @@ class SlowGroup:
 
 
 class GpuThread(threading.Thread):
-    """Reads one GPU until it is stopped or the GPU is lost; `ordered` is then True.
+    """A thread that reads one GPU until stopped, or until the GPU is lost (then `ordered`).
 
     `ticks` counts readings, `planned` those due, `slow` those over half a period late.
     """
@@ -179,7 +179,7 @@ class GpuThread(threading.Thread):
         stop: threading.Event,
         delay_s: float,
     ) -> None:
-        """Plan to start after a delay, so that GPUs are not all read at the same moment."""
+        """Schedule the first reading after a delay, so that GPUs are not all read at once."""
         super().__init__(name=gpu.device.uuid, daemon=True)
         self.gpu, self.lost, self.ordered = gpu, False, False
         self.ticks = self.planned = self.slow = 0
@@ -264,7 +264,7 @@ class GpuThread(threading.Thread):
 
 
 class Sampler:
-    """Reads GPUs, each in its thread, and writes records."""
+    """A sampler that reads each GPU in its own thread and writes records."""
 
     def __init__(
         self,

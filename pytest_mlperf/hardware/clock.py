@@ -32,7 +32,7 @@ def ahead_s() -> float:
 
 
 class ClockWatch:
-    """Compares the wall clock with the steady clock ten times a second."""
+    """A thread that compares the wall clock with the steady clock ten times a second."""
 
     def __init__(self) -> None:
         self._ahead_s: list[float] = []

@@ -215,7 +215,7 @@ class UsageTotals:
 
 
 class Watch:
-    """Watches a group of processes and the cores that they may use."""
+    """Counters of a group of processes and of the cores that they may use."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ from pytest_mlperf.hardware.contention import Watch, Window, session_of
 
 MIN_REPEATS = 5
 THREADS = ("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS")
-"""Settings that change the product's speed but not the machine."""
+"""Environment variables that change the product's speed but not the machine."""
 
 TOO_LITTLE = "too little memory of the GPU is free for the control: something else uses it"
 

@@ -25,7 +25,7 @@ UNRELEASED = (0, 2)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Understood:
-    """Forms that a library refuses from version `since` on, each with the effect and the fix."""
+    """Forms that a library rejects from version `since` on, each with its effect and the fix."""
 
     since: tuple[int, ...] = (0,)
     refused: Mapping[Form, str] = field(default_factory=dict)

@@ -143,12 +143,12 @@ class Machine:
 
     @property
     def names(self) -> str:
-        """Present accelerators, for messages."""
+        """Accelerators that are present, for messages."""
         return ", ".join([f"{n}x{c}" if n > 1 else c for c, n in self.classes.items()] + ["cpu"])
 
     @property
     def seen(self) -> str:
-        """Present accelerators, with the reason for missing ones."""
+        """Accelerators that are present, with the reason why others are missing."""
         return f"{self.names} ({self.nvml_trouble})" if self.nvml_trouble else self.names
 
     def has(self, accelerator: str) -> bool:
@@ -367,7 +367,7 @@ def _called(gpu: Mapping[str, Property]) -> Property:
 
 
 def nearest(buses: Iterable[Property], root: Path = Path("/")) -> tuple[int, ...]:
-    """Return the processors next to GPUs, given their PCI addresses; () if unknown."""
+    """Return the processors of the GPUs' NUMA nodes, by PCI addresses; () if unknown."""
     cpus: set[int] = set()
     for bus in buses:
         try:

@@ -82,7 +82,7 @@ def clocks() -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Sample as the command line says."""
+    """Sample the GPUs named on the command line."""
     parser = argparse.ArgumentParser(prog="pytest_mlperf.hardware.sampler")
     parser.add_argument("--gpu", action="append", required=True, help="UUID")
     parser.add_argument("--hz", type=float, default=50.0)

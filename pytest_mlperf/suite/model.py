@@ -52,7 +52,7 @@ from pytest_mlperf.suite.values import (
 )
 
 Figures = Mapping[str, Mapping[str, Any]]
-"""Figures of GPUs by class, from the suite's `[accelerators]`."""
+"""Peaks, bandwidth and memory of GPUs by class, from the suite's `[accelerators]`."""
 
 _PEAK = {"type": ["number", "string"], "description": 'Dense, FLOP/s: 989e12 or "989 TFLOP/s".'}
 
@@ -273,7 +273,7 @@ class Suite(Table):
 
     @property
     def figures(self) -> dict[str, GpuSpec]:
-        """Figures of accelerators from the suite, by class."""
+        """Peaks, bandwidth and memory of GPUs from the suite, by class."""
         return {name: parse_gpu(name, table) for name, table in self.accelerators.items()}
 
     @property

@@ -20,7 +20,7 @@ def unset_variables(text: str) -> list[str]:
 
 
 def unset_in(value: Any) -> list[str]:
-    """Return the same for every text inside a value."""
+    """Return the unset variables of all texts inside a value."""
     return list(dict.fromkeys(name for text in texts_in(value) for name in unset_variables(text)))
 
 

@@ -202,7 +202,7 @@ def points_in_words(scenario: ScenarioEntry) -> str:
 
 
 def needing(planned: Planned, *, scorer: bool) -> Iterator[tuple[Part, registry.Group, str, bool]]:
-    """Yield part, group and name of what needs libraries here, and whether only scoring does."""
+    """Yield each extension that needs libraries here, and whether only scoring needs it."""
     step, scores = planned.engine.build, scorer and bool(planned.scorer_name)
     is_here = not planned.elsewhere
     if is_here:

@@ -109,7 +109,7 @@ def _calibration(value: object) -> object:
 
 
 class BuildStep(Source):
-    """Builds a quantised checkpoint once; other keys are options of the builder."""
+    """A build of a quantised checkpoint, made once; other keys are options of the builder."""
 
     use: StrictStr = Field(description="Registered builder, or package.module:name.")
     recipe: Name = Field(description="How it quantises, in the builder's words; part of test ids.")

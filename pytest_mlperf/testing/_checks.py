@@ -412,7 +412,7 @@ def _check_metrics(scores: Scores, title: str, declared: Collection[str] | None)
 def _check_order(
     scorer: Scorer, scores: Scores, parts: Sequence[Sequence[Any]], title: str
 ) -> None:
-    """Check that reversed samples get the same scores, reversed."""
+    """Check that reversing the samples reverses their scores and changes nothing else."""
     back = scorer.score(*(list(reversed(part)) for part in parts))
     for name, values in scores.per_sample.items():
         pairs = zip(values, reversed(list(back.per_sample[name])), strict=True)

@@ -118,7 +118,7 @@ def _started_since(initial: set[threading.Thread | int], patience_s: float) -> s
 
 @dataclass
 class _EngineTrial:
-    """Calls an entered engine in every way that LoadGen does."""
+    """A trial of an entered engine, which calls it in every way that LoadGen does."""
 
     engine: Engine
     title: str

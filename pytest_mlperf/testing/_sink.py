@@ -12,7 +12,7 @@ from pytest_mlperf.stores.artefacts import artefact_fault
 
 
 class RecordingSink:
-    """Keeps every report of an engine in order, and notes each report that a run would refuse.
+    """A sink that keeps every report of an engine, and notes each that a run would refuse.
 
     It is thread-safe. As in a run, nothing is raised into the engine; `wait` raises instead.
 
