@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pytest_mlperf.hardware.clock import ClockWatch
-from pytest_mlperf.hardware.host import usable_cores
+from pytest_mlperf.hardware.host import text_at, usable_cores
 
 CLOCK_TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
 Key = tuple[int, int]
@@ -400,7 +400,7 @@ def _throttled(root: Path) -> Iterator[tuple[str, tuple[float, float]]]:
     for folder in _groups(root):
         rows = dict(pair for line in _lines(folder / "cpu.stat") if len(pair := line.split()) == 2)
         quota = " ".join(_lines(folder / "cpu.max")).split()[1:]
-        quota = quota or list(_lines(folder / "cpu.cfs_period_us"))
+        quota = quota or _lines(folder / "cpu.cfs_period_us")
         period_s = int(quota[0]) * 1e-6 if quota and quota[0].isdecimal() else QUOTA_PERIOD_SECONDS
         if "throttled_usec" in rows:
             held_s = int(rows["throttled_usec"]) * 1e-6
@@ -431,11 +431,8 @@ def _swapped_in(root: Path) -> int | None:
     return None
 
 
-def _lines(path: Path) -> Iterator[str]:
-    try:
-        yield from path.read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return
+def _lines(path: Path) -> list[str]:
+    return text_at(path).splitlines()
 
 
 class Window:

@@ -14,9 +14,7 @@ from functools import cache
 from itertools import combinations
 from pathlib import Path
 
-from pytest_mlperf.hardware import host as cpu
-from pytest_mlperf.hardware import host as surroundings
-from pytest_mlperf.hardware import nvidia, power_limit
+from pytest_mlperf.hardware import host, nvidia, power_limit
 from pytest_mlperf.hardware.host import LINUX, Property, text_at, usable_cores
 from pytest_mlperf.hardware.leases import lease_place
 from pytest_mlperf.hardware.power_limit import LimitNote
@@ -402,10 +400,10 @@ def split(accelerator: str) -> tuple[int, str]:
 @cache
 def detect(*, gpus: bool) -> Machine:
     """Return this machine; a child process queries NVML if GPUs are of interest."""
-    cpu_identity, host = cpu.identity(), surroundings.read()
+    cpu, system = host.identity(), host.read()
     name = text_at(LINUX / "etc/machine-id").strip()
     if not gpus:
-        return Machine(cpu=cpu_identity, host=host, machine_id=name)
+        return Machine(cpu=cpu, host=system, machine_id=name)
     notes = power_limit.noted(lease_place())
     report = ask_nvml()
     try:
@@ -419,7 +417,7 @@ def detect(*, gpus: bool) -> Machine:
     # CUDA may leave out MIG or unreadable GPUs, which would shift the numbers of later ones.
     counted = not report["trouble"] and not any(gpu["identity"]["mig"] for gpu in report["gpus"])
     return Machine(
-        cpu=cpu_identity,
+        cpu=cpu,
         gpus=tuple(
             {
                 "uuid": uuid,
@@ -429,7 +427,7 @@ def detect(*, gpus: bool) -> Machine:
             }
             for uuid in uuids
         ),
-        host=host,
+        host=system,
         machine_id=name,
         cards={uuid: by_uuid[uuid]["surroundings"] for uuid in uuids},
         unread={uuid: by_uuid[uuid]["unread"] for uuid in uuids},

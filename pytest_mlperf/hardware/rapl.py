@@ -1,8 +1,8 @@
 """Read energy counters of processors and memory (RAPL), if Linux permits it.
 
 Intel's processors have them, and AMD's from Linux 5.8 on; the driver intel_rapl shows both in
-/sys/class/powercap. Since 2020 only root may read them: they reveal what other users compute
-(CVE-2020-8694).
+/sys/class/powercap. Since 2020 only root may read them, because they leak the computations of other
+users (CVE-2020-8694).
 """
 
 from __future__ import annotations

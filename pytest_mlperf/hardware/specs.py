@@ -33,8 +33,8 @@ def known_gpus() -> Mapping[str, GpuSpec]:
 def find_gpu(product: str, *, memory_gib: float | None = None) -> GpuSpec | None:
     """Return the GPU that a name of a product, of MLPerf, of a class or of the table means.
 
-    If several fit, the result has the values that none of them exceeds; None if unknown. NVML
-    counts memory in GiB: a vendor's "141 GB" is about 140 GiB.
+    If several fit, the result has upper bounds for all of them; None if unknown. NVML counts memory
+    in GiB: a vendor's "141 GB" is about 140 GiB.
     """
     specs = known_gpus()
     if product in specs:

@@ -53,7 +53,7 @@ def parse_work(figures: Mapping[str, Any]) -> AnyWork:
     """Return the work of a user's model from the figures in a suite.
 
     The figures are `kind`, a key of `WORK_KINDS`, and the inputs of that kind's formulas; a
-    ValueError says what is wrong.
+    ValueError names a wrong one.
     """
     kind = figures.get("kind")
     work = WORK_KINDS.get(kind) if isinstance(kind, str) else None

@@ -65,7 +65,7 @@ def plan_benchmark(
 
 
 def _name(text: str) -> str:
-    """Return a text as a legal file name; a digest replaces what is lost."""
+    """Return a text as a legal file name; a digest replaces lost characters."""
     if NAME_PATTERN.fullmatch(text) and len(text) <= MAX_NAME_CHARACTERS:
         return text
     words = "-".join(re.findall(r"[A-Za-z0-9._+]+", text))

@@ -208,7 +208,7 @@ def defects_in(error: ValidationError) -> list[Defect]:
 def _message(where: KeyPath, kind: str, message: str, value: object) -> str:
     if kind == "extra_forbidden":
         key = str(where[-1])
-        return f"unknown key {key!r}{nearest(key, _keys_beside(where))}"
+        return f"unknown key {key!r}{nearest(key, _sibling_keys(where))}"
     if kind == "value_error":
         return message
     if kind == "list_type" and where in _ARRAYS:
@@ -217,7 +217,7 @@ def _message(where: KeyPath, kind: str, message: str, value: object) -> str:
     return words if "not" in words or kind == "missing" else f"{words}, not {shown(value)}"
 
 
-def _keys_beside(where: KeyPath) -> list[str]:
+def _sibling_keys(where: KeyPath) -> list[str]:
     model: type[BaseModel] = Suite
     for part in where[:-1]:
         if isinstance(part, str) and part in _fields(model):

@@ -319,7 +319,7 @@ def _scored_data(planned: Planned) -> ScoredData | None:
 
 
 def scorer_of(planned: Planned, model: str | None) -> Factory | None:
-    """Return the scorer for its process; a registered one looks for what it needs.
+    """Return the scorer for its process; a registered one checks its requirements.
 
     Raises:
         UnavailableError: A variable is unset, or a file is missing.
