@@ -89,7 +89,7 @@ def wait(
 
 
 def _free(used: int | None, earlier_use: int | None, last_use: int | None) -> bool:
-    """Return whether the use is back at `before` or, if that is unknown, stopped falling."""
+    """Return whether the use is back at its earlier level or, if unknown, stopped falling."""
     if used is None:
         return True
     if earlier_use is not None:

@@ -34,10 +34,11 @@ incomplete last line.
         utilization_percent  at rest, after the effect of earlier work has faded
         processes       [[pid, bytes], ...] at rest, with pids on the host
         memory_used     bytes, at rest
-{"t": [time, gpu, watts, reasons, counter_time, joules]}  the last two only if they were read {"s":
-{"time":, "gpu":, quantity: value, ...}}  nvml_quantities.STATE, or SLOW_QUANTITIES {"rates":
-{"time":, trace_hz and so on}}  new rates, if the first ones were too low {"lost": {"time":, "gpu":,
-"code":, "why":}}  that GPU is gone and no longer read {"end": {...}}  last record
+{"t": [time, gpu, watts, reasons, counter_time, joules]}  the last two only if they were read
+{"s": {"time":, "gpu":, quantity: value, ...}}  nvml_quantities.STATE, or SLOW_QUANTITIES
+{"rates": {"time":, trace_hz and so on}}  new rates, if the first ones were too low
+{"lost": {"time":, "gpu":, "code":, "why":}}  that GPU is gone and no longer read
+{"end": {...}}  last record
     time, wall, elapsed_s, cpu_s  clocks, duration and cost of sampling
     ticks, planned, slow          of all GPUs: done, due, and over half a period late
     gpus        [{"index":, "missed": {quantity: n}, "unavailable_quantities": {...},

@@ -21,7 +21,7 @@ TIMINGS = 20
 """Reads of each quantity at the start, which also select the method that answers."""
 
 MAX_PROBE_SECONDS = 0.05
-"""Time limit for these reads after a method has answered."""
+"""These reads stop after this time, once a method has answered."""
 
 COUNTER_POLL_SECONDS = 0.004
 

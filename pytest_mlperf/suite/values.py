@@ -142,7 +142,7 @@ def _replicas(value: object) -> int | Literal["all"]:
 
 
 STEP_WATTS, MAX_WATTS = 5, 5000
-"""Power limits are multiples of the step, as in a machine's identity; boards need less."""
+"""Step of power limits, as in a machine's identity, and a maximum that no board reaches."""
 
 
 def _power_limits(value: object) -> tuple[int, ...]:
@@ -159,7 +159,7 @@ def _power_limits(value: object) -> tuple[int, ...]:
 
 
 MAX_POINTS, MAX_CONCURRENCY = 32, 65_536
-"""Points of a curve, as in MLPerf Endpoints; requests in flight or per second."""
+"""Maximum points of a curve (as in MLPerf Endpoints), and requests in flight or a second."""
 
 
 def is_maximum(value: object) -> TypeGuard[int]:
