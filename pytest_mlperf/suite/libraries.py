@@ -76,7 +76,6 @@ def cure(group: registry.Group, use: str, absent: Sequence[str]) -> str:
 
 
 def _smallest_extra(needed: Set[str]) -> str | None:
-    """Return the smallest extra that installs all of these."""
     fitting = [
         name
         for name, brings in extras().items()

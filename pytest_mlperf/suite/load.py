@@ -19,7 +19,6 @@ from pytest_mlperf.suite.model import Inconsistent, Suite
 from pytest_mlperf.suite.values import Defect, KeyPath
 
 MAX_BYTES = 4 * 1024 * 1024
-"""Larger files are refused before they are parsed."""
 
 
 def load_suite(path: Path) -> tuple[Suite, str]:
