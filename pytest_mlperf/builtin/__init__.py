@@ -1,1 +1,1 @@
-"""The engine and the data set that the kernel has itself: no model, no files, no library."""
+"""The kernel's own engine and data set, which need no model, files or libraries."""

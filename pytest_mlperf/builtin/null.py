@@ -1,4 +1,4 @@
-"""An engine that answers each sample with its own index: measures everything but inference."""
+"""An engine that answers each sample with its index, to measure everything but inference."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pytest_mlperf.core.extension import Dataset, Engine, Sink
 from pytest_mlperf.run.work_queue import WorkQueue
 
 SPIN_BELOW_S = 1e-3
-"""Shorter waits spin: a sleep would overshoot by the timer's slack."""
+"""Shorter waits spin, because a sleep would overshoot by the timer's slack."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NullOptions:
-    """How much work is made believe.
+    """Simulated work of the null engine.
 
     Attributes:
         latency_s: Seconds of work per sample.
@@ -42,35 +42,34 @@ class NullEngine(Engine):
     def __init__(
         self, dataset: Dataset, model: str | None = None, precision: str = "", **options: Any
     ) -> None:
-        """Keep the options.
+        """Check and keep the options.
 
         Args:
             dataset: Not read.
             model: Not read.
             precision: Not read.
-            options: Those of `NullOptions`.
         """
         del dataset, model, precision
-        asked = NullOptions(**options)
+        settings = NullOptions(**options)
         least = {"latency_s": 0, "batch_size": 1, "threads": 0, "tokens": 0}
-        if wrong := [name for name in least if getattr(asked, name) < least[name]]:
+        if wrong := [name for name in least if getattr(settings, name) < least[name]]:
             raise SuiteError(
-                f"null engine: latency_s={asked.latency_s!r}, batch_size={asked.batch_size!r}, "
-                f"threads={asked.threads!r}, tokens={asked.tokens!r}; batch_size must be at least "
-                "1, the others at least 0",
+                f"null engine: latency_s={settings.latency_s!r}, "
+                f"batch_size={settings.batch_size!r}, threads={settings.threads!r}, "
+                f"tokens={settings.tokens!r}; batch_size must be at least 1, the others at least 0",
                 option=wrong,
             )
-        # Kept one by one: they are read for every sample.
-        self._latency_s = asked.latency_s
-        self._batch_size = asked.batch_size
-        self._threads = asked.threads
-        self._tokens = asked.tokens
-        self._instant = not asked.latency_s and not asked.tokens
+        # Plain attributes, because they are read for every sample.
+        self._latency_s = settings.latency_s
+        self._batch_size = settings.batch_size
+        self._threads = settings.threads
+        self._tokens = settings.tokens
+        self._instant = not settings.latency_s and not settings.tokens
         self._queue: WorkQueue | None = None
 
     def __enter__(self) -> NullEngine:
         if self._threads:
-            # One thread may take all that waits; several share it by batches.
+            # A single thread may take the whole queue; several threads share it in batches.
             batch = None if self._threads == 1 else self._batch_size
             self._queue = WorkQueue(self._complete, threads=self._threads, max_batch=batch)
         return self
@@ -97,7 +96,7 @@ class NullEngine(Engine):
     def _complete(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         size = self._batch_size
         if len(ids) <= size:
-            # This engine measures the path around it, so it must cost next to nothing itself.
+            # This engine measures the overhead around it, so its own cost must be close to zero.
             if self._instant and not sink.wants_output:
                 sink.done(ids)
             else:
@@ -131,7 +130,6 @@ class NullEngine(Engine):
 
 
 def _work(duration_s: float) -> None:
-    """Take this long: asleep where the timer is precise enough, else busy."""
     if duration_s >= SPIN_BELOW_S:
         time.sleep(duration_s)
         return

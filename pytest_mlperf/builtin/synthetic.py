@@ -1,4 +1,4 @@
-"""Numbered samples without content: what the null engine and first suites run on."""
+"""Numbered dummy samples for the null engine and for first suites."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_mlperf.core.errors import SuiteError
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticOptions:
-    """How many samples there are.
+    """Number and identity of the samples.
 
     Attributes:
         path: Not read.
@@ -32,14 +32,14 @@ class SyntheticOptions:
 
 
 class SyntheticDataset:
-    """Sample i is the number i, and so is its reference."""
+    """Numbered dummy samples: sample i and its reference are the number i."""
 
     libraries: ClassVar[tuple[str, ...]] = ()
     options = SyntheticOptions
 
     @classmethod
     def look(cls, **options: Any) -> None:
-        """Check the options: there is no file to look for."""
+        """Check the options; there is no file to look for."""
         cls.options(**options)
 
     def __init__(self, **options: Any) -> None:
@@ -50,7 +50,7 @@ class SyntheticDataset:
 
     @property
     def digest(self) -> str:
-        """Hex SHA-256 over the parameters, which decide the content."""
+        """Hex SHA-256 of the parameters, which determine the content."""
         return hashlib.sha256(f"synthetic {len(self)} {self._asked.seed}".encode()).hexdigest()
 
     def input(self, index: int) -> int:

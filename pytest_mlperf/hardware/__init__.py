@@ -1,1 +1,1 @@
-"""What machine this is."""
+"""Detect, sample and control the hardware of this machine."""

@@ -1,18 +1,18 @@
-"""Ask one GPU through NVML: an ordered list of ways per quantity, and a reaction to every failure.
+"""Read one GPU through NVML: several methods per quantity, and a reaction to each error.
 
-NVML's functions come and go between drivers and products, and a refusal may be passing, lasting, or
-the end of the GPU. What is done about each return code, once and here:
+NVML's functions differ between drivers and products, and an error may be transient, permanent, or
+the end of the GPU. Reactions by return code:
 
 | code | meaning | reaction |
 |---|---|---|
-| 3 | not supported | three in a row from the start: the next way; later: a missed sample |
-| 13, 2, 25, 26 | the driver does not know it | the next way, at once |
-| 4 | no permission, as for MIG in a container | given up, with a note; no energy for a counter |
+| 3 | not supported | first three in a row: the next method; later: a missed sample |
+| 13, 2, 25, 26 | unknown to the driver | the next method, at once |
+| 4 | no permission, as for MIG in a container | given up, with a note; no other energy source |
 | 15, 16, 9, 18 | GPU lost or to be reset, driver gone | `Lost` |
-| 10, 999, others | passing | asked three more times, then a missed sample |
-| 1 | someone shut NVML down | initialised again, once; then `Lost` |
+| 10, 999, others | transient | three retries, then a missed sample |
+| 1 | other code shut NVML down | initialised again, once; then `Lost` |
 
-The pynvml module is handed in; `binding` alone imports it.
+Only `binding` imports pynvml; everything else takes the module as an argument.
 """
 
 from __future__ import annotations
@@ -34,20 +34,19 @@ GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH = 15, 16, 18
 
 FATAL_ERRORS = frozenset({GPU_IS_LOST, RESET_REQUIRED, DRIVER_NOT_LOADED, VERSION_MISMATCH})
 UNKNOWN_WAY = frozenset({INVALID_ARGUMENT, FUNCTION_NOT_FOUND, 25, 26})
-"""This driver does not know what was asked: argument, function, struct version, deprecated."""
+"""Codes of an unknown argument, function or struct version, and of a deprecated call."""
 
 REFUSALS = 3
-"""So many "not supported" in a row from the start are meant."""
+"""Number of initial "not supported" answers in a row that are final."""
 
 LASTING_ERRORS = (
     FATAL_ERRORS | UNKNOWN_WAY | {NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, LIBRARY_NOT_FOUND}
 )
-"""Asking again at once is of no use after these."""
+"""Errors after which an immediate retry is useless."""
 
 IMPOSSIBLE_VALUE = "nothing that a board can show"
 
 RETRIES = 3
-"""How often a passing failure is asked again."""
 
 ADVICE = {
     LIBRARY_NOT_FOUND: "NVIDIA's library libnvidia-ml.so.1 is not here: no driver is installed, or "
@@ -60,7 +59,7 @@ ADVICE = {
 
 
 class UnavailableNvml(Exception):
-    """NVML, or a GPU, cannot be asked at all; NVML's return code, None where it gave none."""
+    """NVML or a GPU cannot be queried; `code` is NVML's return code, None if there is none."""
 
     def __init__(self, reason: str, code: int | None = None) -> None:
         super().__init__(reason)
@@ -68,7 +67,7 @@ class UnavailableNvml(Exception):
 
 
 class Lost(Exception):
-    """A GPU that answered does so no more."""
+    """A GPU has stopped answering."""
 
     def __init__(self, reason: str, code: int) -> None:
         super().__init__(reason)
@@ -76,17 +75,17 @@ class Lost(Exception):
 
 
 def binding() -> Any:
-    """Import NVIDIA's binding; ImportError: it is not installed."""
+    """Import NVIDIA's binding; raise ImportError if it is not installed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the deprecated package pynvml warns at its import
         return importlib.import_module("pynvml")
 
 
 class NvmlLibrary:
-    """NVML, initialised so many times."""
+    """Initialised NVML; `starts` counts the initialisations."""
 
     def __init__(self, nvml: Any) -> None:
-        """Initialise it; UnavailableNvml: not NVIDIA's binding, or no driver, and what to do."""
+        """Initialise NVML; raise UnavailableNvml with the fix if binding or driver do not work."""
         self.nvml, self.starts = nvml, 1
         self._starting = threading.Lock()
         if not hasattr(nvml, "nvmlDeviceGetTemperatureV"):
@@ -101,9 +100,10 @@ class NvmlLibrary:
             raise UnavailableNvml(reason, error.value) from None
 
     def begin_again(self, seen: int) -> bool:
-        """Initialise once more what someone else shut down; False the second time.
+        """Initialise NVML again after other code shut it down; return False the second time.
 
-        `seen` is `starts` when the caller took its handle: another thread may have been quicker.
+        `seen` is `starts` from when the caller took its handle: another thread may have been
+        faster.
         """
         with self._starting:
             if self.starts == seen:
@@ -114,7 +114,7 @@ class NvmlLibrary:
             return True
 
     def close(self) -> None:
-        """Let go of NVML, whatever state it is in."""
+        """Shut NVML down; ignore errors."""
         try:
             self.nvml.nvmlShutdown()
         except self.nvml.NVMLError:
@@ -123,15 +123,15 @@ class NvmlLibrary:
 
 @dataclass(kw_only=True, slots=True)
 class NvmlDevice:
-    """One physical GPU.
+    """A physical GPU.
 
     Attributes:
-        uuid: As it was asked for, of the GPU or of a MIG instance.
-        handle: NVML's, of the physical GPU: an instance has no energy of its own.
+        uuid: Requested UUID, of the GPU or of a MIG instance.
+        handle: NVML handle of the physical GPU, because a MIG instance has no energy counter.
         instance: Whether the UUID is that of a MIG instance.
-        instances: MIG instances on the GPU, 0 without MIG; None where they may not be seen.
-        starts: How often NVML was initialised when the handle was taken.
-        most: The highest reading that this board can give, by quantity, where that is known.
+        instances: MIG instances on the GPU, 0 without MIG; None if they cannot be listed.
+        starts: `NvmlLibrary.starts` when the handle was taken.
+        most: Highest plausible reading by quantity, if known.
     """
 
     library: NvmlLibrary
@@ -144,17 +144,17 @@ class NvmlDevice:
 
     @property
     def shared(self) -> bool | None:
-        """Whether what is read may belong to another MIG instance; None: not known."""
+        """Whether readings may include other MIG instances; None if unknown."""
         return None if self.instances is None else self.instances > 1
 
     def find_again(self) -> None:
-        """Take a fresh handle, after NVML was initialised anew."""
+        """Take a new handle after NVML was initialised again."""
         fresh = find(self.library, self.uuid)
         self.handle, self.starts = fresh.handle, fresh.starts
 
 
 def find(library: NvmlLibrary, uuid: str) -> NvmlDevice:
-    """Return the physical GPU of a UUID, or of its MIG instance; else raise UnavailableNvml."""
+    """Return the physical GPU of a UUID or of a MIG instance; raise UnavailableNvml if absent."""
     nvml, starts = library.nvml, library.starts
     try:
         handle = patiently(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
@@ -164,7 +164,7 @@ def find(library: NvmlLibrary, uuid: str) -> NvmlDevice:
         raise UnavailableNvml(f"{uuid}: {words(error)}", error.value) from None
     instance = False
     try:
-        # The binding gives a ctypes number here, which is true even where it is 0.
+        # The binding returns a ctypes number, which is truthy even if it is 0.
         instance = bool(patiently(nvml, nvml.nvmlDeviceIsMigDeviceHandle, handle).value)
         if instance:
             handle = patiently(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
@@ -181,12 +181,12 @@ def _instances(nvml: Any, handle: Any, *, at_least_one: bool) -> int | None:
     try:
         if not patiently(nvml, nvml.nvmlDeviceGetMigMode, handle)[0]:
             return 0
-        most = patiently(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle)
+        limit = patiently(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle)
     except nvml.NVMLError as error:
         without = error.value in UNKNOWN_WAY | {NOT_SUPPORTED}
         return 0 if without and not at_least_one else None
     count = 0
-    for index in range(min(most, MAX_READ_EVENTS)):
+    for index in range(min(limit, MAX_READ_EVENTS)):
         try:
             patiently(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
         except nvml.NVMLError as error:
@@ -198,11 +198,8 @@ def _instances(nvml: Any, handle: Any, *, at_least_one: bool) -> int | None:
 
 
 def patiently(nvml: Any, ask: Callable[..., Any], *arguments: Any, quantity: str = "") -> Any:
-    """Return what a function of the binding answers, asked again where the failure may pass.
-
-    So is an impossible reading of a quantity, which is NVML's unknown error in the end.
-    """
-    left = RETRIES
+    """Call a function of the binding; retry after transient errors and implausible values."""
+    retries = RETRIES
     while True:
         try:
             answer = possible(quantity, ask(*arguments))
@@ -210,22 +207,22 @@ def patiently(nvml: Any, ask: Callable[..., Any], *arguments: Any, quantity: str
                 raise nvml.NVMLError(nvml.NVML_ERROR_UNKNOWN)
             return answer
         except nvml.NVMLError as error:
-            if error.value in LASTING_ERRORS | {UNINITIALIZED} or not left:
+            if error.value in LASTING_ERRORS | {UNINITIALIZED} or not retries:
                 raise
-            left -= 1
+            retries -= 1
 
 
 def words(error: Any) -> str:
     """Return an error of NVML as "Not Supported (3)"."""
     text = str(error)
-    # The binding prints NVML's own words, for codes it has none for, as Python bytes.
+    # For codes that it does not know, the binding prints NVML's text as Python bytes.
     text = text[2:-1] if text.startswith("b'") else text
     return text if f"code {error.value}" in text else f"{text} ({error.value})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadMethod:
-    """One way to read a quantity from the pynvml module and a handle; None is a missed sample."""
+    """A way to read a quantity, given the pynvml module and a handle; None is a missed sample."""
 
     name: str
     read: Callable[[Any, Any], Any]
@@ -233,15 +230,14 @@ class ReadMethod:
 
 @dataclass(kw_only=True, slots=True)
 class Probe:
-    """One quantity of one GPU.
+    """A quantity of one GPU.
 
     Attributes:
-        ways: What is still to be tried, best first; the first is asked.
-        way: The one that answered.
-        failure: Why there is none: the quantity was given up.
-        forbidden: That is for lack of permission, so that no other way is to stand in for it.
-        missed: Reads without an answer since the first one that had one.
-        last: What the last of those was, in words.
+        ways: Remaining read methods, best first; the first one is used.
+        way: Name of the method that answered.
+        failure: Reason why the quantity was given up.
+        forbidden: Whether permission is missing; then no other quantity may replace this one.
+        missed: Reads without a value since the first value.
     """
 
     device: NvmlDevice
@@ -256,11 +252,11 @@ class Probe:
     _well: bool = True
 
     def read(self) -> Any:
-        """Return the quantity; None where it was missed or given up. Lost: the GPU is gone."""
-        nvml, most = self.device.library.nvml, self.device.most.get(self.name, inf)
+        """Return the quantity, None if it was missed or given up; raise Lost if the GPU is gone."""
+        nvml, highest = self.device.library.nvml, self.device.most.get(self.name, inf)
         while self.ways and self.failure is None:
             try:
-                value = possible(self.name, self._ask(self.ways[0]), most)
+                value = possible(self.name, self._ask(self.ways[0]), highest)
             except nvml.NVMLError as error:
                 if not self._tries_next(error):
                     return None
@@ -275,34 +271,31 @@ class Probe:
         return None
 
     def answer(self) -> Any:
-        """Read the quantity until it answers or has run out of ways."""
+        """Read the quantity until it has a value or no method is left."""
         tries = (self.read() for _ in range(REFUSALS * len(self.ways)))
         return next((value for value in tries if value is not None), None)
 
     def settle(self, *, at_end: bool = False) -> None:
-        """Give up what has not answered yet; garbage may pass, and is given up at the end alone."""
+        """Give up a quantity without a value; if its values were implausible, only at the end."""
         if self.way is None and self.failure is None and (at_end or self.last != IMPOSSIBLE_VALUE):
             self.failure = f"{self.ways[0].name} never answered, last with: {self.last}"
 
-    def _ask(self, way: ReadMethod) -> Any:
-        """Read one way, again where the failure may pass.
-
-        A quantity that failed last time is asked only once, lest a dead sensor takes all the time.
-        """
+    def _ask(self, method: ReadMethod) -> Any:
+        """Call one read method; after a failed read, without retries, so that it stays cheap."""
         nvml, device = self.device.library.nvml, self.device
-        left = RETRIES if self._well else 0
+        retries = RETRIES if self._well else 0
         while True:
             try:
-                return way.read(nvml, device.handle)
+                return method.read(nvml, device.handle)
             except nvml.NVMLError as error:
                 code = error.value
                 if code in FATAL_ERRORS:
                     raise Lost(ADVICE.get(code, words(error)), code) from None
                 if code == UNINITIALIZED:
                     self._begin_again()
-                elif code in LASTING_ERRORS or not left:
+                elif code in LASTING_ERRORS or not retries:
                     raise
-                left -= 1
+                retries -= 1
 
     def _begin_again(self) -> None:
         nvml = self.device.library.nvml
@@ -315,7 +308,7 @@ class Probe:
         raise Lost("NVML was shut down twice by something in this process", UNINITIALIZED)
 
     def _tries_next(self, error: Any) -> bool:
-        """Take note of a failure; True when another way is to be tried now."""
+        """Record a failure; return whether to try another method now."""
         code, self._well, self.last = error.value, False, words(error)
         if code == NO_PERMISSION:
             self.failure, self.forbidden = f"{self.ways[0].name}: {words(error)}", True
@@ -335,20 +328,17 @@ class Probe:
 
 
 TIMEOUT = 10
-"""NVML's code for "nothing happened"."""
+"""NVML's code for "no event"."""
 
 XID_CRITICAL_ERROR = 0x8
 """nvmlEventTypeXidCriticalError."""
 
 MAX_READ_EVENTS = 64
-"""Events taken in one reading: a GPU in its last throes may report without end."""
+"""Maximum events per reading, because a failing GPU may report events without end."""
 
 
 def xids() -> ReadMethod:
-    """Return the way to the XIDs of one GPU since the last reading; it waits for none.
-
-    The first reading registers for them: what was before it is not told.
-    """
+    """Return the method that reads new XIDs without waiting; its first reading only registers."""
     return ReadMethod(name="nvmlEventSetWait_v2", read=_reader())
 
 
@@ -356,7 +346,7 @@ def _reader() -> Callable[[Any, Any], list[int]]:
     registered: dict[int, Any] = {}
 
     def read(nvml: Any, handle: Any) -> list[int]:
-        if id(handle) not in registered:  # again after NVML was initialised anew
+        if id(handle) not in registered:  # also after NVML was initialised again
             events = nvml.nvmlEventSetCreate()
             nvml.nvmlDeviceRegisterEvents(handle, XID_CRITICAL_ERROR, events)
             registered.clear()
@@ -377,37 +367,32 @@ def _reader() -> Callable[[Any, Any], list[int]]:
 Property = str | int | float | bool | list[int] | list[float] | None
 
 AMPERE = 7
-"""As NVML numbers architectures."""
 
 
 def covers(gpu: Mapping[str, Property]) -> bool:
-    """Whether the power sensor is known to see all of the time, so that its trace is a witness.
+    """Return whether the power sensor is known to cover all of the time.
 
-    That of GA10x is; those of Volta, GA100 and Hopper see a quarter to a half of it, and of others
-    it is not known.
+    It does on GA10x. On Volta, GA100 and Hopper it covers a quarter to a half; others are unknown.
     """
     return gpu["architecture"] == AMPERE and not ga100(gpu)
 
 
 def averages(gpu: Mapping[str, Property]) -> bool:
-    """Whether the quantity average_w is a mean of the last second, not once more that of a moment.
-
-    It is on Ampere, but for GA100, and later.
-    """
+    """Return whether `average_w` is a mean of the last second: Ampere (not GA100) and later."""
     architecture = gpu["architecture"]
     return isinstance(architecture, int) and architecture >= AMPERE and not ga100(gpu)
 
 
 def scope(gpu: Mapping[str, Property], probe: Probe) -> str:
-    """Return "module" where power or energy are those of GPU, CPU and memory together."""
+    """Return "module" if power or energy include CPU and memory, else "gpu"."""
     return "module" if "module" in (probe.way or "") or grace(gpu) else "gpu"
 
 
 def grace(gpu: Mapping[str, Property]) -> bool:
-    """Whether it shares a module with a CPU, whose energy counter counts both."""
+    """Return whether the GPU shares a module and its energy counter with a CPU."""
     return re.search(r"\bG[HB]\d", str(gpu["name"])) is not None
 
 
 def ga100(gpu: Mapping[str, Property]) -> bool:
-    """Whether it is the large chip of Ampere, whose power sensor is another."""
+    """Return whether it is a GA100, whose power sensor differs from other Ampere chips."""
     return re.search(r"\bA(100|800|30)\b", str(gpu["name"])) is not None

@@ -1,7 +1,6 @@
-"""One thread for each GPU, which reads it at an even beat.
+"""Read each GPU in a thread of its own at a regular interval.
 
-A call into NVML lets go of Python's lock, so that an energy counter that takes milliseconds to
-answer makes no other GPU wait.
+NVML calls release Python's lock, so that a slow energy counter delays no other GPU.
 """
 
 from __future__ import annotations
@@ -21,48 +20,46 @@ from pytest_mlperf.hardware.nvml_quantities import SLOW_QUANTITIES, STATE
 from pytest_mlperf.hardware.sampler_gpu import SampledGpu, timed
 
 CPU_SHARE = 0.02
-"""Sampling one GPU may take this share of one core."""
+"""Share of one core that sampling one GPU may use."""
 
 CPU_SHARE_MORE = 0.01
-"""Each GPU more may take this: a machine with many GPUs has many cores."""
+"""Additional share for each further GPU: machines with many GPUs have many cores."""
 
 PLANNED_SHARE = 0.9
-"""Part of that share to plan for: what a read costs in the run is not what it cost at the start."""
+"""Part of the share to plan for, because reads may cost more during the run."""
 
 DRIVER_SHARE = 0.10
-"""Share of the time, for each GPU, that may be spent inside NVML: it holds the driver's locks."""
+"""Share of the time per GPU that may be spent inside NVML, which holds the driver's locks."""
 
 DRIVERS_SHARE = 0.80
-"""The same of all GPUs together: calls into a driver that answers one at a time must have room."""
+"""The same for all GPUs together: the driver may process calls one at a time."""
 
 TICK_COST_SECONDS = 150e-6
-"""What a tick of one GPU costs beside NVML: waking up, reading clocks, writing; seconds of CPU,
-measured."""
+"""Measured CPU time of one GPU's tick outside NVML: wake-up, clocks and writing."""
 
 TOPS_HZ = {"trace": 50.0, "counter": 20.0, "state": 5.0, "slow": 1.0}
-"""Wanted rate of each group of quantities."""
 
 FLOORS_HZ = {"trace": 5.0, "counter": 5.0, "state": 1.0, "slow": 0.2}
-"""Below these a reading says nothing about a window of seconds."""
+"""Lower rates would say nothing about a window of seconds."""
 
 LOWER_RATE_FACTOR = 0.8
 
 
 class ReadCost(NamedTuple):
-    """What one read of a group costs, of one GPU: this process's CPU, and until the answer."""
+    """Cost of reading a group once on one GPU: CPU time, and time until the answer."""
 
     cpu_s: float
     wall_s: float
 
 
 def dearest(costs: Iterable[tuple[float, float]]) -> ReadCost:
-    """Return what a group costs of the GPU that costs most."""
+    """Return the highest cost of a group among GPUs."""
     return ReadCost(*map(max, zip(*costs, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rates:
-    """Chosen rates of each GPU; share of one core of all together, and of the time inside NVML."""
+    """Rates of each GPU, its share of time in NVML, and the share of one core for all GPUs."""
 
     trace_hz: float
     counter_hz: float
@@ -75,11 +72,10 @@ class Rates:
 def choose(
     costs: Mapping[str, ReadCost], gpus: int, *, trace_hz: float = TOPS_HZ["trace"]
 ) -> Rates:
-    """Lower the rate of whatever costs most until all of it costs little enough.
+    """Lower the most expensive rate until the total cost is low enough.
 
-    Costs are of the GPU that costs most; a group that is not read is not there. Rates at their
-    floors may still cost more than they should: the shares say so. The counter is read at every
-    n-th tick of the trace, at an even beat.
+    Costs are those of the most expensive GPU, without groups that are not read. At the lowest rates
+    the shares may still exceed the budget. The counter is read at every n-th tick of the trace.
     """
     free = ReadCost(cpu_s=0.0, wall_s=0.0)
     paid = {group: costs.get(group, free) for group in TOPS_HZ}
@@ -93,16 +89,16 @@ def choose(
         return {g: (rates[g] * paid[g].cpu_s, rates[g] * paid[g].wall_s) for g in rates}
 
     while True:
-        now = shares()
-        cpu = sum(share for share, _ in now.values())
-        driver = sum(share for _, share in now.values())
+        spent = shares()
+        cpu = sum(share for share, _ in spent.values())
+        driver = sum(share for _, share in spent.values())
         lower = [group for group in rates if rates[group] > FLOORS_HZ[group]]
         if (cpu <= allowed and driver <= waiting) or not lower:
             break
-        worst = max(lower, key=lambda g: max(now[g][0] / allowed, now[g][1] / waiting))
+        worst = max(lower, key=lambda g: max(spent[g][0] / allowed, spent[g][1] / waiting))
         rates[worst] = max(FLOORS_HZ[worst], rates[worst] * LOWER_RATE_FACTOR)
-    most = max(1, int(rates["trace"] / FLOORS_HZ["counter"]))
-    every = min(ceil(rates["trace"] / rates["counter"]), most)
+    max_every = max(1, int(rates["trace"] / FLOORS_HZ["counter"]))
+    every = min(ceil(rates["trace"] / rates["counter"]), max_every)
     return Rates(
         trace_hz=rates["trace"],
         counter_hz=rates["trace"] / every,
@@ -114,18 +110,18 @@ def choose(
 
 
 def cpu_allowed(gpus: int) -> float:
-    """Return the share of one core that sampling so many GPUs may take."""
+    """Return the share of one core that sampling this many GPUs may use."""
     return CPU_SHARE + CPU_SHARE_MORE * (gpus - 1)
 
 
 def _waiting(paid: Mapping[str, ReadCost], gpus: int) -> float:
     """Return the share of the time that each GPU may wait for NVML.
 
-    It gives way, as the share of CPU does not, where a driver is so slow that even the floors are
-    dear: the quick quantities need not suffer for the slow one.
+    Unlike the CPU share, it is raised if a driver is slow even at the lowest rates, so that one
+    slow quantity does not slow down the fast ones.
     """
-    least = sum(floor * paid[group].wall_s for group, floor in FLOORS_HZ.items())
-    return max(min(DRIVER_SHARE, DRIVERS_SHARE / gpus), 2 * least)
+    floor_share = sum(floor * paid[group].wall_s for group, floor in FLOORS_HZ.items())
+    return max(min(DRIVER_SHARE, DRIVERS_SHARE / gpus), 2 * floor_share)
 
 
 WRITE_PERIOD_SECONDS = 0.5
@@ -135,7 +131,7 @@ THREAD_GRACE_SECONDS = 1.0
 
 
 class Writer:
-    """Writes lines of several threads in bunches."""
+    """A writer for several threads, which writes their lines in batches."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file, self._next = file, 0.0
@@ -143,15 +139,14 @@ class Writer:
         self._lock = threading.Lock()
 
     def __call__(self, line: str) -> None:
-        """Take a line, and write when it is time to."""
         with self._lock:
             self._lines.append(line)
-            if (now := time.monotonic()) >= self._next:
-                self._next = now + WRITE_PERIOD_SECONDS
+            if (time_s := time.monotonic()) >= self._next:
+                self._next = time_s + WRITE_PERIOD_SECONDS
                 self._write()
 
     def flush(self) -> None:
-        """Write what there is."""
+        """Write all pending lines."""
         with self._lock:
             self._write()
 
@@ -163,7 +158,7 @@ class Writer:
 
 @dataclass(kw_only=True, slots=True)
 class SlowGroup:
-    """A slower group of one GPU, and when it is next to be read."""
+    """A slow group of quantities of one GPU, with the time of its next reading."""
 
     names: Sequence[str]
     period_s: float
@@ -171,9 +166,9 @@ class SlowGroup:
 
 
 class GpuThread(threading.Thread):
-    """Reads one GPU until it is told to end (then it is `ordered`), or the GPU is gone.
+    """A thread that reads one GPU until stopped, or until the GPU is lost (then `ordered`).
 
-    Ticks are made, planned, and slow where begun late by more than half a period.
+    `ticks` counts readings, `planned` those due, `slow` those over half a period late.
     """
 
     def __init__(
@@ -184,17 +179,17 @@ class GpuThread(threading.Thread):
         stop: threading.Event,
         delay_s: float,
     ) -> None:
-        """Plan to begin after a delay, so that GPUs are not all read at the same moment."""
+        """Schedule the first reading after a delay, so that GPUs are not all read at once."""
         super().__init__(name=gpu.device.uuid, daemon=True)
         self.gpu, self.lost, self.ordered = gpu, False, False
         self.ticks = self.planned = self.slow = 0
-        self.costs: dict[str, ReadCost] = {}  # the least that each group cost
+        self.costs: dict[str, ReadCost] = {}  # minimum by group
         self._write, self._ended, self._delay_s = write, stop, delay_s
         self._jobs = [SlowGroup(names=names, period_s=0.0) for names in (STATE, SLOW_QUANTITIES)]
         self.pace(rates)
 
     def pace(self, rates: Rates) -> None:
-        """Read at these rates from the next tick on."""
+        """Change the rates from the next tick on."""
         self._period_s = 1 / rates.trace_hz
         self._began_s = time.monotonic() - self.planned * self._period_s
         self._every = round(rates.trace_hz / rates.counter_hz)
@@ -202,17 +197,17 @@ class GpuThread(threading.Thread):
             job.period_s, job.due_s = 1 / hz, min(job.due_s, time.monotonic() + 1 / hz)
 
     def run(self) -> None:
-        """Read at an even beat."""
+        """Read at a regular interval."""
         self._began_s += self._delay_s
         while not self.lost and not self._ended.is_set():
             due = self._began_s + self.planned * self._period_s
             late = time.monotonic() - due
             if late < 0:
-                # Not the event's wait, which costs half as much again: the end can wait for a tick.
+                # `Event.wait` would cost 50 % more; stopping can wait for a tick.
                 time.sleep(-late)
             self.slow += late > self._period_s / 2
             self._tick()
-            # What was missed is not made up for: it would only crowd the readings.
+            # Missed ticks are not repeated: they would crowd the readings.
             made = int((time.monotonic() - self._began_s) / self._period_s)
             self.planned = max(self.planned, made) + 1
         self.ordered = True
@@ -226,10 +221,10 @@ class GpuThread(threading.Thread):
         self.ticks += 1
         count = self.ticks % self._every == 0
         self._guarded(lambda: self._trace(count=count), "counter" if count else "trace")
-        # One job a tick, so that no tick is long.
+        # One slow group per tick, so that no tick is long.
         job = min(self._jobs, key=lambda job: job.due_s)
-        if job.due_s <= (now := time.monotonic()):
-            job.due_s = max(job.due_s + job.period_s, now + job.period_s / 2)
+        if job.due_s <= (time_s := time.monotonic()):
+            job.due_s = max(job.due_s + job.period_s, time_s + job.period_s / 2)
             self._guarded(
                 lambda: self._state(job.names), "slow" if job.names is SLOW_QUANTITIES else "state"
             )
@@ -241,13 +236,13 @@ class GpuThread(threading.Thread):
         try:
             read()
             cost = ReadCost(time.thread_time() - cpu_s, time.monotonic() - wall_s)
-            least = self.costs.get(group, cost)
-            self.costs[group] = ReadCost(*map(min, least, cost))
+            minimum = self.costs.get(group, cost)
+            self.costs[group] = ReadCost(*map(min, minimum, cost))
         except Lost as error:
             self.lost = True
             record = {"time": time.monotonic(), "gpu": self.gpu.index}
             self._write(json.dumps({"lost": {**record, "code": error.code, "why": str(error)}}))
-            # What the driver reported of it may be had yet; after the record, for it may hang.
+            # The driver's XIDs may still be available; read them last, because the call may hang.
             with contextlib.suppress(Lost):
                 self._state(("xids",))
 
@@ -269,7 +264,7 @@ class GpuThread(threading.Thread):
 
 
 class Sampler:
-    """Reads GPUs, each in its thread, and writes records."""
+    """A sampler that reads each GPU in its own thread and writes records."""
 
     def __init__(
         self,
@@ -287,9 +282,9 @@ class Sampler:
         ]
 
     def run(self, stop: threading.Event, parent: int) -> bool:
-        """Sample until told to stop, the parent is gone, or no GPU is left.
+        """Sample until `stop` is set, the parent is gone, or no GPU is left.
 
-        False: a call into NVML hangs, so that a thread did not end as it should.
+        Returns False if a thread did not end because a call into NVML hangs.
         """
         for thread in self._threads:
             thread.start()
@@ -307,13 +302,15 @@ class Sampler:
         return all(thread.ordered for thread in self._threads)
 
     def _choose_again(self) -> None:
-        """Raise the rates where reading costs less than at the start, as on a machine then busy."""
-        each = [thread.costs for thread in self._threads if not thread.lost]
-        # At the lowest rates each tick reads the counter as well: the trace costs less than that.
-        each = [{"trace": costs["counter"], **costs} for costs in each if "counter" in costs]
-        if not each or any(TOPS_HZ.keys() - costs.keys() for costs in each):
+        """Raise the rates if reads cost less than at the start, when the machine may be busy."""
+        readings = [thread.costs for thread in self._threads if not thread.lost]
+        # At the lowest rates each tick also reads the counter: the trace costs less than that.
+        readings = [
+            {"trace": costs["counter"], **costs} for costs in readings if "counter" in costs
+        ]
+        if not readings or any(TOPS_HZ.keys() - costs.keys() for costs in readings):
             return
-        costs = {group: dearest(costs[group] for costs in each) for group in TOPS_HZ}
+        costs = {group: dearest(costs[group] for costs in readings) for group in TOPS_HZ}
         rates = choose(costs, len(self._threads), trace_hz=self._most_hz)
         names = ("trace_hz", "state_hz", "slow_hz")
         better = [getattr(rates, name) / getattr(self._rates, name) for name in names]
@@ -329,6 +326,6 @@ class Sampler:
             thread.finish()
 
     def counts(self) -> dict[str, int]:
-        """Return the ticks of all GPUs together."""
+        """Return the tick counts of all GPUs together."""
         names = ("ticks", "planned", "slow")
         return {name: sum(getattr(each, name) for each in self._threads) for name in names}

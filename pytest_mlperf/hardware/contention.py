@@ -1,8 +1,7 @@
-"""Read who used the processor between two moments, and what a group of processes waited for.
+"""Read the processor time of other processes, and how long a group of processes waited.
 
-Every figure is a difference of totals that Linux keeps anyway: one reading at each end, and nothing
-runs between them. A container may hide any of them, and other systems have none; what is not there
-is None.
+All figures are differences of counters that Linux keeps anyway: one reading at each end, none in
+between. Containers may hide some and other systems have none; missing figures are None.
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pytest_mlperf.hardware.clock import ClockWatch
-from pytest_mlperf.hardware.host import usable_cores
+from pytest_mlperf.hardware.host import text_at, usable_cores
 
 CLOCK_TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
 Key = tuple[int, int]
-"""A process by its number and start, a thread by its process and its own number."""
+"""(pid, start time) of a process; (pid, tid) of a thread."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessUsage:
-    """One process.
+    """Resource use of one process.
 
     Attributes:
-        name: Its command, of 15 bytes at most, as it says itself.
-        groups: Numbers of its process group and of its session.
-        used_s: Processor time of all its threads, those that ended too.
-        reaped_s: Processor time of its children that ended.
-        faults: Page faults that needed the disk, its own and those of such children.
+        name: Command name, at most 15 bytes.
+        groups: Ids of its process group and of its session.
+        used_s: Processor time of all its threads, including ended ones.
+        reaped_s: Processor time of its ended children.
+        faults: Major page faults, including those of its ended children.
     """
 
     name: str
@@ -46,7 +45,7 @@ class ProcessUsage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Thread:
-    """How long and how often a thread waited for a core, and lost one at work; None: not told."""
+    """A thread's waiting time for cores, its time slices and its preemptions; None if unknown."""
 
     waited_s: float | None
     turns: int | None
@@ -54,11 +53,11 @@ class Thread:
 
 
 def processes(root: Path) -> dict[Key, ProcessUsage]:
-    """Return every process that can be seen."""
+    """Return every visible process."""
     usage = {}
     for pid in _numbers(root / "proc"):
         raw = _read(root / f"proc/{pid}/stat")
-        # The name may hold anything, blanks and brackets too: the last bracket ends it.
+        # The name may contain blanks and parentheses: the last parenthesis ends it.
         head, _, rest = raw.rpartition(b")")
         fields = rest.split()
         if len(fields) < 20:
@@ -78,7 +77,7 @@ def processes(root: Path) -> dict[Key, ProcessUsage]:
 
 
 def family(everyone: Mapping[Key, ProcessUsage], leader: int) -> set[int]:
-    """Return the processes of a group or session and all that descend from them, by number."""
+    """Return the pids of a process group or session and of all descendants."""
     inside = {pid for (pid, _), each in everyone.items() if leader in (pid, *each.groups)}
     grew = True
     while grew:
@@ -101,18 +100,13 @@ def port_here(url: object) -> int | None:
 
 
 LISTENING_STATE = "0A"
-"""State of a socket that waits for connections, in /proc/net/tcp."""
 
 PROXIES = {"docker-proxy", "rootlessport", "conmon", "pasta", "slirp4netns"}
-"""Processes that listen for a container, whose own processes are no children of theirs."""
+"""Processes that listen for a container; the container's processes are not their children."""
 
 
 def listeners(root: Path, port: int) -> set[int]:
-    """Return the processes that listen on a TCP port of this machine, by number.
-
-    Returns:
-        An empty set if none does, if the processes cannot be read, or if a container's proxy does.
-    """
+    """Return the pids that listen on a TCP port; empty if hidden or if it is a container's."""
     sockets = set()
     for line in (*_lines(root / "proc/net/tcp"), *_lines(root / "proc/net/tcp6")):
         fields = line.split()
@@ -132,7 +126,7 @@ def _open_files(root: Path, pid: int) -> set[str]:
 
 
 def session_of(pid: int) -> int | None:
-    """Return the pytest process of a process, of xdist the controller; None if it is hidden."""
+    """Return the pid of pytest (of xdist's controller) above a process; None if it is hidden."""
     steps = 2 if "PYTEST_XDIST_WORKER" in os.environ else 1
     parents = {number: each.parent for (number, _), each in processes(LINUX).items()}
     for _ in range(steps):
@@ -157,18 +151,14 @@ def threads(root: Path, pids: Set[int]) -> dict[Key, Thread]:
 
 
 def peak_bytes(root: Path, pids: Set[int]) -> int | None:
-    """Return what processes had in memory at most, each at its own peak; None: not told.
-
-    Pages that several share count once for each, and each may have had its peak at another time:
-    together they never had more.
-    """
+    """Return the sum of the processes' peak memory, an upper bound; None if unknown."""
     peaks_kib = [_status(root / f"proc/{pid}", b"VmHWM") or 0 for pid in pids]
     return sum(peaks_kib) * 1024 or None
 
 
 def _status(folder: Path, field: bytes) -> int | None:
-    _, there, rest = _read(folder / "status").partition(b"\n%s:" % field)
-    return int(rest.split()[0]) if there else None
+    _, separator, rest = _read(folder / "status").partition(b"\n%s:" % field)
+    return int(rest.split()[0]) if separator else None
 
 
 def _numbers(folder: Path) -> Iterator[int]:
@@ -180,7 +170,6 @@ def _numbers(folder: Path) -> Iterator[int]:
 
 
 def _read(path: Path) -> bytes:
-    """Return a file's content; b"" where its process is gone, or does not show it."""
     try:
         return path.read_bytes()
     except OSError:
@@ -190,29 +179,26 @@ def _read(path: Path) -> bytes:
 LINUX = Path("/")
 
 SCHEDULING_S = 30e-6
-"""A thread that gets a core waits so long for it on an idle machine as well: the core must wake up.
-What is shorter is no competition."""
+"""Wake-up time of a core on an idle machine; shorter waits are no contention."""
 
 MAX_LISTED_PROCESSES, MIN_LISTED_CORES = 3, 0.02
-"""So many other processes are named at most, each of which used that many cores."""
+"""Maximum number of other processes to name, and the cores that each must have used."""
 
 QUOTA_PERIOD_SECONDS = 0.1
-"""A cgroup's period of its processor quota, where none is told."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UsageTotals:
-    """Totals at one moment; None is not known.
+    """Totals at one moment; None if unknown.
 
     Attributes:
-        busy_s: Processor time that all processes used on the watched cores.
-        stolen_s: Time that the hypervisor gave these cores to other machines.
-        group: Numbers of those that are watched.
-        serves: The server on this machine was found; None: there is none.
-        throttled_s: How long each control group was held back by its processor quota, at most.
-        cpu_s: How long some process waited for a core (PSI).
-        memory_s: How long some process, and all of them, waited for memory (PSI).
-        swapped_in: Pages read from swap.
+        busy_s: Processor time of all processes on the watched cores.
+        stolen_s: Time of these cores that the hypervisor gave to other machines.
+        group: Pids of the watched processes.
+        serves: Whether the server on this machine was found; None if there is none.
+        throttled_s: Throttled time by control group, see `_throttled`.
+        cpu_s: Time for which some process waited for a core (PSI).
+        memory_s: Time for which some process, and all of them, waited for memory (PSI).
     """
 
     at_s: float
@@ -229,7 +215,7 @@ class UsageTotals:
 
 
 class Watch:
-    """Watches a group of processes and the cores that they may use."""
+    """Counters of a group of processes and of the cores that they may use."""
 
     def __init__(
         self,
@@ -241,14 +227,14 @@ class Watch:
         cores: Collection[int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Keep what is watched: a process with its descendants, and the cores that they may use.
+        """Set the processes and the cores to watch.
 
         Args:
-            leader: The process.
-            session: Another process that belongs to it with its descendants: see `session_of`.
-            port: Where a server on this machine listens that works for it; None: none does.
-            cores: By default those that this thread may use now, so ask before an engine binds its
-                threads.
+            leader: A pid; its descendants are watched too.
+            session: Another pid that is watched with its descendants, see `session_of`.
+            port: Port of a server on this machine that works for the leader; None if there is none.
+            cores: Default: the cores that this thread may use now, so call this before an engine
+                binds its threads.
         """
         self._leader, self._session, self._port = leader, session, port
         self._root = root
@@ -256,7 +242,7 @@ class Watch:
         self._clock = clock
 
     def read(self) -> UsageTotals:
-        """Read all totals; a millisecond for fifty processes."""
+        """Read all totals; takes a millisecond for fifty processes."""
         root, everyone = self._root, processes(self._root)
         servers = listeners(root, self._port) if self._port else set()
         leaders = {self._leader, self._session or self._leader, *servers}
@@ -279,15 +265,15 @@ class Watch:
         )
 
     def peak_bytes(self) -> int | None:
-        """Return what the watched had in memory at most; None where the kernel does not tell."""
+        """Return the peak memory of the watched processes [bytes]; None if unknown."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             return peak_bytes(self._root, family(processes(self._root), self._leader))
         return None
 
     def between(self, start: UsageTotals, end: UsageTotals) -> dict[str, Any]:
-        """Return what happened between two readings, by the names of `core.contention.Contention`.
+        """Return the differences of two readings, by the names of `core.contention.Contention`.
 
-        A worker reads this, in Pythons that have nothing but LoadGen and numpy.
+        A worker reads them, in Pythons that have only LoadGen and numpy.
         """
         window_s = end.at_s - start.at_s
         own_s = _own_s(start, end)
@@ -295,7 +281,7 @@ class Watch:
         foreign_s = None if busy_s is None or own_s is None else max(0.0, busy_s - own_s)
         waited_s, switches = _waited(start.threads, end.threads)
         stolen_s = _less(end.stolen_s, start.stolen_s)
-        if stolen_s and own_s is not None and busy_s:  # of the cores that ours were on
+        if stolen_s and own_s is not None and busy_s:  # on the cores that we used
             stolen_s *= min(1.0, own_s / busy_s)
         throttled = [
             min(held - start.throttled_s[name][0], periods - start.throttled_s[name][1])
@@ -342,7 +328,7 @@ class Watch:
 
 
 def _own_s(start: UsageTotals, end: UsageTotals) -> float | None:
-    """Return the processor time of the watched, with that of children who came and went."""
+    """Return the processor time of the watched processes and of their ended children."""
     totals = [
         sum(
             each.used_s + each.reaped_s
@@ -364,38 +350,38 @@ def _waited(
     waited: list[float] = []
     switches: list[int] = []
     for key, thread in end.items():
-        before = start.get(key, Thread(waited_s=0.0, turns=0, switches=0))
+        earlier = start.get(key, Thread(waited_s=0.0, turns=0, switches=0))
         if thread.waited_s is not None and thread.turns is not None:
-            turns = thread.turns - (before.turns or 0)
-            longer_s = thread.waited_s - (before.waited_s or 0.0) - turns * SCHEDULING_S
+            turns = thread.turns - (earlier.turns or 0)
+            longer_s = thread.waited_s - (earlier.waited_s or 0.0) - turns * SCHEDULING_S
             waited.append(max(0.0, longer_s))
         if thread.switches is not None:
-            switches.append(max(0, thread.switches - (before.switches or 0)))
+            switches.append(max(0, thread.switches - (earlier.switches or 0)))
     return sum(waited) if waited else None, sum(switches) if switches else None
 
 
 def _others(start: UsageTotals, end: UsageTotals, window_s: float) -> dict[str, float]:
     used: dict[str, float] = {}
-    for key, each in end.everyone.items():
-        before = start.everyone.get(key)
+    for key, usage in end.everyone.items():
+        earlier = start.everyone.get(key)
         if key[0] not in end.group:
-            spent_s = each.used_s - (before.used_s if before else 0.0)
-            used[each.name] = used.get(each.name, 0.0) + spent_s
-    most = sorted(used.items(), key=lambda pair: -pair[1])[:MAX_LISTED_PROCESSES]
+            spent_s = usage.used_s - (earlier.used_s if earlier else 0.0)
+            used[usage.name] = used.get(usage.name, 0.0) + spent_s
+    largest = sorted(used.items(), key=lambda pair: -pair[1])[:MAX_LISTED_PROCESSES]
     if not window_s > 0:
         return {}
-    return {name: s / window_s for name, s in most if s / window_s >= MIN_LISTED_CORES}
+    return {name: s / window_s for name, s in largest if s / window_s >= MIN_LISTED_CORES}
 
 
 def _less(end: float | None, start: float | None) -> float | None:
     return None if end is None or start is None else max(0.0, end - start)
 
 
-# --- the kernel's own accounts ---------------------------------------------------------------
+# --- the kernel's counters -------------------------------------------------------------------
 
 
 def _pressure(root: Path, resource: str) -> tuple[float, float] | None:
-    """Return how long some and all processes stood still for it, of our group where it tells."""
+    """Return how long some and all processes stalled; of our control group if it is known."""
     groups = (folder / f"{resource}.pressure" for folder in _groups(root))
     for path in (*groups, root / "proc/pressure" / resource):
         rows = {words[0]: words[-1] for line in _lines(path) if (words := line.split())}
@@ -407,14 +393,14 @@ def _pressure(root: Path, resource: str) -> tuple[float, float] | None:
 
 
 def _throttled(root: Path) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Yield of our control group and those above it how long their quota held them back.
+    """Yield how long the quota of our control group, and of its parents, stopped it.
 
-    Two figures, of which neither is less: over all cores, and whole periods.
+    Both values are upper bounds: the sum over all cores, and whole periods.
     """
     for folder in _groups(root):
         rows = dict(pair for line in _lines(folder / "cpu.stat") if len(pair := line.split()) == 2)
         quota = " ".join(_lines(folder / "cpu.max")).split()[1:]
-        quota = quota or list(_lines(folder / "cpu.cfs_period_us"))
+        quota = quota or _lines(folder / "cpu.cfs_period_us")
         period_s = int(quota[0]) * 1e-6 if quota and quota[0].isdecimal() else QUOTA_PERIOD_SECONDS
         if "throttled_usec" in rows:
             held_s = int(rows["throttled_usec"]) * 1e-6
@@ -426,14 +412,14 @@ def _throttled(root: Path) -> Iterator[tuple[str, tuple[float, float]]]:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """Yield the folders of our control groups that watch the processor, the nearest first."""
+    """Yield the folders of our control groups for the processor, nearest first."""
     for line in _lines(root / "proc/self/cgroup"):
-        _, controllers, place = line.split(":", 2)
+        _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
         for name in [controllers] if controllers else ["", "unified"]:
             top = root / "sys/fs/cgroup" / name
-            inside = Path(place.strip("/"))
+            inside = Path(path.strip("/"))
             yield from (top / part for part in (inside, *inside.parents) if (top / part).is_dir())
 
 
@@ -445,15 +431,12 @@ def _swapped_in(root: Path) -> int | None:
     return None
 
 
-def _lines(path: Path) -> Iterator[str]:
-    try:
-        yield from path.read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return
+def _lines(path: Path) -> list[str]:
+    return text_at(path).splitlines()
 
 
 class Window:
-    """The totals of a machine when a run begins and when it ends, and its clock between."""
+    """Readings at the start and the end of a run, and the wall clock in between."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -462,7 +445,7 @@ class Window:
         self._looks = 0
 
     def look(self) -> None:
-        """Read at an edge; a kernel that tells what nobody expects costs no run."""
+        """Take a reading at an edge; unexpected formats of the kernel are ignored."""
         self._looks += 1
         if self._looks == 1:
             self._clock.start()
@@ -473,15 +456,15 @@ class Window:
 
     @property
     def seen(self) -> dict[str, Any] | None:
-        """What happened between, by the names of `Contention`; None where an edge is missing."""
+        """Differences by the names of `Contention`; None if a reading is missing."""
         return self._watch.between(*self._edges) if len(self._edges) == 2 else None
 
     @property
     def clock_moved_s(self) -> float:
-        """How far the wall clock was set between, seconds."""
+        """Largest step of the wall clock in between [s]."""
         return self._clock.moved_s
 
     @property
     def peak_bytes(self) -> int | None:
-        """What the watched that are still there had in memory at most, since they began."""
+        """Peak memory of the watched processes that still exist [bytes]."""
         return self._watch.peak_bytes()

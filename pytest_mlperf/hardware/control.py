@@ -1,16 +1,15 @@
-"""A fixed micro-benchmark of this machine, in a process of its own: a matrix product and a copy.
+"""Measure this machine by a fixed benchmark in its own process: a matmul and a copy.
 
     python -m pytest_mlperf.hardware.control [--cuda COUNT]
 
-On the CPU with numpy, in as many threads as its BLAS is set to; with --cuda with torch on each of
-so many GPUs in turn, of which the slowest counts: those that work together wait for it. Of several
-each copies to the next one as well, and the slowest pair counts. It prints one JSON object:
-{"matmul_flops":, "copy_bytes_per_s":, "matmul_library":, "peer_bytes_per_s":}, see core.control, or
-{"unavailable": why}; beside it "contention", as hardware.contention reads it. It ends when its
-stdin, if that is a pipe, ends.
+On the CPU it uses numpy with the threads of its BLAS; with --cuda it uses torch on each GPU in
+turn. The slowest GPU counts, because GPUs that work together wait for it. Several GPUs also copy to
+their neighbour, and the slowest pair counts. The output is one JSON object: {"matmul_flops":,
+"copy_bytes_per_s":, "matmul_library":, "peer_bytes_per_s":}, see core.control, or {"unavailable":
+why}; and "contention" from hardware.contention. The process ends with its stdin, if that is a pipe.
 
-Sizes, seeds and measuring times are fixed, and so is what a figure is: the median of as many
-repeats as fit, five at least. A change of any of them makes all baselines' controls worthless.
+Sizes, seeds, measuring times and the statistic (median of all repeats that fit, at least five) are
+fixed. A change of any of them invalidates the controls of all baselines.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from pytest_mlperf.hardware.contention import Watch, Window, session_of
 
 MIN_REPEATS = 5
 THREADS = ("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS")
-"""Settings that change the product's speed and not the machine."""
+"""Environment variables that change the product's speed but not the machine."""
 
 TOO_LITTLE = "too little memory of the GPU is free for the control: something else uses it"
 
@@ -47,13 +46,12 @@ MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ControlSizes:
-    """What is done.
+    """Sizes of the benchmark.
 
     Attributes:
-        copied_bytes: Size of each of the two buffers, tried from the left until one fits; larger
-            than a last-level cache, lest the figure be that of the cache. Some servers have a
-            larger one, of which one core can hardly use all.
-        batch: Calls per repeat: it hides what it takes to start one.
+        copied_bytes: Sizes of each of the two buffers, tried in order until one fits. They exceed
+            most last-level caches; a single core can hardly use all of a larger one.
+        batch: Calls per repeat, which hide the launch overhead.
     """
 
     matrix: int
@@ -66,7 +64,7 @@ class ControlSizes:
 CPU_SIZES = ControlSizes(
     matrix=1024, copied_bytes=(96 * MIB,), batch=1, warm_s=0.02, measured_s=0.12
 )
-"""2.1 GFLOP and 192 MiB a call, 192 MiB of memory."""
+"""2.1 GFLOP and 192 MiB per call; 192 MiB of memory."""
 
 GPU = ControlSizes(
     matrix=8192,
@@ -75,7 +73,7 @@ GPU = ControlSizes(
     warm_s=0.2,
     measured_s=0.3,
 )
-"""1.1 TFLOP and 2 GiB a call, 2 GiB of memory. Clocks need the warm-up to rise."""
+"""1.1 TFLOP and 2 GiB per call; 2 GiB of memory. Clocks need the warm-up to rise."""
 
 
 PEERS = ControlSizes(
@@ -85,15 +83,15 @@ PEERS = ControlSizes(
     warm_s=0.05,
     measured_s=0.1,
 )
-"""1 GiB a repeat between two GPUs, 256 MiB of memory on each."""
+"""1 GiB per repeat between two GPUs; 256 MiB of memory on each."""
 
 
 class UnavailableControl(Exception):
-    """The benchmark cannot be made here; the message says why and what to do."""
+    """The benchmark cannot run here; the message has the reason and the fix."""
 
 
 def on_cpu(sizes: ControlSizes = CPU_SIZES) -> dict[str, float]:
-    """Measure with numpy: a float32 product, and a copy by one thread."""
+    """Measure a float32 product and a single-threaded copy with numpy."""
     try:
         import numpy as np
     except ImportError:
@@ -102,9 +100,9 @@ def on_cpu(sizes: ControlSizes = CPU_SIZES) -> dict[str, float]:
     (size,) = sizes.copied_bytes
     draw = np.random.default_rng(0).standard_normal
     shape = (sizes.matrix, sizes.matrix)
-    left, right = draw(shape, np.float32), draw(shape, np.float32)
-    product = np.empty_like(left)
-    matmul_s = median_s(by_clock(lambda: np.matmul(left, right, out=product), sizes.batch), sizes)
+    a, b = draw(shape, np.float32), draw(shape, np.float32)
+    product = np.empty_like(a)
+    matmul_s = median_s(by_clock(lambda: np.matmul(a, b, out=product), sizes.batch), sizes)
     source = np.ones(size, np.uint8)
     target = np.empty_like(source)
     copy_s = median_s(by_clock(lambda: np.copyto(target, source), sizes.batch), sizes)
@@ -116,7 +114,7 @@ def on_cpu(sizes: ControlSizes = CPU_SIZES) -> dict[str, float]:
 
 
 def on_gpus(count: int) -> dict[str, float]:
-    """Measure with torch on each of so many GPUs, and return the lowest; or UnavailableControl."""
+    """Measure each GPU with torch; return the lowest figures or raise UnavailableControl."""
     try:
         import torch
     except ImportError:
@@ -128,19 +126,19 @@ def on_gpus(count: int) -> dict[str, float]:
             f"torch {torch.__version__} here was built without CUDA, so that nothing multiplies "
             "matrices on the GPU: install a torch with CUDA"
         )
-    seen = torch.cuda.device_count()
-    if seen != count:
-        raise UnavailableControl(f"torch {torch.__version__} sees {seen} of {count} GPUs")
+    visible = torch.cuda.device_count()
+    if visible != count:
+        raise UnavailableControl(f"torch {torch.__version__} sees {visible} of {count} GPUs")
     devices = [f"cuda:{index}" for index in range(count)]
     figures = slowest([with_torch(device, GPU) for device in devices])
     return {**figures, PEER: between(devices, PEERS)} if count > 1 else figures
 
 
 def with_torch(device: str, sizes: ControlSizes) -> dict[str, float]:
-    """Measure on one device of torch: a half-precision product, and a copy within its memory.
+    """Measure a half-precision product and a copy within the memory of one torch device.
 
-    Half precision is one thing on every GPU, other than float32, which is TF32 where that is
-    allowed. Drawn numbers, since a product of zeros needs less power and runs at higher clocks.
+    Half precision means the same on every GPU; float32 may be TF32. The inputs are random, because
+    a product of zeros needs less power and runs at higher clocks.
     """
     import torch
 
@@ -168,10 +166,10 @@ def with_torch(device: str, sizes: ControlSizes) -> dict[str, float]:
 
 
 def between(devices: Sequence[str], sizes: ControlSizes) -> float:
-    """Return the B/s at which each device of torch copies to the next one, of the slowest pair.
+    """Return the lowest B/s at which a device copies to the next one in a ring.
 
-    One pair after the other, around the ring: each sends and receives once. Where they may not
-    reach each other's memory torch copies through the host's, which is what an engine gets too.
+    Pairs are measured one after the other. Without peer access torch copies through the host's
+    memory, as it does for an engine.
     """
     import torch
 
@@ -188,7 +186,7 @@ def between(devices: Sequence[str], sizes: ControlSizes) -> float:
 
 
 def ends(device: str, other: str, sizes: Sequence[int]) -> tuple[Any, Any]:
-    """Return a buffer on each of two devices, of the first size that both have memory for."""
+    """Return a buffer on each of two devices, of the first size that fits on both."""
     import torch
 
     for size in sizes:
@@ -198,7 +196,7 @@ def ends(device: str, other: str, sizes: Sequence[int]) -> tuple[Any, Any]:
 
 
 def buffers(device: str, sizes: Sequence[int]) -> tuple[Any, Any]:
-    """Return two buffers of the first size, in bytes, that there is memory for."""
+    """Return two buffers of the first size [bytes] that fits."""
     import torch
 
     for size in sizes:
@@ -209,7 +207,7 @@ def buffers(device: str, sizes: Sequence[int]) -> tuple[Any, Any]:
 
 
 def by_clock(work: Callable[[], object], batch: int) -> Callable[[], float]:
-    """Return what does the work so many times and returns seconds per time, by the clock."""
+    """Return a function that does the work `batch` times and returns the seconds per call."""
 
     def repeat() -> float:
         begun_s = perf_counter()
@@ -221,7 +219,7 @@ def by_clock(work: Callable[[], object], batch: int) -> Callable[[], float]:
 
 
 def by_events(work: Callable[[], object], batch: int) -> Callable[[], float]:
-    """Do likewise with what the current GPU itself notes before and after; it is awaited."""
+    """Return the same function, timed by events on the current GPU."""
     import torch
 
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -239,7 +237,7 @@ def by_events(work: Callable[[], object], batch: int) -> Callable[[], float]:
 
 
 def median_s(repeat: Callable[[], float], sizes: ControlSizes) -> float:
-    """Warm up, repeat, and return the median."""
+    """Warm up, repeat, and return the median time."""
     warm_s = perf_counter() + sizes.warm_s
     repeat()
     while perf_counter() < warm_s:
@@ -252,7 +250,7 @@ def median_s(repeat: Callable[[], float], sizes: ControlSizes) -> float:
 
 
 def rates(matmul_s: float, copy_s: float, matrix: int, copied_bytes: int) -> dict[str, float]:
-    """Return operations (2 n³ a product) and bytes (each read and written) per second."""
+    """Return FLOP/s (2 n³ per product) and B/s (each byte is read and written)."""
     return {MATMUL: 2 * matrix**3 / matmul_s, COPY: 2 * copied_bytes / copy_s}
 
 
@@ -262,33 +260,32 @@ def library(*facts: str) -> float:
     return float(zlib.crc32("\n".join([*facts, *settings]).encode()))
 
 
-def slowest(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the lowest of every figure; the library is the same one."""
-    return {name: min(found[name] for found in each) for name in each[0]}
+def slowest(gpu_figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the lowest value of each figure."""
+    return {name: min(figures[name] for figures in gpu_figures) for name in gpu_figures[0]}
 
 
 def end_with_stdin() -> None:
-    """Let the kernel end this process when a pipe at stdin ends, whatever hangs by then.
+    """Let the kernel end this process when its stdin, if a pipe, is closed.
 
-    A thread that reads it would have to wait for the interpreter's lock, which a call into a
-    broken driver may never give back. Other systems than Linux send no signal for a pipe: there the
-    parent ends this process, if it can.
+    A reading thread could not: a call into a broken driver may never release the interpreter's
+    lock. Only Linux sends a signal for a pipe; elsewhere the parent ends this process if it can.
     """
     if not stat.S_ISFIFO(os.fstat(0).st_mode):
-        return  # started by hand: the terminal's flags are not ours to change
+        return  # started by hand: leave the terminal's flags alone
     if sys.platform == "linux":
         import fcntl
 
         fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)  # SIGIO ends us
     if select.select([0], [], [], 0)[0]:
-        os._exit(1)  # it had ended before
+        os._exit(1)  # already closed
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print one line of JSON."""
     end_with_stdin()
-    warnings.simplefilter("ignore")  # a library's, at its import
+    warnings.simplefilter("ignore")  # libraries warn when imported
     parser = argparse.ArgumentParser(prog="python -m pytest_mlperf.hardware.control")
     parser.add_argument("--cuda", type=int, default=0, metavar="COUNT", help="that many GPUs")
     options = parser.parse_args(arguments)

@@ -1,8 +1,8 @@
-"""The forms of CUDA_VISIBLE_DEVICES that the libraries of engines understand, version by version.
+"""Forms of CUDA_VISIBLE_DEVICES that engines' libraries understand, by version.
 
-CUDA itself takes all three, and so do libraries that leave the variable to it. A worker gets whole
-GPUs by number in PCI order, which every library reads; by UUID where numbers are not certain; and a
-MIG instance, which has no number, by UUID.
+CUDA, and libraries that leave the variable to it, accept all three. A worker gets whole GPUs by
+number in PCI order, which every library reads; by UUID if numbers are uncertain. A MIG instance has
+no number and is always named by UUID.
 """
 
 from __future__ import annotations
@@ -20,17 +20,12 @@ Form = Literal["number", "GPU UUID", "MIG UUID"]
 FORMS: tuple[Form, ...] = ("number", "GPU UUID", "MIG UUID")
 
 UNRELEASED = (0, 2)
-"""A build between releases may call itself 0.0 or 0.1.dev, and is newer than any release."""
+"""Builds between releases may be 0.0 or 0.1.dev; they are newer than any release."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Understood:
-    """What a library understands, from one version on.
-
-    Attributes:
-        since: The first version.
-        refused: Forms that it does not understand: what it makes of them, and the way out.
-    """
+    """Forms that a library rejects from version `since` on, each with its effect and the fix."""
 
     since: tuple[int, ...] = (0,)
     refused: Mapping[Form, str] = field(default_factory=dict)
@@ -50,8 +45,8 @@ TABLE: Mapping[str, tuple[Understood, ...]] = {
             }
         ),
         # NvmlCudaPlatform.device_control_id_to_physical_device_id of vllm/platforms/cuda.py, 0.24.0
-        # to 0.33.0: nvmlDeviceGetIndex of nvmlDeviceGetHandleByUUID; of an instance that is its
-        # place within its GPU, by which nvmlDeviceGetHandleByIndex then finds another GPU or none.
+        # to 0.33.0: nvmlDeviceGetIndex of nvmlDeviceGetHandleByUUID. For an instance this is its
+        # index within its GPU, for which nvmlDeviceGetHandleByIndex then finds another GPU or none.
         Understood(
             since=(0, 24),
             refused={
@@ -60,28 +55,28 @@ TABLE: Mapping[str, tuple[Understood, ...]] = {
             },
         ),
     ),
-    # Left to CUDA, which torch.cuda.set_device counts by. llmapi/utils.py of the 1.2 candidates
-    # (cc4777e94dda) does not name the variable; that of NVIDIA's main branch since pull request
-    # 12985 (May 2026) and its reports of memory read entries that are digits, and of others take
-    # the place in the list, to bind threads to a NUMA node and to name processes.
+    # Left to CUDA: torch.cuda.set_device counts visible devices. llmapi/utils.py of the 1.2
+    # candidates (cc4777e94dda) does not read the variable. On NVIDIA's main branch since pull
+    # request 12985 (May 2026) it and the memory reports read numeric entries, and take the position
+    # in the list of others, to bind threads to a NUMA node and to name processes.
     "tensorrt_llm": (Understood(),),
     # torch.cuda._parse_visible_devices, of 2.13: all three, in lists of one form.
     "torch": (Understood(),),
     # Nothing in ONNX Runtime reads the variable: cudaSetDevice counts what CUDA leaves visible.
     "onnxruntime": (Understood(),),
 }
-"""By the name that a library is imported by; one that is not here leaves the variable to CUDA."""
+"""By import name; libraries without an entry leave the variable to CUDA."""
 
 
 def understood(library: str, release: str | None) -> Understood:
-    """Return the row of a version; of None and of what is newer than all, the newest."""
+    """Return the row of a version; the newest row if the version is unknown or newer."""
     rows = TABLE.get(library, (Understood(),))
     numbers = tuple(map(int, re.findall(r"\d+", release or "")[:2]))
     return rows[-1] if numbers < UNRELEASED else [row for row in rows if row.since <= numbers][-1]
 
 
 def check_devices(libraries: Iterable[str], environ: Mapping[str, str]) -> None:
-    """Refuse GPUs by names that an installed library would fail at, or take for others."""
+    """Raise RunError for GPU names that an installed library would reject or misread."""
     listed = environ.get(VARIABLE)
     if not listed:
         return
@@ -98,14 +93,14 @@ def check_devices(libraries: Iterable[str], environ: Mapping[str, str]) -> None:
 
 
 def form_of(name: str) -> Form:
-    """Return the form in which an entry of the variable names a device."""
+    """Return the form of an entry of the variable."""
     if name.startswith("MIG-"):
         return "MIG UUID"
     return "GPU UUID" if name.startswith("GPU-") else "number"
 
 
 def _release(library: str) -> str | None:
-    # Dear at a worker's start, and asked only where GPUs are chosen.
+    # Slow at a worker's start, and only needed if GPUs are selected.
     from importlib.metadata import PackageNotFoundError, version
 
     try:

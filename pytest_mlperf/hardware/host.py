@@ -1,6 +1,6 @@
-"""What of a Linux machine may change a speed: its CPU, part of a key, and what is only shown.
+"""Properties of a Linux machine that may change its speed: its CPU and its system.
 
-No name of a host or of a user is read.
+Names of hosts and users are not read.
 """
 
 from __future__ import annotations
@@ -18,12 +18,7 @@ LINUX = Path("/")
 
 
 def identity(root: Path = LINUX) -> dict[str, Property]:
-    """Return the properties of this CPU that must equal a baseline's.
-
-    Returns:
-        cpu: model name; cores: cores this process may use (affinity and cgroup quota);
-        governor: frequency governor of the first core, None where the kernel tells none.
-    """
+    """Return the properties of this CPU that must equal a baseline's."""
     governor = _line(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None
     return {"cpu": _model(root), "cores": _cores(root), "governor": governor}
 
@@ -35,11 +30,10 @@ def _model(root: Path) -> str:
 
 
 def int8_can_saturate(root: Path = LINUX) -> bool:
-    """Check whether ONNX Runtime adds int8 products in 16 bits on this CPU, which can saturate.
+    """Return whether ONNX Runtime's int8 sums can saturate on this CPU.
 
-    It does so on x86 CPUs with AVX2 and without VNNI.
-
-    Source: ONNX Runtime's documentation, "Quantize ONNX models", on VPMADDUBSW and reduce_range.
+    On x86 CPUs with AVX2 and without VNNI it adds products in 16 bits. Source: ONNX Runtime's
+    documentation, "Quantize ONNX models", on VPMADDUBSW and reduce_range.
     """
     flags = re.search(r"^flags\s*:\s*(.*)$", text_at(root / "proc/cpuinfo"), re.MULTILINE)
     features = set(flags[1].split()) if flags else set()
@@ -47,7 +41,7 @@ def int8_can_saturate(root: Path = LINUX) -> bool:
 
 
 def usable_cores() -> Set[int]:
-    """Return the numbers of the cores that this thread may use: all where none can be kept away."""
+    """Return the cores that this thread may use; all if the system has no affinity."""
     affinity = getattr(os, "sched_getaffinity", None)
     return frozenset(affinity(0) if affinity else range(os.cpu_count() or 1))
 
@@ -62,13 +56,7 @@ def _cores(root: Path) -> float:
 
 
 def read(root: Path = LINUX, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return what is known; the unknown is left out.
-
-    Returns:
-        kernel: its release; microcode: of the CPU; smt and boost: "on" or "off"; numa: nodes, and
-        whether the kernel moves pages between them; container: image, else the kind of container;
-        python: its version.
-    """
+    """Return the known properties of the system."""
     facts = {
         "kernel": _line(root / "proc/sys/kernel/osrelease"),
         "microcode": _microcode(root),
@@ -82,7 +70,7 @@ def read(root: Path = LINUX, environ: Mapping[str, str] = os.environ) -> dict[st
 
 
 def text_at(path: Path) -> str:
-    """Return what a file of the kernel or the system says; nothing where it is not here."""
+    """Return the text of a system file; "" if it does not exist."""
     try:
         return path.read_text("utf-8", "replace")
     except OSError:
@@ -103,7 +91,6 @@ def _microcode(root: Path) -> str | None:
 
 
 def _boost(root: Path) -> str | None:
-    """Return whether cores may go above their base clock."""
     cpu = root / "sys/devices/system/cpu"
     kept_off = _switch(cpu / "intel_pstate/no_turbo")
     if kept_off:
@@ -122,11 +109,10 @@ def _numa(root: Path) -> str | None:
 
 
 def _container(root: Path, environ: Mapping[str, str]) -> str | None:
-    """Return the container's image if it is visible, else its kind; None outside of one."""
     podman = root / "run/.containerenv"
     labels = dict(re.findall(r'^(image|imageid)="?([^"\n]*)"?$', text_at(podman), re.MULTILINE))
     if labels.get("image"):
-        # The last part alone: what stands before may name a host or a user.
+        # Only the last part: the others may contain a host or a user.
         name = labels["image"].rsplit("/", 1)[-1]
         return "@".join(filter(None, (name, labels.get("imageid", "")[:12])))
     apptainer = environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER")

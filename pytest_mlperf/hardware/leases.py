@@ -1,4 +1,4 @@
-"""The folder in which all who measure on a machine meet: leases, and notes of power limits."""
+"""Folder for leases and notes of power limits, shared by all who measure on a machine."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.stores.atomic import opened_folder, require_descriptors
 
 MACHINE_WIDE = "/tmp"  # noqa: S108 - sticky, and what is opened in it is never a link
-"""Where all who measure on a machine meet, whatever TMPDIR each of them has."""
+"""Default location, independent of TMPDIR."""
 
 
 def lease_place() -> Path:
-    """Return where the folder is, or would be."""
+    """Return the path of the folder, which may not exist yet."""
     return Path(os.environ.get("PYTEST_MLPERF_LEASES") or MACHINE_WIDE) / "pytest-mlperf"
 
 
 def lease_folder() -> Path:
-    """Return the folder of the lease files, shared by all users (mode 1777), made if absent."""
+    """Return the folder of the lease files, shared by all users (mode 1777); create it."""
     with opened_lease_folder() as (path, _):
         return path
 
 
 @contextlib.contextmanager
 def opened_lease_folder() -> Iterator[tuple[Path, int]]:
-    """Yield the folder of `lease_folder` and its descriptor; a RunError says why it is not safe."""
+    """Yield the lease folder and its descriptor; raise RunError if it is not safe."""
     path = lease_place()
     if not path.is_absolute():
         raise RunError(
@@ -63,17 +63,17 @@ def opened_lease_folder() -> Iterator[tuple[Path, int]]:
                 f"{path}: leases are kept there, and it cannot be made: {error.strerror}; set "
                 "PYTEST_MLPERF_LEASES to a folder that all users share",
             ) from None
-        for place, about in ((path.parent, os.fstat(parent)), (path, os.fstat(folder))):
-            if about.st_uid not in {0, os.geteuid()} and not about.st_mode & stat.S_ISVTX:
+        for folder_path, status in ((path.parent, os.fstat(parent)), (path, os.fstat(folder))):
+            if status.st_uid not in {0, os.geteuid()} and not status.st_mode & stat.S_ISVTX:
                 raise RunError(
                     "lease",
-                    f"{place} belongs to user {about.st_uid}, who may remove a lease that you "
-                    f"hold; let them or root run chmod +t {place}, or set PYTEST_MLPERF_LEASES to "
-                    "a folder that all users share",
+                    f"{folder_path} belongs to user {status.st_uid}, who may remove a lease that "
+                    f"you hold; let them or root run chmod +t {folder_path}, or set "
+                    "PYTEST_MLPERF_LEASES to a folder that all users share",
                 )
         yield path, folder
 
 
 def file_name(name: str) -> str:
-    """Return a name of a file for a GPU or the processors."""
+    """Return the file name for a GPU or for the processors."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name)

@@ -1,4 +1,4 @@
-"""Say which accelerators this machine has, and the identity a baseline is matched by."""
+"""Detect this machine's accelerators, and the identity by which baselines are matched."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from functools import cache
 from itertools import combinations
 from pathlib import Path
 
-from pytest_mlperf.hardware import host as cpu
-from pytest_mlperf.hardware import host as surroundings
-from pytest_mlperf.hardware import nvidia, power_limit
+from pytest_mlperf.hardware import host, nvidia, power_limit
 from pytest_mlperf.hardware.host import LINUX, Property, text_at, usable_cores
 from pytest_mlperf.hardware.leases import lease_place
 from pytest_mlperf.hardware.power_limit import LimitNote
@@ -27,17 +25,17 @@ PCI_ORDER = "PCI_BUS_ID"
 
 
 class AmbiguousOrder(ValueError):
-    """A GPU is named by its place in an order that cannot be told from outside of CUDA."""
+    """A GPU number whose order is unknown outside of CUDA."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VisibleDevice:
-    """A GPU or a MIG instance that can be named.
+    """A GPU or a MIG instance.
 
     Attributes:
-        index: Place of its physical GPU in PCI order.
-        product: Name of the physical GPU's product; None: not known.
-        gpu: UUID of its physical GPU, its own without MIG; None: not known.
+        index: Position of its physical GPU in PCI order.
+        product: Product name of the physical GPU; None if unknown.
+        gpu: UUID of the physical GPU, its own without MIG; None if unknown.
         address: "MIG-GPU-…/gi/ci" of an instance.
     """
 
@@ -49,16 +47,16 @@ class VisibleDevice:
 
 
 def visible(devices: Sequence[VisibleDevice], environ: Mapping[str, str]) -> list[str]:
-    """Return the UUIDs of what a CUDA process with these variables sees, in its order.
+    """Return the UUIDs that a CUDA process with these variables sees, in its order.
 
-    A number raises AmbiguousOrder where CUDA puts the fastest first and products differ.
+    A number raises AmbiguousOrder if CUDA puts the fastest first and products differ.
     """
     listed = environ.get(DEVICES_VARIABLE)
     if listed is None:
         return [device.uuid for device in devices]
     uuids: list[str] = []
     for word in listed.split(","):
-        uuid = _named(word.strip(), devices, environ)
+        uuid = _uuid_of(word.strip(), devices, environ)
         if uuid is None:
             break
         if uuid in uuids:
@@ -67,7 +65,7 @@ def visible(devices: Sequence[VisibleDevice], environ: Mapping[str, str]) -> lis
     return uuids
 
 
-def _named(word: str, devices: Sequence[VisibleDevice], environ: Mapping[str, str]) -> str | None:
+def _uuid_of(word: str, devices: Sequence[VisibleDevice], environ: Mapping[str, str]) -> str | None:
     if word.startswith("MIG-"):
         fitting = [device for device in devices if word in (device.uuid, device.address)]
     elif word.startswith("GPU-"):
@@ -75,7 +73,7 @@ def _named(word: str, devices: Sequence[VisibleDevice], environ: Mapping[str, st
         if len({device.gpu for device in fitting}) > 1:
             return None
     else:
-        digits = re.match(r"[+-]?[0-9]{1,9}", word)  # as C does: what follows is not looked at
+        digits = re.match(r"[+-]?[0-9]{1,9}", word)  # like C, which ignores what follows the digits
         number = int(digits[0]) if digits else None
         fitting = [device for device in devices if device.index == number]
         if fitting:
@@ -86,7 +84,6 @@ def _named(word: str, devices: Sequence[VisibleDevice], environ: Mapping[str, st
 def _require_an_order(
     devices: Sequence[VisibleDevice], environ: Mapping[str, str], word: str
 ) -> None:
-    """Refuse a number that may mean different GPUs to CUDA and to NVML."""
     products = sorted({device.product or "an unknown GPU" for device in devices})
     if environ.get(ORDER_VARIABLE) == PCI_ORDER or len(products) == 1:
         return
@@ -100,31 +97,29 @@ def _require_an_order(
 
 
 NVML_TIMEOUT_SECONDS = 60.0
-"""NVML answers within a second or two; a driver that needs longer hangs."""
+"""NVML answers within two seconds; a driver that takes longer hangs."""
 
 KILL_WAIT_SECONDS = 5.0
-"""A process that hangs in a driver may outlive its end; nobody waits for it longer."""
+"""Maximum wait for a killed process, which may hang in a driver."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What is here.
+    """Hardware of this machine.
 
     Attributes:
-        gpus: One entry per GPU or MIG instance that CUDA_VISIBLE_DEVICES leaves visible, in CUDA's
-            order: the identity that `nvidia.read` gives, with "uuid", "bus" and "index" beside it,
-            which is its number to CUDA in PCI order; None where that is not certain.
-        host: What may change a speed and is no part of an identity, of Linux and the CPU.
-        cards: The same of each GPU, by UUID.
-        unread: Why quantities of a GPU cannot be sampled, by its UUID and their names.
-        paths: How GPUs reach each other, by both UUIDs, see `nvidia.paths`.
-        nvml_trouble: Why there is no GPU, or why some are left out, in one sentence; None: all is
-            well, or nobody asked.
-        shared: Other cases may be measured on its other GPUs at the same time.
-        harness: Who measures on it in place of LoadGen and our own loop; figures of one are never
-            compared with another's.
-        machine_id: What systemd calls this machine; never stored but salted and hashed.
-        limit_w: The power limit that its GPUs are set to for a case, watts; None: as they are.
+        gpus: GPUs and MIG instances visible by CUDA_VISIBLE_DEVICES, in CUDA's order: the identity
+            of `nvidia.read` with "uuid", "bus" and "index", its CUDA number in PCI order (None if
+            uncertain).
+        host: Properties of Linux and the CPU that may change a speed but are not in the identity.
+        cards: The same for each GPU, by UUID.
+        unread: Reason why a quantity of a GPU cannot be sampled, by UUID and quantity.
+        paths: Connection of two GPUs by both UUIDs, see `nvidia.paths`.
+        nvml_trouble: Reason for missing GPUs in one sentence; None if none is missing or wanted.
+        shared: Whether other cases may run on its other GPUs at the same time.
+        harness: Harness that replaces LoadGen and our own loop; figures of two are never compared.
+        machine_id: systemd's id of the machine; stored only salted and hashed.
+        limit_w: Power limit that a case sets on its GPUs [W]; None to leave it.
     """
 
     cpu: Mapping[str, Property]
@@ -146,18 +141,18 @@ class Machine:
 
     @property
     def names(self) -> str:
-        """What is here, in words, for messages."""
+        """Accelerators that are present, for messages."""
         return ", ".join([f"{n}x{c}" if n > 1 else c for c, n in self.classes.items()] + ["cpu"])
 
     @property
     def seen(self) -> str:
-        """The same, with why some of it may not be seen."""
+        """Accelerators that are present, with the reason why others are missing."""
         return f"{self.names} ({self.nvml_trouble})" if self.nvml_trouble else self.names
 
     def has(self, accelerator: str) -> bool:
-        """Whether a suite's accelerator ("cpu", "H200", "8xH100") is here.
+        """Return whether a suite's accelerator ("cpu", "H200", "8xH100") is present.
 
-        CUDA shows a process one MIG instance at most: several are never one accelerator.
+        CUDA shows a process at most one MIG instance: several are never one accelerator.
         """
         count, name = split(accelerator)
         if name == "cpu":
@@ -166,9 +161,9 @@ class Machine:
         return len(used) == count and (count == 1 or not any(gpu.get("mig") for gpu in used))
 
     def identity(self, accelerator: str) -> dict[str, Property]:
-        """Return the properties that must equal a baseline's; a pretended one equals none.
+        """Return the properties that must equal a baseline's; pretended accelerators match none.
 
-        Where the GPUs of one accelerator differ, a property is the list of what they have.
+        If the GPUs of the accelerator differ, a property lists all their values.
         """
         by: dict[str, Property] = {"harness": self.harness} if self.harness else {}
         if accelerator == "cpu":
@@ -187,7 +182,7 @@ class Machine:
         return {"gpus": len(used), **properties, **by}
 
     def _topology(self, uuids: Sequence[str]) -> str | None:
-        """Return how GPUs reach each other: "NV18 NVSwitch", or of pairs "12 x PIX; 16 x SYS"."""
+        """Return how GPUs are connected: "NV18 NVSwitch", or by pairs "12 x PIX; 16 x SYS"."""
         pairs = [self.paths.get(one, {}).get(other) for one, other in combinations(uuids, 2)]
         counts = Counter(path for path in pairs if path is not None)
         if counts.total() < len(pairs):
@@ -197,17 +192,17 @@ class Machine:
         return "; ".join(f"{counts[path]} x {path}" for path in sorted(counts))
 
     def leases(self, accelerator: str) -> list[str]:
-        """Return what a run on an accelerator works on: its GPUs, else the processors."""
+        """Return the lease names of a run on an accelerator: its GPUs, else "cpu"."""
         return sorted(self.uuids(accelerator)) or ["cpu"]
 
     def choice(self, accelerator: str) -> list[str]:
-        """Return the GPUs of an accelerator's class, of which any will do; none for the CPU."""
+        """Return all GPUs of an accelerator's class, if there are enough; [] for the CPU."""
         count, name = split(accelerator)
         every = [str(gpu["uuid"]) for gpu in self.gpus if _class(gpu) == name]
         return every if len(every) >= count else []
 
     def as_in(self, identity: Mapping[str, Property]) -> Machine:
-        """Return the machine, with neighbours, harness and set power limit of an identity."""
+        """Return the machine with the sharing, harness and set power limit of an identity."""
         limit_w = identity.get("power_limit_w") if identity.get("power_limit_set") else None
         return replace(
             self,
@@ -217,76 +212,76 @@ class Machine:
         )
 
     def only(self, accelerator: str, uuids: Collection[str]) -> Machine:
-        """Return the machine with these GPUs of an accelerator's class, and no others of it."""
+        """Return the machine with only these GPUs of an accelerator's class."""
         _, name = split(accelerator)
-        kept = [g for g in self.gpus if _class(g) != name or g["uuid"] in uuids]
-        return replace(self, gpus=tuple(kept))
+        gpus = [g for g in self.gpus if _class(g) != name or g["uuid"] in uuids]
+        return replace(self, gpus=tuple(gpus))
 
     def uuids(self, accelerator: str) -> list[str]:
-        """Return the GPUs that a run on an accelerator uses, by UUID; none for the CPU."""
+        """Return the UUIDs of the GPUs that a run on an accelerator uses; [] for the CPU."""
         return [str(gpu["uuid"]) for gpu in self._used(accelerator)]
 
     def hashes(self, accelerator: str) -> str:
-        """Return what tells this machine and the GPUs of an accelerator from others; no name."""
+        """Return anonymous hashes of this machine and of the GPUs of an accelerator."""
         names = [self.machine_id and f"pytest-mlperf {self.machine_id}", *self.uuids(accelerator)]
         return " ".join(nvidia.hashed(name) for name in names if name)
 
     def used(self, accelerator: str, replicas: int = 1) -> dict[str, UsedGpu]:
-        """Return what is to be known of each GPU that a run uses, by UUID."""
+        """Return the data of each GPU that a run uses, by UUID."""
         gpus = self._used(accelerator)
-        each = len(gpus) // replicas or 1
+        gpus_per_replica = len(gpus) // replicas or 1
         return {
             str(gpu["uuid"]): UsedGpu(
                 uuid=str(gpu["uuid"]),
                 name=f"GPU {_called(gpu)}",
                 bus=gpu.get("bus"),
                 limit_w=w if isinstance(w := gpu.get("power_limit_w"), int | float) else None,
-                replica=f"replica {number // each}" if replicas > 1 else "",
+                replica=f"replica {number // gpus_per_replica}" if replicas > 1 else "",
             )
             for number, gpu in enumerate(gpus)
         }
 
     def differing(self, accelerator: str) -> list[str]:
-        """Return in what the GPUs of an accelerator differ: "power_limit_w is 700, 500 on GPU 3".
+        """Return how the GPUs of an accelerator differ: "power_limit_w is 700, 500 on GPU 3".
 
-        What most of them have stands first. Their places and serial numbers are no difference.
+        The most common value comes first. Bus addresses and serial numbers do not count.
         """
         used = self._used(accelerator)
         facts = [{**gpu, **self.cards.get(str(gpu["uuid"]), {})} for gpu in used]
         differences = []
         for name in dict.fromkeys(name for each in facts for name in each):
             values = [each.get(name) for each in facts]
-            (usual, count), *_ = Counter(values).most_common()
+            (common_value, count), *_ = Counter(values).most_common()
             if count < len(values) and name not in {"uuid", "index", "bus", "card"}:
                 others = [
                     f"{value} on GPU {_called(gpu)}"
                     for gpu, value in zip(used, values, strict=True)
-                    if value != usual
+                    if value != common_value
                 ]
-                differences.append(f"{name} is {usual}, {', '.join(others)}")
+                differences.append(f"{name} is {common_value}, {', '.join(others)}")
         return differences
 
     def environment(self, accelerator: str) -> dict[str, str]:
-        """Return the variables by which a process sees the GPUs of an accelerator, and no other.
+        """Return the variables that make the GPUs of an accelerator, and no others, visible.
 
-        Whole GPUs go by their numbers, which every library reads: vLLM before 0.24 takes nothing
-        else. A MIG instance has none, and beside one, or beside a GPU that may not be asked, those
-        of others are not certain: then all go by UUID. The CPU and what is pretended need none.
+        Whole GPUs are named by number, which every library reads (vLLM before 0.24 reads nothing
+        else). If a MIG instance or an unreadable GPU makes numbers uncertain, all are named by
+        UUID. The CPU and pretended accelerators need no variables.
         """
         return _environment(self._used(accelerator))
 
     def shares(self, accelerator: str, count: int) -> list[Share]:
-        """Return an accelerator in `count` equal shares, one for each of several processes.
+        """Divide an accelerator into `count` equal shares, one per process.
 
-        GPUs go with the processors of the nearest NUMA node; a CPU's processors are divided.
+        GPUs get the processors of their NUMA node; the CPU's processors are divided.
         """
         gpus, name = split(accelerator)
         if name == "cpu":
-            here = sorted(usable_cores())
-            each = len(here) // count
-            return [Share(cpus=tuple(here[n * each : (n + 1) * each])) for n in range(count)]
-        used, each = self._used(accelerator), gpus // count
-        shares = [used[n * each : (n + 1) * each] for n in range(count)]
+            cores = sorted(usable_cores())
+            size = len(cores) // count
+            return [Share(cpus=tuple(cores[n * size : (n + 1) * size])) for n in range(count)]
+        used, size = self._used(accelerator), gpus // count
+        shares = [used[n * size : (n + 1) * size] for n in range(count)]
         return [
             Share(
                 gpus=tuple(str(gpu["uuid"]) for gpu in share),
@@ -298,10 +293,10 @@ class Machine:
         ]
 
     def surroundings(self, accelerator: str) -> dict[str, str]:
-        """Return what is shown when it changed and is no part of the identity.
+        """Return properties outside the identity whose changes are reported.
 
-        Keys are "machine.kernel", "machine.driver", …; what is not known is left out. Of several
-        GPUs that differ, a value is the list of theirs.
+        Keys are "machine.kernel", "machine.driver", …; unknown properties are left out. If the GPUs
+        differ, a value lists all of theirs.
         """
         facts = dict(self.host)
         if uuids := self.uuids(accelerator):
@@ -326,10 +321,10 @@ class UsedGpu:
     """A GPU that a run uses.
 
     Attributes:
-        name: What a person calls it: "GPU 3", or by its UUID where numbers are not certain.
-        bus: Its place in sysfs; None: not known.
-        limit_w: Its power limit, watts; None: not known.
-        replica: The process of several that it belongs to; "": there is one.
+        name: "GPU 3", or "GPU" with the UUID if numbers are uncertain.
+        bus: Bus address as in sysfs; None if unknown.
+        limit_w: Power limit [W]; None if unknown.
+        replica: Replica that uses it; "" if there is one process.
     """
 
     uuid: str
@@ -340,22 +335,22 @@ class UsedGpu:
 
     @property
     def title(self) -> str:
-        """Its name, UUID, place and replica: "GPU 3 (GPU-7f…, PCI 0000:3b:00.0) of replica 1"."""
-        beside = [self.uuid] if self.uuid not in self.name else []
-        beside += [f"PCI {self.bus}"] if self.bus else []
-        title = f"{self.name} ({', '.join(beside)})" if beside else self.name
+        """Full name: "GPU 3 (GPU-7f…, PCI 0000:3b:00.0) of replica 1"."""
+        details = [self.uuid] if self.uuid not in self.name else []
+        details += [f"PCI {self.bus}"] if self.bus else []
+        title = f"{self.name} ({', '.join(details)})" if details else self.name
         return f"{title} of {self.replica}" if self.replica else title
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What one of several processes gets of an accelerator.
+    """Part of an accelerator for one of several processes.
 
     Attributes:
         gpus: UUIDs.
-        title: The same in words: "GPU 3"; "": there are none, or they have no numbers.
-        environment: Variables by which it sees these GPUs and no other.
-        cpus: Processors that it should use; empty: any.
+        title: "GPU 3, GPU 4"; "" without GPUs.
+        environment: Variables that make these GPUs, and no others, visible.
+        cpus: Processors to use; any if empty.
     """
 
     gpus: tuple[str, ...] = ()
@@ -370,7 +365,7 @@ def _called(gpu: Mapping[str, Property]) -> Property:
 
 
 def nearest(buses: Iterable[Property], root: Path = Path("/")) -> tuple[int, ...]:
-    """Return the processors next to GPUs by their places on the PCI bus; (): not known."""
+    """Return the processors of the GPUs' NUMA nodes, by PCI addresses; () if unknown."""
     cpus: set[int] = set()
     for bus in buses:
         try:
@@ -382,7 +377,7 @@ def nearest(buses: Iterable[Property], root: Path = Path("/")) -> tuple[int, ...
 
 
 def _listed(text: str) -> Iterator[int]:
-    """Yield the numbers of a list as the kernel writes it: "0-3,8"."""
+    """Yield the numbers of a list of the kernel, such as "0-3,8"."""
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)
@@ -404,25 +399,25 @@ def split(accelerator: str) -> tuple[int, str]:
 
 @cache
 def detect(*, gpus: bool) -> Machine:
-    """Look at this machine; NVML is asked in a child process, where GPUs are of interest."""
-    here, host = cpu.identity(), surroundings.read()
+    """Return this machine; a child process queries NVML if GPUs are of interest."""
+    cpu, system = host.identity(), host.read()
     name = text_at(LINUX / "etc/machine-id").strip()
     if not gpus:
-        return Machine(cpu=here, host=host, machine_id=name)
-    before = power_limit.noted(lease_place())
+        return Machine(cpu=cpu, host=system, machine_id=name)
+    notes = power_limit.noted(lease_place())
     report = ask_nvml()
     try:
-        seen = visible([_device(gpu) for gpu in report["gpus"]], os.environ)
-        trouble = report["trouble"] or _hidden(seen, report["gpus"])
+        uuids = visible([_device(gpu) for gpu in report["gpus"]], os.environ)
+        trouble = report["trouble"] or _hidden(uuids, report["gpus"])
     except AmbiguousOrder as error:
-        seen, trouble = [], str(error)
+        uuids, trouble = [], str(error)
     for gpu in report["gpus"]:
-        gpu["identity"] |= _limit_before(gpu, {**before, **power_limit.noted(lease_place())})
+        gpu["identity"] |= _limit_before(gpu, {**notes, **power_limit.noted(lease_place())})
     by_uuid = {gpu["uuid"]: gpu for gpu in report["gpus"]}
-    # CUDA need not count what is divided or may not be asked, and numbers behind it would shift.
+    # CUDA may leave out MIG or unreadable GPUs, which would shift the numbers of later ones.
     counted = not report["trouble"] and not any(gpu["identity"]["mig"] for gpu in report["gpus"])
     return Machine(
-        cpu=here,
+        cpu=cpu,
         gpus=tuple(
             {
                 "uuid": uuid,
@@ -430,19 +425,19 @@ def detect(*, gpus: bool) -> Machine:
                 "index": by_uuid[uuid]["index"] if counted else None,
                 "bus": by_uuid[uuid]["bus"],
             }
-            for uuid in seen
+            for uuid in uuids
         ),
-        host=host,
+        host=system,
         machine_id=name,
-        cards={uuid: by_uuid[uuid]["surroundings"] for uuid in seen},
-        unread={uuid: by_uuid[uuid]["unread"] for uuid in seen},
-        paths={uuid: by_uuid[uuid]["paths"] for uuid in seen},
+        cards={uuid: by_uuid[uuid]["surroundings"] for uuid in uuids},
+        unread={uuid: by_uuid[uuid]["unread"] for uuid in uuids},
+        paths={uuid: by_uuid[uuid]["paths"] for uuid in uuids},
         nvml_trouble=trouble,
     )
 
 
 def _limit_before(gpu: nvidia.GpuState, notes: Mapping[str, LimitNote]) -> dict[str, Property]:
-    """Return the power limit that a GPU will have again, where a case has set it just now."""
+    """Return the power limit that a GPU will get back, if a case has changed it."""
     note, watts = notes.get(gpu["uuid"]), gpu["identity"].get("power_limit_w")
     if note is None or watts != nvidia.rounded_w(note.set_mw / 1000):
         return {}
@@ -450,7 +445,7 @@ def _limit_before(gpu: nvidia.GpuState, notes: Mapping[str, LimitNote]) -> dict[
 
 
 def ask_nvml(limit_s: float = NVML_TIMEOUT_SECONDS) -> nvidia.NvmlReport:
-    """Return what the NVML child prints; a driver that hangs or crashes counts as no GPU."""
+    """Return the report of the NVML child; a driver that hangs or crashes counts as no GPU."""
     command = [sys.executable, "-m", nvidia.__name__]
     try:
         answer = answer_of(command, limit_s=limit_s, killed_s=KILL_WAIT_SECONDS)
@@ -460,8 +455,8 @@ def ask_nvml(limit_s: float = NVML_TIMEOUT_SECONDS) -> nvidia.NvmlReport:
         return _none(f"NVIDIA's driver did not answer within {limit_s:g} s: see dmesg, or reboot")
     code, printed, errors = answer
     if code < 0:
-        how = signal.strsignal(-code)
-        return _none(f"NVIDIA's library crashed when it was asked for GPUs: {how}")
+        cause = signal.strsignal(-code)
+        return _none(f"NVIDIA's library crashed when it was asked for GPUs: {cause}")
     try:
         report: nvidia.NvmlReport = json.loads(printed)
     except ValueError:
@@ -473,11 +468,11 @@ def _none(trouble: str) -> nvidia.NvmlReport:
     return {"gpus": [], "trouble": trouble}
 
 
-def _hidden(seen: Sequence[str], gpus: Sequence[nvidia.GpuState]) -> str | None:
-    if len(seen) == len(gpus):
+def _hidden(uuids: Sequence[str], gpus: Sequence[nvidia.GpuState]) -> str | None:
+    if len(uuids) == len(gpus):
         return None
-    left = f"{len(seen)} of {len(gpus)}" if seen else f"none of {len(gpus)}"
-    return f"{DEVICES_VARIABLE}={os.environ.get(DEVICES_VARIABLE)!r} leaves {left} GPUs visible"
+    count = f"{len(uuids)} of {len(gpus)}" if uuids else f"none of {len(gpus)}"
+    return f"{DEVICES_VARIABLE}={os.environ.get(DEVICES_VARIABLE)!r} leaves {count} GPUs visible"
 
 
 def _device(gpu: nvidia.GpuState) -> VisibleDevice:
@@ -496,5 +491,5 @@ def _class(gpu: Mapping[str, Property]) -> str:
 
 
 def _common(values: Sequence[Property]) -> Property:
-    """Return the value that all share, else all values: "500, 700"."""
+    """Return the common value, or all values as "500, 700"."""
     return values[0] if len(set(values)) == 1 else ", ".join(sorted({str(v) for v in values}))

@@ -1,10 +1,10 @@
-"""Wait until GPUs have back the memory that the last process on them had, in a process of its own.
+"""Wait until GPUs have freed the memory of an ended process, in a process of its own.
 
     python -m pytest_mlperf.hardware.memory SECONDS UUID[=BYTES] ...
 
-A process that was killed, such as a rank of MPI, still has its memory when nobody sees it any more.
-NVML is asked again and again until each GPU has no more taken than the bytes beside its UUID, or,
-where there are none, until what is taken falls no further. A MIG instance has memory of its own.
+A killed process, such as a rank of MPI, may hold memory after it has disappeared. NVML is polled
+until each GPU uses no more than the bytes given with its UUID or, without bytes, until its use
+stops falling. A MIG instance has its own memory.
 """
 
 from __future__ import annotations
@@ -23,20 +23,14 @@ from pytest_mlperf.processes import answer_of
 
 POLL_SECONDS = 0.25
 SPARE_BYTES = 256 << 20
-"""Less than any process of CUDA takes on a datacenter GPU, more than what drivers take and give."""
+"""Less than any CUDA process uses on a datacenter GPU; more than a driver's variation."""
 
 NVML_START_SECONDS, KILL_TIMEOUT_SECONDS = 30.0, 5.0
-"""Time for NVML to start, and for a process that hangs in a driver to be gone."""
+"""Maximum time for NVML to start, and for a process that hangs in a driver to end."""
 
 
 class MemoryTaken(TypedDict):
-    """What one GPU told last.
-
-    Attributes:
-        used: Bytes; None: it does not tell.
-        free: Whether it has no more taken than before.
-        processes: [pid as the host knows it, bytes or None] of each that is on it.
-    """
+    """Used bytes of a GPU, whether it is `free` again, and [host pid, bytes] of its processes."""
 
     used: int | None
     free: bool
@@ -44,14 +38,13 @@ class MemoryTaken(TypedDict):
 
 
 def taken(before: Mapping[str, int | None], limit_s: float) -> dict[str, MemoryTaken]:
-    """Return what GPUs had taken when they were free, or when the time was over.
+    """Return the memory use of GPUs when they are free, or when the time is over, by UUID.
 
     Args:
-        before: Bytes by UUID; None: not known.
-        limit_s: Longest time to wait.
+        before: Earlier use by UUID [bytes]; None if unknown.
 
     Returns:
-        By UUID; {} where NVML could not be asked.
+        {} if NVML cannot be queried.
     """
     gpus = [uuid if used is None else f"{uuid}={used}" for uuid, used in before.items()]
     command = [sys.executable, "-m", __name__, str(limit_s), *gpus]
@@ -72,7 +65,7 @@ def wait(
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, MemoryTaken]:
-    """Look until all are free, or the time is over; see `taken`."""
+    """Poll until all GPUs are free, or the time is over; see `taken`."""
     with contextlib.closing(_nvml.NvmlLibrary(nvml)) as library:
         devices = {uuid: _device(library, uuid) for uuid in before}
         last: Mapping[str, int | None] = {}
@@ -95,13 +88,13 @@ def wait(
         }
 
 
-def _free(used: int | None, before: int | None, earlier: int | None) -> bool:
-    """Whether no more is taken than before; where that is not known, whether it falls no more."""
+def _free(used: int | None, earlier_use: int | None, last_use: int | None) -> bool:
+    """Return whether the use is back at its earlier level or, if unknown, stopped falling."""
     if used is None:
         return True
-    if before is not None:
-        return used <= before + SPARE_BYTES
-    return earlier is not None and earlier - used <= SPARE_BYTES
+    if earlier_use is not None:
+        return used <= earlier_use + SPARE_BYTES
+    return last_use is not None and last_use - used <= SPARE_BYTES
 
 
 def _device(library: _nvml.NvmlLibrary, uuid: str) -> _nvml.NvmlDevice:
@@ -114,15 +107,15 @@ def _read(device: _nvml.NvmlDevice, quantity: str) -> Any:
 
 
 def main() -> None:
-    """Print what GPUs had taken last; nothing where they may not be asked."""
+    """Print the last memory use of GPUs; exit with an error if NVML cannot be queried."""
     limit_s, *gpus = sys.argv[1:]
     # The default action ends a process even inside a call that hangs.
     signal.alarm(int(float(limit_s) + NVML_START_SECONDS) + 1)
-    named = (gpu.partition("=") for gpu in gpus)
-    before = {uuid: int(used) if used else None for uuid, _, used in named}
+    arguments = (gpu.partition("=") for gpu in gpus)
+    bytes_by_uuid = {uuid: int(used) if used else None for uuid, _, used in arguments}
     nvml = _nvml.binding()
     try:
-        json.dump(wait(nvml, before, float(limit_s)), sys.stdout)
+        json.dump(wait(nvml, bytes_by_uuid, float(limit_s)), sys.stdout)
     except (nvml.NVMLError, _nvml.UnavailableNvml, _nvml.Lost) as error:
         raise SystemExit(str(error)) from None
 

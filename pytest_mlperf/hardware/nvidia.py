@@ -40,46 +40,46 @@ from pytest_mlperf.hardware.host import Property
 from pytest_mlperf.hardware.nvml_quantities import identity, links_up, probes
 
 VIRTUALIZATION = ("none", "passthrough", "vgpu", "host vgpu", "host vsga")
-"""NVML's virtualization modes; "none" is bare metal, and None would be "not known"."""
+"""NVML's virtualization modes; "none" is bare metal."""
 
 COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
 
 PINNED = 0x2
-"""The clock event reason of clocks that someone has set."""
+"""Clock event reason for clocks that were set by a user."""
 
 
 def properties(
-    device: NvmlDevice, gpu: Mapping[str, Quantity], asked: Mapping[str, Probe]
+    device: NvmlDevice, gpu: Mapping[str, Quantity], sampled: Mapping[str, Probe]
 ) -> dict[str, Property]:
-    """Return what decides a GPU's speed and what its energy means where `asked` is sampled."""
-    watts, joules, reasons = (asked[n].answer() for n in ("power_w", "energy_j", "reasons"))
+    """Return the properties that decide a GPU's speed and the meaning of its energy."""
+    watts, joules, reasons = (sampled[n].answer() for n in ("power_w", "energy_j", "reasons"))
     limit, ecc, mig = gpu["limit_w"], gpu["ecc"], gpu["mig"]
     pci_numbers = [n for n in (gpu["pci_device"], gpu["pci_subsystem"]) if isinstance(n, int)]
-    # The trace is no stand-in for a counter that exists and may not be read, as when sampling.
-    traced = watts is not None and not asked["energy_j"].forbidden
+    # As in sampling, the trace does not replace a counter that exists but may not be read.
+    traced = watts is not None and not sampled["energy_j"].forbidden
     counted = "counter" if joules is not None else None
     return {
         "gpu": decoded(gpu["name"]),
         "memory_gib": _number(gpu["memory_gib"]),
-        # Without the vendors, which NVML keeps in the lower half.
+        # Without the vendor ids, which NVML keeps in the lower half.
         "pci_id": ":".join(f"{number >> 16:04x}" for number in pci_numbers) or None,
         "mig": bool(mig[0]) if isinstance(mig, list) else None,
         "power_limit_w": rounded_w(limit) if isinstance(limit, float) else None,
         "ecc": bool(ecc[0]) if isinstance(ecc, list) else None,
         "clocks": _clocks(device, reasons),
         "virtualization": _choice(VIRTUALIZATION, gpu["virtualization"]),
-        "power_scope": scope(gpu, asked["power_w"]) if gpu["name"] else None,
+        "power_scope": scope(gpu, sampled["power_w"]) if gpu["name"] else None,
         "energy": counted or ("trace" if traced else None),
     }
 
 
 def rounded_w(limit_w: float) -> int:
-    """Return a power limit as it is in an identity, to 5 W."""
+    """Return a power limit rounded to 5 W, as in an identity."""
     return round(limit_w / 5) * 5
 
 
 def surroundings(device: NvmlDevice, gpu: Mapping[str, Quantity]) -> dict[str, str]:
-    """Return what is only shown when it changed; what is not known is left out."""
+    """Return the known properties outside the identity whose changes are reported."""
     generation, width = gpu["max_pcie_generation"], gpu["max_pcie_width"]
     facts = {
         "vbios": decoded(gpu["vbios"]),
@@ -93,11 +93,10 @@ def surroundings(device: NvmlDevice, gpu: Mapping[str, Quantity]) -> dict[str, s
 
 
 def _clocks(device: NvmlDevice, reasons: int | None) -> Property:
-    """Return "free", or the SM clock in MHz that someone pinned; None: not known.
+    """Return "free", or the SM clock that a user pinned [MHz]; None if unknown.
 
-    Application clocks have a getter; locked ones are only seen by their event reason, where the
-    clock is the one of this moment. A board whose default application clock is what holds it is
-    as it came: free.
+    Application clocks have a getter. Locked clocks are visible only by their event reason, and the
+    current clock is returned. A board that is held at its default application clock is free.
     """
     sm = 1
     applied = ask(device, "nvmlDeviceGetApplicationsClock", sm, quantity="sm_mhz")
@@ -108,12 +107,12 @@ def _clocks(device: NvmlDevice, reasons: int | None) -> Property:
         return None
     if not reasons & PINNED:
         return "free"
-    now = ask(device, "nvmlDeviceGetClockInfo", sm, quantity="sm_mhz")
-    return "free" if now is not None and now == default else _number(now)
+    current = ask(device, "nvmlDeviceGetClockInfo", sm, quantity="sm_mhz")
+    return "free" if current is not None and current == default else _number(current)
 
 
 LEVELS = {0: "PSB", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-"""The nearest that two GPUs have in common on PCIe, in the words of nvidia-smi topo -m."""
+"""Closest common PCIe ancestor of two GPUs, in the terms of nvidia-smi topo -m."""
 
 SWITCH = "NVSwitch"
 
@@ -122,50 +121,47 @@ SWITCH_TYPE, READ_PEER = 2, 0
 
 
 def paths(gpus: Mapping[str, tuple[NvmlDevice, str | None]]) -> dict[str, dict[str, str | None]]:
-    """Return how each GPU reaches each other one, by their UUIDs; None: not known.
+    """Return how each pair of GPUs is connected, by UUIDs; None if unknown.
 
-    "NV18 NVSwitch" is 18 links through switches, "NV4" four straight ones; without a link it is
-    what they share on PCIe, "PIX" to "SYS". "no P2P" where one may not read the other's memory, so
-    that copies go through the host's.
+    "NV18 NVSwitch" is 18 links through switches, "NV4" four direct links; without links it is the
+    PCIe level, "PIX" to "SYS". "no P2P" means that one may not read the other's memory, so that
+    copies go through the host.
 
     Args:
-        gpus: The device, and its place in sysfs.
+        gpus: Device and bus address in sysfs, by UUID.
     """
     buses = {bus for _, bus in gpus.values() if bus}
     ends = {uuid: _ends(device, buses) for uuid, (device, _) in gpus.items()}
     reached: dict[str, dict[str, str | None]] = {uuid: {} for uuid in gpus}
-    for one, other in combinations(gpus, 2):
-        path = _path(gpus[one][0], gpus[other][0], ends[one], ends[other], gpus[other][1])
-        reached[one][other] = reached[other][one] = path
+    for uuid, peer in combinations(gpus, 2):
+        path = _path(gpus[uuid][0], gpus[peer][0], ends[uuid], ends[peer], gpus[peer][1])
+        reached[uuid][peer] = reached[peer][uuid] = path
     return reached
 
 
 def _path(
-    one: NvmlDevice,
-    other: NvmlDevice,
-    here: Counter[str] | None,
-    there: Counter[str] | None,
-    bus: str | None,
+    device: NvmlDevice,
+    peer: NvmlDevice,
+    device_ends: Counter[str] | None,
+    peer_ends: Counter[str] | None,
+    peer_bus: str | None,
 ) -> str | None:
-    if here is None or there is None:
+    if device_ends is None or peer_ends is None:
         return None
-    if through := min(here[SWITCH], there[SWITCH]):
+    if through := min(device_ends[SWITCH], peer_ends[SWITCH]):
         path: str | None = f"NV{through} {SWITCH}"
-    elif bus and here[bus]:
-        path = f"NV{here[bus]}"
+    elif peer_bus and device_ends[peer_bus]:
+        path = f"NV{device_ends[peer_bus]}"
     else:
-        path = LEVELS.get(_or_none(one, "nvmlDeviceGetTopologyCommonAncestor", other.handle))
-    denied = _or_none(one, "nvmlDeviceGetP2PStatus", other.handle, READ_PEER)
+        path = LEVELS.get(_or_none(device, "nvmlDeviceGetTopologyCommonAncestor", peer.handle))
+    denied = _or_none(device, "nvmlDeviceGetP2PStatus", peer.handle, READ_PEER)
     return f"{path}, no P2P" if path and denied else path
 
 
 def _ends(device: NvmlDevice, buses: Collection[str]) -> Counter[str] | None:
-    """Return what the links of a GPU that are up end at: a switch, or a GPU's place in sysfs.
+    """Count the remote ends of a GPU's active links: the switch, or bus addresses of GPUs.
 
-    None: that is not told, so that nothing is known of any path from here.
-
-    Args:
-        buses: The places of the GPUs that are seen.
+    None if an end is unknown; then no path from this GPU is known. `buses` has the visible GPUs.
     """
     nvml, ends = device.library.nvml, Counter[str]()
     try:
@@ -183,43 +179,42 @@ def _ends(device: NvmlDevice, buses: Collection[str]) -> Counter[str] | None:
 
 
 def _or_none(device: NvmlDevice, function: str, *more: Any) -> Any:
-    """Call a function; return None if it fails, also for a GPU that is gone."""
     with contextlib.suppress(Lost):
         return ask(device, function, *more)
     return None
 
 
 def _bus(written: Any) -> str | None:
-    """Return NVML's "00000000:3B:00.0" as sysfs has it."""
+    """Return NVML's "00000000:3B:00.0" as sysfs writes it."""
     text = decoded(written)
     return text[-12:].lower() if text else None
 
 
 def ask(device: NvmlDevice, function: str, *more: Any, quantity: str = "") -> Any:
-    """Return what one function says of a quantity, None where it will not."""
+    """Return the answer of one NVML function, None if it fails."""
     if not hasattr(device.library.nvml, function):
-        return None  # a newer binding may have dropped what was deprecated
+        return None  # newer bindings drop deprecated functions
     way = ReadMethod(
         name=function, read=lambda nvml, handle: getattr(nvml, function)(handle, *more)
     )
     return Probe(device=device, name=quantity or function, ways=[way]).answer()
 
 
-def unread(asked: Mapping[str, Probe]) -> dict[str, str]:
-    """Return why quantities that are to be sampled cannot be, by their names."""
-    for probe in asked.values():
+def unread(sampled: Mapping[str, Probe]) -> dict[str, str]:
+    """Return the reasons why quantities cannot be sampled, by name."""
+    for probe in sampled.values():
         probe.answer()
         probe.settle(at_end=True)
-    return {name: probe.failure for name, probe in asked.items() if probe.failure}
+    return {name: probe.failure for name, probe in sampled.items() if probe.failure}
 
 
 def hashed(uuid: str) -> str:
-    """Return what tells one card from another, and does not name it."""
+    """Return a short hash that distinguishes cards but does not identify them."""
     return hashlib.sha256(uuid.encode()).hexdigest()[:8]
 
 
 def decoded(value: Any) -> str | None:
-    """Return what the binding gives as text or as bytes, by its age."""
+    """Return text that the binding returns as str or bytes, depending on its age."""
     text = value.decode() if isinstance(value, bytes) else value
     return None if text is None else str(text)
 
@@ -239,26 +234,26 @@ FORM_WORDS = re.compile(
     r"Hopper|Superchip|Blackwell|Server|Workstation|Edition",
     re.IGNORECASE,
 )
-"""Words of product names that tell form, memory, power or count, and no other model."""
+"""Words in product names for form, memory, power or count, not for another model."""
 
 MAX_SECONDS = 90
-"""The process ends itself by then, whatever a driver does; who started it waits less."""
+"""The process ends itself after this time; its parent waits less."""
 
 MAX_INSTANCES = 7
 
 
 class GpuState(TypedDict):
-    """One GPU, or one MIG instance of a GPU.
+    """A GPU or a MIG instance.
 
     Attributes:
-        index: NVML's, of the physical GPU, which is its place in PCI order.
-        parent: UUID of the physical GPU: its own without MIG; None where it may not be read.
-        address: The older name of an instance, "MIG-GPU-…/gi/ci"; None without MIG.
-        bus: Its place in sysfs, "0000:3b:00.0"; None: not known.
-        paths: How it reaches each other GPU, by UUID: "NV18 NVSwitch", "SYS"; None: not known.
-        unread: Why quantities cannot be sampled, by their names.
-        identity: What must equal a baseline's; the unknown is None.
-        surroundings: What is only shown when it changed; the unknown is left out.
+        index: NVML's index of the physical GPU, which is its position in PCI order.
+        parent: UUID of the physical GPU, its own without MIG; None if it cannot be read.
+        address: Older name of an instance, "MIG-GPU-…/gi/ci"; None without MIG.
+        bus: Bus address in sysfs, "0000:3b:00.0"; None if unknown.
+        paths: Connection to each other GPU by UUID, see `paths`.
+        unread: Reasons why quantities cannot be sampled, by name.
+        identity: Properties that must equal a baseline's; None if unknown.
+        surroundings: Known properties outside the identity whose changes are reported.
     """
 
     uuid: str
@@ -273,17 +268,14 @@ class GpuState(TypedDict):
 
 
 class NvmlReport(TypedDict):
-    """What NVML told: GPUs in PCI order; why there is none or one is left out, None: all well."""
+    """GPUs in PCI order, and the reason for missing ones (None if none is missing)."""
 
     gpus: list[GpuState]
     trouble: str | None
 
 
 def read(nvml: Any) -> NvmlReport:
-    """Return every GPU with its identity and its surroundings.
-
-    A GPU with MIG stands there as its instances. Every property may be unknown on its own.
-    """
+    """Return every GPU, or its MIG instances instead, with identity and surroundings."""
     try:
         library = NvmlLibrary(nvml)
     except UnavailableNvml as error:
@@ -293,37 +285,36 @@ def read(nvml: Any) -> NvmlReport:
 
 
 def accelerator_class(name: str) -> str:
-    """Return the suite's word for a product name: "NVIDIA H200" is "H200".
+    """Return a suite's name for a product: "NVIDIA H200" is "H200".
 
     The first word that is a model name decides: "NVIDIA A100-SXM4-80GB" is "A100", "NVIDIA GH200
-    480GB" is "GH200". Without one it is the words up to the number: "NVIDIA GeForce RTX 4090" is
-    "RTX_4090". What tells another product follows: "RTX_4090_Laptop", "A40_48Q".
+    480GB" is "GH200". Otherwise the words up to the number count: "NVIDIA GeForce RTX 4090" is
+    "RTX_4090". Words of a variant follow: "RTX_4090_Laptop", "A40_48Q".
     """
     model, variant = model_words(name)
     return "_".join([*model, *variant])
 
 
 def model_words(name: str) -> tuple[list[str], list[str]]:
-    """Return the words of a product name that are its model, and those that tell a variant of it.
+    """Return the words of a product name for its model, and those for its variant.
 
-    A word that is neither such a variant's nor in `FORM_WORDS` may be one's: it counts as one.
+    Words after the model that are not in `FORM_WORDS` count as a variant.
     """
     words = re.findall(r"\w+", name.partition(" MIG ")[0])
     words = [word for word in words if word.lower() not in BRANDS]
-    named = [n for n, word in enumerate(words) if re.fullmatch(r"[A-Z]{1,3}\d{1,4}[A-Z]?", word)]
+    hits = [n for n, word in enumerate(words) if re.fullmatch(r"[A-Z]{1,3}\d{1,4}[A-Z]?", word)]
     numbers = [n for n, word in enumerate(words) if word.isdigit()]
-    end = (named or numbers or [len(words) - 1])[0] + 1
-    model = words[named[0] : end] if named else words[:end]
+    end = (hits or numbers or [len(words) - 1])[0] + 1
+    model = words[hits[0] : end] if hits else words[:end]
     virtual = [word for word in words[:end] if word == "GRID" and word not in model]
     return model, [*virtual, *(word for word in words[end:] if not FORM_WORDS.fullmatch(word))]
 
 
 def instance_class(name: str, mig: Property) -> str:
-    """Return the suite's word for a GPU or a MIG instance: "H200", or "H200_1g.18gb".
+    """Return a suite's name for a GPU or a MIG instance: "H200", or "H200_1g.18gb".
 
-    What follows a profile becomes legal in a name: "1g.18gb+me" is "1g.18gb_me" and "1g.18gb-me",
-    which lacks what the other has, is "1g.18gb_no_me". A GPU whose instances may not be seen is
-    "H200_mig": it is no whole one.
+    The profile "1g.18gb+me" becomes "1g.18gb_me"; "1g.18gb-me", which lacks that part, becomes
+    "1g.18gb_no_me". A GPU whose instances are hidden is "H200_mig".
     """
     base = accelerator_class(name)
     if not mig:
@@ -335,7 +326,7 @@ def instance_class(name: str, mig: Property) -> str:
 def _read(library: NvmlLibrary) -> NvmlReport:
     nvml = library.nvml
     gpus: list[GpuState] = []
-    whole: dict[str, tuple[NvmlDevice, str | None]] = {}
+    devices: dict[str, tuple[NvmlDevice, str | None]] = {}
     troubles = []
     try:
         count = patiently(nvml, nvml.nvmlDeviceGetCount, quantity="gpus")
@@ -346,14 +337,14 @@ def _read(library: NvmlLibrary) -> NvmlReport:
         try:
             handle = patiently(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
             device = NvmlDevice(library=library, uuid="", handle=handle)
-            here = list(_gpus(device, index, versions))
-            whole |= {gpu["uuid"]: (device, gpu["bus"]) for gpu in here if not gpu["address"]}
-            gpus += here
+            states = list(_gpus(device, index, versions))
+            devices |= {gpu["uuid"]: (device, gpu["bus"]) for gpu in states if not gpu["address"]}
+            gpus += states
         except nvml.NVMLError as error:
             troubles.append(f"GPU {index} may not be asked: {_advice(error)}")
         except (UnavailableNvml, Lost) as error:
             troubles.append(f"GPU {index}: {error}")
-    reached = paths(whole)
+    reached = paths(devices)
     for gpu in gpus:
         gpu["paths"] = reached.get(gpu["uuid"], {})
     if not count:
@@ -376,8 +367,8 @@ def _versions(nvml: Any) -> Iterator[tuple[str, str]]:
 def _gpus(device: NvmlDevice, index: int, versions: Mapping[str, str]) -> Iterator[GpuState]:
     gpu = identity(device)
     mode = gpu["mig"]
-    handles, seen = _instances(device)
-    asked = probes(device, gpu, versions.get("driver", ""))
+    handles, complete = _instances(device)
+    sampled = probes(device, gpu, versions.get("driver", ""))
     whole: GpuState = {
         "uuid": str(gpu["uuid"]),
         "index": index,
@@ -385,13 +376,13 @@ def _gpus(device: NvmlDevice, index: int, versions: Mapping[str, str]) -> Iterat
         "address": None,
         "bus": _bus(gpu["bus_id"]),
         "paths": {},
-        "unread": unread(asked),
-        "identity": properties(device, gpu, asked),
+        "unread": unread(sampled),
+        "identity": properties(device, gpu, sampled),
         "surroundings": {**versions, **surroundings(device, gpu)},
     }
     if handles:
         yield from (_instance(device, handle, whole) for handle in handles)
-    elif isinstance(mode, list) and mode[0] and seen:
+    elif isinstance(mode, list) and mode[0] and complete:
         raise UnavailableNvml("MIG is on and it has no instance: create one, or turn MIG off")
     elif gpu["uuid"] is None:
         raise UnavailableNvml("it does not tell its UUID, without which no process can be given it")
@@ -407,7 +398,7 @@ def _instances(device: NvmlDevice) -> tuple[list[Any], bool]:
             handles.append(patiently(nvml, get, device.handle, index))
         except nvml.NVMLError as error:
             if error.value == INVALID_ARGUMENT:
-                break  # a product with fewer
+                break  # a product with fewer instances
             if error.value != NOT_FOUND:
                 return handles, False
     return handles, True
@@ -438,7 +429,7 @@ def _instance(device: NvmlDevice, handle: Any, whole: GpuState) -> GpuState:
 
 
 def main() -> None:
-    """Print what NVML tells."""
+    """Print NVML's report."""
     signal.alarm(MAX_SECONDS)  # its default action ends a process even inside a call that hangs
     try:
         report = read(binding())

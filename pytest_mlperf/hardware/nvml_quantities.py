@@ -1,8 +1,7 @@
-"""What is read of a GPU, each quantity with its ways from new to old.
+"""Read methods of each quantity of a GPU, newest first.
 
-Powers come in milliwatts and leave in watts, energies in millijoules and leave in joules. The
-plain power reading of Ampere and later (but for GA100) is a mean of the last second: it is never
-taken for the power of a moment.
+Power is converted from mW to W, energy from mJ to J. The plain power reading of Ampere (not GA100)
+and later is a mean of the last second and is never used as instantaneous power.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ POLICIES = (
     "low_utilization",
     "reliability",
 )
-"""Fields 74 to 79, and the policies 0 to 5 of the older function: ns under each."""
+"""Fields 74 to 79, and policies 0 to 5 of the older function: ns under each."""
 
 SLOWDOWN_FIELDS = ("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-"""Three fields in a row, ns under each; where they begin depends on the driver."""
+"""Three consecutive fields, ns under each; the first number depends on the driver."""
 
 REASONS = {
     0x1: "gpu_idle",
@@ -46,11 +45,11 @@ REASONS = {
     0x200: "board_limit",
     0x400: "reliability",
 }
-"""Clock event reasons, by bit; the last two are newer than the oldest binding that is allowed."""
+"""Clock event reasons by bit; the last two are newer than the oldest supported binding."""
 
 
 def identity(device: _nvml.NvmlDevice) -> dict[str, _nvml.Property]:
-    """Return what a GPU is and is set to; what it does not tell is None."""
+    """Return a GPU's properties and settings; None if unknown."""
     gpu: dict[str, _nvml.Property] = {}
     for name, way in IDENTITY_READERS.items():
         value = _nvml.Probe(device=device, name=name, ways=[way]).answer()
@@ -61,7 +60,7 @@ def identity(device: _nvml.NvmlDevice) -> dict[str, _nvml.Property]:
 def probes(
     device: _nvml.NvmlDevice, gpu: Mapping[str, _nvml.Property], driver: str
 ) -> dict[str, _nvml.Probe]:
-    """Return the quantities to sample, and tell the device what this board can give at most."""
+    """Return the quantities to sample, and set the highest plausible readings of the device."""
     device.most = dict(highest(gpu))
     throttle = [
         _nvml.ReadMethod(name="fields", read=_throttle_fields(driver)),
@@ -74,9 +73,9 @@ def probes(
 
 
 def highest(gpu: Mapping[str, _nvml.Property]) -> Iterator[tuple[str, float]]:
-    """Yield quantities with the highest reading that a board can give, by its identity."""
+    """Yield the highest plausible readings of a board by quantity."""
     limits, gib = gpu.get("limit_range_mw"), gpu.get("memory_gib")
-    # A module's power is that of its CPU too, which the limit does not count.
+    # A module's power includes that of its CPU, which the limit does not count.
     if isinstance(limits, list) and limits[1] and not _nvml.grace(gpu):
         yield from dict.fromkeys(("power_w", "average_w"), 2e-3 * limits[1]).items()
     if isinstance(gib, int) and gib:
@@ -122,7 +121,7 @@ def _power(gpu: Mapping[str, _nvml.Property]) -> list[_nvml.ReadMethod]:
 
 
 def _scopes(gpu: Mapping[str, _nvml.Property], name: str, number: int) -> list[_nvml.ReadMethod]:
-    """Return the ways to a power, that of the module first where the counter counts the module."""
+    """Return the methods to read a power, the module's first if the counter counts the module."""
     ways = [
         _field(name, number, scale=1e-3),
         _field(f"{name} of the module", number, MODULE_SCOPE, scale=1e-3),
@@ -131,7 +130,7 @@ def _scopes(gpu: Mapping[str, _nvml.Property], name: str, number: int) -> list[_
 
 
 def read_field(number: int, scope: int = 0) -> Callable[[Any, Any], Any]:
-    """Return what reads one field value, whatever type the driver gives it."""
+    """Return a function that reads one field value of any type."""
 
     def read(nvml: Any, handle: Any) -> Any:
         (entry,) = nvml.nvmlDeviceGetFieldValues(handle, [(number, scope)])
@@ -166,15 +165,15 @@ def _field(name: str, number: int, in_scope: int = GPU_SCOPE, scale: float = 1) 
 
 
 def _memory_used(nvml: Any, handle: Any) -> Any:
-    # The older struct counts what the driver keeps for itself as used.
+    # The older struct counts the driver's reserved memory as used.
     return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used
 
 
 def _throttle_fields(driver: str) -> Callable[[Any, Any], Any]:
-    """Return what reads ns under each reason, from field values.
+    """Return a function that reads the ns under each reason from field values.
 
-    The slowdowns' fields were renumbered within driver branch 580, and so were the constants of the
-    binding, which need not be of the driver's age: the numbers go by the driver.
+    The slowdown fields were renumbered within driver branch 580. The binding may be older or newer
+    than the driver, so the driver's version decides, not the binding's constants.
     """
     version = tuple(int(part) for part in re.findall(r"\d+", driver)[:2])
     first = 251 if version and version < (580, 82) else 269
@@ -198,7 +197,7 @@ def _throttle_fields(driver: str) -> Callable[[Any, Any], Any]:
 
 
 def _violations(nvml: Any, handle: Any) -> Any:
-    """Read ns under each policy, the older way; "thermal" is software and hardware together."""
+    """Read ns under each policy, the older way; "thermal" combines software and hardware."""
     counted_ns, last = {}, None
     for policy, name in enumerate(POLICIES):
         try:
@@ -214,7 +213,7 @@ def _violations(nvml: Any, handle: Any) -> Any:
 
 
 def _processes(nvml: Any, handle: Any) -> Any:
-    """Read the processes on a GPU: pid as the host knows it, and memory in bytes or None."""
+    """Read the processes on a GPU: pid on the host, and memory [bytes] or None."""
     memory = {}
     for kind in ("Compute", "Graphics", "MPSCompute"):
         try:
@@ -230,11 +229,10 @@ def _processes(nvml: Any, handle: Any) -> Any:
 MAX_LINKS = 36
 
 ALL_LINKS = 0xFFFFFFFF
-"""The scope of a field that counts over all links together."""
 
 
 def links_up(nvml: Any, handle: Any) -> dict[int, bool]:
-    """Read of each NVLink whether it is up; NVMLError where the board has none."""
+    """Return whether each NVLink is up; raise NVMLError if the board has none."""
     links: dict[int, bool] = {}
     last = None
     for link in range(MAX_LINKS):
@@ -244,7 +242,7 @@ def links_up(nvml: Any, handle: Any) -> dict[int, bool]:
             last = error
             if error.value in _nvml.FATAL_ERRORS:
                 raise
-            if error.value == _nvml.INVALID_ARGUMENT:  # there is no such link, nor any behind it
+            if error.value == _nvml.INVALID_ARGUMENT:  # no such link, and no later one
                 break
     if not links and last is not None:
         raise last
@@ -252,7 +250,7 @@ def links_up(nvml: Any, handle: Any) -> dict[int, bool]:
 
 
 def _used_links(nvml: Any, handle: Any) -> list[int]:
-    """Read which links are up; without any, counters of their traffic say nothing."""
+    """Return the links that are up; without any, their traffic counters mean nothing."""
     up = [link for link, is_up in links_up(nvml, handle).items() if is_up]
     if not up:
         raise nvml.NVMLError(_nvml.NOT_SUPPORTED)
@@ -270,16 +268,16 @@ def _link_bytes(sent: int, received: int, unit: int) -> _nvml.ReadMethod:
 
 
 def _link_errors(numbers: Mapping[str, int]) -> _nvml.ReadMethod:
-    """Return the way to the errors of each link that had any so far, by their kind."""
+    """Return the method that reads the errors of each link with errors, by kind."""
 
     def read(nvml: Any, handle: Any) -> dict[str, dict[int, int]]:
-        asked = [(kind, link) for link in _used_links(nvml, handle) for kind in numbers]
-        fields = [(numbers[kind], link) for kind, link in asked]
+        counters = [(kind, link) for link in _used_links(nvml, handle) for kind in numbers]
+        fields = [(numbers[kind], link) for kind, link in counters]
         entries = nvml.nvmlDeviceGetFieldValues(handle, fields)
         if all(entry.nvmlReturn for entry in entries):
             raise nvml.NVMLError(entries[0].nvmlReturn)
         counted: dict[str, dict[int, int]] = {}
-        for (kind, link), entry in zip(asked, entries, strict=True):
+        for (kind, link), entry in zip(counters, entries, strict=True):
             if entry.nvmlReturn in _nvml.FATAL_ERRORS:
                 raise nvml.NVMLError(entry.nvmlReturn)
             if not entry.nvmlReturn and (
@@ -292,7 +290,7 @@ def _link_errors(numbers: Mapping[str, int]) -> _nvml.ReadMethod:
 
 
 def _link_errors_by_function(nvml: Any, handle: Any) -> dict[str, dict[int, int]]:
-    """Read the same by the older function, of boards before those of NVLink 5."""
+    """Read the errors by the older function, for boards before NVLink 5."""
     counted: dict[str, dict[int, int]] = {}
     answered, last = False, None
     for link in _used_links(nvml, handle):
@@ -314,20 +312,20 @@ def _link_errors_by_function(nvml: Any, handle: Any) -> dict[str, dict[int, int]
 
 
 RECOVERY = "recovery"
-"""The kind of error for which a link is trained anew: until then nothing goes over it."""
+"""Kind of error after which a link is retrained; until then it carries no traffic."""
 
 LINK_COUNTERS = ("replay", RECOVERY, "crc", "crc")
-"""Of NVML's function; flits and data have a checksum each."""
+"""Counters of NVML's function; flits and data have a checksum each."""
 
 LINK_FIELDS_5 = {"packet": 206, "overrun": 207, "receive": 208, "integrity": 211, RECOVERY: 215}
-"""Per link of NVLink 5 (Blackwell)."""
+"""Fields per link of NVLink 5 (Blackwell)."""
 
 LINK_FIELDS_4 = {"replay": 161, RECOVERY: 162, "crc": 163}
-"""Per link of NVLink 4 (Hopper)."""
+"""Fields per link of NVLink 4 (Hopper)."""
 
 
 FABRIC_COMPLETED = 3
-"""NVML_GPU_FABRIC_STATE_COMPLETED; 0 is a board that no NVSwitch joins to others."""
+"""NVML_GPU_FABRIC_STATE_COMPLETED; 0 is a board without an NVSwitch."""
 
 
 def _fabric_health(nvml: Any, handle: Any) -> int | None:
@@ -381,7 +379,7 @@ IDENTITY_READERS = {
     ),
     "slowdown_c": _call("nvmlDeviceGetTemperatureThreshold", 1),
 }
-"""How each property is read; of [current, pending] where a mode has both."""
+"""Read method of each property; some modes are [current, pending]."""
 
 QUANTITY_READERS: dict[str, list[_nvml.ReadMethod]] = {
     "reasons": [
@@ -420,4 +418,4 @@ QUANTITY_READERS: dict[str, list[_nvml.ReadMethod]] = {
     ],
     "fabric_health": [_nvml.ReadMethod(name="nvmlDeviceGetGpuFabricInfoV", read=_fabric_health)],
 }
-"""How each quantity is read, new to old; power and throttling also depend on GPU and driver."""
+"""Read methods, newest first; those of power and throttling also depend on GPU and driver."""

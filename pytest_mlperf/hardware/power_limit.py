@@ -1,13 +1,12 @@
-"""Set the power limit of GPUs for a case, and give each back the one it had.
+"""Set the power limit of GPUs for a case, then restore each GPU's previous one.
 
     python -m pytest_mlperf.hardware.power_limit set FOLDER WATTS UUID ...
     python -m pytest_mlperf.hardware.power_limit restore FOLDER UUID ...
 
-`set` says so and then waits for the end of its stdin, which ends with the process that started it,
-however that ends; signals end its waiting too. Before a limit is set, the one before it is noted in
-a file in FOLDER, so that `restore` can give it back where `set` itself was killed. A limit that
-somebody else set meanwhile is left alone. While NVML is open the driver stays loaded and forgets
-no limit.
+`set` prints a report and waits until its stdin closes, which happens however its parent ends; a
+signal ends the wait too. It first notes the previous limit in a file in FOLDER, so that `restore`
+works even if `set` was killed. A limit that someone else set in between is left alone. NVML stays
+open, because an unloaded driver forgets limits.
 """
 
 from __future__ import annotations
@@ -31,21 +30,15 @@ from pytest_mlperf.stores.atomic import opened_folder
 NOTE_SUFFIX = ".power-limit.json"
 
 MAX_NOTE_BYTES, MAX_MILLIWATTS = 4096, 10_000_000
-"""Bytes of a note, and milliwatts that one may hold: what is beyond was not written here."""
+"""Bounds of a valid note: its size, and its power limits."""
 
 OFF_MW = 1000
-"""A limit that is read back is the one that was set where it is this near."""
+"""Tolerance between a power limit that was set and the value read back [mW]."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LimitNote:
-    """The power limit that a GPU had before a case set another.
-
-    Attributes:
-        was_mw: What it was set to, milliwatts.
-        enforced_mw: What it kept to, which something else may hold lower.
-        set_mw: What the case set.
-    """
+    """A GPU's power limits: set before a case (`was`), in effect then, and set by the case."""
 
     uuid: str
     was_mw: int
@@ -54,7 +47,7 @@ class LimitNote:
 
 
 class Refused(Exception):
-    """A limit cannot be set; `layer` is what is at fault: "suite", "permission" or "gpu"."""
+    """A limit cannot be set; `layer` names the cause: "suite", "permission" or "gpu"."""
 
     def __init__(self, layer: str, text: str) -> None:
         super().__init__(text)
@@ -65,7 +58,7 @@ class Refused(Exception):
 
 
 def noted(folder: Path) -> dict[str, LimitNote]:
-    """Return the notes in a folder by UUID: of GPUs whose limit a case has set, or had set."""
+    """Return the notes in a folder by UUID."""
     with contextlib.suppress(OSError):
         files = [path for path in folder.iterdir() if path.name.endswith(NOTE_SUFFIX)]
         return {note.uuid: note for note in map(_read, files) if note}
@@ -73,9 +66,9 @@ def noted(folder: Path) -> dict[str, LimitNote]:
 
 
 def _read(path: Path) -> LimitNote | None:
-    """Return a note; None if neither root nor this user wrote one."""
+    """Return a note; None unless it is valid and was written by root or this user."""
     try:
-        # Everybody may write to the folder: no link is followed, and no pipe is waited for.
+        # Anyone may write to the folder: do not follow links or wait for pipes.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
             about = os.fstat(descriptor)
@@ -93,16 +86,16 @@ def _write(folder: Path, note: LimitNote) -> None:
     path = folder / (file_name(note.uuid) + NOTE_SUFFIX)
     draft = f".{path.name}.{os.getpid()}"
     try:
-        with opened_folder(folder) as place:
+        with opened_folder(folder) as descriptor:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(draft, dir_fd=place)
+                os.unlink(draft, dir_fd=descriptor)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             with os.fdopen(
-                os.open(draft, flags, 0o600, dir_fd=place), "w", encoding="utf-8"
+                os.open(draft, flags, 0o600, dir_fd=descriptor), "w", encoding="utf-8"
             ) as file:
                 os.fchmod(file.fileno(), 0o644)
                 json.dump(asdict(note), file)
-            os.replace(draft, path.name, src_dir_fd=place, dst_dir_fd=place)
+            os.replace(draft, path.name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
     except OSError as error:
         raise Refused(
             "gpu",
@@ -112,16 +105,16 @@ def _write(folder: Path, note: LimitNote) -> None:
 
 
 def _forget(folder: Path, uuid: str) -> None:
-    with contextlib.suppress(OSError), opened_folder(folder) as place:
-        os.unlink(file_name(uuid) + NOTE_SUFFIX, dir_fd=place)
+    with contextlib.suppress(OSError), opened_folder(folder) as descriptor:
+        os.unlink(file_name(uuid) + NOTE_SUFFIX, dir_fd=descriptor)
 
 
 CAP_SYS_ADMIN = 21
-"""Bit of the capability that NVIDIA's driver asks for where a limit is set."""
+"""Bit of the capability that NVIDIA's driver requires to set a limit."""
 
 
 def may_set(proc: Path = Path("/proc")) -> bool:
-    """Whether this process has the right to set a limit; a container may lack it all the same."""
+    """Return whether this process may set a limit; a container may still refuse it."""
     with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):
         rows = (proc / "self/status").read_text("ascii").splitlines()
         mask = next(row.split()[1] for row in rows if row.startswith("CapEff:"))
@@ -133,7 +126,7 @@ def may_set(proc: Path = Path("/proc")) -> bool:
 
 
 def set_limit(device: _nvml.NvmlDevice, watts: int, folder: Path) -> None:
-    """Set the power limit of a GPU, after the one before it is noted; Refused says why not."""
+    """Note a GPU's power limit, then set another one; raise Refused with the reason."""
     nvml, handle, uuid = device.library.nvml, device.handle, device.uuid
     if device.instance or device.instances != 0:
         raise Refused(
@@ -175,25 +168,25 @@ def _refusal(error: Any, uuid: str, watts: int) -> Refused:
 
 
 def restore(library: _nvml.NvmlLibrary, note: LimitNote, folder: Path) -> str:
-    """Give a GPU back its noted limit and return what was done; after Refused the note stays."""
+    """Restore a GPU's noted limit and return a report; if Refused is raised, the note stays."""
     nvml, uuid = library.nvml, note.uuid
     read = partial(_nvml.patiently, nvml, quantity="limit_range_mw")
-    was, ours = f"{note.was_mw / 1000:g} W", f"{note.set_mw / 1000:g} W"
+    old, new = f"{note.was_mw / 1000:g} W", f"{note.set_mw / 1000:g} W"
     try:
         handle = _nvml.patiently(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
-        now = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)
-        done = f"{uuid} has its power limit of {was} back, from {ours}"
-        if abs(now - note.set_mw) > OFF_MW:
-            done = f"{uuid} keeps its power limit of {now / 1000:g} W, which somebody else set"
+        current = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)
+        done = f"{uuid} has its power limit of {old} back, from {new}"
+        if abs(current - note.set_mw) > OFF_MW:
+            done = f"{uuid} keeps its power limit of {current / 1000:g} W, which somebody else set"
         else:
             _nvml.patiently(nvml, nvml.nvmlDeviceSetPowerManagementLimit, handle, note.was_mw)
-            now = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)
-            if abs(now - note.was_mw) > OFF_MW:
-                raise Refused("gpu", f"{uuid} was set back to {was} and has {now / 1000:g} W")
+            current = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)
+            if abs(current - note.was_mw) > OFF_MW:
+                raise Refused("gpu", f"{uuid} was set back to {old} and has {current / 1000:g} W")
     except nvml.NVMLError as error:
         raise Refused(
             "gpu",
-            f"{uuid} still has the power limit of {ours} that a case set, and had {was} before "
+            f"{uuid} still has the power limit of {new} that a case set, and had {old} before "
             f"({_nvml.words(error)}): sudo nvidia-smi -i {uuid} -pl {note.was_mw / 1000:g}",
         ) from None
     _forget(folder, uuid)
@@ -203,13 +196,13 @@ def restore(library: _nvml.NvmlLibrary, note: LimitNote, folder: Path) -> str:
 def restore_all(
     library: _nvml.NvmlLibrary, uuids: Sequence[str], folder: Path
 ) -> dict[str, list[str]]:
-    """Give GPUs back what is noted of them; return what was done, and what could not be."""
+    """Restore the noted limits of GPUs; return reports in "done" and errors in "troubles"."""
     done: list[str] = []
     troubles: list[str] = []
-    before = noted(folder)
-    for uuid in filter(before.__contains__, uuids):
+    notes = noted(folder)
+    for uuid in filter(notes.__contains__, uuids):
         try:
-            done.append(restore(library, before[uuid], folder))
+            done.append(restore(library, notes[uuid], folder))
         except Refused as error:
             troubles.append(str(error))
     return {"done": done, "troubles": troubles}
@@ -221,17 +214,17 @@ END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def keep(library: _nvml.NvmlLibrary, uuids: Sequence[str], watts: int, folder: Path) -> bool:
-    """Set the limit of GPUs until stdin ends; return whether all have theirs back."""
+    """Set the limit of GPUs until stdin closes; return whether all limits were restored."""
     try:
         refused = _set_all(library, uuids, watts, folder)
-        _say({"layer": refused.layer, "refused": str(refused)} if refused else {})
+        _print_line({"layer": refused.layer, "refused": str(refused)} if refused else {})
         if not refused:
             sys.stdin.buffer.read()
     finally:
         for number in END_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         restored = restore_all(library, uuids, folder)
-        _say(restored)
+        _print_line(restored)
     return not restored["troubles"]
 
 
@@ -250,27 +243,27 @@ def _set_all(
     return None
 
 
-def _say(answer: object) -> None:
-    with contextlib.suppress(OSError):  # who started this may be gone
+def _print_line(answer: object) -> None:
+    with contextlib.suppress(OSError):  # the parent may be gone
         print(json.dumps(answer), flush=True)
 
 
 def main() -> None:
-    """Set and give back, or only give back; exit 1 where a GPU has not got its limit back."""
+    """Run `set` or `restore`; exit with 1 if a GPU's limit was not restored."""
     command, folder, *rest = sys.argv[1:]
     for number in END_SIGNALS:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         with contextlib.closing(_nvml.NvmlLibrary(_nvml.binding())) as library:
             if command == "set":
-                well = keep(library, rest[1:], int(rest[0]), Path(folder))
+                restored_all = keep(library, rest[1:], int(rest[0]), Path(folder))
             else:
                 restored = restore_all(library, rest, Path(folder))
-                _say(restored)
-                well = not restored["troubles"]
+                _print_line(restored)
+                restored_all = not restored["troubles"]
     except _nvml.UnavailableNvml as error:
         raise SystemExit(str(error)) from None
-    raise SystemExit(not well)
+    raise SystemExit(not restored_all)
 
 
 if __name__ == "__main__":

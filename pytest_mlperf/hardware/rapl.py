@@ -1,8 +1,8 @@
-"""Counters of the energy of processors and memory, where Linux lets them be read (RAPL).
+"""Read energy counters of processors and memory (RAPL), if Linux permits it.
 
-Intel's processors and, from Linux 5.8 on, AMD's count it, and the driver intel_rapl shows both in
-/sys/class/powercap. Since 2020 they are for root alone, as what others compute can be guessed from
-them (CVE-2020-8694).
+Intel's processors have them, and AMD's from Linux 5.8 on; the driver intel_rapl shows both in
+/sys/class/powercap. Since 2020 only root may read them, because they leak the computations of other
+users (CVE-2020-8694).
 """
 
 from __future__ import annotations
@@ -18,21 +18,14 @@ from pytest_mlperf.core.energy.host import Counted
 from pytest_mlperf.core.energy.readings import Reading
 
 READING_PERIOD_SECONDS = 0.2
-"""Between two readings, of some files that take 20 µs each: 0.05 % of a core."""
+"""Time between readings; at 20 µs per file this uses 0.05 % of a core."""
 
 POWERCAP_FOLDER = Path("/sys/class/powercap")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Domain:
-    """One counter.
-
-    Attributes:
-        name: "package-0", or "package-0 dram".
-        file: Its microjoules.
-        range_j: From where on it begins at 0 again, joules.
-        trouble: Why it may not be read; None: it may.
-    """
+    """An energy counter: its file [µJ], its range [J], and why it cannot be read."""
 
     name: str
     file: Path
@@ -40,28 +33,28 @@ class Domain:
     trouble: str | None = None
 
     def read_j(self) -> float:
-        """Return what it shows now, joules, or raise OSError or ValueError."""
+        """Return the counter [J]; raise OSError or ValueError if it cannot be read."""
         return int(self.file.read_text("ascii")) / 1e6
 
 
 def domains(folder: Path = POWERCAP_FOLDER) -> list[Domain]:
-    """Return the packages, and the memory of each where it counts it, by name.
+    """Return the counters of packages, and of the memory of each if it has one, by name.
 
-    Not what counts some of it twice: cores and graphics lie inside of a package, packages inside of
-    the platform ("psys"), and intel-rapl-mmio shows a package once more.
+    Counters that would count energy twice are left out: cores and graphics are part of a package,
+    packages of the platform ("psys"), and intel-rapl-mmio repeats a package.
     """
     by_place = {}
     for zone in folder.glob("intel-rapl:*"):
         if re.fullmatch(r"intel-rapl:\d+(:\d+)?", zone.name):
             by_place[zone.name] = zone, _text(zone / "name")
     counters = []
-    for place, (zone, name) in by_place.items():
-        package = by_place.get(place.rpartition(":")[0])
+    for zone_name, (zone, name) in by_place.items():
+        package = by_place.get(zone_name.rpartition(":")[0])
         if name.startswith("package"):
             counters.append(_domain(name, zone))
         elif name == "dram" and package:
             counters.append(_domain(f"{package[1]} dram", zone))
-    return sorted(counters, key=lambda one: one.name)
+    return sorted(counters, key=lambda domain: domain.name)
 
 
 def _text(file: Path) -> str:
@@ -74,37 +67,39 @@ def _text(file: Path) -> str:
 def _domain(name: str, zone: Path) -> Domain:
     file = zone / "energy_uj"
     try:
-        one = Domain(name=name, file=file, range_j=float(_text(zone / "max_energy_range_uj")) / 1e6)
-        one.read_j()
+        domain = Domain(
+            name=name, file=file, range_j=float(_text(zone / "max_energy_range_uj")) / 1e6
+        )
+        domain.read_j()
     except OSError as error:
         return Domain(name=name, file=file, trouble=error.strerror or str(error))
     except ValueError:
         return Domain(name=name, file=file, trouble="it holds no number")
-    return one
+    return domain
 
 
 CLOCK_STEP_S = 0.02
-"""The wall clock went its own way if it moved so far against the monotonic one."""
+"""Larger moves between the wall clock and the monotonic clock mean that it was set."""
 
 
 def ahead_s() -> float:
-    """Return how far the wall clock is ahead of the monotonic one."""
+    """Return how far the wall clock is ahead of the monotonic clock [s]."""
     return time.time() - time.monotonic()
 
 
 class HostSampling:
-    """Reads a host's counters in a thread, inside the `with` block.
+    """A thread that reads a host's counters inside the `with` block.
 
     Attributes:
-        counted: By name, what each showed; empty where there are none, one may not be read (a sum
-            without it would be too small), or the wall clock was set meanwhile.
+        counted: Readings by counter; empty if there is none, one cannot be read (the sum would be
+            too small), or the wall clock was set in between.
     """
 
     def __init__(self, folder: Path = POWERCAP_FOLDER) -> None:
         self.counted: dict[str, Counted] = {}
-        here = domains(folder)
-        self._domains = [] if any(one.trouble for one in here) else here
-        self._readings: dict[str, list[Reading]] = {one.name: [] for one in self._domains}
+        counters = domains(folder)
+        self._domains = [] if any(domain.trouble for domain in counters) else counters
+        self._readings: dict[str, list[Reading]] = {domain.name: [] for domain in self._domains}
         self._offset_s = ahead_s()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rapl", daemon=True)
@@ -121,19 +116,21 @@ class HostSampling:
         if abs(ahead_s() - self._offset_s) > CLOCK_STEP_S:
             return
         self.counted = {
-            one.name: Counted(range_j=one.range_j, readings=tuple(self._readings[one.name]))
-            for one in self._domains
+            domain.name: Counted(
+                range_j=domain.range_j, readings=tuple(self._readings[domain.name])
+            )
+            for domain in self._domains
         }
 
     def _run(self) -> None:
         done = False
         while True:
-            for one in self._domains:
+            for domain in self._domains:
                 try:
-                    reading = Reading(time_s=time.time(), value=one.read_j())
+                    reading = Reading(time_s=time.time(), value=domain.read_j())
                 except (OSError, ValueError):
-                    continue  # a hole in the readings, which is judged later
-                self._readings[one.name].append(reading)
+                    continue  # a gap in the readings is judged later
+                self._readings[domain.name].append(reading)
             if done:
                 return
             done = self._stop.wait(READING_PERIOD_SECONDS)

@@ -1,51 +1,51 @@
-"""Sample GPUs through NVML in a process of its own; it reads and never sets anything.
+"""Sample GPUs through NVML in a process of its own, which never changes a setting.
 
     python -m pytest_mlperf.hardware.sampler --gpu UUID [--gpu UUID ...] [--hz 50] [--out FILE]
 
-It is a process because a thread would wait for the interpreter's lock, and what others do with NVML
-in theirs must not matter; in it each GPU has a thread, for a call into NVML makes wait. It samples
-until its stdin ends or its parent is gone. It prints one JSON object a line; with --out the records
-go to that file, and the first one to stdout as well. Times are CLOCK_MONOTONIC in seconds, unless
-they are called "wall". A reader drops a last line that was cut.
+A separate process does not wait for the interpreter's lock and is independent of other users of
+NVML. Each GPU has its own thread, because NVML calls block. Sampling ends when stdin closes or the
+parent is gone. The output is one JSON object per line; with --out the records go to that file, and
+the first one also to stdout. Times are CLOCK_MONOTONIC [s], except "wall". Readers ignore an
+incomplete last line.
 
-{"ready": {...}}  once, first
+{"ready": {...}}  first record
     version     1
-    unavailable why nothing can be read at all; then this is the only record
-    lost        beside it, true: the driver or its GPUs were here and are gone
-    suspect     true where the driver's state also casts doubt on performance
-    time, wall  the two clocks, read together
+    unavailable reason why nothing can be read; then this is the only record
+    lost        with it, true: the driver or its GPUs were present and are gone
+    suspect     true if the driver's state also casts doubt on performance
+    time, wall  both clocks at one moment
     driver, cuda, binding  versions
-    rates       Hz, of each GPU: trace_hz, counter_hz, state_hz, slow_hz; what is expected of them:
-                cpu_share of a core, all GPUs together, driver_share of the time, each GPU
-    gpus        one each, in the order asked for:
-        index, uuid     the number that later records carry, and the UUID asked for
-        unavailable     why this GPU cannot be read; then nothing else is there
-        lost            beside it, true: the GPU is here but gone, or must be reset
-        identity        what it is and is set to: nvml_quantities.IDENTITY
-        instance, instances, shared  of MIG: a reading is that of the whole GPU
-        scope           "gpu", or "module" where power counts CPU and memory too
-        covers          whether the power sensor is known to see all of the time
+    rates       Hz per GPU: trace_hz, counter_hz, state_hz, slow_hz; expected cost: cpu_share of a
+                core for all GPUs, driver_share of the time per GPU
+    gpus        one entry per requested GPU, in order:
+        index, uuid     number used by later records, and the requested UUID
+        unavailable     reason why this GPU cannot be read; then no other key follows
+        lost            with it, true: the GPU is gone, or must be reset
+        identity        properties and settings: nvml_quantities.IDENTITY_READERS
+        instance, instances, shared  MIG: readings are those of the whole GPU
+        scope           "gpu", or "module" if power includes CPU and memory
+        covers          whether the power sensor is known to cover all of the time
         averages        whether average_w is the mean of the last second
-        ways            by quantity, which of its ways answered
-        unavailable_quantities  by quantity, why there is none
+        ways            method that answered, by quantity
+        unavailable_quantities  reason, by quantity
         forbidden       quantities among them that may not be read here
         cost_us         by quantity, of up to 20 reads: [median, longest, CPU mean]
-        counter_period_s  median time between changes of the energy counter; null: not seen
-        utilization_percent  at rest, once what worked there just before has faded
-        processes       [[pid, bytes], ...] at rest, pids as the host knows them
-        memory_used     bytes, likewise
-{"t": [time, gpu, watts, reasons, counter_time, joules]}  the last two only where it was read
-{"s": {"time":, "gpu":, quantity: value, ...}}  slower: nvml_quantities.STATE, or SLOW_QUANTITIES
-{"rates": {"time":, trace_hz and so on}}  from then on, where the first were too low
-{"lost": {"time":, "gpu":, "code":, "why":}}  that GPU is gone and no longer asked
-{"end": {...}}  once, last
-    time, wall, elapsed_s, cpu_s  the clocks again; how long it sampled, at what cost
-    ticks, planned, slow          made, due, and begun late by more than half a period, of all GPUs
+        counter_period_s  median time between changes of the energy counter, or null
+        utilization_percent  at rest, after the effect of earlier work has faded
+        processes       [[pid, bytes], ...] at rest, with pids on the host
+        memory_used     bytes, at rest
+{"t": [time, gpu, watts, reasons, counter_time, joules]}  the last two only if they were read
+{"s": {"time":, "gpu":, quantity: value, ...}}  nvml_quantities.STATE, or SLOW_QUANTITIES
+{"rates": {"time":, trace_hz and so on}}  new rates, if the first ones were too low
+{"lost": {"time":, "gpu":, "code":, "why":}}  that GPU is gone and no longer read
+{"end": {...}}  last record
+    time, wall, elapsed_s, cpu_s  clocks, duration and cost of sampling
+    ticks, planned, slow          of all GPUs: done, due, and over half a period late
     gpus        [{"index":, "missed": {quantity: n}, "unavailable_quantities": {...},
                   "forbidden": [...]}, ...]
 
-A null is a missed sample. Units are in the names, but: throttle_ns holds ns under each reason since
-the driver was loaded, reasons is the bit mask of nvml_quantities.REASONS.
+A null is a missed sample. Names contain the units, except throttle_ns, which has the ns under each
+reason since the driver was loaded, and reasons, the bit mask of nvml_quantities.REASONS.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ SUSPECT_XIDS = frozenset({18})
 
 
 def clocks() -> dict[str, float]:
-    """Return the monotonic and the wall clock of one moment."""
-    before, wall = time.monotonic(), time.time()
-    return {"time": (before + time.monotonic()) / 2, "wall": wall}
+    """Return the monotonic clock and the wall clock at one moment."""
+    start, wall = time.monotonic(), time.time()
+    return {"time": (start + time.monotonic()) / 2, "wall": wall}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Sample as the command line says."""
+    """Sample the GPUs named on the command line."""
     parser = argparse.ArgumentParser(prog="pytest_mlperf.hardware.sampler")
     parser.add_argument("--gpu", action="append", required=True, help="UUID")
     parser.add_argument("--hz", type=float, default=50.0)
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def sample(
     options: argparse.Namespace, stop: threading.Event, parent: int, write: Writer
 ) -> Iterator[str]:
-    """Yield the first record, sample, yield the last."""
+    """Yield the first record, sample, and yield the last record."""
     first: dict[str, Any] = {"version": RECORDS_VERSION}
     try:
         library = NvmlLibrary(binding())
@@ -149,7 +149,7 @@ def _sample(
     sampler.finish()
     for probe in (probe for gpu in gpus for probe in gpu.probes.values()):
         probe.settle(at_end=True)
-    left = [
+    endings = [
         {
             "index": gpu.index,
             "missed": {name: p.missed for name, p in gpu.probes.items() if p.missed},
@@ -159,7 +159,7 @@ def _sample(
         }
         for gpu in gpus
     ]
-    yield json.dumps({"end": {**clocks(), **spent, **sampler.counts(), "gpus": left}})
+    yield json.dumps({"end": {**clocks(), **spent, **sampler.counts(), "gpus": endings}})
 
 
 def _versions(nvml: Any) -> dict[str, str | int | None]:
@@ -180,7 +180,7 @@ def _versions(nvml: Any) -> dict[str, str | int | None]:
 
 
 def end_with_stdin() -> threading.Event:
-    """Return what is set when stdin ends; soon after that the process ends whatever hangs."""
+    """Return an event that is set when stdin closes; soon after that the process ends."""
     stop = threading.Event()
 
     def watch() -> None:
@@ -199,4 +199,4 @@ if __name__ == "__main__":
     try:
         main()
     except BrokenPipeError:
-        os._exit(1)  # whoever wanted the records is gone
+        os._exit(1)  # the reader is gone

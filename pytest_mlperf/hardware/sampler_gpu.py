@@ -1,4 +1,4 @@
-"""One GPU as the sampler sees it: what it is, which of its quantities answer, at what cost."""
+"""One GPU during sampling: its identity, its readable quantities, and their cost."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from pytest_mlperf.hardware.nvml_quantities import identity, probes
 DISAPPEARED = frozenset(
     {_nvml.GPU_IS_LOST, _nvml.RESET_REQUIRED, _nvml.DRIVER_NOT_LOADED, _nvml.NOT_FOUND}
 )
-"""A GPU that was seen earlier, and is not to be had with one of these, is gone."""
+"""Error codes that mean that a GPU seen earlier is gone."""
 
 TIMINGS = 20
-"""Every probe is read so often at the start, which also settles which of its ways answers."""
+"""Reads of each quantity at the start, which also select the method that answers."""
 
 MAX_PROBE_SECONDS = 0.05
-"""Once a way has answered, a slow probe is not read for longer than this, or not a second time."""
+"""These reads stop after this time, once a method has answered."""
 
 COUNTER_POLL_SECONDS = 0.004
-"""Time between two looks at a counter, when its period is to be found."""
 
 
 class SampledGpu:
@@ -61,11 +60,11 @@ class SampledGpu:
             self.cost_us[name] = tuple(round(s * 1e6, 2) for s in figures)  # type: ignore[assignment]
 
     def group(self, names: Sequence[str]) -> list[_nvml.Probe]:
-        """Return the probes of a group that have an answer."""
+        """Return the quantities of a group that can be read."""
         return [self.probes[name] for name in names if self.probes[name].failure is None]
 
     def cost(self, names: Sequence[str]) -> tuple[float, float]:
-        """Return CPU and wall seconds of reading a group once."""
+        """Return the CPU and wall time of reading a group once [s]."""
         costs = [
             self.cost_us[probe.name] for probe in self.group(names) if probe.name in self.cost_us
         ]
@@ -94,7 +93,7 @@ class SampledGpu:
         }
 
     def unavailable(self) -> dict[str, str]:
-        """Return why there is no reading, by quantity."""
+        """Return the reasons why quantities cannot be read, by name."""
         return {name: probe.failure for name, probe in self.probes.items() if probe.failure}
 
     def forbidden(self) -> list[str]:
@@ -105,7 +104,7 @@ class SampledGpu:
 def watch_periods(
     gpus: Sequence[SampledGpu], seconds: float, stop: threading.Event
 ) -> dict[int, _nvml.Lost]:
-    """Find how often each GPU's energy counter changes; return which were lost, by index."""
+    """Measure the period of each GPU's energy counter; return lost GPUs by index."""
     live = [gpu for gpu in gpus if gpu.probes["energy_j"].failure is None]
     pause = max(COUNTER_POLL_SECONDS, 4 * sum(gpu.cost(["energy_j"])[1] for gpu in live))
     changes: dict[int, list[tuple[float, float]]] = {gpu.index: [] for gpu in live}
@@ -119,11 +118,11 @@ def watch_periods(
                 lost[gpu.index] = error
                 live.remove(gpu)
                 continue
-            seen = changes[gpu.index]
-            if joules is not None and (not seen or seen[-1][1] != joules):
-                seen.append((at, joules))
+            readings = changes[gpu.index]
+            if joules is not None and (not readings or readings[-1][1] != joules):
+                readings.append((at, joules))
     for gpu in live:
-        # The first is where looking began, not a change.
+        # The first entry is the start, not a change.
         gaps = [later[0] - earlier[0] for earlier, later in pairwise(changes[gpu.index][1:])]
         gpu.period_s = round(median(gaps), 4) if gaps else None
     return lost
@@ -137,7 +136,7 @@ def silent_part(index: int, uuid: str, error: _nvml.UnavailableNvml | _nvml.Lost
 
 
 def timed(probe: _nvml.Probe) -> tuple[float, Any]:
-    """Return the middle of the time that a reading took, and the reading."""
+    """Return the time at the middle of a reading, and the reading."""
     begin = time.monotonic()
     value = probe.read()
     return (begin + time.monotonic()) / 2, value
@@ -146,7 +145,7 @@ def timed(probe: _nvml.Probe) -> tuple[float, Any]:
 def begin(
     library: _nvml.NvmlLibrary, uuids: Sequence[str], driver: str
 ) -> tuple[list[SampledGpu], list[dict[str, Any]]]:
-    """Return the GPUs that answer, and the first record's part for those that do not."""
+    """Return the GPUs that answer, and the first record's part for the others."""
     gpus: list[SampledGpu] = []
     silent: list[dict[str, Any]] = []
     for index, uuid in enumerate(uuids):
@@ -168,13 +167,13 @@ def begin(
 
 
 BUSY_PERCENT = 10
-"""Utilisation that someone's work must be behind."""
+"""Higher utilisation means that someone else uses the GPU."""
 
 MAX_MEAN_SECONDS = 1.0
-"""No board is known to average its utilisation over more."""
+"""Longest time over which a board is known to average its utilisation."""
 
 FADE_SECONDS = 2.25 * MAX_MEAN_SECONDS
-"""What is still high after so long is someone's work: a mean may be shown until the next one."""
+"""Time after which high utilisation is current: means may be shown until the next one."""
 
 REST_POLL_SECONDS = 0.05
 
@@ -182,12 +181,11 @@ AT_REST = ("utilization_percent", "processes", "memory_used")
 
 
 def read_at_rest(gpus: Sequence[SampledGpu], stop: threading.Event) -> dict[int, _nvml.Lost]:
-    """Read each GPU's state at rest, again while its utilisation is high and may yet fade.
+    """Read each GPU's state at rest, repeatedly while utilisation may fade; return lost GPUs.
 
-    That tells what others do on it before an engine is loaded. The fixed micro-benchmark works on
-    the GPU just before the sampler starts, and a board's utilisation is a mean of up to a second,
-    shown for as long: a reading at once would blame others for it. GPUs that were lost are
-    returned.
+    It shows the work of others before an engine is loaded. The micro-benchmark uses the GPU just
+    before, and utilisation is a mean of up to a second that is shown as long: an immediate reading
+    would blame others for it.
     """
     lost: dict[int, _nvml.Lost] = {}
     end = time.monotonic() + FADE_SECONDS

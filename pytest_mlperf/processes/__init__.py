@@ -1,7 +1,7 @@
-"""A child process: started in a group of its own, heard, and surely ended with all that it started.
+"""Run child processes in sessions of their own, and end each with all its descendants.
 
-Every child that this package supervises is one of these: worker, builder, scorer, sampler,
-micro-benchmark, the question to NVML, and the process that starts a server.
+Every supervised child uses this: workers, builders, scorers, samplers, the micro-benchmark, the
+NVML query, and the processes that start servers.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ PIPE_READ_BYTES = 1 << 16
 
 
 def end_on_next_interrupt() -> Callable[[], object]:
-    """Let the next Ctrl-C end this process at once, without a traceback; return how to undo it."""
+    """Let the next Ctrl-C end this process without a traceback; return the undo function."""
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    return partial(signal.signal, signal.SIGINT, before or signal.SIG_DFL)
+    previous_handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return partial(signal.signal, signal.SIGINT, previous_handler or signal.SIG_DFL)
 
 
 class ChildProcess(subprocess.Popen[bytes]):
-    """A child in a session of its own, so that Ctrl-C reaches its parent alone.
+    """A child process in its own session, so that Ctrl-C reaches only the parent.
 
-    Its stdin is a pipe of the parent's: that it ends tells the child that nobody wants it any more,
-    also where the parent was killed.
+    Its stdin is a pipe from the parent. The pipe closes even if the parent is killed, which tells
+    the child to exit.
     """
 
     def __init__(
@@ -51,26 +51,24 @@ class ChildProcess(subprocess.Popen[bytes]):
         environment: Mapping[str, str] | None = None,
         descriptors: Sequence[int] = (),
     ) -> None:
-        """Start it.
+        """Start the process.
 
         Args:
-            command: Program and arguments.
-            stdout: Where that goes: a descriptor, a file or `subprocess.PIPE`.
-            stderr: Likewise.
-            environment: All its variables; None: this process's own.
-            descriptors: What else it inherits.
+            stdout: A descriptor, a file or `subprocess.PIPE`; the same holds for `stderr`.
+            environment: All environment variables; None inherits those of this process.
+            descriptors: Additional file descriptors that the child inherits.
 
         Raises:
-            OSError: It cannot be started.
+            OSError: The process cannot be started.
         """
-        theirs, ours = os.pipe()
-        self._commands: int | None = ours
+        read_end, write_end = os.pipe()
+        self._commands: int | None = write_end
         self._buffer = b""
         try:
             super().__init__(
                 command,
-                # Not a pipe of Popen's, which `communicate` would close at once.
-                stdin=theirs,
+                # Not `subprocess.PIPE`, which `communicate` would close at once.
+                stdin=read_end,
                 stdout=stdout,
                 stderr=stderr,
                 env=environment,
@@ -81,24 +79,24 @@ class ChildProcess(subprocess.Popen[bytes]):
             self.let_go()
             raise
         finally:
-            os.close(theirs)
+            os.close(read_end)
 
     def tell(self, message: bytes) -> None:
-        """Write to its stdin; whether it has ended shows elsewhere."""
+        """Write to the child's stdin; ignore a child that has ended."""
         rest = memoryview(message)
         with contextlib.suppress(OSError):
             while rest and self._commands is not None:
                 rest = rest[os.write(self._commands, rest) :]
 
     def line(self, deadline_s: float, longest: int) -> bytes | None:
-        """Return the next line of its stdout, with its end; None: none is whole by then.
+        """Return the next line of stdout, including its end; None if the deadline passes first.
 
         Args:
-            deadline_s: By the monotonic clock.
-            longest: So many bytes without an end are returned as they are.
+            deadline_s: Deadline on the monotonic clock [s].
+            longest: Maximum line length [bytes]; a longer piece is returned as it is.
 
         Raises:
-            EOFError: No more comes.
+            EOFError: Stdout has ended.
         """
         assert self.stdout is not None
         out = select.poll()
@@ -114,7 +112,7 @@ class ChildProcess(subprocess.Popen[bytes]):
         return line + end
 
     def ends_within(self, limit_s: float | None) -> bool:
-        """Whether it ends in that time; None: wait for as long as it takes."""
+        """Return whether the process ends within a time limit; None waits without limit."""
         try:
             self.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -122,12 +120,12 @@ class ChildProcess(subprocess.Popen[bytes]):
         return True
 
     def signal_group(self, number: signal.Signals) -> None:
-        """Send a signal to all that is left of its group."""
+        """Send a signal to the process group; ignore a group that has ended."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
     def let_go(self) -> None:
-        """Let its stdin end."""
+        """Close the child's stdin."""
         if self._commands is not None:
             os.close(self._commands)
             self._commands = None
@@ -135,28 +133,25 @@ class ChildProcess(subprocess.Popen[bytes]):
     def end(
         self, *, alone_s: float = 0.0, term_s: float = 0.0, killed_s: float | None = None
     ) -> bool:
-        """End the whole group, whatever state it is in.
+        """End the whole process group; return whether the child exited by itself.
 
         Args:
-            alone_s: Time for the child to end by itself once its stdin has ended.
-            term_s: Time between SIGTERM and SIGKILL; 0: nothing but SIGKILL is sent.
-            killed_s: How long to wait for what was killed; None: until it is gone. One that hangs
-                in a driver may never be.
-
-        Returns:
-            Whether it ended by itself.
+            alone_s: Time for the child to exit after its stdin is closed [s].
+            term_s: Time between SIGTERM and SIGKILL [s]; 0 sends only SIGKILL.
+            killed_s: Maximum wait after SIGKILL [s]; None waits until the child is gone, which may
+                be never if it hangs in a driver.
         """
         self.let_go()
-        alone = self.ends_within(alone_s)
+        exited = self.ends_within(alone_s)
         if term_s:
             self.signal_group(signal.SIGTERM)
             self.ends_within(term_s)
         self.signal_group(signal.SIGKILL)
         self.ends_within(killed_s)
-        return alone
+        return exited
 
     def close(self) -> None:
-        """Let go of its stdout and stderr, where they are pipes."""
+        """Close the pipes of stdout and stderr, if any."""
         for pipe in (self.stdout, self.stderr):
             if pipe is not None:
                 pipe.close()
@@ -169,16 +164,15 @@ def answer_of(
     killed_s: float,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[int, bytes, bytes] | None:
-    """Run a child to its end; return exit code, stdout and stderr, None where it was killed.
+    """Run a command to its end; return exit code, stdout and stderr, or None if it was killed.
 
     Args:
-        command: Program and arguments.
-        limit_s: It is killed after that long.
-        killed_s: How long to wait for what was killed.
-        environment: All its variables; None: this process's own.
+        limit_s: Maximum run time [s]; then the process group is killed.
+        killed_s: Maximum wait after SIGKILL [s].
+        environment: All environment variables; None inherits those of this process.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: The process cannot be started.
     """
     pipe = subprocess.PIPE
     child = ChildProcess(command, stdout=pipe, stderr=pipe, environment=environment)
@@ -193,33 +187,33 @@ def answer_of(
 
 
 OUT_OF_MEMORY = "if nobody killed it, the machine ran out of memory (see dmesg)"
-"""What to think of a process that SIGKILL ended."""
+"""Probable cause of an exit by SIGKILL."""
 
 
 def ended(code: int, when: str = "") -> str:
-    """Return how a process ended, when, and what to think of that.
+    """Return how a process ended, with the probable cause if SIGKILL ended it.
 
     Args:
-        code: Its exit code as `subprocess` gives it.
-        when: What follows how it ended.
+        code: Exit code as `subprocess` gives it: -N for signal N.
+        when: Text that follows, such as " during the accuracy run".
     """
-    how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
+    ending = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
     with contextlib.suppress(ValueError):
-        how = how if code >= 0 else f"was killed by {signal.Signals(-code).name}"
-    # By a shell's or a container's account 137.
-    return how + when + f"; {OUT_OF_MEMORY}" * (code in {-9, 128 + 9})
+        ending = ending if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+    # Shells and containers report SIGKILL as exit code 137.
+    return ending + when + f"; {OUT_OF_MEMORY}" * (code in {-9, 128 + 9})
 
 
 def last_line(text: bytes) -> str:
-    """Return the last line that is not empty, without blanks around it; "" where there is none."""
+    """Return the last non-blank line, stripped; "" if there is none."""
     lines = text.decode("utf-8", "replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def log_tail(path: str | None, lines: int = LOG_TAIL_LINES) -> list[str]:
-    """Return the last non-empty lines of a child's log, so that none can pose as ours.
+    """Return the last non-blank lines of a child's log; [] if the log cannot be read.
 
-    Control characters are escaped; [] where it cannot be read.
+    Control characters are escaped and lines are cut, so that no line can imitate our own output.
     """
     if path is None:
         return []
@@ -229,5 +223,5 @@ def log_tail(path: str | None, lines: int = LOG_TAIL_LINES) -> list[str]:
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return []
-    kept = [line.rstrip() for line in text.splitlines() if line.strip()]
-    return [broken(line)[:200] for line in kept[-lines:]]
+    filled_lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    return [broken(line)[:200] for line in filled_lines[-lines:]]

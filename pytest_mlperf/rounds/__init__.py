@@ -1,6 +1,6 @@
-"""MLPerf's constants, one TOML file per round: seeds, gates, limits, sample counts.
+"""MLPerf constants, one TOML file per round: seeds, gates, limits and sample counts.
 
-A scenario names only what differs from `SCENARIOS`, or with token latencies from `TOKEN_RESULTS`.
+A scenario in a file lists only the differences from `SCENARIOS` or `TOKEN_RESULTS`.
 """
 
 from __future__ import annotations
@@ -24,34 +24,33 @@ SCENARIOS: Mapping[str, Mapping[str, Any]] = {
     "SingleStream": {"latency_percentile": 0.9, "result": "early_stopping_latency_ss"},
     "MultiStream": {"min_query_count": 662, "result": "early_stopping_latency_ms"},
 }
-"""What every round asks of a scenario where it asks for nothing else of a workload."""
+"""Default requirements of each scenario, for all rounds and workloads."""
 
 TOKEN_RESULTS = {
     "Offline": "result_tokens_per_second",
     "Server": "result_completed_tokens_per_second",
     "Interactive": "result_completed_tokens_per_second",
 }
-"""What is reported of language models with token latencies."""
 
 Ends = tuple[float | None, float | None]
-"""Lowest and highest; None: no such end."""
+"""Lowest and highest value; None if there is no bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundMetric:
-    """One score that a round gates.
+    """A score that a round gates.
 
     Attributes:
-        name: Our scorer's key: "top1", "rouge1", "tokens_per_sample".
-        checker: The submission checker's key: "acc", "ROUGE1", "TOKENS_PER_SAMPLE"; "-": it has
-            none, the gate is the rules'.
-        reference: The reference score on the checker's scale; a pass mark where MLPerf publishes
-            no reference (the end-to-end RAG workloads).
-        better: Which scores are better. "neither" always has `share` or `within`.
-        share: Lowest and highest share of the reference that pass, in place of the target.
-        within: Lowest and highest score that pass, in place of the target.
-        margin: What a paired comparison of this score allows unless a suite says otherwise, as a
-            share of the baseline score; None: the general default.
+        name: Key of this package's scorer: "top1", "rouge1", "tokens_per_sample".
+        checker: Key of the submission checker: "acc", "ROUGE1", "TOKENS_PER_SAMPLE"; "-" if it has
+            none and only the rules have the gate.
+        reference: Reference score on the checker's scale; a pass mark if MLPerf publishes no
+            reference (the end-to-end RAG workloads).
+        better: Direction of better scores; "neither" comes with `share` or `within`.
+        share: Lowest and highest share of the reference that pass; replaces the target.
+        within: Lowest and highest score that pass; replaces the target.
+        margin: Drop allowed by default in a paired comparison, as a share of the baseline score;
+            None for the general default.
     """
 
     name: str
@@ -63,11 +62,11 @@ class RoundMetric:
     margin: float | None = None
 
     def bounds(self, target: float) -> Ends:
-        """Return the lowest and the highest score that pass a target, a share; None: no such bound.
+        """Return the lowest and highest score that pass a target; None if there is no bound.
 
-        A better-when-lower score may exceed its reference by what a better-when-higher one may fall
-        short of it. MLPerf's checker compares dlrm-v3's normalized entropy, which is better when
-        lower, with ">= 0.999 x reference"; the direction here is the meant one.
+        If lower is better, a score may exceed its reference by the share 1 - target. MLPerf's
+        checker compares dlrm-v3's normalized entropy, for which lower is better, with ">= 0.999 x
+        reference"; this function uses the intended direction.
         """
         if self.within:
             return self.within
@@ -84,19 +83,16 @@ class RoundMetric:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundScenario:
-    """What a round asks of one scenario of one workload.
+    """Requirements of a round for one scenario of one workload.
 
     Attributes:
-        min_query_count: Fewest queries (Offline: fewest samples). LoadGen's 100 where the round
-            names none; the larger one where mlperf.conf and the checker differ.
-        latency_limit_ms: Server and Interactive: the latency to be met, or None.
-        ttft_limit_ms, tpot_limit_ms: Server and Interactive of language models: what 99 % of
-            queries must meet, or None.
-        latency_percentile: The percentile that is limited or reported.
-        samples_per_query: MultiStream only.
-        accuracy_samples: Samples of an accuracy run where the scenario has a data set of its own.
-        metrics: Gates of the scenario's own, in place of the workload's.
-        result: The field of LoadGen's detail log that MLPerf's checker reports.
+        min_query_count: Minimum queries (Offline: samples). LoadGen's 100 if the round gives none;
+            the larger value if mlperf.conf and the checker differ.
+        ttft_limit_ms, tpot_limit_ms: Limits that 99 % of a language model's queries must meet.
+        latency_percentile: Percentile that is limited or reported.
+        accuracy_samples: Samples of an accuracy run if the scenario has its own data set.
+        metrics: Gates of this scenario; they replace the workload's.
+        result: Field of LoadGen's detail log that MLPerf's checker reports.
     """
 
     min_query_count: int = 100
@@ -113,12 +109,12 @@ class RoundScenario:
 
 @dataclass(frozen=True, kw_only=True)
 class Systems:
-    """The scenarios of one type of system.
+    """Scenarios of one system type (datacenter or edge).
 
     Attributes:
-        required: What a closed submission must have.
-        one_optional: At least one of the optional scenarios is required.
-        targets: The workload's targets that this type of system has, where it lacks some.
+        required: Scenarios that a closed submission must have.
+        one_optional: Whether at least one optional scenario is required.
+        targets: Targets of the workload that apply to this type; None for all.
     """
 
     required: tuple[str, ...]
@@ -129,13 +125,13 @@ class Systems:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerLengths:
-    """Lengths of answers of a language model, in tokens; None where the round sets none.
+    """Answer lengths of a language model [tokens]; None if the round sets none.
 
     Attributes:
-        inferred_tokens: Tokens counted per sample where LoadGen infers them (gptj).
-        min_output_tokens, max_output_tokens: Tokens of an answer that the reference asks for.
-        accuracy_output_tokens: Most tokens of an answer in accuracy runs, where those differ.
-        cut_share: Largest share of answers that the reference cuts at their most tokens.
+        inferred_tokens: Tokens counted per sample if LoadGen infers them (gptj).
+        min_output_tokens, max_output_tokens: Answer length that the reference requests.
+        accuracy_output_tokens: Maximum in accuracy runs, if it differs.
+        cut_share: Largest share of answers that the reference truncates at the maximum.
     """
 
     inferred_tokens: int | None = None
@@ -147,27 +143,23 @@ class AnswerLengths:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundWorkload:
-    """One benchmark of a round.
+    """A benchmark of a round.
 
     Attributes:
-        name: Our name, which is LoadGen's conf name.
-        checker: The submission checker's name, without target.
-        task: What it does, in one word.
+        name: This package's name, which is LoadGen's name in mlperf.conf.
+        checker: Submission checker's name, without target.
         performance_samples: Samples held in memory during a performance run.
-        accuracy_samples: Samples of an accuracy run, where that has a data set of its own.
-        scorer: Name of the scorer; "" where this release has none.
-        metrics: What is gated, by our name; a scenario may have its own.
-        targets: Shares of the reference that are gates, e.g. (0.99,). 1 where every gate is
-            absolute.
-        suffixed: The checker's names end in the target: "bert-99" and "bert-99.9".
-        interactive_checker: The checker's name of Interactive where that was a benchmark of its
-            own (v5.0), without target.
-        harnesses: What it may be run by: LOADGEN, ENDPOINTS.
-        equal_issue: Every sample is issued equally often.
-        tokens: It is a language model with token latencies.
-        lengths: Lengths of answers.
+        accuracy_samples: Samples of an accuracy run if it has its own data set.
+        scorer: Scorer name; "" if this release has none.
+        metrics: Gated scores by this package's name; a scenario may replace them.
+        targets: Gates as shares of the reference, e.g. (0.99,); (1,) if every gate is absolute.
+        suffixed: Whether the checker's names end in the target: "bert-99" and "bert-99.9".
+        interactive_checker: Checker's name of Interactive if that is a separate benchmark (v5.0).
+        harnesses: Permitted harnesses: LOADGEN, ENDPOINTS.
+        equal_issue: Whether every sample is issued equally often.
+        tokens: Whether it is a language model with token latencies.
         compliance: Compliance tests of a closed submission.
-        checksums: What MLPerf publishes of data files: "md5:..." or "sha256:..." by file name.
+        checksums: Published checksums by file name: "md5:..." or "sha256:...".
     """
 
     name: str
@@ -194,10 +186,10 @@ class RoundWorkload:
 
     @property
     def named_targets(self) -> Mapping[str, float]:
-        """Every name that means this workload, with the target that it says; the plain first.
+        """Every name of this workload with its target, the plain name first.
 
-        LoadGen's name ("resnet50", "llama3_1-8b") and the checker's ("resnet", "llama3.1-8b"),
-        both with the target ("bert-99.9") where the checker's names have it.
+        Both LoadGen's name ("resnet50", "llama3_1-8b") and the checker's ("resnet", "llama3.1-8b")
+        count, with a target ("bert-99.9") if the checker's names have one.
         """
         bases = dict.fromkeys((self.name, self.checker))
         targets = dict.fromkeys(bases, self.targets[0])
@@ -207,16 +199,16 @@ class RoundWorkload:
 
     @property
     def loadgen(self) -> bool:
-        """LoadGen may run it."""
+        """Whether LoadGen may run it."""
         return LOADGEN in self.harnesses
 
     @property
     def names(self) -> list[str]:
-        """What a suite may call it."""
+        """Names that a suite may use for it."""
         return list(self.named_targets)
 
     def aiming_at(self, target: float) -> RoundWorkload:
-        """Return this workload with one of its targets alone."""
+        """Return this workload with a single target."""
         systems = {
             kind: dataclasses.replace(system, targets=None)
             for kind, system in self.systems.items()
@@ -226,7 +218,7 @@ class RoundWorkload:
 
     @property
     def checker_names(self) -> tuple[str, ...]:
-        """The submission checker's names: one per target where they have it."""
+        """The submission checker's names, one per target if they include it."""
         bases = (self.checker, *([self.interactive_checker] if self.interactive_checker else []))
         suffixes = [f"-{100 * t:g}" for t in self.targets] if self.suffixed else [""]
         return tuple(base + suffix for base in bases for suffix in suffixes)
@@ -234,7 +226,7 @@ class RoundWorkload:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One MLPerf Inference round."""
+    """An MLPerf Inference round."""
 
     name: str
     qsl_seed: int
@@ -244,16 +236,15 @@ class Round:
 
     @property
     def names(self) -> list[str]:
-        """What a suite may call the workloads: those of several targets once for each."""
+        """Names that a suite may use for the workloads, one per target."""
         return [name for workload in self.workloads.values() for name in workload.names]
 
     def find(self, name: str) -> RoundWorkload | None:
-        """Return a workload by one of its names, with the target that the name says."""
+        """Return the workload of a name, limited to the target in the name; None if unknown."""
         return self._by_name.get(name)
 
     @cached_property
     def _by_name(self) -> Mapping[str, RoundWorkload]:
-        """Made once: every case of a suite asks, several times."""
         workloads: dict[str, RoundWorkload] = {}
         for workload in self.workloads.values():
             for name, target in workload.named_targets.items():
@@ -263,7 +254,7 @@ class Round:
 
 @cache
 def load_round(name: str) -> Round:
-    """Read a round's constants; a KeyError says that there is no such round."""
+    """Return a round's constants; raise KeyError for an unknown round."""
     if name not in ROUNDS:
         raise KeyError(name)
     raw = tomllib.loads(files(__name__).joinpath(f"{name}.toml").read_text("utf-8"))
@@ -295,10 +286,10 @@ def _workload(name: str, raw: Mapping[str, Any]) -> RoundWorkload:
 
 def _scenario(name: str, raw: Mapping[str, Any], *, tokens: bool) -> RoundScenario:
     metrics = _metrics(raw.get("metrics", {}))
-    usual = dict(SCENARIOS[name])
+    defaults = dict(SCENARIOS[name])
     if tokens and name in TOKEN_RESULTS:
-        usual["result"] = TOKEN_RESULTS[name]
-    return RoundScenario(**{**usual, **raw, "metrics": metrics})
+        defaults["result"] = TOKEN_RESULTS[name]
+    return RoundScenario(**{**defaults, **raw, "metrics": metrics})
 
 
 def _system(raw: Mapping[str, Any]) -> Systems:

@@ -1,6 +1,6 @@
-"""The lines of accuracy.txt: scores in the words by which MLPerf's submission checker knows them.
+"""Format scores as the lines of accuracy.txt that MLPerf's submission checker parses.
 
-Source: what the reference scripts of https://github.com/mlcommons/inference print, and the names of
+Source: output of the reference scripts in https://github.com/mlcommons/inference, and the names in
 tools/submission/submission_checker/constants.py.
 """
 
@@ -24,7 +24,7 @@ TABLED: Mapping[str, str] = {
     "exact_match": "exact_match",
     "vbench_score": "vbench_score",
 }
-"""Scores that are printed together as one table in Python's notation, by the checker's key."""
+"""Scores printed together as one Python dict, by the checker's key."""
 
 SCORE_LINES: Mapping[str, tuple[str, str]] = {
     "acc": ("accuracy=", "%"),
@@ -37,22 +37,21 @@ SCORE_LINES: Mapping[str, tuple[str, str]] = {
     "DLRM_ACC": ("metric/lifetime_accuracy/rating: ", ""),
     "DLRM_AUC": ("metric/lifetime_gauc/rating: ", ""),
 }
-"""Scores with a line of their own: what stands before and behind the number."""
+"""Scores with a line of their own: text before and after the number."""
 
 SCORE_PREFIX_LINES: Mapping[str, str] = {
     "F1": '{{"exact_match": {}, "f1": {}}}',
     "ACCURACY": "Word Error Rate: {}%, accuracy={}%",
 }
-"""Lines in which another number stands before the score."""
+"""Lines in which another number precedes the score."""
 
 UNGATED = "-"
-"""A gate of the rules that the checker has no key for."""
 
 DIGITS = 6
 
 
 def accuracy_lines(scores: Mapping[str, float], metrics: Mapping[str, RoundMetric]) -> list[str]:
-    """Return the lines that the checker looks for; a score that is missing has none."""
+    """Return the lines that the checker parses; leave out missing scores."""
     lines, table = [], {}
     for name, metric in metrics.items():
         if name not in scores or metric.checker == UNGATED:
@@ -61,11 +60,11 @@ def accuracy_lines(scores: Mapping[str, float], metrics: Mapping[str, RoundMetri
         if metric.checker in TABLED:
             table[TABLED[metric.checker]] = number
         elif metric.checker in SCORE_PREFIX_LINES:
-            first = scores.get("exact_match", 0.0) if metric.checker == "F1" else 100 - scores[name]
-            lines.append(SCORE_PREFIX_LINES[metric.checker].format(_number(first), number))
+            other = scores.get("exact_match", 0.0) if metric.checker == "F1" else 100 - scores[name]
+            lines.append(SCORE_PREFIX_LINES[metric.checker].format(_number(other), number))
         else:
-            before, behind = SCORE_LINES[metric.checker]
-            lines.append(f"{before}{number}{behind}")
+            prefix, suffix = SCORE_LINES[metric.checker]
+            lines.append(f"{prefix}{number}{suffix}")
     if table:
         lines.append("{" + ", ".join(f"'{name}': {value}" for name, value in table.items()) + "}")
     return lines

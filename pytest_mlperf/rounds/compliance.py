@@ -1,4 +1,4 @@
-"""MLPerf's compliance tests: which there are, and what LoadGen is told for them."""
+"""MLPerf's compliance tests and their LoadGen settings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pytest_mlperf.core.job import Seeds
 
 @dataclass(frozen=True, kw_only=True)
 class AuditTest:
-    """One compliance test.
+    """A compliance test.
 
     Attributes:
-        shows: What it shows, for people.
-        logs: LoadGen's summary and detail belong into a submission.
-        answers: So does its log of answers.
-        needs: What it is held against: "run", "answers", or both; empty: it stands alone.
-        verified: Files that say how it went.
+        shows: Property that the test verifies, in words.
+        logs: Whether a submission contains LoadGen's summary and detail logs.
+        answers: Whether a submission contains LoadGen's log of answers.
+        needs: Data that the test is compared with: "run", "answers" or both.
+        verified: Files with the result of the verification.
     """
 
     shows: str
@@ -64,12 +64,12 @@ TESTS: Mapping[str, AuditTest] = {
 
 @cache
 def constants() -> Mapping[str, Any]:
-    """Return the table."""
+    """Return the constants of compliance.toml."""
     return tomllib.loads(files(__package__).joinpath("compliance.toml").read_text("utf-8"))
 
 
 def audit_settings(test: str, workload: str) -> dict[str, int]:
-    """Return what LoadGen's audit.config says for a test of a workload, by key."""
+    """Return LoadGen's audit.config settings for a test of a workload, by key."""
     table = constants()
     mode = {"mode": 2}
     logged = {**mode, "accuracy_log_rng_seed": table["accuracy_log_rng_seed"]}
@@ -103,6 +103,6 @@ def audit_settings(test: str, workload: str) -> dict[str, int]:
 
 
 def other_seeds(round_name: str) -> Seeds | None:
-    """Return the seeds of TEST05 in a round; None: it has no such test."""
+    """Return the seeds of TEST05 in a round; None if the round has no such test."""
     seeds = constants()["seeds"].get(round_name)
     return Seeds(**seeds) if seeds else None

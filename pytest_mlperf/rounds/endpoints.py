@@ -1,4 +1,4 @@
-"""The rules of MLPerf Endpoints: regions of a curve, and seeds; figures are in endpoints.toml."""
+"""Rules of MLPerf Endpoints: regions of a curve, and seeds; numbers are in endpoints.toml."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 CURVE_STEPS = 6
-"""Equal steps of a logarithmic scale from the least point to the maximum: two in each region."""
+"""Equal steps on a logarithmic scale from the lowest point to the maximum: two per region."""
 
 
 @cache
@@ -21,14 +21,14 @@ def _rules() -> Mapping[str, Any]:
 
 
 ULTRA_LOW: int = _rules()["curve"]["ultra_low"]
-"""Concurrencies up to this one are ultra-low; a declared maximum is larger."""
+"""Highest ultra-low concurrency; a declared maximum must be larger."""
 
 MIN_POINTS: int = _rules()["curve"]["fewest"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeedSet:
-    """Seeds that MLCommons publishes for a few cohorts of submissions."""
+    """Seeds that MLCommons publishes for some cohorts of submissions."""
 
     scheduler: int
     sample_index: int
@@ -37,7 +37,7 @@ class SeedSet:
 
 @cache
 def seed_sets() -> Mapping[str, SeedSet]:
-    """Return the published sets by name."""
+    """Return the published seed sets by name."""
     return {
         name: SeedSet(**{seed.name: int(raw[seed.name]) for seed in fields(SeedSet)})
         for name, raw in _rules()["seed_sets"].items()
@@ -45,7 +45,7 @@ def seed_sets() -> Mapping[str, SeedSet]:
 
 
 def asked_for(table: str) -> Sequence[str]:
-    """Return what the rules want to be told of a submission: keys of one of its tables."""
+    """Return the keys that the rules require in a table of a submission."""
     keys: Sequence[str] = _rules()["bundle"][table]
     return keys
 
@@ -53,22 +53,22 @@ def asked_for(table: str) -> Sequence[str]:
 def points_up_to(highest: int) -> tuple[int, ...]:
     """Return seven concurrencies that meet the rules: one ultra-low, two in each region.
 
-    They are 1, and 1 + (highest - 1)^(k/6) for k = 1 to 6, rounded as the bounds of regions are; of
-    each region its middle and its end, on the logarithmic scale by which regions are divided.
+    They are 1, and 1 + (highest - 1)^(k/6) for k = 1 to 6, rounded like the bounds of regions: the
+    middle and the end of each region on the logarithmic scale that divides the regions.
 
     Args:
-        highest: The declared maximum, more than 32; the last point.
+        highest: Declared maximum, more than 32; it is the last point.
     """
     steps = (1 + 2 ** (math.log2(highest - 1) * k / CURVE_STEPS) for k in range(1, CURVE_STEPS))
     return (1, *(round(step) for step in steps), highest)
 
 
 def region_of(concurrency: int, points: Sequence[int], highest: int) -> str | None:
-    """Return the region of a point, in the rules' word; None: it lies in none.
+    """Return the rules' name for the region of a point; None if it is in no region.
 
     Args:
-        points: All of the curve; the least begins the regions.
-        highest: The declared maximum.
+        points: All points of the curve; the lowest one is the start of the regions.
+        highest: Declared maximum.
     """
     lowest = min(points)
     step = math.log2(highest - lowest) / 3
@@ -83,16 +83,16 @@ def region_of(concurrency: int, points: Sequence[int], highest: int) -> str | No
 
 
 def scored_points(points: Sequence[int]) -> frozenset[int]:
-    """Return the points at which a whole curve is scored: the last one of each region."""
+    """Return the points at which a complete curve is scored: the last one of each region."""
     highest = max(points)
-    if highest - min(points) < 2:  # no regions lie between
+    if highest - min(points) < 2:  # no room for regions
         return frozenset({highest})
     last = {region_of(point, points, highest): point for point in sorted(points)}
     return frozenset(last.values())
 
 
 def uncovered(points: Sequence[int], highest: int) -> list[str]:
-    """Return what a curve lacks by the rules, in words; empty: its points are complete."""
+    """Return the gaps of a curve by the rules, as messages; [] if its points are complete."""
     if min(points) > ULTRA_LOW:
         return [f"no point is ultra-low (1 to {ULTRA_LOW})"]
     present = {region_of(point, points, highest) for point in points}

@@ -1,11 +1,10 @@
-"""MLCommons' results of four rounds.
+"""MLCommons' published MLPerf Inference results, datacenter and edge.
 
-`official-results.csv.gz` has the results of MLPerf Inference v4.1 (937), v5.1 (1,448), v6.0 (520)
-and v6.1 (492), datacenter and edge, made by tools/official_results.py of
-https://github.com/mlcommons/inference_results_v4.1 at commit 198fc46799b3, _v5.1 at 965182b03376,
-_v6.0 at 232fbf90fceb and _v6.1 at 7bf15fd80896: those of v4.1 are as LoadGen logged them, those of
-v5.1 and v6.0 were held against their logs, those of v6.1 are its table's. The MLPerf name and logo
-are trademarks of MLCommons Association.
+`official-results.csv.gz` has v4.1 (937 results), v5.1 (1,448), v6.0 (520) and v6.1 (492), extracted
+by tools/official_results.py from https://github.com/mlcommons/inference_results_v4.1 at commit
+198fc46799b3, _v5.1 at 965182b03376, _v6.0 at 232fbf90fceb and _v6.1 at 7bf15fd80896. Values of v4.1
+are from LoadGen's logs; v5.1 and v6.0 were checked against the logs; v6.1 is from its results
+table. The MLPerf name and logo are trademarks of MLCommons Association.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _TECHNIQUES = {
     "_DepthPruned": ("pruning", "distillation"),
     "_LCM": ("latent-consistency",),
 }
-"""What the open submissions of v4.1 used, by the end of their system's name."""
+"""Techniques of the open submissions of v4.1, by the suffix of the system's name."""
 
 SECONDS = {"ms": 1e-3, "s": 1.0}
 
@@ -45,24 +44,21 @@ PowerUnit = Literal["", "W", "mJ"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OfficialResult:
-    """One result as MLCommons published it; "" is what the round's table does not say.
+    """A result as MLCommons published it; "" if the round's table does not have the value.
 
     Attributes:
-        round: "v6.1".
-        division: "closed" or "open".
-        category: "datacenter" or "edge".
-        availability: "available", "preview" or "rdi".
-        submitter, system: Who, and their name of the system.
-        accelerator: Product, as submitted; "" for CPUs.
-        count, nodes: Accelerators in all, and machines; 0: not said.
-        model: The checker's name of the workload, with its target: "llama2-70b-99.9".
-        used_model: Another model that an open submission ran.
-        value: As published, in `unit`: samples/s, queries/s, tokens/s, tasks/s, ms or s.
-        statistic: Of a latency which one; of tokens how they were counted, where they were not.
-        inferred: The value was made of another scenario's.
-        harness: "loadgen" or "endpoints"; what they measure differs.
-        samples_per_s: Of a rate, where it is known; None of a latency.
-        power: Of the whole system in `power_unit`, W or mJ a query; None: not measured.
+        round, division, category, availability: "v6.1", "closed", "datacenter", "available", for
+            example.
+        submitter, system: Organisation, and its name for the system.
+        accelerator: Product name as submitted; "" for CPUs.
+        count, nodes: Total number of accelerators, and of machines; 0 if unknown.
+        model: Checker's name of the workload, with its target: "llama2-70b-99.9".
+        used_model: Model that an open submission ran instead.
+        statistic: Statistic of a latency; tokens per sample if tokens were not counted.
+        inferred: Whether the value was derived from another scenario's.
+        harness: Load generator; values of different ones are not comparable.
+        samples_per_s: Rate [samples/s]; None if unknown, or for a latency.
+        power: Power of the system [W], or energy per query [mJ]; None if not measured.
     """
 
     round: str = ""
@@ -89,35 +85,35 @@ class OfficialResult:
 
     @property
     def is_latency(self) -> bool:
-        """Whether less is better."""
+        """Whether lower is better."""
         return self.unit in SECONDS
 
     @property
     def benchmark(self) -> str:
-        """The model as the newest rounds call it."""
+        """Name of the model in the newest rounds."""
         return "resnet" if self.model == "resnet50" else self.model
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """What two results must share to be compared."""
+        """Properties that must be equal for two results to be comparable."""
         return self.benchmark, self.scenario, self.unit, self.statistic, self.harness
 
     @property
     def tokens_per_sample(self) -> float | None:
-        """Mean tokens of an answer, where the value counts tokens."""
+        """Mean tokens per answer; None if the value does not count tokens, or if unknown."""
         if self.unit != "tokens/s" or not self.samples_per_s:
             return None
         return self.value / self.samples_per_s
 
     @property
     def techniques(self) -> tuple[str, ...]:
-        """Techniques of the open division that the system's name says."""
+        """Techniques of the open division that the system's name implies."""
         return next((names for end, names in _TECHNIQUES.items() if self.system.endswith(end)), ())
 
 
 @cache
 def official_results(name: str | None = None) -> tuple[OfficialResult, ...]:
-    """Read a round's results, None: of every round; a KeyError says that there are none of it."""
+    """Return a round's results, or all results for None; raise KeyError if a round has none."""
     if name is not None:
         results = tuple(result for result in official_results() if result.round == name)
         if not results:
@@ -128,7 +124,7 @@ def official_results(name: str | None = None) -> tuple[OfficialResult, ...]:
 
 
 def benchmarks(workload: str) -> frozenset[str]:
-    """Return what the results call a workload; a name with a target means that target alone."""
+    """Return the names of a workload in the results; a name with a target matches only that."""
     rounds = [load_round(name).find(workload) for name in ROUNDS]
     names = {workload, *(name for about in rounds if about for name in about.checker_names)}
     return frozenset(names & {result.benchmark for result in official_results()})

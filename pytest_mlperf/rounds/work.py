@@ -1,4 +1,4 @@
-"""How much MLPerf's workloads compute, from the table `work.toml`."""
+"""Work per sample (FLOP and bytes) of MLPerf's workloads, from the table `work.toml`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORK_KINDS: Mapping[str, type[AnyWork]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadWork:
-    """One workload's work, published weights, and figures of its data set's mean sample."""
+    """Work of a workload, its published parameter count, and figures of its mean sample."""
 
     name: str
     work: AnyWork
@@ -41,19 +41,19 @@ def known_work() -> Mapping[str, WorkloadWork]:
 
 
 def find_work(name: str) -> WorkloadWork | None:
-    """Return a workload's work by any of its names in any round; None: nobody counted it."""
-    for each in reversed(ROUNDS):
-        workload = load_round(each).find(name)
+    """Return a workload's work by any of its names in any round; None if not in the table."""
+    for round_name in reversed(ROUNDS):
+        workload = load_round(round_name).find(name)
         if workload is not None and workload.name in known_work():
             return known_work()[workload.name]
     return None
 
 
 def parse_work(figures: Mapping[str, Any]) -> AnyWork:
-    """Build the work of a model from the figures that a suite gives for its own.
+    """Return the work of a user's model from the figures in a suite.
 
-    They are `kind`, a name of `WORK_KINDS`, and what the formulas of that kind need; a ValueError
-    says so.
+    The figures are `kind`, a key of `WORK_KINDS`, and the inputs of that kind's formulas; a
+    ValueError names a wrong one.
     """
     kind = figures.get("kind")
     work = WORK_KINDS.get(kind) if isinstance(kind, str) else None
@@ -63,9 +63,9 @@ def parse_work(figures: Mapping[str, Any]) -> AnyWork:
     counts = {name: value for name, value in figures.items() if name != "kind"}
     if unknown := sorted(set(counts) - set(needed)):
         raise ValueError(f"unknown {unknown[0]!r}; a {kind} has {', '.join(needed)}")
-    least = [name for name, field in needed.items() if field.default is MISSING]
-    if missing := [name for name in least if name not in counts]:
-        raise ValueError(f"{', '.join(missing)} missing; a {kind} needs {', '.join(least)}")
+    required = [name for name, field in needed.items() if field.default is MISSING]
+    if missing := [name for name in required if name not in counts]:
+        raise ValueError(f"{', '.join(missing)} missing; a {kind} needs {', '.join(required)}")
     for name, value in counts.items():
         if needed[name].type == "str":
             if not isinstance(value, str):
@@ -78,8 +78,8 @@ def parse_work(figures: Mapping[str, Any]) -> AnyWork:
 
 
 def _workload(name: str, raw: Mapping[str, Any]) -> WorkloadWork:
-    about = ("kind", "model", "parameters", "typical", "source")
-    figures = {key: value for key, value in raw.items() if key not in about}
+    other_keys = ("kind", "model", "parameters", "typical", "source")
+    figures = {key: value for key, value in raw.items() if key not in other_keys}
     return WorkloadWork(
         name=name,
         work=WORK_KINDS[raw["kind"]](**figures),

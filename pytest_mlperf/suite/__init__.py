@@ -1,1 +1,1 @@
-"""Suite files: what they may say, how they are read, which cases they make."""
+"""Suite files: their format, how they are read, and the cases that they define."""

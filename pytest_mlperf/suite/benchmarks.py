@@ -1,4 +1,4 @@
-"""A test with pytest-benchmark as a case: its name, and what its runs need."""
+"""Plan a pytest-benchmark test as a case."""
 
 from __future__ import annotations
 
@@ -14,26 +14,20 @@ from pytest_mlperf.suite.plan import Planned
 BENCHMARK_USE = "pytest-benchmark"
 
 PRECISION = "any"
-"""A benchmark has no precision that anybody knows of, unless its marker says one."""
+"""Precision of a benchmark whose marker names none."""
 
 NO_ROUND = "none"
-"""A benchmark is of no round of MLPerf."""
 
 MAX_NAME_CHARACTERS = 80
-"""Characters of a name: folders and files of a run carry two of them, and something on top."""
+"""Maximum length of a name, because paths of a run contain two names and more."""
 
 
 def plan_benchmark(
     test: BenchmarkTest, *, root: Path, line: int, accelerator: str, precision: str
 ) -> Planned:
-    """Return a test as a case: its file is the workload, the test in it the engine.
-
-    Args:
-        root: Pytest's root folder.
-        line: Of the test in its file, from 1 on.
-    """
-    place, _, name = test.test.partition("::")
-    workload = _name(str(PurePosixPath(place)).replace("/", "."))
+    """Return a test as a case: its file is the workload, the test is the engine."""
+    file, _, name = test.test.partition("::")
+    workload = _name(str(PurePosixPath(file)).replace("/", "."))
     engine = _name(name.replace("::", ".").replace("[", "-", 1).removesuffix("]"))
     entry = {
         "use": BENCHMARK_USE,
@@ -49,8 +43,7 @@ def plan_benchmark(
         "scenarios": [{"name": "SingleStream"}],
     }
     suite = Suite.model_validate(content)
-    # What no suite may say: the tables are those of suites all the same, as whoever reads a case
-    # reads them.
+    # Suites cannot contain these values, but readers of a case expect a suite's tables.
     scenario = suite.scenarios[0].model_copy(update={"name": "Benchmark"})
     suite = suite.model_copy(update={"round": NO_ROUND, "scenarios": [scenario]})
     return Planned(
@@ -62,7 +55,7 @@ def plan_benchmark(
             accelerator=accelerator,
         ),
         suite=suite,
-        path=root / place,
+        path=root / file,
         line=line,
         index=0,
         engine=suite.engines[0],
@@ -72,7 +65,7 @@ def plan_benchmark(
 
 
 def _name(text: str) -> str:
-    """Return a text as a name that files may have; what it loses, a digest of it replaces."""
+    """Return a text as a legal file name; a digest replaces lost characters."""
     if NAME_PATTERN.fullmatch(text) and len(text) <= MAX_NAME_CHARACTERS:
         return text
     words = "-".join(re.findall(r"[A-Za-z0-9._+]+", text))
@@ -82,7 +75,7 @@ def _name(text: str) -> str:
 
 
 def benchmark_job(planned: Planned) -> Job:
-    """Return what the runs of a benchmark need: the test, and nothing that LoadGen would ask."""
+    """Return the job of a benchmark: the test, and unused settings of LoadGen."""
     assert planned.benchmark is not None
     nothing = Factory(target=BENCHMARK_USE)
     settings = LoadGenSettings(

@@ -1,4 +1,4 @@
-"""Claims about two engine entries: which they name, and what is wrong with them."""
+"""Resolve and check the claims about two engine entries in `[[pairs]]`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_mlperf.suite.tables import EngineEntry, PairEntry, ScenarioEntry
 from pytest_mlperf.suite.values import Defect
 
 Side = tuple[EngineEntry, str | None]
-"""An engine entry and its accelerator; None: each that both sides of a pair have."""
+"""An engine entry and its accelerator; None means each one that both sides have."""
 
 
 def scenario_of(suite: Suite, entry: PairEntry) -> str:
@@ -30,7 +30,7 @@ def _entry(suite: Suite, scenario: str) -> ScenarioEntry:
 
 
 def side_of(suite: Suite, text: str) -> Side:
-    """Return the engine entry and accelerator that a text names; a LookupError lists entries."""
+    """Return the engine entry and accelerator of a name; LookupError if not exactly one fits."""
     entries = suite.entries
     whole: list[Side] = [(e, None) for e in entries if text in (e.label, e.full_label)]
     exact: list[Side] = [
@@ -52,18 +52,18 @@ def side_of(suite: Suite, text: str) -> Side:
 
 
 def accelerators_of(a: Side, b: Side) -> list[tuple[str, str]]:
-    """Return the accelerators to run on; where neither side names one, each that both have."""
-    (one, first), (other, second) = a, b
-    if first and second:
-        return [(first, second)]
-    named = first or second
-    shared = [name for name in one.accelerators if name in other.accelerators]
-    return [(name, name) for name in shared if named in (None, name)]
+    """Return pairs of accelerators to run on; if no side names one, all that both have."""
+    (entry_a, accelerator_a), (entry_b, accelerator_b) = a, b
+    if accelerator_a and accelerator_b:
+        return [(accelerator_a, accelerator_b)]
+    accelerator = accelerator_a or accelerator_b
+    shared = [name for name in entry_a.accelerators if name in entry_b.accelerators]
+    return [(name, name) for name in shared if accelerator in (None, name)]
 
 
 def claim_defects(suite: Suite) -> Iterator[Defect]:
-    """Yield what is wrong with the `[[pairs]]` of a suite whose other tables are right."""
-    seen: dict[object, int] = {}
+    """Yield the defects of `[[pairs]]`; the suite's other tables must be valid."""
+    index_by_pair: dict[object, int] = {}
     for index, entry in enumerate(suite.pairs):
         where = ("pairs", index)
         if defects := [((*where, *path), what) for path, what in _defects(suite, entry)]:
@@ -71,16 +71,16 @@ def claim_defects(suite: Suite) -> Iterator[Defect]:
             continue
         (a, first), (b, second) = side_of(suite, entry.a), side_of(suite, entry.b)
         title = entry.name or (a.full_label, first, b.full_label, second)
-        if seen.setdefault((title, scenario_of(suite, entry)), index) != index:
+        if index_by_pair.setdefault((title, scenario_of(suite, entry)), index) != index:
             yield (
                 where,
-                f"duplicate pair: pairs[{seen[title, scenario_of(suite, entry)]}] is the same; "
-                'give one a name of its own (name = "...")',
+                f"duplicate pair: pairs[{index_by_pair[title, scenario_of(suite, entry)]}] is the "
+                'same; give one a name of its own (name = "...")',
             )
 
 
 def _defects(suite: Suite, entry: PairEntry) -> Iterator[Defect]:
-    """Yield what is wrong with one claim; key paths are relative to its table."""
+    """Yield the defects of one claim; key paths are relative to its table."""
     scenario = scenario_of(suite, entry)
     scenarios = [each.name for each in suite.scenarios]
     if scenario not in scenarios:
@@ -108,12 +108,12 @@ def _defects(suite: Suite, entry: PairEntry) -> Iterator[Defect]:
 def _side_defects(suite: Suite, scenario: str, a: Side, b: Side) -> Iterator[Defect]:
     both = accelerators_of(a, b)
     if not both:
-        (one, _), (other, _) = a, b
+        (entry_a, _), (entry_b, _) = a, b
         yield (
             (),
-            f"a runs on {', '.join(one.accelerators)}, b on {', '.join(other.accelerators)}: name "
-            f'the accelerators, e.g. a = "{one.full_label}-{one.accelerators[0]}" and '
-            f'b = "{other.full_label}-{other.accelerators[0]}"',
+            f"a runs on {', '.join(entry_a.accelerators)}, b on {', '.join(entry_b.accelerators)}: "
+            f'name the accelerators, e.g. a = "{entry_a.full_label}-{entry_a.accelerators[0]}" and '
+            f'b = "{entry_b.full_label}-{entry_b.accelerators[0]}"',
         )
     if a[0] is b[0] and any(first == second for first, second in both):
         yield (), "a and b are one and the same: there is nothing to compare"

@@ -1,4 +1,4 @@
-"""Where an engine runs when that is not this Python: another environment, or a container."""
+"""Find the other Python of an engine: another environment, or a container."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pytest_mlperf.suite.values import KeyPath
 
 
 def elsewhere(planned: Planned) -> Elsewhere | None:
-    """Return where a case's engine runs, None: here; what is not found is an UnavailableError."""
+    """Return the other Python of a case's engine, if any; raise UnavailableError if missing."""
     return find(planned, planned.engine_key, planned.engine)
 
 
 def earlier_build(planned: Planned) -> EarlierBuild | None:
-    """Return what `baseline_engine` names, if any; what is not found is an UnavailableError."""
+    """Return the build of `baseline_engine`, if any; raise UnavailableError if it is missing."""
     table = planned.engine.baseline_engine
     if table is None:
         return None
@@ -32,12 +32,12 @@ def earlier_build(planned: Planned) -> EarlierBuild | None:
         git=None if table.git is None else str(_expanded(planned, (*where, "git"), table.git)),
         wheels=_wheels(planned, (*where, "wheel"), table.wheel),
         wheel=table.wheel or "",
-        key=_shown(where),
+        key=_key_text(where),
     )
 
 
 def find(planned: Planned, where: KeyPath, named: Named) -> Elsewhere | None:
-    """Return the Python that a table names, if any; what is not found is an UnavailableError."""
+    """Return the Python that a table names, if any; raise UnavailableError if it is missing."""
     name = "python" if named.python is not None else "command"
     named_value = getattr(named, name)
     if named_value is None:
@@ -49,11 +49,11 @@ def find(planned: Planned, where: KeyPath, named: Named) -> Elsewhere | None:
     else:
         _program(planned, key, named_value[0], expanded[0], Path())
         command = tuple(expanded)
-    return Elsewhere(command=command, title=title_of(named), key=_shown(key))
+    return Elsewhere(command=command, title=title_of(named), key=_key_text(key))
 
 
 def _wheels(planned: Planned, key: KeyPath, text: str | None) -> tuple[str, ...]:
-    """Return the packages that are exchanged; files by their full path."""
+    """Return the packages to exchange; files have absolute paths."""
     if text is None:
         return ()
     words = str(_expanded(planned, key, text)).split()
@@ -65,7 +65,7 @@ def _wheel(planned: Planned, key: KeyPath, text: str) -> str:
     if path.is_file():
         return str(path)
     raise UnavailableError(
-        f"{planned.place(key)}: {_shown(key)}, {text}, is no file here (looked at {path}); "
+        f"{planned.place(key)}: {_key_text(key)}, {text}, is no file here (looked at {path}); "
         "build it, or name a version: name==version"
     )
 
@@ -74,14 +74,14 @@ def _expanded(planned: Planned, key: KeyPath, value: Any) -> Any:
     try:
         return expand({"": value})[""]
     except SuiteError as error:
-        raise UnavailableError(f"{planned.place(key)}: {_shown(key)}: {error}") from None
+        raise UnavailableError(f"{planned.place(key)}: {_key_text(key)}: {error}") from None
 
 
-def _program(planned: Planned, key: KeyPath, text: str, expanded: str, beside: Path) -> str:
-    """Return a program's path, links unresolved: their target has another environment."""
+def _program(planned: Planned, key: KeyPath, text: str, expanded: str, folder: Path) -> str:
+    """Return a program's path; links stay, because their target has another environment."""
     is_path = "/" in expanded
     typed = Path(expanded).expanduser()
-    program = beside / typed if is_path else Path(shutil.which(typed) or typed)
+    program = folder / typed if is_path else Path(shutil.which(typed) or typed)
     path = program.absolute()
     if path.is_file() and os.access(path, os.X_OK):
         return str(path)
@@ -91,11 +91,11 @@ def _program(planned: Planned, key: KeyPath, text: str, expanded: str, beside: P
     elif (path / "bin/python").exists():
         advice = f"did you mean {text}/bin/python?"
     raise UnavailableError(
-        f"{planned.place(key)}: {_shown(key)}, {text}, is no program here (looked at {path}); "
+        f"{planned.place(key)}: {_key_text(key)}, {text}, is no program here (looked at {path}); "
         f"{advice}"
     )
 
 
-def _shown(key: KeyPath) -> str:
-    """Return "engines[0].python" of a key path."""
+def _key_text(key: KeyPath) -> str:
+    """Return a key path as "engines[0].python"."""
     return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in key).removeprefix(".")

@@ -1,4 +1,4 @@
-"""`find` of a scenario: a search of the highest rate that holds latency limits."""
+"""`find` of a scenario: a search for the highest rate within latency limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LATENCIES = tuple(
 
 MAX_PRECISION_SHARE = 0.2
 USUAL_RUNS = 4
-"""Runs of a search that starts at a rate that still holds, or nearly: measured by simulation."""
+"""Runs of a search that starts close to a rate that holds, measured by simulation."""
 
 _CONDITION = r"\s*([A-Za-z][A-Za-z0-9_]*)\s*<\s*(\S.*)"
 _PATTERN = r"^\s*[a-z0-9_]+\s*<\s*([0-9]+(\.[0-9]+)?|\.[0-9]+)\s*(ms|s|min|m|h)\s*$"
@@ -60,7 +60,7 @@ Conditions = Annotated[
 
 
 class FindEntry(BaseModel):
-    """A search: what it maximises, and under which conditions."""
+    """A search: the value to maximise, and its conditions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -86,18 +86,18 @@ class FindEntry(BaseModel):
         return " and ".join(one.in_words for one in self.subject_to)
 
     def start_on(self, accelerator: str) -> float | None:
-        """Return the first rate on an accelerator, samples/s, or None."""
+        """Return the first rate on an accelerator [samples/s], or None."""
         return self.start.get(accelerator) if isinstance(self.start, dict) else self.start
 
 
 def find_defects(
     find: FindEntry, scenario: str, limits: Mapping[str, float], *, rated: bool, tokens: bool
 ) -> Iterator[Defect]:
-    """Yield what is wrong with a search; key paths are relative to its scenario.
+    """Yield the defects of a search; key paths are relative to its scenario.
 
     Args:
-        limits: What LoadGen itself limits, by metric, seconds.
-        rated: The scenario has a `target_qps` as well.
+        limits: LoadGen's own limits by metric [s].
+        rated: Whether the scenario has a `target_qps` as well.
     """
     if scenario not in LOADED_SCENARIOS:
         yield (
@@ -110,24 +110,24 @@ def find_defects(
     if find.precision > MAX_PRECISION_SHARE:
         yield ("find", "precision"), f"a precision above {MAX_PRECISION_SHARE:.0%} finds no rate"
     where = ("find", "subject_to")
-    names = [one.metric for one in find.subject_to]
+    names = [condition.metric for condition in find.subject_to]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
         yield where, f"{name} is limited twice"
-    for one in find.subject_to:
-        base, _, percentile = one.metric.rpartition("_p")
+    for condition in find.subject_to:
+        base, _, percentile = condition.metric.rpartition("_p")
         if base != "latency" and not tokens:
-            yield where, f"{one.metric} is measured of language models only (tokens = true)"
+            yield where, f"{condition.metric} is measured of language models only (tokens = true)"
         bound = limits.get(f"{base}_p99")
-        if bound is not None and int(percentile) <= 99 and one.below > bound:
+        if bound is not None and int(percentile) <= 99 and condition.below > bound:
             yield (
                 where,
-                f"{one.in_words} never decides: LoadGen's own limit is {base}_p99 "
-                f"{quantity(one.metric, bound)}; write a shorter one, or raise {base}_limit",
+                f"{condition.in_words} never decides: LoadGen's own limit is {base}_p99 "
+                f"{quantity(condition.metric, bound)}; write a shorter one, or raise {base}_limit",
             )
 
 
 def limits_of(scenario: Any, constants: Any, *, tokens: bool) -> dict[str, float]:
-    """Return the seconds that LoadGen limits in a loaded scenario, by the suite or the round."""
+    """Return LoadGen's latency limits of a loaded scenario [s], from the suite or the round."""
     limits: dict[str, float] = {}
     for of in ("ttft", "tpot") if tokens else ("latency",):
         limit: float | None = getattr(scenario, f"{of}_limit")

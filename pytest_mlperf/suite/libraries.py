@@ -1,6 +1,6 @@
-"""Libraries that extensions declare: which are not installed in this Python, and what brings them.
+"""Find libraries that extensions need and this Python lacks, and how to install them.
 
-Nothing is imported: a library is looked for as the import would look for it.
+Nothing is imported: libraries are looked up as an import would look them up.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from pytest_mlperf.core.imports import distribution, normal
 DISTRIBUTION = "pytest-mlperf"
 
 NOT_OFFERED = frozenset({"all", "dev", "docs", "onnx-gpu", "test", "train"})
-"""Extras for work on this project, the one that only adds up others, and the one that must not
-stand beside those that bring onnxruntime for the CPU."""
+"""Extras for developers, a sum of extras, and one in conflict with onnxruntime for CPUs."""
 
 LARGE_DISTRIBUTIONS = frozenset({"torch"})
-"""Distributions of gigabytes, which no hint brings to what does not use them."""
+"""Distributions of gigabytes, which are only suggested if they are needed."""
 
 NOUNS: dict[registry.Group, str] = {
     "engines": "engine",
@@ -34,16 +33,16 @@ NOUNS: dict[registry.Group, str] = {
 
 
 def declared(group: registry.Group, use: str) -> tuple[str, ...]:
-    """Return the libraries that a registered extension needs whatever its options.
+    """Return the libraries that a registered extension needs with any options.
 
-    It names them in its class attribute `libraries`, as they are imported, without dots; () where
-    it does not. Code of the user's own is never looked at: that would import it.
+    They are the import names in its class attribute `libraries`. The user's own code is never
+    inspected, because that would import it.
     """
     return tuple(registry.class_attribute(group, use, "libraries") or ())
 
 
 def require_libraries(group: registry.Group, use: str) -> None:
-    """Look for what a registered extension needs; an EnvironmentFault says what installs it."""
+    """Raise EnvironmentFault with the install command if an extension's libraries are missing."""
     absent = [library for library in declared(group, use) if not is_here(library)]
     if absent:
         verb = "are" if len(absent) > 1 else "is"
@@ -54,15 +53,15 @@ def require_libraries(group: registry.Group, use: str) -> None:
 
 
 def is_here(library: str) -> bool:
-    """Whether a top-level module can be found; nothing is imported."""
+    """Return whether a top-level module can be found; nothing is imported."""
     try:
         return importlib.util.find_spec(library) is not None
-    except ValueError:  # a module without a place, as a program may put into sys.modules
+    except ValueError:  # a module without a spec, which a program put into sys.modules
         return True
 
 
 def cure(group: registry.Group, use: str, absent: Sequence[str]) -> str:
-    """Return the command that installs absent libraries, or what an extension's `install` says."""
+    """Return the command that installs missing libraries, or the extension's own `install`."""
     advice: str | None = registry.class_attribute(group, use, "install")
     if advice is not None:
         return advice
@@ -77,7 +76,6 @@ def cure(group: registry.Group, use: str, absent: Sequence[str]) -> str:
 
 
 def _smallest_extra(needed: Set[str]) -> str | None:
-    """Return the extra that brings all of these and least besides."""
     fitting = [
         name
         for name, brings in extras().items()
@@ -86,12 +84,12 @@ def _smallest_extra(needed: Set[str]) -> str | None:
     return min(fitting, key=lambda name: len(extras()[name]), default=None)
 
 
-# --- what the extras are ---------------------------------------------------------------------
+# --- extras ---------------------------------------------------------------------------------
 
 
 @cache
 def extras() -> dict[str, list[str]]:
-    """Return the distributions that each extra of this package asks for."""
+    """Return the distributions that each extra of this package installs."""
     about = metadata(DISTRIBUTION)
     brings: dict[str, list[str]] = {
         name: [] for name in about.get_all("Provides-Extra") or [] if name not in NOT_OFFERED

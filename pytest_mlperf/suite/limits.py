@@ -1,4 +1,4 @@
-"""Limits of a suite: the smallest change that matters, by metric, and what is wrong with them."""
+"""Limits of a suite: the smallest change that matters by metric, and wrong limits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from pytest_mlperf.suite.values import Defect, share
 
 
 def margin_of(limit: AccuracyLimit) -> Margin | None:
-    """Return the drop of accuracy that does not matter; None where none is said."""
+    """Return the accuracy drop that does not matter; None if the suite sets none."""
     text = limit.margin
     if text is None:
         return None
@@ -47,7 +47,7 @@ def margin_of(limit: AccuracyLimit) -> Margin | None:
 
 
 def gateable(scenario: ScenarioEntry) -> frozenset[str]:
-    """Return the metrics of performance that a scenario measures and a suite can gate."""
+    """Return the performance metrics that a scenario measures and a suite can gate."""
     return _gateable(scenario) | RESOURCES
 
 
@@ -58,8 +58,8 @@ def _gateable(scenario: ScenarioEntry) -> frozenset[str]:
         alone = CURVE | {SLOWEST_REPLICA}
         return alone | {at_point(name, c) for name in AT_POINTS for c in scenario.points or ()}
     if scenario.name == "OpenLoop":  # throughput is what was offered
-        alone, each = ARRIVAL_METRICS | {SLOWEST_REPLICA}, AT_POINTS.difference(RATES)
-        return alone | {at_point(name, c) for name in each for c in scenario.points or ()}
+        alone, metrics = ARRIVAL_METRICS | {SLOWEST_REPLICA}, AT_POINTS.difference(RATES)
+        return alone | {at_point(name, c) for name in metrics for c in scenario.points or ()}
     if scenario.name == "Offline":
         return OFFLINE | {SLOWEST_REPLICA}
     if scenario.name in {"Server", "Interactive"}:
@@ -68,7 +68,7 @@ def _gateable(scenario: ScenarioEntry) -> frozenset[str]:
 
 
 def of_server(limits: Mapping[str, Any], scenario: ScenarioEntry) -> list[str]:
-    """Return the metrics of a server that limits gate in a scenario, of a curve at its points."""
+    """Return the server metrics that limits gate in a scenario, by point if it has points."""
     points = scenario.points or (None,)
     every = {
         name if point is None else at_point(name, point): name
@@ -79,17 +79,12 @@ def of_server(limits: Mapping[str, Any], scenario: ScenarioEntry) -> list[str]:
 
 
 def efficiency_limits(limits: Mapping[str, Any], *, tokens: bool) -> dict[str, float]:
-    """Return the metrics of `test_efficiency` with their limits, as shares.
-
-    Args:
-        limits: The suite's `[limits]`; every metric of efficiency that is named there is judged.
-        tokens: The workload is a language model: else tokens per joule are, or samples.
-    """
-    named = {
+    """Return efficiency metrics and limits; default: samples or tokens per joule."""
+    suite_limits = {
         name: share(limits[name][METRICS[name].limit_key]) for name in limits if name in EFFICIENCY
     }
-    usual = TOKENS_PER_JOULE if tokens else SAMPLES_PER_JOULE
-    return named or {usual: METRICS[usual].limit}
+    default = TOKENS_PER_JOULE if tokens else SAMPLES_PER_JOULE
+    return suite_limits or {default: METRICS[default].limit}
 
 
 def limit_defects(
@@ -98,18 +93,12 @@ def limit_defects(
     engines: Sequence[EngineEntry],
     judged: Collection[str],
 ) -> Iterator[Defect]:
-    """Yield what is wrong with a suite's limits.
-
-    Args:
-        scenarios: Its scenarios, which may have limits of their own.
-        engines: Its engine entries, one of which may be the reference.
-        judged: Metrics of performance that are gated in one of the scenarios.
-    """
+    """Yield the defects of a suite's limits; `judged` has the metrics that a scenario gates."""
     tables: list[tuple[tuple[str | int, ...], Mapping[str, Any]]] = [(("limits",), limits)]
     tables += [(("scenarios", i, "limits"), s.limits) for i, s in enumerate(scenarios)]
     for where, table in tables:
         yield from _table_defects(engines, where, table)
-    # Official values are rates: of Server and Interactive the highest that held.
+    # Official values are rates; in Server and Interactive, the highest that held.
     if OF_BEST in limits and not any(s.name == "Offline" or s.find for s in scenarios):
         yield (
             ("limits", OF_BEST),
@@ -135,13 +124,13 @@ def limit_defects(
 def _gated_nowhere(
     limits: Mapping[str, Any], scenarios: Sequence[ScenarioEntry], judged: Collection[str]
 ) -> Iterator[Defect]:
-    """Yield the limits that hold nothing, but for those of other scenarios than a suite has."""
+    """Yield limits that no scenario applies, except those of scenarios that the suite lacks."""
     held = {*judged, *EFFICIENCY, *SERVER_METRICS}
     for name in (one for one in limits if one in METRICS and one not in held):
         if any(name in gateable(scenario) for scenario in scenarios):
             key = f'"{name}"' if point_of(name) else name
-            how = f"write limits = {{ {key} = … }} in a scenario that is to gate it"
-            yield ("limits", name), f"no scenario gates this by itself; {how}"
+            advice = f"write limits = {{ {key} = … }} in a scenario that is to gate it"
+            yield ("limits", name), f"no scenario gates this by itself; {advice}"
         elif point_of(name):
             yield ("limits", name), "no scenario has this point, or measures this at its points"
 
@@ -198,20 +187,20 @@ def _accuracy_defects(engines: Sequence[EngineEntry], value: object) -> Iterator
     try:
         limit = AccuracyLimit.model_validate(value)
     except ValidationError:
-        how = 'write accuracy = { margin = "0.5%" } or { margin = "0.5 points" }'
-        yield where, f"{shown(value)} is no accuracy limit; {how}"
+        advice = 'write accuracy = { margin = "0.5%" } or { margin = "0.5 points" }'
+        yield where, f"{shown(value)} is no accuracy limit; {advice}"
         return
     margin = margin_of(limit)
     if margin is not None and not margin.value:
         yield (*where, "margin"), "a margin of 0 can never be proven; allow a small drop"
-    named = limit.reference
+    reference = limit.reference
     labels = [name for e in engines for name in dict.fromkeys((e.label, e.full_label))]
-    if named is not None and named not in labels:
+    if reference is not None and reference not in labels:
         yield (
             (*where, "reference"),
-            f"no engine entry is called {named!r}{nearest(named, dict.fromkeys(labels))}",
+            f"no engine entry is called {reference!r}{nearest(reference, dict.fromkeys(labels))}",
         )
-    elif named is not None and labels.count(named) > 1:
-        several = list(dict.fromkeys(e.full_label for e in engines if e.label == named))
-        how = f"write one of {', '.join(several)}" if several else "give each a name of its own"
-        yield (*where, "reference"), f"several engine entries are called {named!r}: {how}"
+    elif reference is not None and labels.count(reference) > 1:
+        several = list(dict.fromkeys(e.full_label for e in engines if e.label == reference))
+        advice = f"write one of {', '.join(several)}" if several else "give each a name of its own"
+        yield (*where, "reference"), f"several engine entries are called {reference!r}: {advice}"

@@ -1,4 +1,4 @@
-"""Read a suite file; every defect is a line of one SuiteError: file, line, key, what to write."""
+"""Read a suite file; a SuiteError lists every defect with file, line, key and fix."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from pytest_mlperf.suite.model import Inconsistent, Suite
 from pytest_mlperf.suite.values import Defect, KeyPath
 
 MAX_BYTES = 4 * 1024 * 1024
-"""A larger file is no suite written by hand; it is refused before it is parsed."""
 
 
 def load_suite(path: Path) -> tuple[Suite, str]:
-    """Read and check a suite file; return it with its text, or list all defects in a SuiteError."""
+    """Return a checked suite and its text; raise SuiteError with all defects."""
     text = _read(path)
     try:
         raw = parse_toml(text)
-    except ValueError as error:  # beside syntax: a number of more than 4300 digits
+    except ValueError as error:  # wrong syntax, or a number of more than 4300 digits
         raise SuiteError(f"{path}:{_syntax(str(error), text)}") from None
     if not raw:
         raise SuiteError(
@@ -45,7 +44,7 @@ def all_defects(path: Path, text: str, defects: Sequence[Defect]) -> SuiteError:
     return SuiteError("\n".join(f"{path}:{line}: {key}: {what}" for line, key, what in lines))
 
 
-# --- places ----------------------------------------------------------------------------------
+# --- lines -----------------------------------------------------------------------------------
 
 _QUOTED = r'"(?:[^"\\\n]|\\.)*"' + r"|'[^'\n]*'"
 _TOKEN = re.compile(
@@ -55,11 +54,7 @@ _KEY = re.compile(rf"(?:{_QUOTED}|[^\"'=])*")
 
 
 def line_of(text: str, where: Sequence[str | int]) -> int:
-    """Return the 1-based line on which a key path stands, or its nearest enclosing table.
-
-    Args:
-        where: E.g. ("engines", 0, "precision").
-    """
+    """Return the 1-based line of a key path like ("engines", 0), or of the table around it."""
     places = _places(text)
     path = tuple(where)
     return next((places[path[:n]] for n in range(len(path), 0, -1) if path[:n] in places), 1)
@@ -76,7 +71,7 @@ def lines_of_tables(text: str, name: str) -> list[int]:
 
 @lru_cache(maxsize=2)
 def _places(text: str) -> dict[KeyPath, int]:
-    """Return the line of every key path that stands at the beginning of a statement."""
+    """Return the line of every key path at the beginning of a statement."""
     places: dict[KeyPath, int] = {}
     table: KeyPath = ()
     last: dict[KeyPath, int] = {}
@@ -94,7 +89,7 @@ def _places(text: str) -> dict[KeyPath, int]:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each statement's line and text; strings and brackets may span several lines."""
+    """Yield the line and text of each statement; strings and brackets may span lines."""
     line = first = 1
     begin, end, depth = 0, None, 0
     for token in _TOKEN.finditer(text + "\n"):
@@ -114,7 +109,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 @lru_cache(maxsize=256)  # a suite repeats its keys
 def _keys(source: str) -> tuple[str, ...]:
-    """Return ("a", "b c") for `a."b c"`; nothing where that is no key."""
+    """Return ("a", "b c") for `a."b c"`; () if it is not a key."""
     try:
         value: Any = parse_toml(f"{source.strip()} = 0")
     except ValueError:
@@ -127,7 +122,7 @@ def _keys(source: str) -> tuple[str, ...]:
 
 
 def _indexed(keys: Sequence[str], *, array: bool, last: dict[KeyPath, int]) -> KeyPath:
-    """Return the key path of a table header, with the index of arrays of tables."""
+    """Return the key path of a table header, with indices of arrays of tables."""
     path: KeyPath = ()
     for depth, key in enumerate(keys, start=1):
         path = (*path, key)
@@ -149,7 +144,7 @@ def _dotted(where: KeyPath) -> str:
     return text or "suite"
 
 
-# --- words -----------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------
 
 _WORDS = {
     "missing": "is missing",
@@ -161,7 +156,7 @@ _WORDS = {
     "too_short": "must not be empty",
     "string_too_short": "must not be empty",
 }
-"""Pydantic's kinds of defects in TOML's words."""
+"""Pydantic's types of errors, in TOML's terms."""
 
 _ARRAYS = {("engines",), ("scenarios",), ("expected_failures",), ("pairs",)}
 
@@ -187,24 +182,24 @@ def _read(path: Path) -> str:
 
 
 def _syntax(message: str, text: str) -> str:
-    reason, _, place = message.removesuffix(")").partition(" (at ")
-    line = re.match(r"line (\d+)", place)
-    if line or place == "end of document":
+    reason, _, location = message.removesuffix(")").partition(" (at ")
+    line = re.match(r"line (\d+)", location)
+    if line or location == "end of document":
         return f"{line[1] if line else text.rstrip().count(chr(10)) + 1}: not TOML: {reason}"
     return f" not TOML: {message.partition(';')[0]}"
 
 
 def defects_in(error: ValidationError) -> list[Defect]:
-    """Return what pydantic found, as key path and plain words."""
+    """Return pydantic's errors as key paths and messages."""
     defects: list[Defect] = []
     for defect in error.errors(include_url=False):
-        # Pydantic marks a key of a free table that is wrong itself.
+        # Pydantic adds this to the location if a key of a free table is wrong.
         where = tuple(part for part in defect["loc"] if part != "[key]")
         cause = defect.get("ctx", {}).get("error")
         if isinstance(cause, Inconsistent):
             defects += cause.defects
         else:
-            # Of a check of our own it is the error that the check raised.
+            # Our own checks raise `cause`, which has the message.
             message = defect["msg"] if cause is None else str(cause)
             defects.append((where, _message(where, defect["type"], message, defect["input"])))
     return defects
@@ -213,7 +208,7 @@ def defects_in(error: ValidationError) -> list[Defect]:
 def _message(where: KeyPath, kind: str, message: str, value: object) -> str:
     if kind == "extra_forbidden":
         key = str(where[-1])
-        return f"unknown key {key!r}{nearest(key, _keys_beside(where))}"
+        return f"unknown key {key!r}{nearest(key, _sibling_keys(where))}"
     if kind == "value_error":
         return message
     if kind == "list_type" and where in _ARRAYS:
@@ -222,7 +217,7 @@ def _message(where: KeyPath, kind: str, message: str, value: object) -> str:
     return words if "not" in words or kind == "missing" else f"{words}, not {shown(value)}"
 
 
-def _keys_beside(where: KeyPath) -> list[str]:
+def _sibling_keys(where: KeyPath) -> list[str]:
     model: type[BaseModel] = Suite
     for part in where[:-1]:
         if isinstance(part, str) and part in _fields(model):

@@ -1,4 +1,4 @@
-"""What a suite file may say. The published JSON Schema is generated from these types."""
+"""Content of a suite file. The published JSON Schema is generated from these types."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from pytest_mlperf.suite.values import (
 )
 
 Figures = Mapping[str, Mapping[str, Any]]
-"""Figures of GPUs by class, as the suite's `[accelerators]` gives them."""
+"""Peaks, bandwidth and memory of GPUs by class, from the suite's `[accelerators]`."""
 
 _PEAK = {"type": ["number", "string"], "description": 'Dense, FLOP/s: 989e12 or "989 TFLOP/s".'}
 
@@ -73,7 +73,6 @@ FIGURES_SCHEMA: dict[str, Any] = {
         "additionalProperties": False,
     },
 }
-"""Schema of `[accelerators]`."""
 
 
 WORKLOAD: KeyPath = ("workload",)
@@ -89,10 +88,9 @@ EXAMPLES = {"latency_limit": "15ms", "ttft_limit": "2s", "tpot_limit": "200ms"}
 
 
 class Inconsistent(ValueError):
-    """Values that are right one by one, not together; pydantic cannot name their places."""
+    """Values that are valid alone but not together; pydantic cannot name their location."""
 
     def __init__(self, defects: list[Defect]) -> None:
-        """Keep the key paths beside the message."""
         super().__init__("; ".join(message for _, message in defects))
         self.defects = defects
 
@@ -142,23 +140,20 @@ class Suite(Table):
 
     @property
     def rules(self) -> RoundWorkload | None:
-        """The round's constants of this workload, or None for a workload of one's own."""
-        if self.round not in ROUNDS:  # a benchmark is of none
+        """Round's constants of this workload; None for a workload of the user."""
+        if self.round not in ROUNDS:  # a benchmark has no round
             return None
         return load_round(self.round).find(self.workload.twin_of or self.workload.name)
 
     @property
     def tokens(self) -> bool:
-        """It is a language model: tokens are counted and timed."""
+        """Whether it is a language model, whose tokens are counted and timed."""
         stated = self.workload.tokens
         return bool(self.rules and self.rules.tokens) if stated is None else stated
 
     @property
     def scoring_gap(self) -> str:
-        """That nothing scores its answers, of a round's workload or of one's own language model.
-
-        "": something does, or they are of another kind.
-        """
+        """Message if nothing scores MLPerf's workload or a language model, else ""."""
         rules = self.rules
         if self.workload.scorer or (rules.scorer if rules else not self.tokens):
             return ""
@@ -172,9 +167,9 @@ class Suite(Table):
 
     @property
     def scorer_gap(self) -> str:
-        """That the suite's scorer is not the round's, so that MLPerf's gate cannot be claimed.
+        """Message if the scorer is not the round's, so that MLPerf's gate is not decided; else "".
 
-        "": it is, or the workload is no round's, or code of the suite's own takes its place.
+        The user's own code may replace the round's scorer.
         """
         rules, source = self.rules, self.workload.scorer
         if not self.is_mlperf or rules is None or source is None:
@@ -182,40 +177,40 @@ class Suite(Table):
         use = registry.name_of("scorers", source.use)
         if rules.scorer and (use == rules.scorer or use not in registry.registered("scorers")):
             return ""
-        theirs = f"by {rules.scorer}" if rules.scorer else "with what is not here"
+        round_scorer = f"by {rules.scorer}" if rules.scorer else "with what is not here"
         return (
-            f"not the round's scorer: {rules.name} of {self.round} is scored {theirs}, and here by "
-            f"{use}; MLPerf's gate on {', '.join(rules.metrics)} is not decided"
+            f"not the round's scorer: {rules.name} of {self.round} is scored {round_scorer}, and "
+            f"here by {use}; MLPerf's gate on {', '.join(rules.metrics)} is not decided"
         )
 
     @property
     def unofficial(self) -> str:
-        """Why there is no official result of MLPerf's workload: nothing scores it, or otherwise."""
+        """Reason why MLPerf's workload has no official result, or ""."""
         if self.rules and (gap := self.scoring_gap or self.scorer_gap):
             return NEEDS_ACCURACY + gap
         return self.harness_gap and NEEDS_HARNESS + self.harness_gap
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """In what its cases differ from their round; said wherever they are told of."""
+        """Differences between its cases and their round, reported with every result."""
         return tuple(filter(None, (self.harness_gap, self.scoring_gap, self.scorer_gap)))
 
     @property
     def harness_gap(self) -> str:
-        """That the round has another harness for this workload than the one that runs it here."""
+        """Message if the round uses another harness than LoadGen for this workload, else ""."""
         rules = self.rules
         if not self.is_mlperf or rules is None or rules.loadgen:
             return ""
-        named = " or ".join(rules.harnesses)
+        harnesses = " or ".join(rules.harnesses)
         return (
-            f"not the round's harness: {rules.name} of {self.round} is run by {named}, and here by "
-            "LoadGen; its figures are no result of the round"
+            f"not the round's harness: {rules.name} of {self.round} is run by {harnesses}, and "
+            "here by LoadGen; its figures are no result of the round"
         )
 
     def data_of(self, scenario: ScenarioEntry, phase: Phase) -> tuple[KeyPath, DatasetSource]:
         """Return the data set of a phase of a scenario, and its key.
 
-        A scenario's own data are both of its phases' unless it says otherwise.
+        A scenario's `dataset` is for both phases, unless it has an `accuracy_dataset`.
         """
         names = ("accuracy_dataset", "dataset") if phase == "accuracy" else ("dataset",)
         tables = (
@@ -231,9 +226,9 @@ class Suite(Table):
 
     @property
     def data_gap(self) -> tuple[KeyPath, str] | None:
-        """Which data set of MLPerf's the suite does not name, by the key that lacks it.
+        """Key and message of a data set of MLPerf that the suite lacks, or None.
 
-        A quick suite that asks for a part of one data set may do with it.
+        A quick suite that uses a part of one data set does not need others.
         """
         rules = self.rules
         for index, scenario in enumerate(self.scenarios if rules and self.is_mlperf else ()):
@@ -257,37 +252,37 @@ class Suite(Table):
 
     @property
     def is_mlperf(self) -> bool:
-        """The workload is MLPerf's own, so MLPerf's gate may be claimed."""
+        """Whether the workload is MLPerf's own, so that MLPerf's gate may be claimed."""
         return self.workload.twin_of is None and self.rules is not None
 
     @property
     def entries(self) -> list[EngineEntry]:
-        """The engine entries, each once for every power limit that it has."""
+        """Engine entries, each once per power limit."""
         return [one for entry in self.engines for one in entry.at_limits]
 
     @property
     def reference_engine(self) -> EngineEntry | None:
-        """The engine entry whose scores are every entry's accuracy baseline, or None."""
-        named = self._accuracy.reference
-        return next((e for e in self.engines if named in (e.label, e.full_label)), None)
+        """Engine entry whose scores are the accuracy baseline of all entries, or None."""
+        reference = self._accuracy.reference
+        return next((e for e in self.engines if reference in (e.label, e.full_label)), None)
 
     @property
     def margin(self) -> Margin | None:
-        """The drop of accuracy that does not matter; None where the suite says none."""
+        """Accuracy drop that does not matter; None if the suite sets none."""
         return margin_of(self._accuracy)
 
     @property
     def figures(self) -> dict[str, GpuSpec]:
-        """Figures of accelerators that the suite gives, by class."""
+        """Peaks, bandwidth and memory of GPUs from the suite, by class."""
         return {name: parse_gpu(name, table) for name, table in self.accelerators.items()}
 
     @property
     def work(self) -> AnyWork | None:
-        """What a sample costs, where the suite says so of its own model."""
+        """Work per sample of the user's own model, if the suite has it."""
         return parse_work(self.workload.work) if self.workload.work is not None else None
 
     def price(self, accelerator: str) -> GpuPrice | None:
-        """Return what one GPU of an accelerator costs, or None: "8xH100", else "H100"."""
+        """Return the price of one GPU of an accelerator: "8xH100", else "H100"; or None."""
         price = self.prices.get(accelerator) or self.prices.get(split(accelerator)[1])
         return GpuPrice(**price.model_dump()) if price else None
 
@@ -297,30 +292,30 @@ class Suite(Table):
 
     @property
     def of_best(self) -> float | None:
-        """Smallest share of the best official result that passes; None: any does."""
+        """Smallest share of the best official result that passes; None if any does."""
         return share(self.limits[OF_BEST]) if OF_BEST in self.limits else None
 
     def judged(self, scenario: ScenarioEntry) -> list[str]:
-        """Return the metrics that are gated in a scenario: its own, and those its `limits` name.
+        """Return the metrics that a scenario gates: its usual ones, and those in its `limits`.
 
-        Those of a server are gated where the suite's `[limits]` name them too.
+        Metrics of a server are also gated if they are in the suite's `[limits]`.
         """
-        usual = (
+        defaults = (
             tuple(SEARCH_METRICS)
             if scenario.find
             else gated_metrics(scenario.name, tokens=self.tokens)
         )
-        usual += tuple(at_point(name, c) for name in usual for c in scenario.points or ())
-        named = (name for name in scenario.limits if name not in SERVER_METRICS)
-        served = of_server({**self.limits, **scenario.limits}, scenario)
-        return list(dict.fromkeys((*usual, *named, *served)))
+        defaults += tuple(at_point(name, c) for name in defaults for c in scenario.points or ())
+        own_metrics = (name for name in scenario.limits if name not in SERVER_METRICS)
+        server_metrics = of_server({**self.limits, **scenario.limits}, scenario)
+        return list(dict.fromkeys((*defaults, *own_metrics, *server_metrics)))
 
     def gated(self, scenario: ScenarioEntry) -> dict[str, float]:
         """Return the metrics that are gated in a scenario, with their limits as shares.
 
         A limit comes from the scenario's `limits`, else from the suite's `[limits]`, else from the
-        metric table. Without a limit of its own, a point of a curve has the limit of the mean over
-        the points if that is wider than the table's.
+        metric table. A point of a curve without its own limit has the limit of the mean over the
+        points if that is wider than the table's.
         """
         limits = {**self.limits, **scenario.limits}
 
@@ -328,10 +323,10 @@ class Suite(Table):
             if name in limits:
                 return share(limits[name][METRICS[name].limit_key])
             mean = name.partition("@")[0]
-            usual = METRICS[name].limit
+            default = METRICS[name].limit
             if mean in SERVER_METRICS and mean in limits:  # there is no mean over the points
                 return limit_of(mean)
-            return usual if mean == name else max(usual, limit_of(mean))
+            return default if mean == name else max(default, limit_of(mean))
 
         return {name: limit_of(name) for name in self.judged(scenario)}
 
@@ -381,12 +376,12 @@ def _data(suite: Suite) -> Iterator[Defect]:
 
 
 def _scenarios(suite: Suite) -> Iterator[Defect]:
-    rules, seen = suite.rules, set()
+    rules, names = suite.rules, set()
     for index, scenario in enumerate(suite.scenarios):
         where = ("scenarios", index, "name")
-        if scenario.name in seen:
+        if scenario.name in names:
             yield where, f"duplicate case: {scenario.name} is listed twice"
-        seen.add(scenario.name)
+        names.add(scenario.name)
         has_it = rules is not None and scenario.name in rules.scenarios
         if scenario.name == "Interactive" and not suite.tokens and not has_it:
             yield where, "Interactive is for language models only"
@@ -424,7 +419,7 @@ OF_LOOPS: Mapping[str, Sequence[str]] = {
     "burstiness": ("OpenLoop",),
     "max_failed": LOOPS,
 }
-"""Keys of our own loops alone; and those that they have no use for."""
+"""Keys that only our own load loops use, with the scenarios that do."""
 
 MAX_FAILED_SHARE = 0.1
 NOT_OF_LOOPS = (
@@ -499,8 +494,8 @@ def _rates(suite: Suite) -> Iterator[Defect]:
     used = dict.fromkeys(name for engine in suite.engines for name in engine.accelerators)
     for index, scenario in enumerate(suite.scenarios):
         start = scenario.find.start if scenario.find else None
-        named = [(("target_qps",), scenario.target_qps), (("find", "start"), start)]
-        for where, rates in named:
+        rate_tables = [(("target_qps",), scenario.target_qps), (("find", "start"), start)]
+        for where, rates in rate_tables:
             for name in rates if isinstance(rates, dict) else ():
                 if name not in used:
                     message = f"no engine entry runs on {name!r}{nearest(name, used)}"
@@ -521,19 +516,19 @@ def _limits(suite: Suite) -> Iterator[Defect]:
 
 
 def _physics(suite: Suite) -> Iterator[Defect]:
-    used = dict.fromkeys(split(name)[1] for entry in suite.engines for name in entry.accelerators)
+    kinds = dict.fromkeys(split(name)[1] for entry in suite.engines for name in entry.accelerators)
     for name, peaks in suite.accelerators.items():
-        if name not in used:
-            names = ", ".join(used)
+        if name not in kinds:
+            names = ", ".join(kinds)
             yield ("accelerators", name), f"no engine entry runs on {name!r}; they run on {names}"
         try:
             parse_gpu(name, peaks)
         except SuiteError as error:
             yield ("accelerators", name), str(error)
-    whole = dict.fromkeys(name for entry in suite.engines for name in entry.accelerators)
+    accelerators = dict.fromkeys(name for entry in suite.engines for name in entry.accelerators)
     for name in suite.prices:
-        if name not in {**used, **whole}:
-            yield ("prices", name), f"no engine entry runs on {name!r}{nearest(name, used)}"
+        if name not in {**kinds, **accelerators}:
+            yield ("prices", name), f"no engine entry runs on {name!r}{nearest(name, kinds)}"
     workload = suite.workload
     if workload.work is None:
         return
@@ -546,7 +541,7 @@ def _physics(suite: Suite) -> Iterator[Defect]:
 
 
 def _engines(suite: Suite) -> Iterator[Defect]:
-    first: dict[str, int] = {}
+    index_by_case: dict[str, int] = {}
     for index, entry in enumerate(suite.engines):
         where = ("engines", index)
         if not NAME_PATTERN.fullmatch(entry.label):
@@ -557,16 +552,16 @@ def _engines(suite: Suite) -> Iterator[Defect]:
                 f'{", ".join(entry.techniques)}: write division = "open" at the top of the suite',
             )
         yield from _power_limits(entry, index)
-        for one, accelerator in ((o, name) for o in entry.at_limits for name in o.accelerators):
-            # As in test ids: another split into name and precision is the same id.
-            key = f"{one.label}-{one.precision}-{accelerator}"
-            if first.setdefault(key, index) != index:
+        for copy, accelerator in ((o, name) for o in entry.at_limits for name in o.accelerators):
+            # As in test ids: different splits into name and precision can be the same id.
+            key = f"{copy.label}-{copy.precision}-{accelerator}"
+            if index_by_case.setdefault(key, index) != index:
                 yield (
                     where,
-                    f"duplicate case {key}: engines[{first[key]}] makes it too; "
+                    f"duplicate case {key}: engines[{index_by_case[key]}] makes it too; "
                     'give one a name of its own (name = "...")',
                 )
-            elif one.accelerators.count(accelerator) > 1:
+            elif copy.accelerators.count(accelerator) > 1:
                 message = f"duplicate case: {accelerator!r} is listed twice"
                 yield (*where, "accelerators"), message
         for name in entry.on:
@@ -576,15 +571,15 @@ def _engines(suite: Suite) -> Iterator[Defect]:
 
 
 def _power_limits(entry: EngineEntry, index: int) -> Iterator[Defect]:
-    """Check that what is to be limited has a power limit of its own."""
+    """Check that every accelerator with `power_limit_w` has a power limit of its own."""
     for name in dict.fromkeys(entry.accelerators):
-        here = entry.on[name].power_limit_w if name in entry.on else None
+        override = entry.on[name].power_limit_w if name in entry.on else None
         kind = split(name)[1]
         lack = "has no power limit to set" if kind == "cpu" else ""
         if MIG_INSTANCE.search(kind):
             lack = "is a part of a GPU, whose power limit is that of all its parts"
         if lack and entry.limits_on(name):
-            where = ("on", name, "power_limit_w") if here else ("power_limit_w",)
+            where = ("on", name, "power_limit_w") if override else ("power_limit_w",)
             yield (
                 ("engines", index, *where),
                 f"{name} {lack}; where other accelerators of the entry are meant, write it under "
@@ -593,7 +588,7 @@ def _power_limits(entry: EngineEntry, index: int) -> Iterator[Defect]:
 
 
 def _failures(suite: Suite) -> Iterator[Defect]:
-    """Check that each expected failure can match: one that never does hides a typing error."""
+    """Check that each expected failure can match: otherwise it contains a typing error."""
     reference = suite.workload.reference or (suite.rules.metrics if suite.rules else {})
     choices: dict[str, list[str]] = {
         "scenario": [scenario.name for scenario in suite.scenarios],

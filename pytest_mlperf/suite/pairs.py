@@ -1,4 +1,4 @@
-"""Plan the pairs of engine entries that a suite makes a claim about."""
+"""Plan the pairs of engine entries that a suite makes claims about."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from pytest_mlperf.suite.tables import PairEntry
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlannedPair:
-    """A claim about two cases; stands where a planned case does in collection and reports.
+    """A claim about two cases; collection and reports use it like a `Planned`.
 
-    Compared by identity: pytest hashes every parameter when it orders tests.
+    Compared by identity, because pytest hashes every parameter to order tests.
 
     Attributes:
-        case: Its name: engine, precision and accelerator are "a-vs-b" where the sides differ.
-        a: The case that must be better.
-        b: The case that it is set against.
-        metric: In what.
-        least: How many times better at least.
-        line: Line of the pair in the suite.
+        case: Its name: engine, precision and accelerator are "a-vs-b" if the sides differ.
+        a: Case that must be better.
+        b: Case that it is compared with.
+        least: Minimum factor by which it must be better in `metric`.
     """
 
     case: Case
@@ -51,46 +49,45 @@ class PlannedPair:
 
     @property
     def accelerators(self) -> tuple[str, ...]:
-        """What must be here."""
+        """Accelerators that must be present."""
         return tuple(dict.fromkeys((*self.a.accelerators, *self.b.accelerators)))
 
     @property
     def limit_w(self) -> int | None:
-        """The power limit of both sides, watts; None: GPUs as they are, or one for each."""
+        """Power limit of both sides [W]; None if it is not set, or if they differ."""
         return self.a.limit_w if self.a.limit_w == self.b.limit_w else None
 
     @property
     def techniques(self) -> tuple[str, ...]:
-        """What the two sides declare."""
+        """Techniques that the sides declare."""
         return tuple(dict.fromkeys((*self.a.techniques, *self.b.techniques)))
 
     @property
     def elsewhere(self) -> str:
-        """Where the engines of the two sides run, where that is not this Python."""
+        """Other Pythons in which the engines of the sides run, in words."""
         return " and ".join(dict.fromkeys(filter(None, (self.a.elsewhere, self.b.elsewhere))))
 
     @property
     def limits(self) -> dict[str, float]:
-        """Nothing is set against a baseline."""
+        """Empty, because a pair is not compared with a baseline."""
         return {}
 
     @property
     def runs_per_value(self) -> tuple[int, int]:
-        """Processes that one value of a side takes, usually and at most."""
+        """Processes per value of a side, usual and maximum."""
         return self.a.runs_per_value
 
     @property
     def seconds_per_run(self) -> float:
-        """Planned length of the timed parts of one run of each, seconds."""
+        """Planned length of the timed parts of one run of each side [s]."""
         return self.a.seconds_per_run + self.b.seconds_per_run
 
 
 Testable = Planned | PlannedPair
-"""What a test of a suite is about."""
 
 
 def plan_pairs(planned: Sequence[Planned]) -> list[PlannedPair]:
-    """Return the pairs among all cases of a suite without defects, in the file's order."""
+    """Return the pairs among all cases of a valid suite, in the order of the file."""
     suite, path = planned[0].suite, planned[0].path
     if not suite.pairs:
         return []
@@ -103,13 +100,16 @@ def plan_pairs(planned: Sequence[Planned]) -> list[PlannedPair]:
     for entry, line in zip(suite.pairs, lines, strict=True):
         a, b = side_of(suite, entry.a), side_of(suite, entry.b)
         scenario = scenario_of(suite, entry)
-        for first, second in accelerators_of(a, b):
-            one, other = cases[id(a[0]), first, scenario], cases[id(b[0]), second, scenario]
+        for on_a, on_b in accelerators_of(a, b):
+            case_a, case_b = (
+                cases[id(a[0]), on_a, scenario],
+                cases[id(b[0]), on_b, scenario],
+            )
             pairs.append(
                 PlannedPair(
-                    case=_named(entry, one.case, other.case),
-                    a=one,
-                    b=other,
+                    case=_pair_case(entry, case_a.case, case_b.case),
+                    a=case_a,
+                    b=case_b,
                     metric=metric_of(suite, entry),
                     least=entry.expect,
                     line=line,
@@ -118,9 +118,9 @@ def plan_pairs(planned: Sequence[Planned]) -> list[PlannedPair]:
     return pairs
 
 
-def _named(entry: PairEntry, a: Case, b: Case) -> Case:
-    def both(one: str, other: str) -> str:
-        return one if one == other else f"{one}-vs-{other}"
+def _pair_case(entry: PairEntry, a: Case, b: Case) -> Case:
+    def both(text_a: str, text_b: str) -> str:
+        return text_a if text_a == text_b else f"{text_a}-vs-{text_b}"
 
     return Case(
         workload=a.workload,

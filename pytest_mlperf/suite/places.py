@@ -1,4 +1,4 @@
-"""Files that a suite names: where they lie, and what to set where they do not."""
+"""Find the files that a suite names; errors say how to provide missing ones."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pytest_mlperf.suite.load import line_of
 
 
 def unset_variables(text: str) -> list[str]:
-    """Return the names of `${VAR}` in a text that the environment lacks, or has empty."""
+    """Return the names of `${VAR}` in a text that are unset or empty in the environment."""
     names = dict.fromkeys(re.findall(r"\$\{(\w+)\}", text))
     return [name for name in names if not os.environ.get(name)]
 
 
 def unset_in(value: Any) -> list[str]:
-    """Return the same of every text in a value, however deep inside."""
+    """Return the unset variables of all texts inside a value."""
     return list(dict.fromkeys(name for text in texts_in(value) for name in unset_variables(text)))
 
 
 def expand(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace `${VAR}` in the strings of options; a SuiteError names variables that are not set."""
+    """Replace `${VAR}` in the strings of options; raise SuiteError for unset variables."""
 
     def value(entry: Any) -> Any:
         if isinstance(entry, str):
@@ -44,32 +44,29 @@ def expand(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1"
-"""How a file begins that Git LFS has left in the place of another."""
+"""Beginning of a pointer file of Git LFS, which replaces the actual file."""
 
 POINTER_BYTES = 1024
-"""No pointer is longer."""
+"""Maximum size of a pointer file."""
 
 WEIGHTS_SUFFIXES = (".onnx", ".ort", ".safetensors", ".bin", ".pt", ".pth")
 FOLDERS = ("*", "*/*")
-"""Where the files of a model lie in its folder; those of a pipeline one folder deeper."""
+"""Places of a model's files in its folder; pipelines have them one folder deeper."""
 
 
 def place_of(suite: Path, where: tuple[str | int, ...]) -> str:
-    """Return file and line of a key of a suite."""
+    """Return "file:line" of a key of a suite."""
     return f"{suite}:{line_of(suite.read_text('utf-8-sig'), where)}"
 
 
 def local(suite: Path, where: tuple[str | int, ...], text: str) -> str:
-    """Resolve a path of a suite.
+    """Resolve a path in a suite, relative to the suite's folder, with `${VAR}` expanded.
 
     Args:
-        suite: The suite file; the path is relative to its folder.
-        where: The key that names the path; messages call it so, "path" by its table's name.
-        text: The path; `${VAR}` is expanded.
+        where: Key of the path; messages use its name, or its table's if the key is "path".
 
     Raises:
-        UnavailableError: Variables are not set, there is no such file, or a file is empty or what
-            Git LFS left in its place; says what to do.
+        UnavailableError: A variable is unset, or the file is missing, empty or a Git LFS pointer.
     """
     title = where[-1] if where[-1] != "path" else where[-2]
     if missing := unset_variables(text):
@@ -92,7 +89,7 @@ def local(suite: Path, where: tuple[str | int, ...], text: str) -> str:
 
 
 def all_of(*asks: Callable[[], Any]) -> list[Any]:
-    """Return what each of several gives; one UnavailableError names all that is missing."""
+    """Return the results of several calls; one UnavailableError names everything missing."""
     results, missing = [], []
     for ask in asks:
         try:
@@ -105,29 +102,29 @@ def all_of(*asks: Callable[[], Any]) -> list[Any]:
 
 
 def _advice(path: Path, text: str) -> str:
-    """Return what may have been meant by a path that is not there, else what to do."""
+    """Return a similar path that exists, else general advice."""
     parts = Path(os.path.normpath(path)).parts
-    there = next(n for n in range(len(parts), -1, -1) if Path(*parts[:n]).is_dir())
-    beyond = len(parts) - there
+    depth = next(n for n in range(len(parts), -1, -1) if Path(*parts[:n]).is_dir())
+    beyond = len(parts) - depth
     written = list(Path(text).parts)
     try:
-        siblings = [entry.name for entry in Path(*parts[:there]).iterdir()]
+        siblings = [entry.name for entry in Path(*parts[:depth]).iterdir()]
     except OSError:
         siblings = []
-    close = closest(parts[there], siblings)
-    if close and written[-beyond:] == list(parts[there:]):
-        meant = Path(*parts[:there], close, *parts[there + 1 :])
+    close = closest(parts[depth], siblings)
+    if close and written[-beyond:] == list(parts[depth:]):
+        candidate = Path(*parts[:depth], close, *parts[depth + 1 :])
         suggestion = [*written[:-beyond], close]
-        if meant.exists():
-            suggestion += parts[there + 1 :]
+        if candidate.exists():
+            suggestion += parts[depth + 1 :]
         return f"did you mean {Path(*suggestion).as_posix()}?"
     return "correct the path in the suite, or put it there"
 
 
 def _first_weights(model: Path) -> Path:
-    """Return the file to look at: of a folder the first one of weights that can be used, if any.
+    """Return the model file to check: in a folder, the first usable weights, if any.
 
-    One that nobody loads may have been left as a pointer on purpose: another format, say.
+    Weights in a format that is not used may be a pointer on purpose.
     """
     if not model.is_dir():
         return model
@@ -138,7 +135,7 @@ def _first_weights(model: Path) -> Path:
 
 
 def _defect(file: Path) -> str:
-    """Return why a file that is there cannot be used; "" where nothing shows that."""
+    """Return why an existing file cannot be used, or ""."""
     if not file.is_file() or (size := file.stat().st_size) > POINTER_BYTES:
         return ""
     if size == 0:
@@ -147,29 +144,29 @@ def _defect(file: Path) -> str:
         with file.open("rb") as opened:
             pointer = opened.read(len(POINTER)) == POINTER
     except OSError:
-        return ""  # whoever reads it says why it cannot
+        return ""  # the reader reports the error
     return f"{file} is a Git LFS pointer, not the file itself: git lfs pull" if pointer else ""
 
 
 def available(
     suite: Path, where: tuple[str | int, ...], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Expand `${VAR}` in options; an UnavailableError names all variables that are not set."""
+    """Expand `${VAR}` in options; raise UnavailableError with all variables that are unset."""
     try:
         return expand(options)
     except SuiteError as error:
         first = next(name for name, value in options.items() if unset_in(value))
-        place = place_of(suite, (*where, first))
-        raise UnavailableError(f"{place}: {where[-1]}: {error}") from None
+        location = place_of(suite, (*where, first))
+        raise UnavailableError(f"{location}: {where[-1]}: {error}") from None
 
 
 def near(suite: Path, value: Any) -> Any:
-    """Resolve an option that is a path, also in "evaluate:PATH", if it lies near the suite."""
+    """Resolve an option that is a path, also in "evaluate:PATH", if it exists near the suite."""
     if not isinstance(value, str):
         return value
     prefix, path = "", value
     if value.startswith("evaluate:"):
         prefix, path = "evaluate:", value.removeprefix("evaluate:")
-    there = suite.parent / path
+    target = suite.parent / path
     is_path = bool(prefix or "/" in path or Path(path).suffix)
-    return f"{prefix}{there.resolve()}" if is_path and there.exists() else value
+    return f"{prefix}{target.resolve()}" if is_path and target.exists() else value

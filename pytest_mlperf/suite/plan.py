@@ -1,4 +1,4 @@
-"""The cases of a suite: each with everything that the suite says of it."""
+"""The cases of a suite, each with all that the suite defines for it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from pytest_mlperf.suite.values import KeyPath
 def score_bounds(
     suite: Suite, scenario: RoundScenario, lower: Collection[str]
 ) -> Mapping[str, GateWindow] | None:
-    """Return what each score must keep within, or None where nobody gave a reference for it.
+    """Return the bounds of each score; None if there is no reference.
 
-    A twin's reference takes the place of MLPerf's, with the same shares.
+    A twin's reference replaces MLPerf's, with the same shares.
 
     Args:
-        scenario: The round's constants of the scenario; some have gates of their own.
-        lower: Metrics that the scorer calls better when lower.
+        scenario: The round's constants of the scenario, which may have its own gates.
+        lower: Metrics for which the scorer declares that lower is better.
     """
     rules, workload = suite.rules, suite.workload
     if suite.scorer_gap:
@@ -56,7 +56,7 @@ def score_bounds(
 
 
 def gate_samples(suite: Suite, scenario: RoundScenario) -> int | None:
-    """Return the samples that MLPerf's gate is defined on; None: all that the data set has."""
+    """Return how many samples MLPerf's gate is defined on; None for the whole data set."""
     rules = suite.rules
     if rules is None or not suite.is_mlperf:
         return None
@@ -66,40 +66,42 @@ def gate_samples(suite: Suite, scenario: RoundScenario) -> int | None:
 def _own_metric(
     name: str, reference: float, rules: RoundWorkload | None, *, lower: bool
 ) -> RoundMetric:
-    """Return a metric with a reference of its own, and the round's windows as shares of it."""
-    theirs = rules.metrics.get(name) if rules else None
-    if theirs is None:
+    """Return a metric with the suite's reference; the round's windows become shares of it."""
+    official = rules.metrics.get(name) if rules else None
+    if official is None:
         better: Literal["higher", "lower"] = "lower" if lower else "higher"
         return RoundMetric(name=name, checker="", reference=reference, better=better)
-    share = theirs.share
-    if theirs.within:
-        low, high = (None if end is None else end / theirs.reference for end in theirs.within)
+    share = official.share
+    if official.within:
+        low, high = (None if end is None else end / official.reference for end in official.within)
         share = low, high
-    return dataclasses.replace(theirs, reference=reference, share=share, within=None)
+    return dataclasses.replace(official, reference=reference, share=share, within=None)
 
 
 def _bounds(metric: RoundMetric, target: float, rules: RoundWorkload | None) -> GateWindow:
     low, high = metric.bounds(target)
-    return GateWindow(reference=metric.reference, low=low, high=high, most=_most(metric, rules))
+    return GateWindow(
+        reference=metric.reference, low=low, high=high, most=_highest_score(metric, rules)
+    )
 
 
-def _most(metric: RoundMetric, rules: RoundWorkload | None) -> float | None:
-    """Return the highest score that a sample can have: tokens are limited, scores are 0 to 100."""
+def _highest_score(metric: RoundMetric, rules: RoundWorkload | None) -> float | None:
+    """Return the highest possible score of a sample, if any: scores are 0 to 100."""
     if metric.name == "tokens_per_sample":
         return rules.lengths.max_output_tokens if rules else None
     return None if metric.name in COUNTS or metric.reference > 100 else 100.0
 
 
 QUICK_DURATION_S = 60.0
-"""Default length of a quick run (between-run noise dominates beyond this on typical GPUs)."""
+"""Default length of a quick run; beyond it, noise between runs dominates on typical GPUs."""
 
 OFFICIAL_POINT_S = 600.0
-"""MLPerf Endpoints' shortest steady state, endpoints_rules.md of v1.0."""
+"""Shortest steady state of MLPerf Endpoints; source: endpoints_rules.md of v1.0."""
 
 QUICK_QUERIES = dict.fromkeys(("Server", "Interactive", "MultiStream"), LOADED_QUERIES)
 
 QUICK_QUERIES_OTHERWISE = 64
-"""Fewest queries of SingleStream's 90th percentile; gated metrics may need more in both."""
+"""Minimum queries for SingleStream's 90th percentile; gated metrics may need more."""
 
 OWN_WORKLOAD = RoundScenario()
 OWN_SINGLE_STREAM = dataclasses.replace(OWN_WORKLOAD, latency_percentile=0.90)
@@ -107,11 +109,7 @@ OWN_SINGLE_STREAM = dataclasses.replace(OWN_WORKLOAD, latency_percentile=0.90)
 
 @dataclass(frozen=True)
 class CaseData:
-    """The data sets of a case: one that is timed and one that is scored, often the same.
-
-    Attributes:
-        constants: The round's constants of the scenario.
-    """
+    """Data sets of a case: the timed one and the scored one, often the same."""
 
     suite: Suite
     scenario: ScenarioEntry
@@ -132,26 +130,26 @@ class CaseData:
 
     @property
     def accuracy_scenario(self) -> str:
-        """The first scenario with the scored data: it writes their accuracy baseline."""
+        """First scenario with the scored data, which writes their accuracy baseline."""
         scored, scenarios = self.source("accuracy"), self.suite.scenarios
         return next(s.name for s in scenarios if self.suite.data_of(s, "accuracy")[1] == scored)
 
     @property
     def baseline_label(self) -> str:
-        """Suffix of the accuracy baseline: "" if the first scenario writes it."""
+        """Suffix of the accuracy baseline; "" if the first scenario writes it."""
         name = self.accuracy_scenario
         return "" if name == self.suite.scenarios[0].name else name
 
     def expected(self, phase: Phase = "performance") -> Expected:
-        """Return the expected size of data: MLPerf's, unless a quick suite asks for a part."""
+        """Return the expected size of data: MLPerf's, unless a quick suite uses a part."""
         source, rules = self.source(phase), self.suite.rules
         part = self.suite.profile == "quick" and source.is_part
-        whole = self.suite.is_mlperf and rules is not None and not part
+        is_whole = self.suite.is_mlperf and rules is not None and not part
         samples = self.constants.accuracy_samples or (rules.dataset_samples if rules else None)
         if phase == "accuracy" and not self.shared:
             samples = gate_samples(self.suite, self.constants)
         return Expected(
-            samples=samples if whole else None,
+            samples=samples if is_whole else None,
             whose=f"MLPerf's {rules.name}" if rules else "",
             digest=source.digest,
         )
@@ -159,21 +157,17 @@ class CaseData:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Planned:
-    """A case and everything the suite says about it.
+    """A case with all that the suite defines for it.
 
-    Compared by identity: pytest hashes every parameter when it orders tests.
+    Compared by identity, because pytest hashes every parameter to order tests.
 
     Attributes:
-        case: Its name.
-        suite: The parsed suite, shared by all its cases.
-        path: The suite file.
         line: Line of the engine entry.
-        engine: The suite's engine entry, at one of its power limits where it has any.
-        index: Of that entry in the suite.
-        scenario: The suite's scenario entry.
-        fewest_runs: Runs before anything can be decided.
-        benchmark: The test with pytest-benchmark that it is, in place of what a suite says.
-        audited: MLPerf's compliance tests are made, where its round asks for them.
+        engine: Engine entry, at one of its power limits if it has any.
+        index: Index of that entry in the suite.
+        fewest_runs: Runs before a decision is possible.
+        benchmark: Test with pytest-benchmark that is the case, if it is not from a suite.
+        audited: Whether to run MLPerf's compliance tests, if the round has any.
     """
 
     case: Case
@@ -189,22 +183,22 @@ class Planned:
 
     @property
     def accelerators(self) -> tuple[str, ...]:
-        """What must be here."""
+        """Accelerators that must be present."""
         return (self.case.accelerator,)
 
     @property
     def techniques(self) -> tuple[str, ...]:
-        """What it does that only the open division allows."""
+        """Techniques that only the open division allows."""
         return tuple(self.engine.techniques)
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """What the suite says to the engine on this accelerator."""
+        """Engine options on this accelerator."""
         return self.engine.options_on(self.case.accelerator)
 
     @property
     def limit_w(self) -> int | None:
-        """The power limit that its GPUs are set to, watts; None: as they are."""
+        """Power limit to set on its GPUs [W]; None to leave it."""
         return self.engine.limit_w
 
     def limited(self, machine: Machine) -> Machine:
@@ -213,17 +207,17 @@ class Planned:
 
     @property
     def elsewhere(self) -> str:
-        """The other Python in which its engine runs, as the suite writes it; "": this one."""
+        """Other Python of its engine, as the suite writes it; "" if it is this one."""
         return "" if registry.harness(self.engine.use) else title_of(self.engine)
 
     @property
     def harness(self) -> str:
-        """Who measures it in place of LoadGen and our own loop; "": nobody."""
+        """Harness that replaces LoadGen and our own loop, or ""."""
         return registry.harness(self.engine.use) if self.case.scenario == "Concurrency" else ""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The tests this case has."""
+        """Tests of this case."""
         if self.scorer_name and not registry.is_timed(self.engine.use):
             return ("accuracy",)
         kinds: list[Kind] = ["accuracy", "performance"] if self.scorer_name else ["performance"]
@@ -233,22 +227,22 @@ class Planned:
 
     @property
     def audits(self) -> tuple[Kind, ...]:
-        """MLPerf's compliance tests of a closed submission, where they are to be made."""
+        """MLPerf's compliance tests of a closed submission, if they are requested."""
         suite = self.suite
-        asked = self.audited and suite.division == "closed" and suite.rules is not None
-        if not asked or not suite.rules or self.case.scenario not in suite.rules.scenarios:
+        requested = self.audited and suite.division == "closed" and suite.rules is not None
+        if not requested or not suite.rules or self.case.scenario not in suite.rules.scenarios:
             return ()
         return tuple(test for test in AUDITS if test in suite.rules.compliance)
 
     @property
     def scorer_name(self) -> str:
-        """What the suite calls its scorer, else the round; "": performance only."""
+        """Name of the suite's scorer, else the round's; "" if only performance is measured."""
         source, rules = self.suite.workload.scorer, self.suite.rules
         return source.use if source else rules.scorer if rules else ""
 
     @property
     def scorer(self) -> Factory | None:
-        """The scorer of the accuracy pass as the suite writes it, or None: performance only."""
+        """Scorer as the suite writes it; None if only performance is measured."""
         if not self.scorer_name:
             return None
         source = self.suite.workload.scorer
@@ -257,15 +251,12 @@ class Planned:
 
     @property
     def accuracy_reference(self) -> EngineEntry:
-        """The engine entry whose scores this case's are compared with: its own, or the suite's.
-
-        All power limits of an entry share its scores.
-        """
+        """Engine entry whose scores are this case's baseline, shared by all its power limits."""
         return self.suite.reference_engine or self.entry
 
     @property
     def entry(self) -> EngineEntry:
-        """The engine entry as the suite writes it, with all its power limits."""
+        """Engine entry as the suite writes it, with all its power limits."""
         return self.suite.engines[self.index]
 
     def margin(self, metric: str) -> Margin:
@@ -279,23 +270,23 @@ class Planned:
 
     @property
     def data(self) -> CaseData:
-        """The data sets that are timed and scored."""
+        """Data sets that are timed and scored."""
         return CaseData(self.suite, self.scenario, self.round_scenario)
 
     def bounds(self, lower: Collection[str]) -> Mapping[str, GateWindow] | None:
-        """Return what each score must keep within; see `score_bounds`."""
+        """Return the bounds of each score; see `score_bounds`."""
         return score_bounds(self.suite, self.round_scenario, lower)
 
     @property
     def round_scenario(self) -> RoundScenario:
-        """The round's constants of this scenario."""
+        """Round's constants of this scenario."""
         rules = self.suite.rules
         default = OWN_SINGLE_STREAM if self.case.scenario == "SingleStream" else OWN_WORKLOAD
         return rules.scenarios.get(self.case.scenario, default) if rules else default
 
     @property
     def limits(self) -> dict[str, float]:
-        """The gated performance metrics with their limits, as shares."""
+        """Gated performance metrics with their limits, as shares."""
         if self.benchmark:
             return dict(self.benchmark.limits)
         limits = self.suite.gated(self.scenario)
@@ -305,12 +296,12 @@ class Planned:
 
     @property
     def efficiency_limits(self) -> dict[str, float]:
-        """The metrics of `test_efficiency` with their limits, as shares."""
+        """Metrics of `test_efficiency` with their limits, as shares."""
         return efficiency_limits(self.suite.limits, tokens=self.suite.tokens)
 
     @property
     def seconds_per_run(self) -> float:
-        """Planned length of the timed part of one run, seconds."""
+        """Planned length of the timed part of one run [s]."""
         if self.benchmark:
             return self.benchmark.seconds
         points, official = len(self.scenario.points or ()), self.suite.profile == "official"
@@ -328,38 +319,38 @@ class Planned:
 
     @property
     def runs_per_value(self) -> tuple[int, int]:
-        """Processes that one value takes, usually and at most: one, or those of a search."""
+        """Processes per value, usual and maximum: one, or those of a search."""
         find = self.scenario.find
         return (USUAL_RUNS, find.max_runs) if find else (1, 1)
 
     @property
     def fewest_queries(self) -> int:
-        """Fewest queries of a quick run; windows of a curve hang on nothing that limits say."""
+        """Minimum queries of a quick run; limits do not affect those of a curve."""
         loadgen = QUICK_QUERIES.get(self.case.scenario, QUICK_QUERIES_OTHERWISE)
         gated = (METRICS[n].min_queries for n in self.limits if not self.scenario.points)
         return self.scenario.min_query_count or max((loadgen, *gated))
 
     @property
     def latency_limits(self) -> dict[str, float]:
-        """What LoadGen limits, seconds by metric; nothing but in a loaded scenario."""
+        """LoadGen's latency limits by metric [s]; empty if the scenario has no offered load."""
         if self.case.scenario not in LOADED_SCENARIOS:
             return {}
         return limits_of(self.scenario, self.round_scenario, tokens=self.suite.tokens)
 
     @property
     def engine_key(self) -> KeyPath:
-        """The key of the engine entry."""
+        """Key of the engine entry."""
         return "engines", self.index
 
     def place(self, key: KeyPath) -> str:
-        """Return file and line of a key of the suite."""
+        """Return "file:line" of a key of the suite."""
         if self.path.suffix == ".toml":
             return place_of(self.path, key)
         return f"{self.path}:{self.line}"
 
 
 def plan_suite(path: Path) -> list[Planned]:
-    """Read a suite file, once, and return its cases in order; a defect is a SuiteError."""
+    """Read a suite file and return its cases in order; raise SuiteError for defects."""
     suite, text = load_suite(path)
     if defects := [*source_defects(suite), *claim_defects(suite), *build_defects(suite)]:
         raise all_defects(path, text, defects)
@@ -370,14 +361,12 @@ def plan_suite(path: Path) -> list[Planned]:
 def in_profile(
     planned: Sequence[Planned], profile: Profile | None, *, audited: bool = False
 ) -> list[Planned]:
-    """Return the cases of one suite as if it named this profile; None: its own.
+    """Return the cases of one suite in another profile; None keeps its own.
 
-    Args:
-        audited: MLPerf's compliance tests are made too.
+    With `audited`, MLPerf's compliance tests are run too.
 
     Raises:
-        SuiteError: It is official, and nothing here scores the workload or runs it as the round
-            does.
+        SuiteError: The official profile lacks a scorer or the round's harness, or data are missing.
     """
     planned = [dataclasses.replace(one, audited=audited) for one in planned]
     if profile is None:

@@ -1,6 +1,6 @@
-"""Work a case out, once: all that its runs need, or all that keeps it from running.
+"""Resolve a case, once: all that its runs need, or all problems that prevent them.
 
-Files are looked for and not read; code of the user's own is not imported; nothing is loaded.
+Files are looked for but not read; the user's code is not imported; nothing is loaded.
 """
 
 from __future__ import annotations
@@ -45,17 +45,12 @@ from pytest_mlperf.suite.values import KeyPath
 Value = TypeVar("Value")
 
 SAMPLES_IN_MEMORY = 1024
-"""Samples kept in memory during a run of a workload that is none of MLPerf's."""
+"""Samples kept in memory during a run, for workloads other than MLPerf's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problems:
-    """What keeps a case from running, in the order in which a user would mend it.
-
-    Attributes:
-        problems: All of them; never empty.
-        build: What would make its checkpoint, where that much could be worked out.
-    """
+    """Problems in the order in which a user would fix them, and the build, if it is known."""
 
     problems: tuple[CaseProblem, ...]
     build: CheckpointBuild | None
@@ -63,7 +58,7 @@ class Problems:
 
 @dataclass(frozen=True, kw_only=True)
 class _ResolvedParts:
-    """What could be worked out of a case; None: a problem stands in its way, or it has none."""
+    """Resolved parts of a case; None if a problem prevents it, or if it is not needed."""
 
     elsewhere: Elsewhere | None
     model: str | None
@@ -75,19 +70,16 @@ class _ResolvedParts:
 
 
 def resolve(planned: Planned, *, scorer: bool) -> Job | Problems:
-    """Return what a case's runs need, else everything that keeps it from running.
+    """Return the job of a case, else everything that prevents it from running.
 
-    What only keeps its accuracy from being measured stands in the job.
-
-    Args:
-        scorer: Its accuracy is asked for too.
+    With `scorer`, accuracy is resolved too; problems of accuracy alone are part of the job.
     """
     if planned.benchmark:
         return benchmark_job(planned)
     problems: list[CaseProblem] = []
     parts = _parts(planned, problems, scorer=scorer)
     for part, group, use, scoring in needing(planned, scorer=scorer):
-        _kept(problems, part, functools.partial(require_libraries, group, use), scoring=scoring)
+        _attempt(problems, part, functools.partial(require_libraries, group, use), scoring=scoring)
     once: dict[str, CaseProblem] = {}
     for problem in problems:  # parts share libraries
         once.setdefault(str(problem.error), problem)
@@ -99,32 +91,32 @@ def resolve(planned: Planned, *, scorer: bool) -> Job | Problems:
 
 
 def _parts(planned: Planned, problems: list[CaseProblem], *, scorer: bool) -> _ResolvedParts:
-    there = None
+    other_python = None
     if planned.elsewhere:
-        there = _kept(problems, "python", lambda: elsewhere(planned))
-    model = _kept(problems, "model", lambda: model_of(planned))
+        other_python = _attempt(problems, "python", lambda: elsewhere(planned))
+    model = _attempt(problems, "model", lambda: model_of(planned))
     is_here = not problems or problems[-1].part != "model"
-    dataset = _kept(problems, "dataset", lambda: dataset_of(planned))
-    tried = model if is_here else ABSENT  # options are checked all the same
+    dataset = _attempt(problems, "dataset", lambda: dataset_of(planned))
+    tried = model if is_here else ABSENT  # options are checked nevertheless
     return _ResolvedParts(
-        elsewhere=there,
+        elsewhere=other_python,
         model=model,
         dataset=dataset,
-        accuracy=_kept(problems, "dataset", lambda: _scored_data(planned), scoring=True)
+        accuracy=_attempt(problems, "dataset", lambda: _scored_data(planned), scoring=True)
         if scorer
         else None,
-        build=_kept(problems, "build", lambda: build_of(planned, model, dataset)),
-        engine=_kept(problems, "engine", lambda: engine_of(planned, tried)),
-        scorer=_kept(problems, "scorer", lambda: scorer_of(planned, tried), scoring=True)
+        build=_attempt(problems, "build", lambda: build_of(planned, model, dataset)),
+        engine=_attempt(problems, "engine", lambda: engine_of(planned, tried)),
+        scorer=_attempt(problems, "scorer", lambda: scorer_of(planned, tried), scoring=True)
         if scorer
         else None,
     )
 
 
-def _kept(
+def _attempt(
     problems: list[CaseProblem], part: Part, work: Callable[[], Value], *, scoring: bool = False
 ) -> Value | None:
-    """Return what some work gives; None where it cannot be done, and why is added."""
+    """Return the result of `work`; if it fails, add the problem and return None."""
     try:
         return work()
     except (SuiteError, UnavailableError, EnvironmentFault) as error:
@@ -179,7 +171,7 @@ def _search(planned: Planned) -> Search | None:
 
 
 def _facts(planned: Planned) -> dict[str, str]:
-    """Return what the suite adds to a fingerprint; options are kept as it writes them."""
+    """Return the suite's part of a fingerprint; options are not expanded."""
     suite, find, points = planned.suite, planned.scenario.find, points_in_words(planned.scenario)
     facts = {
         "engine": planned.engine.use,
@@ -200,7 +192,7 @@ def _data_facts(planned: Planned, phase: Phase) -> dict[str, str]:
 
 
 def points_in_words(scenario: ScenarioEntry) -> str:
-    """Return the points of a curve and how requests arrive; "": there are none."""
+    """Return the points of a curve and how requests arrive; "" if there are none."""
     points = ", ".join(map(str, scenario.points or ()))
     if scenario.name != "OpenLoop":
         return points
@@ -210,7 +202,7 @@ def points_in_words(scenario: ScenarioEntry) -> str:
 
 
 def needing(planned: Planned, *, scorer: bool) -> Iterator[tuple[Part, registry.Group, str, bool]]:
-    """Yield part, group and name of what needs libraries here, and whether only scoring does."""
+    """Yield each extension that needs libraries here, and whether only scoring needs it."""
     step, scores = planned.engine.build, scorer and bool(planned.scorer_name)
     is_here = not planned.elsewhere
     if is_here:
@@ -229,7 +221,7 @@ def needing(planned: Planned, *, scorer: bool) -> Iterator[tuple[Part, registry.
 
 
 def settings_of(planned: Planned, *, target_qps: float | None = None) -> LoadGenSettings:
-    """Return what LoadGen is told for a case; the worker finds `target_qps` if it is None."""
+    """Return LoadGen's settings for a case; the worker finds `target_qps` if it is None."""
     constants, rules = planned.round_scenario, planned.suite.rules
     quick = planned.suite.profile == "quick"
     limits_ns = {name: round(limit * 1e9) for name, limit in planned.latency_limits.items()}
@@ -261,7 +253,7 @@ def settings_of(planned: Planned, *, target_qps: float | None = None) -> LoadGen
 
 
 def _seeds(planned: Planned) -> Seeds:
-    """Return the round's seeds, or those published for MLPerf Endpoints where a suite says so."""
+    """Return the round's seeds, or those of MLPerf Endpoints that the suite names."""
     rules, published = load_round(planned.suite.round), planned.scenario.seed_set
     if published is None:
         return Seeds(
@@ -280,25 +272,24 @@ def _seeds(planned: Planned) -> Seeds:
 
 
 def model_of(planned: Planned) -> str | None:
-    """Return the absolute path or name of the model; UnavailableError if it is not here."""
+    """Return the absolute path or name of the model; raise UnavailableError if it is missing."""
     entry = planned.engine
-    named = planned.suite.workload.model if entry.model is None else entry.model
-    return None if named is None else local(planned.path, _model_key(planned), named)
+    model = planned.suite.workload.model if entry.model is None else entry.model
+    return None if model is None else local(planned.path, _model_key(planned), model)
 
 
 def _model_key(planned: Planned) -> KeyPath:
-    """Return the key that names the model, or would."""
     if planned.engine.model is None:
         return "workload", "model"
     return (*planned.engine_key, "model")
 
 
 def dataset_of(planned: Planned, phase: Phase = "performance") -> Factory:
-    """Return the data set of a phase as the worker builds it; a registered one looks for its files.
+    """Return the data set of a phase for the worker; a registered one looks for its files.
 
     Raises:
-        UnavailableError: A variable is not set, or a file is not there.
-        SuiteError: An option is wrong; names its line.
+        UnavailableError: A variable is unset, or a file is missing.
+        SuiteError: An option is wrong; the message has its line.
     """
     source, key = planned.data.source(phase), planned.data.key(phase)
     path, options = all_of(
@@ -317,7 +308,7 @@ def dataset_of(planned: Planned, phase: Phase = "performance") -> Factory:
 
 
 def _scored_data(planned: Planned) -> ScoredData | None:
-    """Return the data of the accuracy pass; None: they are those that are timed."""
+    """Return the data of the accuracy pass; None if they are the timed data."""
     if planned.data.shared:
         return None
     return ScoredData(
@@ -328,11 +319,11 @@ def _scored_data(planned: Planned) -> ScoredData | None:
 
 
 def scorer_of(planned: Planned, model: str | None) -> Factory | None:
-    """Return the scorer as its child builds it; a registered one looks for what it needs.
+    """Return the scorer for its process; a registered one checks its requirements.
 
     Raises:
-        UnavailableError: A variable is not set, or a file is not here.
-        SuiteError: An option is wrong; names its line.
+        UnavailableError: A variable is unset, or a file is missing.
+        SuiteError: An option is wrong; the message has its line.
         EnvironmentFault: This machine lacks something else.
     """
     scorer = built_scorer(planned)
@@ -340,14 +331,14 @@ def scorer_of(planned: Planned, model: str | None) -> Factory | None:
         return scorer
     with _placed(planned, ("workload", "scorer"), scorer.options):
         factory = registry.resolve(scorer.target)
-        if asked := getattr(factory, "left_out", None):
-            _require_scores(planned, asked(scorer.options))
+        if left_out := getattr(factory, "left_out", None):
+            _require_scores(planned, left_out(scorer.options))
         getattr(factory(model=model, **scorer.options), "require", lambda: None)()
     return scorer
 
 
 def built_scorer(planned: Planned) -> Factory | None:
-    """Return a case's scorer, variables and paths resolved; UnavailableError if one is unset."""
+    """Return the scorer with variables and paths resolved; UnavailableError if one is unset."""
     scorer = planned.scorer
     if scorer is None:
         return None
@@ -357,10 +348,10 @@ def built_scorer(planned: Planned) -> Factory | None:
 
 
 def _require_scores(planned: Planned, left_out: Mapping[str, str]) -> None:
-    """Refuse a scorer without a metric of the gate; `left_out` has the option that gives each."""
+    """Refuse a scorer without a metric of the gate; `left_out` has the option for each metric."""
     suite = planned.suite
     if suite.is_mlperf and suite.profile != "official":
-        return  # the gate is then not decided, and says without what
+        return  # the gate is then undecided and reports what is missing
     whose = "MLPerf's gate in the official profile" if suite.is_mlperf else "[workload] reference"
     if missing := [name for name in planned.bounds(()) or () if name in left_out]:
         options = " and ".join(left_out[name] for name in missing)
@@ -376,17 +367,16 @@ def _require_scores(planned: Planned, left_out: Mapping[str, str]) -> None:
 def engine_of(
     planned: Planned, model: str | None, others: Mapping[str, Any] | None = None
 ) -> Factory:
-    """Return the engine as the worker builds it; a registered one checks its options.
+    """Return the engine for the worker; a registered one checks its options.
 
     Args:
         model: Its model, which a registered engine looks for.
-        others: Options in place of the suite's; their errors name no line of it.
+        others: Options that replace the suite's; errors then have no line.
 
     Raises:
-        UnavailableError: A file is not here.
-        SuiteError: An option is wrong; names its line.
-        EnvironmentFault: This machine lacks something else; what runs in another Python needs
-            nothing of this one.
+        UnavailableError: A file is missing.
+        SuiteError: An option is wrong; the message has its line.
+        EnvironmentFault: This machine lacks something else; not raised for another Python.
     """
     entry = planned.engine
     options = expand(planned.options if others is None else others)
@@ -395,10 +385,10 @@ def engine_of(
     try:
         try_engine(entry.use, options=options, model=model, precision=entry.precision)
     except SuiteError as error:
-        place = f"{engine_place(planned, error.options)}: " if others is None else ""
-        raise SuiteError(f"{place}{error}") from None
+        location = f"{engine_place(planned, error.options)}: " if others is None else ""
+        raise SuiteError(f"{location}{error}") from None
     except UnavailableError as error:
-        # Of a model that is not here it is told already; an engine need not say what is not.
+        # A missing model is reported separately; an engine need not set the error's path.
         if model != ABSENT or error.path not in {None, Path(ABSENT)}:
             raise UnavailableError(f"{planned.place(_model_key(planned))}: {error}") from None
     except EnvironmentFault:
@@ -408,7 +398,7 @@ def engine_of(
 
 
 def engine_place(planned: Planned, at_fault: Iterable[str]) -> str:
-    """Return file and line of what an error's `options` names of a case's engine."""
+    """Return "file:line" of the first option at fault in a case's engine entry."""
     key = planned.engine.key_of(planned.case.accelerator, at_fault)
     return planned.place((*planned.engine_key, *key))
 
@@ -416,14 +406,12 @@ def engine_place(planned: Planned, at_fault: Iterable[str]) -> str:
 def build_of(
     planned: Planned, model: str | None, dataset: Factory | None
 ) -> CheckpointBuild | None:
-    """Return what makes the checkpoint of a case; None where its entry builds none.
+    """Return the build of a case's checkpoint; None if its entry has none.
 
-    Args:
-        model: Its model; None: it is not here, which is told already.
-        dataset: Its data set; None: likewise.
+    It is also None if the model or the data set is missing, which is reported separately.
 
     Raises:
-        UnavailableError: The calibration data or the builder's Python is not here.
+        UnavailableError: The calibration data or the builder's Python is missing.
         SuiteError: An option is wrong.
     """
     table, key = planned.engine.build, (*planned.engine_key, "build")
@@ -477,17 +465,17 @@ def _calibration(
     )
 
 
-# --- where errors stand ----------------------------------------------------------------------
+# --- lines of errors -------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _placed(planned: Planned, table: KeyPath, options: Iterable[str]) -> Iterator[None]:
-    """Put file and line of the option that is at fault in front of an error."""
+    """Prefix an error with file and line of the option at fault."""
     try:
         yield
     except SuiteError as error:
         key = (*table, *written(error.options, options))
         raise SuiteError(f"{planned.place(key)}: {error}") from None
     except UnavailableError as error:
-        if error.path != Path(ABSENT):  # of the model it is told already
+        if error.path != Path(ABSENT):  # a missing model is reported separately
             raise UnavailableError(f"{planned.place(table)}: {error}") from None

@@ -1,4 +1,4 @@
-"""Check that a suite's engines, data set and scorer are installed and take what it says to them."""
+"""Check that a suite's engines, data set and scorer are installed and accept its options."""
 
 from __future__ import annotations
 
@@ -26,14 +26,12 @@ from pytest_mlperf.suite.values import Defect, KeyPath
 
 
 def source_defects(suite: Suite) -> Iterator[Defect]:
-    """Yield every extension that is not installed, and every option that it does not take."""
+    """Yield extensions that are not installed, and options that they do not accept."""
     scorer = suite.workload.scorer
-    for place, dataset in dict(
-        suite.data_of(s, p) for s in suite.scenarios for p in PHASES
-    ).items():
+    for key, dataset in dict(suite.data_of(s, p) for s in suite.scenarios for p in PHASES).items():
         options = dataset.options if dataset.path is None else {**dataset.options, "path": ""}
-        defects = list(_extension_defects("datasets", dataset.use, options, place))
-        yield from defects or _dataset_defects(dataset, place)
+        defects = list(_extension_defects("datasets", dataset.use, options, key))
+        yield from defects or _dataset_defects(dataset, key)
     if scorer:
         yield from _extension_defects("scorers", scorer.use, scorer.options, ("workload", "scorer"))
     elif suite.rules and suite.rules.scorer:
@@ -66,7 +64,7 @@ def _extension_defects(
         yield (*where, name), message
 
 
-def _dataset_defects(source: DatasetSource, place: KeyPath) -> Iterator[Defect]:
+def _dataset_defects(source: DatasetSource, key: KeyPath) -> Iterator[Defect]:
     look, options = registry.look(source.use), source.options
     if look is None or unset_in(options):
         return
@@ -74,8 +72,8 @@ def _dataset_defects(source: DatasetSource, place: KeyPath) -> Iterator[Defect]:
     try:
         look(**options, **path)
     except SuiteError as error:
-        yield (*place, *written(error.options, options)), str(error)
-    except Exception:  # what is not here is a skip, and told there; all else by the worker
+        yield (*key, *written(error.options, options)), str(error)
+    except Exception:  # missing files are reported as a skip, all else by the worker
         return
 
 
@@ -89,7 +87,7 @@ def _entry_defects(suite: Suite, index: int, accelerator: str) -> Iterator[Defec
         return
     try:
         registry.check_options("engines", entry.use, options)
-        expanded = expand(options)  # of data and scorers it is a path, as a rule: a skip says so
+        expanded = expand(options)  # an unset variable of data or scorers is reported as a skip
     except SuiteError as error:
         key = entry.key_of(accelerator, error.options)
         yield (*where, *(key[:-1] if key[-1] in options else key)), str(error)
@@ -107,14 +105,14 @@ def _engine_defects(
     suite: Suite, index: int, accelerator: str, options: Mapping[str, Any]
 ) -> Iterator[Defect]:
     entry = suite.engines[index]
-    named = suite.workload.model if entry.model is None else entry.model
-    model = None if named is None else ABSENT
+    path = suite.workload.model if entry.model is None else entry.model
+    model = None if path is None else ABSENT
     try:
         try_engine(entry.use, options=options, model=model, precision=entry.precision)
     except SuiteError as error:
         yield ("engines", index, *entry.key_of(accelerator, error.options)), str(error)
         return
-    except MlperfError:  # what is not here is a skip, and told there
+    except MlperfError:  # missing files are reported as a skip
         pass
     if entry.baseline_engine is not None and options.get("url") and registry.is_client(entry.use):
         yield (
@@ -129,7 +127,7 @@ def _engine_defects(
 
 
 def _harness_defects(suite: Suite, entry: EngineEntry, index: int) -> Iterator[Defect]:
-    """Yield what an entry lacks, or has too much, whose load is a harness's of its own."""
+    """Yield the defects of an entry that has a harness of its own."""
     if not (harness := registry.harness(entry.use)):
         return
     if not title_of(entry) and "client" not in entry.options:
@@ -152,7 +150,7 @@ def _harness_defects(suite: Suite, entry: EngineEntry, index: int) -> Iterator[D
 
 
 def _answer_defects(suite: Suite, entry: EngineEntry, index: int) -> Iterator[Defect]:
-    """Yield that nothing could be judged of an entry whose answers were given before."""
+    """Yield a defect if an entry has only recorded answers, and nothing scores them."""
     scored = suite.workload.scorer or (suite.rules and suite.rules.scorer)
     if not scored and not registry.is_timed(entry.use):
         yield (
@@ -164,12 +162,12 @@ def _answer_defects(suite: Suite, entry: EngineEntry, index: int) -> Iterator[De
 def _gpu_defects(
     entry: EngineEntry, index: int, accelerator: str, options: Mapping[str, Any]
 ) -> Iterator[Defect]:
-    """Yield an accelerator whose GPUs a registered engine would not all use, or lack."""
-    replicas, here = entry.replicas_on(accelerator), entry.on.get(accelerator)
-    written = ("on", accelerator, "replicas") if here and here.replicas else ("replicas",)
-    if (replicas > 1 or "all" in (entry.replicas, here and here.replicas)) and registry.is_client(
-        entry.use
-    ):
+    """Yield a defect if an engine does not use exactly the GPUs of an accelerator."""
+    replicas, override = entry.replicas_on(accelerator), entry.on.get(accelerator)
+    written = ("on", accelerator, "replicas") if override and override.replicas else ("replicas",)
+    if (
+        replicas > 1 or "all" in (entry.replicas, override and override.replicas)
+    ) and registry.is_client(entry.use):
         yield (
             ("engines", index, *written),
             f"engine {entry.use!r} is a client of a server, which has replicas of its own: "
@@ -184,10 +182,10 @@ def _gpu_defects(
 
 
 def _wrong_device(accelerator: str, replicas: int, option: str, device: str) -> str:
-    """Return how a device that an option names is not one of an accelerator; "": it is."""
+    """Return why an option's device is not one of an accelerator's; "" if it is."""
     kind, _, number = device.partition(":")
     count, name = split(accelerator)
-    each = max(1, count // replicas)
+    per_replica = max(1, count // replicas)
     if kind == "cuda" and name == "cpu":
         return f'{option} means a GPU: name that in accelerators, not "cpu"'
     if kind == "cpu" and name != "cpu":
@@ -196,11 +194,11 @@ def _wrong_device(accelerator: str, replicas: int, option: str, device: str) -> 
             f'{option} means the CPU, and the GPUs of "{accelerator}" would idle; set options = '
             f"{{ {option} = {value} }}"
         )
-    if kind == "cuda" and number.isdecimal() and int(number) >= each:
-        seen = f"GPU {each - 1} is the last" if each > 1 else "there is GPU 0 alone"
+    if kind == "cuda" and number.isdecimal() and int(number) >= per_replica:
+        limit = f"GPU {per_replica - 1} is the last" if per_replica > 1 else "there is GPU 0 alone"
         return (
             f"{option} means GPU {number}, but of those that each process of "
-            f'"{accelerator}" sees {seen}, whatever their numbers outside'
+            f'"{accelerator}" sees {limit}, whatever their numbers outside'
         )
     return ""
 
@@ -212,7 +210,7 @@ def _count_defects(
     options: Mapping[str, Any],
     written: tuple[str, ...],
 ) -> Iterator[Defect]:
-    """Yield that the processes do not use as many GPUs as an accelerator has."""
+    """Yield a defect if the processes do not use all GPUs of an accelerator."""
     replicas, sizes = entry.replicas_on(accelerator), registry.parallelism(entry.use, options)
     for name, size in (sizes or {}).items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
@@ -232,7 +230,7 @@ def _count_defects(
 def _idle_defects(
     suite: Suite, entry: EngineEntry, index: int, accelerator: str
 ) -> Iterator[Defect]:
-    """Yield a scenario in which the GPUs of all replicas but one would have nothing to do."""
+    """Yield a defect if a scenario would leave all replicas but one idle."""
     alone = [each.name for each in suite.scenarios if each.name in STREAMS]
     if alone and entry.replicas_on(accelerator) > 1 and split(accelerator)[1] != "cpu":
         yield (
@@ -243,26 +241,26 @@ def _idle_defects(
 
 
 def _wrong_product(accelerator: str, replicas: int, sizes: Mapping[str, int]) -> str:
-    """Return why replicas of so many GPUs each are not the GPUs of an accelerator; "": they are."""
+    """Return why the GPUs of all replicas are not those of an accelerator; "" if they are."""
     count, _ = split(accelerator)
-    each = prod(sizes.values())
-    used = replicas * each
+    per_replica = prod(sizes.values())
+    used = replicas * per_replica
     if used == count:
         return ""
     factors = {"replicas": replicas, **sizes}
     product = " x ".join(f"{name} = {size}" for name, size in factors.items())
-    ways = [f"replicas = {count // each}"] if count % each == 0 else []
+    remedies = [f"replicas = {count // per_replica}"] if count % per_replica == 0 else []
     if sizes and count % replicas == 0:
-        ways.append(f"{next(iter(sizes))} so that the product is {count}")
-    ways.append("accelerators to as many as are used")
+        remedies.append(f"{next(iter(sizes))} so that the product is {count}")
+    remedies.append("accelerators to as many as are used")
     return (
         f'{product} use {used} GPU{"s" * (used != 1)}, but "{accelerator}" has {count}: speed and '
-        f"energy are those of all of them; set {', or '.join(ways)}"
+        f"energy are those of all of them; set {', or '.join(remedies)}"
     )
 
 
 def _wrong_replicas(accelerator: str, replicas: int) -> str:
-    """Return why GPUs cannot be shared out; "": they can, as far as anybody knows."""
+    """Return why GPUs cannot be divided among replicas; "" if they can."""
     count, _ = split(accelerator)
     if count % replicas == 0:
         return ""
@@ -274,7 +272,7 @@ def _wrong_replicas(accelerator: str, replicas: int) -> str:
 
 
 def _reference_defects(suite: Suite) -> Iterator[Defect]:
-    """Yield every reference score that the scorer never gives, where it says what it gives."""
+    """Yield reference scores that the scorer, if it declares its metrics, does not have."""
     workload, rules = suite.workload, suite.rules
     use = workload.scorer.use if workload.scorer else rules.scorer if rules else ""
     metrics = registry.metrics(use) if use and workload.reference else None
@@ -287,7 +285,7 @@ def _reference_defects(suite: Suite) -> Iterator[Defect]:
 
 
 def build_defects(suite: Suite) -> Iterator[Defect]:
-    """Yield every builder that is not installed, and all that it does not take."""
+    """Yield builders that are not installed, and options that they do not accept."""
     for index, entry in enumerate(suite.engines):
         if entry.build is not None:
             for where, message in _defects(suite, entry, entry.build):
@@ -295,7 +293,7 @@ def build_defects(suite: Suite) -> Iterator[Defect]:
 
 
 def _defects(suite: Suite, entry: EngineEntry, step: BuildStep) -> Iterator[Defect]:
-    """Yield what is wrong with one step; key paths are relative to it."""
+    """Yield the defects of one build step; key paths are relative to it."""
     if entry.model is None and suite.workload.model is None:
         yield (), "there is nothing to quantise: set workload.model to the model's folder"
     try:
@@ -310,7 +308,7 @@ def _defects(suite: Suite, entry: EngineEntry, step: BuildStep) -> Iterator[Defe
 
 
 def _built(step: BuildStep) -> Generator[Defect, None, Builder | None]:
-    """Yield what a registered builder has against its options; return it where there is nothing."""
+    """Yield the objections of a registered builder; return the builder if there are none."""
     entry, options = registry.registered("builders").get(step.use), step.options
     if entry is None:
         return None
@@ -324,7 +322,7 @@ def _built(step: BuildStep) -> Generator[Defect, None, Builder | None]:
     except SuiteError as error:
         yield written(error.options, (*options, "recipe")), str(error)
         return None
-    except MlperfError:  # what is not here is told by the first run
+    except MlperfError:  # missing files are reported by the first run
         return None
     return built if isinstance(built, Builder) else None
 
@@ -349,7 +347,7 @@ def _fit(entry: EngineEntry, step: BuildStep, builder: Builder) -> Iterator[Defe
 
 
 def _unread(use: str, step: BuildStep, builder: Builder) -> str:
-    """Return why an engine does not load what a recipe makes; "": it does, or does not say."""
+    """Return why an engine cannot load a recipe's checkpoint; "" if it can, or does not say."""
     if not builder.format or _reads(use, builder):
         return ""
     others = [name for name in registry.registered("engines") if _reads(name, builder, stated=True)]
@@ -361,7 +359,7 @@ def _unread(use: str, step: BuildStep, builder: Builder) -> str:
 
 
 def _reads(use: str, builder: Builder, *, stated: bool = False) -> bool:
-    """Whether an engine loads a builder's checkpoints; of one that does not say, `not said`."""
+    """Return whether an engine loads a builder's checkpoints; `not stated` if it does not say."""
     formats = registry.class_attribute("engines", use, "checkpoints")
     return not stated if formats is None else builder.precision in formats.get(builder.format, ())
 

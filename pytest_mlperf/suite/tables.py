@@ -1,4 +1,4 @@
-"""The tables of a suite file, each as a frozen value."""
+"""Tables of a suite file as immutable values."""
 
 from __future__ import annotations
 
@@ -57,11 +57,10 @@ from pytest_mlperf.suite.values import (
 Options = dict[str, Any]
 
 PythonPath = Annotated[StrictStr, Field(min_length=1)]
-"""The `python` of another environment, as a suite writes it."""
 
 
 class Table(BaseModel):
-    """A TOML table: unknown keys are errors, values are fixed once read."""
+    """A TOML table: unknown keys are errors, values are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -75,12 +74,12 @@ class Source(Table):
 
     @property
     def options(self) -> Options:
-        """Every key but `use`."""
+        """All keys except `use`."""
         return dict(self.model_extra or {})
 
 
 class CalibrationSource(Source):
-    """Samples that a builder looks at; keys other than `use` and `path` are the data set's."""
+    """Samples for calibration; keys other than `use` and `path` are options of the data set."""
 
     use: StrictStr = Field(description="Registered data set, or package.module:name.")
     path: StrictStr | None = Field(
@@ -92,7 +91,7 @@ Count = Annotated[StrictInt, Field(gt=0)]
 
 
 def _calibration(value: object) -> object:
-    """Read one of two kinds, so that a defect is told of the kind that was meant."""
+    """Distinguish the two forms first, so that errors are about the one that was meant."""
     if isinstance(value, CalibrationSource) or value is None:
         return value
     if isinstance(value, dict):
@@ -110,7 +109,7 @@ def _calibration(value: object) -> object:
 
 
 class BuildStep(Source):
-    """What makes a quantised checkpoint once; keys beside these are options of the builder."""
+    """A build of a quantised checkpoint, made once; other keys are options of the builder."""
 
     use: StrictStr = Field(description="Registered builder, or package.module:name.")
     recipe: Name = Field(description="How it quantises, in the builder's words; part of test ids.")
@@ -127,21 +126,16 @@ class BuildStep(Source):
 
     @property
     def command(self) -> None:
-        """A builder runs in a Python; a container would have to write into the folder of builds."""
+        """Never set: a container would have to write into the folder of builds."""
         return
 
     @property
     def builder(self) -> str:
-        """The builder's registered name, or that of its class."""
+        """Registered name of the builder, or name of its class."""
         return self.use.rpartition(":")[2]
 
     def label(self, name: str | None, engine: str, precision: str) -> str:
-        """Return the name of an engine entry in test ids: no two recipes have the same one.
-
-        Args:
-            name: What the entry is called, or None.
-            precision: Its precision, which follows the name in test ids.
-        """
+        """Return an engine entry's name in test ids, with the recipe unless it is the precision."""
         title = name or f"{engine}-{self.builder}"
         return title if self.recipe == precision else f"{title}-{self.recipe}"
 
@@ -161,7 +155,7 @@ Digest = Annotated[
 
 
 class DatasetSource(Source):
-    """The data set; keys other than `use`, `path`, `digest` are options of its adapter."""
+    """A data set; keys other than `use`, `path` and `digest` are options of its adapter."""
 
     path: StrictStr | None = Field(
         default=None, description="File or folder; relative to the suite file; ${VAR} is expanded."
@@ -173,17 +167,17 @@ class DatasetSource(Source):
 
     @property
     def title(self) -> str:
-        """What messages call it, variables unexpanded: "graded data/acc.parquet"."""
+        """Name in messages, with unexpanded variables: "graded data/acc.parquet"."""
         return self.use if self.path is None else f"{self.use} {self.path}"
 
     @property
     def is_part(self) -> bool:
-        """Whether it asks for some of its samples."""
+        """Whether it uses only some of its samples."""
         return bool({"count", "samples"} & set(self.options))
 
 
 class Workload(Table):
-    """What is run and on which data."""
+    """Model, data and scoring of a suite."""
 
     name: Name = Field(description="An MLPerf workload of the round, or a name of your own.")
     twin_of: Name | None = Field(
@@ -218,11 +212,10 @@ class Workload(Table):
 
 
 CommandLine = Annotated[list[StrictStr], Field(min_length=1)]
-"""What starts a Python elsewhere, as a suite writes it."""
 
 
 class BaselineEngine(Table):
-    """How to run the build that a baseline was recorded with, to be measured beside this one."""
+    """How to run the baseline's build, so that it is measured next to the current one."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
@@ -247,14 +240,14 @@ class BaselineEngine(Table):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _require_one_key(self) -> Self:
         if len(self.model_fields_set) != 1:
             raise ValueError("write one of python, command, git and wheel")
         return self
 
 
 class OnAccelerator(Table):
-    """What an engine entry says otherwise on one of its accelerators."""
+    """Settings of an engine entry for one of its accelerators."""
 
     replicas: Replicas | None = Field(
         default=None, description="Processes on this accelerator; default: those of the entry."
@@ -269,7 +262,7 @@ class OnAccelerator(Table):
 
 
 class EngineEntry(Table):
-    """One engine configuration; tests are made for each of its accelerators."""
+    """An engine configuration; each of its accelerators gets tests."""
 
     model_config = ConfigDict(json_schema_extra={"not": {"required": ["python", "command"]}})
 
@@ -323,16 +316,16 @@ class EngineEntry(Table):
     _limit_w: int | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
-    def _one_place(self) -> Self:
+    def _require_one_python(self) -> Self:
         if self.python is not None and self.command is not None:
             raise ValueError("write python or command, not both")
         return self
 
     @property
     def label(self) -> str:
-        """The name in test ids: `name`, else the registered name or the class's.
+        """Name in test ids: `name`, else the registered name or the class's.
 
-        With a recipe, and with the power limit that it is at: "vllm-500W".
+        A recipe and the power limit of this copy are appended: "vllm-500W".
         """
         use = self.use.rpartition(":")[2]
         name = self.build.label(self.name, use, self.precision) if self.build else self.name or use
@@ -340,24 +333,24 @@ class EngineEntry(Table):
 
     @property
     def limit_w(self) -> int | None:
-        """The power limit that it is at, watts; None: as the GPUs are, or not one of its limits."""
+        """Power limit of this copy [W]; None if there is none, or for the entry as a whole."""
         return self._limit_w
 
     def limits_on(self, accelerator: str) -> tuple[int, ...]:
-        """Return the power limits on one of its accelerators; (): it is left as it is."""
-        here = self.on[accelerator].power_limit_w if accelerator in self.on else None
-        return here or self.power_limit_w or ()
+        """Return the power limits on one of its accelerators; () if there are none."""
+        override = self.on[accelerator].power_limit_w if accelerator in self.on else None
+        return override or self.power_limit_w or ()
 
     @property
     def at_limits(self) -> tuple[EngineEntry, ...]:
-        """The entry at each of its power limits, with the accelerators that have it."""
+        """Copies of the entry, one per power limit, with the accelerators that have it."""
         return self._limited or (self,)
 
     @cached_property
     def _limited(self) -> tuple[EngineEntry, ...]:
-        """Copies at its power limits; () where it has none.
+        """Copies at its power limits; () if there are none.
 
-        What is kept of an entry must not have the entry itself, or it could not be compared.
+        The cached value must not contain the entry itself, or entries could not be compared.
         """
         having: dict[int | None, list[str]] = {}
         for accelerator in self.accelerators:
@@ -368,9 +361,9 @@ class EngineEntry(Table):
         return tuple(self._at(watts, names) for watts, names in having.items())
 
     def _at(self, watts: int | None, accelerators: list[str]) -> EngineEntry:
-        one = self.model_copy(update={"accelerators": accelerators})
-        one._limit_w = watts
-        return one
+        entry = self.model_copy(update={"accelerators": accelerators})
+        entry._limit_w = watts
+        return entry
 
     def replicas_on(self, accelerator: str) -> int:
         """Return how many processes load the engine on one of its accelerators."""
@@ -382,25 +375,25 @@ class EngineEntry(Table):
         return replicas
 
     def options_on(self, accelerator: str) -> Options:
-        """Return the engine's options on one of its accelerators; those of `on` win."""
-        here = self.on[accelerator].options if accelerator in self.on else {}
-        return {**self.options, **here}
+        """Return the engine's options on one of its accelerators; those of `on` take precedence."""
+        overrides = self.on[accelerator].options if accelerator in self.on else {}
+        return {**self.options, **overrides}
 
     def key_of(self, accelerator: str, at_fault: Iterable[str]) -> tuple[str, ...]:
-        """Return the key path, in this table, of the first option at fault; else of all."""
-        here = self.on[accelerator].options if accelerator in self.on else {}
+        """Return the key path, in this table, of the first option at fault, else of all options."""
+        overrides = self.on[accelerator].options if accelerator in self.on else {}
         for name in at_fault:
             if name == "precision":
                 return (name,)
-            if name in here:
+            if name in overrides:
                 return ("on", accelerator, "options", name)
             if name in self.options:
                 return ("options", name)
-        return ("on", accelerator, "options") if here and not self.options else ("options",)
+        return ("on", accelerator, "options") if overrides and not self.options else ("options",)
 
     @property
     def full_label(self) -> str:
-        """The name with the precision: "torch-fp32"."""
+        """Name with the precision: "torch-fp32"."""
         return f"{self.label}-{self.precision}"
 
 
@@ -419,11 +412,11 @@ class AccuracyLimit(Table):
 
 
 OF_BEST = "of_best_published"
-"""The key of `[limits]` for the smallest share of the best official result."""
+"""Key in `[limits]` of the smallest share of the best official result."""
 
 
 def limits_schema(*, accuracy: bool) -> dict[str, Any]:
-    """Return the JSON Schema of a `limits` table, made from the metric table."""
+    """Return the JSON Schema of a `limits` table, generated from the metric table."""
     table: dict[str, Any] = {
         name: {
             "type": "object",
@@ -462,7 +455,7 @@ def limits_schema(*, accuracy: bool) -> dict[str, Any]:
 
 
 class ScenarioEntry(Table):
-    """One scenario; lengths here belong to the quick profile."""
+    """A scenario; lengths apply to the quick profile."""
 
     name: SuiteScenario
     target_qps: Rates | None = Field(
@@ -545,20 +538,20 @@ class ScenarioEntry(Table):
     @model_validator(mode="before")
     @classmethod
     def _points_of_a_maximum(cls, raw: object) -> object:
-        """Fill in the points where only their maximum is given; a wrong one is told where it is."""
+        """Add the points if only a maximum is set; a wrong maximum is reported later."""
         if not isinstance(raw, dict) or "points" in raw:
             return raw
         highest = raw.get("max_concurrency")
         return {**raw, "points": points_up_to(highest)} if is_maximum(highest) else raw
 
     def rate_on(self, accelerator: str) -> float | None:
-        """Return the suite's offered rate on an accelerator, samples/s, or None."""
+        """Return the suite's offered rate on an accelerator [samples/s], or None."""
         rates = self.target_qps
         return rates.get(accelerator) if isinstance(rates, dict) else rates
 
 
 class Price(Table):
-    """What an accelerator costs; gives tokens per dollar."""
+    """Price of an accelerator, for tokens per dollar."""
 
     usd_per_gpu_hour: Rate
     as_of: Day
@@ -566,7 +559,7 @@ class Price(Table):
 
 
 class ExpectedFailure(Table):
-    """A failure that is known; matched by the fields that are given."""
+    """A known failure; it matches by the fields that are set."""
 
     scenario: SuiteScenario | None = None
     engine: Name | None = None
@@ -583,7 +576,7 @@ class ExpectedFailure(Table):
 
 
 class PairEntry(Table):
-    """A claim about two engine entries, tested by running them in turns."""
+    """A claim about two engine entries, tested by interleaved runs."""
 
     a: StrictStr = Field(
         description='An engine entry: "torch", "torch-int8", or "torch-int8-H200" for one of its '
@@ -602,10 +595,10 @@ class PairEntry(Table):
     )
 
 
-# --- where an engine runs when that is not this Python ---------------------------------------
+# --- other Pythons -------------------------------------------------------------------------
 
 MAX_COMMAND_WORDS = 4
-"""A command of more words is shown by its first two and its last."""
+"""Longer commands are shown by their first two words and their last one."""
 
 
 class Named(Protocol):
@@ -618,17 +611,17 @@ class Named(Protocol):
 
     @property
     def command(self) -> list[str] | None:
-        """What starts one."""
+        """Command that starts a Python."""
         ...
 
 
 def title_of(named: Named) -> str:
-    """Return what messages call the Python that a table names; "" where it names none.
+    """Return the name of a table's Python in messages; "" if it names none.
 
-    Variables stay unexpanded: their values may be secrets.
+    Variables are not expanded, because their values may be secret.
     """
     if named.python is not None:
         return f"python {named.python}"
     words = named.command or []
-    shown = [*words[:2], "…", words[-1]] if len(words) > MAX_COMMAND_WORDS else words
-    return f"command {' '.join(shown)}" if words else ""
+    shortened = [*words[:2], "…", words[-1]] if len(words) > MAX_COMMAND_WORDS else words
+    return f"command {' '.join(shortened)}" if words else ""

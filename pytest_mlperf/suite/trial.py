@@ -1,4 +1,4 @@
-"""Try a registered extension: are its options of the right kinds, are its files here?"""
+"""Check a registered extension: the types of its options, and its files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TABLE_TYPES = (dict, abc.Mapping, abc.MutableMapping)
 
 
 def wrong_values(group: Group, use: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return, by option, what is wrong with a value that a registered extension does not take."""
+    """Return a message by option for values that a registered extension does not accept."""
     entry = registered(group).get(use)
     if entry is None:
         return {}
@@ -40,32 +40,29 @@ def wrong_values(group: Group, use: str, options: Mapping[str, Any]) -> dict[str
 
 
 def wrong_kinds(factory: Callable[..., Any], options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the name of each option whose value no annotation allows.
-
-    Only what is sure: an annotation that is not understood allows everything.
-    """
+    """Yield options whose value does not fit its annotation; unknown annotations fit all."""
     for name, value in options.items():
         if not fits(value, annotation_of(factory, name)):
             yield name
 
 
 def wrong_value(factory: Callable[..., Any], name: str, value: Any) -> str:
-    """Return what is wrong with a value that `wrong_kinds` names, and what is needed."""
+    """Return the message about a wrong value, with the type that is needed."""
     return f"{name} is {shown(value)}; {needed(annotation_of(factory, name))} is needed"
 
 
 def annotation_of(factory: Callable[..., Any], name: str) -> Any:
-    """Return the type of an option; Any where there is none, or none that can be read."""
+    """Return the type of an option; Any if it has none that can be read."""
     option = declaration_of(factory).options.get(name)
     return option.annotation if option else Any
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Whether a value may stand where something of an annotation is wanted; yes when in doubt."""
+    """Return whether a value fits an annotation; True if in doubt."""
     if any(get_origin(one) is abc.Callable for one in (annotation, *get_args(annotation))):
-        return True  # a name of one, perhaps
+        return True  # may be the name of a callable
     try:
-        # As JSON: a suite's arrays may stand for tuples, and "8" never for 8.
+        # In strict JSON mode an array may be a tuple, but "8" is never 8.
         TypeAdapter(annotation).validate_json(json.dumps(value), strict=True)
     except ValidationError:
         return False
@@ -75,7 +72,7 @@ def fits(value: Any, annotation: Any) -> bool:
 
 
 def needed(annotation: Any) -> str:
-    """Return what an annotation wants, in a suite's words: "a whole number or text"."""
+    """Return an annotation in a suite's terms: "a whole number or text"."""
     origin, inside = get_origin(annotation) or annotation, get_args(annotation)
     if origin is Annotated:
         return needed(inside[0])
@@ -93,7 +90,7 @@ def needed(annotation: Any) -> str:
 
 
 ABSENT = "/there/is/no/model"
-"""Stands for a model that is not here, where options are to be checked all the same."""
+"""Stands for a missing model, so that options can be checked nevertheless."""
 
 
 def try_engine(use: str, *, options: Mapping[str, Any], model: str | None, precision: str) -> None:
@@ -101,7 +98,7 @@ def try_engine(use: str, *, options: Mapping[str, Any], model: str | None, preci
 
     Raises:
         SuiteError: An option is wrong.
-        UnavailableError: The model is not here.
+        UnavailableError: The model is missing.
         EnvironmentFault: This machine lacks something else.
     """
     entry = registered("engines").get(use)
@@ -116,11 +113,11 @@ def try_engine(use: str, *, options: Mapping[str, Any], model: str | None, preci
         raise
     except ValueError as error:
         raise SuiteError(str(error)) from None
-    except Exception:  # noqa: S110 - one that wants its data set at once: the worker will see
+    except Exception:  # noqa: S110 - if it needs its data set now, the worker checks it
         pass
 
 
 def written(at_fault: Iterable[str], options: Iterable[str]) -> tuple[str, ...]:
-    """Return the end of the key path of the first option at fault that a table has; () for none."""
+    """Return the key of the first option at fault that a table has; () if there is none."""
     present = set(options)
     return next(((option,) for option in at_fault if option in present), ())

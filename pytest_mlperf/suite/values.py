@@ -1,4 +1,4 @@
-"""The values a suite file may hold: names, percentages, durations, rates, days."""
+"""Types of values in a suite file: names, percentages, durations, rates, days."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds.endpoints import ULTRA_LOW
 
 MIG_INSTANCE = re.compile(r"_\d+g\.|_mig$")
-"""In the class of an accelerator that is a part of a GPU: "H200_1g.18gb"."""
+"""Matches the class of a part of a GPU, such as "H200_1g.18gb"."""
 
 _ACCELERATOR = r"([1-9][0-9]*x)?[A-Za-z][A-Za-z0-9._]*"
 _DECIMAL = r"([0-9]+(\.[0-9]+)?|\.[0-9]+)"
@@ -29,14 +29,14 @@ _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 
 KeyPath = tuple[str | int, ...]
-"""Where something stands in a suite: "engines", 0, "options"."""
+"""Location in a suite, such as ("engines", 0, "options")."""
 
 Defect = tuple[KeyPath, str]
-"""A key path of a suite and what is wrong there."""
+"""Location in a suite, and the message."""
 
 
 def share(value: object) -> float:
-    """Return "3%" as 0.03; what is no percentage above 0 % is a ValueError."""
+    """Return "3%" as 0.03; raise ValueError unless it is a percentage above 0 %."""
     match = re.fullmatch(_PERCENTAGE, value) if isinstance(value, str) else None
     if not match:
         raise ValueError(f'{shown(value)} is no percentage; write it as a string, e.g. "3%"')
@@ -46,7 +46,7 @@ def share(value: object) -> float:
 
 
 def checked_name(value: str) -> str:
-    """Return a name that test ids and file names may hold; a ValueError says what else it is."""
+    """Return a name that is legal in test ids and file names; raise ValueError otherwise."""
     if not NAME_PATTERN.fullmatch(value):
         raise ValueError(
             f"{shown(value)} is no name: letters, digits, '.', '_', '+' and single inner '-' only, "
@@ -56,10 +56,7 @@ def checked_name(value: str) -> str:
 
 
 def checked_accelerator(value: str) -> str:
-    """Return "cpu", "H200" or "8xH100"; a ValueError says what else it is.
-
-    One accelerator has one name: by it baselines are found.
-    """
+    """Return "cpu", "H200" or "8xH100", the only name of each; raise ValueError otherwise."""
     count, name = split(value)
     if name.lower() == "cpu" and value != "cpu":
         raise ValueError(f'{shown(value)} is no accelerator; did you mean "cpu"?')
@@ -76,7 +73,7 @@ def checked_accelerator(value: str) -> str:
 
 
 def seconds(value: object) -> float:
-    """Return "15ms" as 0.015; what is no duration above 0 is a ValueError."""
+    """Return "15ms" as 0.015; raise ValueError unless it is a duration above 0."""
     match = re.fullmatch(_DURATION, value) if isinstance(value, str) else None
     if not match or not 0 < float(match[1]) < inf:
         raise ValueError(
@@ -128,7 +125,6 @@ def _day(value: object) -> dt.date:
 _RATE_SCHEMA = {"type": "number", "exclusiveMinimum": 0}
 
 SHARE_SCHEMA = {"type": "string", "pattern": f"^{_PERCENTAGE}$"}
-"""JSON Schema of a percentage."""
 
 MAX_REPLICAS = 256
 """More than the GPUs of any machine that one LoadGen drives."""
@@ -146,11 +142,10 @@ def _replicas(value: object) -> int | Literal["all"]:
 
 
 STEP_WATTS, MAX_WATTS = 5, 5000
-"""Power limits are whole steps, as in a machine's identity; no board takes as much as the most."""
+"""Step of power limits, as in a machine's identity, and a maximum that no board reaches."""
 
 
 def _power_limits(value: object) -> tuple[int, ...]:
-    """Return one power limit or several."""
     limits = value if isinstance(value, list | tuple) else [value]
     wrong = [x for x in limits if type(x) is not int or not 0 < x <= MAX_WATTS or x % STEP_WATTS]
     if wrong or not limits:
@@ -164,12 +159,11 @@ def _power_limits(value: object) -> tuple[int, ...]:
 
 
 MAX_POINTS, MAX_CONCURRENCY = 32, 65_536
-"""Points of a curve (MLPerf Endpoints allows as many) and requests under way, or a second, at
-most."""
+"""Maximum points of a curve (as in MLPerf Endpoints), and requests in flight or a second."""
 
 
 def is_maximum(value: object) -> TypeGuard[int]:
-    """Whether a value can be the highest concurrency that a system is declared to support."""
+    """Return whether a value is a valid declared maximum concurrency."""
     return type(value) is int and ULTRA_LOW < value <= MAX_CONCURRENCY
 
 
@@ -190,7 +184,7 @@ Maximum = Annotated[
 
 
 def _points(value: object) -> tuple[int | float, ...]:
-    """Return points in ascending order: whole numbers as such, others with three digits at most."""
+    """Return ascending points, whole numbers as int, others with at most three decimals."""
     rows = value if isinstance(value, list | tuple) else ()
     numbers = [x for x in rows if type(x) in (int, float) and -inf < x < inf]
     counts = [int(x) if x == int(x) else x for x in numbers]
@@ -202,9 +196,9 @@ def _points(value: object) -> tuple[int | float, ...]:
         raise ValueError(f"a point is a number of requests from 1 to {MAX_CONCURRENCY:,}")
     if fine := [x for x in counts if round(x, 3) != x]:
         raise ValueError(f"{fine[0]} has more than three digits behind the point")
-    for before, after in pairwise(counts):
-        if after <= before:
-            raise ValueError(f"points must increase; {after} follows {before}")
+    for previous, point in pairwise(counts):
+        if point <= previous:
+            raise ValueError(f"points must increase; {point} follows {previous}")
     return tuple(counts)
 
 
@@ -295,7 +289,7 @@ Technique = Annotated[
 
 
 def git_ref(value: str) -> str:
-    """Return a ref of git, as a suite writes it."""
+    """Return a git ref; raise ValueError otherwise."""
     if not re.fullmatch(r"[^\s\-~^:?*\[\\][^\s:?*\[\\]*", value):
         raise ValueError(f"{shown(value)} is no git ref: write a tag, a branch or a commit")
     return value
@@ -305,7 +299,7 @@ _PINNED = r"[A-Za-z0-9][\w.-]*(\[[\w.,-]+\])?===?[^\s;,]+"
 
 
 def pinned(value: str) -> str:
-    """Return packages of one version each, as a suite writes them, separated by spaces."""
+    """Return packages pinned to a version, separated by spaces; raise ValueError otherwise."""
     words = value.split()
     wrong = [
         w for w in words if not re.fullmatch(_PINNED, w) and not re.fullmatch(r"[^-].*\.whl", w)

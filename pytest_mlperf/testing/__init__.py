@@ -1,8 +1,8 @@
-"""Checks of engines, data sets, scorers, builders and add-ons, for the tests of who writes one.
+"""Contract checks for the tests of engines, data sets, scorers, builders and add-ons.
 
-Each check does with an extension what a run does with it, without LoadGen and in this process, and
-raises AssertionError with what is wrong, where, and what to do. The tests of this package's own
-engines, data sets, scorers and builders call the same checks.
+Each check uses an extension as a run does, without LoadGen and in this process. It raises
+AssertionError with the problem, its location and the fix. This package's own extensions pass the
+same checks.
 """
 
 from pytest_mlperf.testing._addons import check_addon

@@ -1,4 +1,4 @@
-"""What an add-on owes to a session."""
+"""Check an add-on."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ IMPORT_ALONE = "import sys, {0}; print(*sorted({{name.partition('.')[0] for name
 
 
 def check_addon(addon: ModuleType) -> frozenset[str]:
-    """Check the module that an entry point of an add-on names; return the names of its options.
+    """Check the module of an add-on's entry point; return the names of its options.
 
     Raises:
-        AssertionError: It is built for another API, has no hook, one that does not exist or takes
-            an argument that the hook does not have, or imports a library that takes long.
+        AssertionError: The API version differs, there is no hook, a hook or its argument is
+            unknown, or the import loads a slow library.
     """
     subject = f"add-on {addon.__name__}"
     built_for = getattr(addon, "API", None)
@@ -39,9 +39,9 @@ def check_addon(addon: ModuleType) -> frozenset[str]:
             cure = f"{name} may take {', '.join(allowed)}"
             demand(argument in allowed, f"{subject}: {name} takes {argument}", cure)
     command = [sys.executable, "-c", IMPORT_ALONE.format(addon.__name__)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    demand(done.returncode == 0, f"{subject} cannot be imported alone", done.stderr[-500:])
-    slow = SLOW_IMPORTS.intersection(done.stdout.split())
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    demand(process.returncode == 0, f"{subject} cannot be imported alone", process.stderr[-500:])
+    slow = SLOW_IMPORTS.intersection(process.stdout.split())
     demand(not slow, f"{subject} imports {', '.join(sorted(slow))}", "import it inside a hook")
     group = OptionGroup()
     if declare := hooks.get("mlperf_addoptions"):

@@ -1,4 +1,4 @@
-"""What a scorer owes to a run."""
+"""Check data sets, scorers and builders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SLOW_IMPORTS = frozenset(
         *("torchvision", "transformers", "tritonclient", "vllm"),
     }
 )
-"""Libraries that take long to import: no module that pytest itself imports may do so."""
+"""Libraries with slow imports; no module that pytest itself imports may import them."""
 
 
 def demand(holds: bool, problem: str, cure: str) -> None:
@@ -41,7 +41,7 @@ def demand(holds: bool, problem: str, cure: str) -> None:
 def demand_error(
     kind: type[Exception], call: Callable[[], object], problem: str, cure: str
 ) -> None:
-    """Demand that a call is refused by an error of this kind."""
+    """Require that a call raises this kind of error."""
     try:
         call()
     except kind:
@@ -52,7 +52,7 @@ def demand_error(
 def check_factory(
     group: registry.Group, factory: Callable[..., Any], options: Mapping[str, Any]
 ) -> bool:
-    """Check options, and of a registered extension its import; return whether it is registered."""
+    """Check options and a registered extension's import; return whether it is registered."""
     subject = f"{group[:-1]} {name_of(factory)}"
     registry.check_call(subject, factory, options)
     demand_error(
@@ -66,11 +66,13 @@ def check_factory(
         return False
     heavy = sorted(SLOW_IMPORTS | {*getattr(factory, "libraries", ())})
     code = "import sys, importlib; importlib.import_module(sys.argv[1]); print(*sys.modules)"
-    done = python(code, target.partition(":")[0])
+    process = python(code, target.partition(":")[0])
     demand(
-        done.returncode == 0, f"{subject}: {done.stderr.strip()[-300:]}", "its module is imported"
+        process.returncode == 0,
+        f"{subject}: {process.stderr.strip()[-300:]}",
+        "its module is imported",
     )
-    loaded = sorted(set(heavy) & set(done.stdout.split()))
+    loaded = sorted(set(heavy) & set(process.stdout.split()))
     demand(
         not loaded,
         f"{subject}: importing {target.partition(':')[0]} imports {', '.join(loaded)}",
@@ -81,7 +83,7 @@ def check_factory(
 
 
 def python(code: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """Run code in a Python of its own, with this one's path and another seed of hash()."""
+    """Run code in a new Python with the same import path and another hash seed."""
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
@@ -116,7 +118,7 @@ def short(value: object) -> str:
 
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".py")
-"""Files of a checkpoint that can carry code."""
+"""Suffixes of checkpoint files that can contain code."""
 
 
 def check_builder(
@@ -127,19 +129,17 @@ def check_builder(
     source: Path | None = None,
     prompts: Sequence[Sequence[int]] = (),
 ) -> Mapping[str, str]:
-    """Check what a builder owes to a run; return what it says for the fingerprint.
+    """Check a builder; return the facts that it adds to the fingerprint.
 
-    Without a `source` nothing is built, and only what it says of itself is checked: that takes no
-    library.
+    Without `source` nothing is built and no library is needed: only declarations are checked.
 
     Args:
-        builder: The class; `builder(recipe=..., **options)` builds it.
-        recipe: One that it knows.
-        source: Folder of a small model; a checkpoint of it is built in a temporary folder.
-        prompts: Token ids to look at, for a recipe that does.
+        builder: Class; called as `builder(recipe=..., **options)`.
+        source: Folder of a small model; its checkpoint is built in a temporary folder.
+        prompts: Token ids for calibration, if the recipe calibrates.
 
     Raises:
-        AssertionError: It does not; says what, where, and what to do.
+        AssertionError: The builder breaks the contract; the message has the fix.
         MlperfError: The builder refuses this recipe, these options, or this machine.
     """
     settings, title = dict(options or {}), f"builder {name_of(builder)}"
@@ -173,10 +173,10 @@ def _check_build(
     built: Builder, title: str, source: Path, target: Path, prompts: Sequence[Sequence[int]]
 ) -> Mapping[str, str]:
     progress: list[tuple[int, int, str]] = []
-    before = _contents(source)
+    source_hashes = _contents(source)
     facts = built.build(source, target, prompts, lambda *done: progress.append(done))
     demand(
-        _contents(source) == before,
+        _contents(source) == source_hashes,
         f"{title}: build() changed files of {source}",
         "write into target alone",
     )
@@ -219,17 +219,17 @@ def check_dataset(
     options: Mapping[str, Any] | None = None,
     samples: int = 32,
 ) -> Dataset:
-    """Check what a data set owes to a run; return it.
+    """Check a data set; return it.
 
-    Two that are built alike, one of them in another process, must have one digest; a sample must be
-    the same however often and in whatever order it is read; a file that is not there must be an
-    UnavailableError of `look`, and an error of ours of the class.
+    Two equal instances, one of them in another process, must have the same digest. A sample must
+    not depend on the order of reads. If a file is missing, `look` must raise UnavailableError, and
+    the class an error of this package.
 
     Args:
-        samples: How many samples are read, the first ones, at most.
+        samples: Maximum number of samples to read, from the first on.
 
     Raises:
-        AssertionError: It does not; says what, where, and what to do.
+        AssertionError: The data set breaks the contract; the message has the fix.
         MlperfError: The data set refuses these options or its files.
     """
     settings, title = dict(options or {}), f"data set {name_of(dataset)}"
@@ -305,17 +305,17 @@ def _digest_elsewhere(dataset: Callable[..., Any], options: Mapping[str, Any]) -
     texts = {
         key: str(value) if isinstance(value, Path) else value for key, value in options.items()
     }
-    done = python(code, target_of(dataset), stdin=json.dumps(texts))
-    if done.returncode:
+    process = python(code, target_of(dataset), stdin=json.dumps(texts))
+    if process.returncode:
         raise AssertionError(
             f"data set {name_of(dataset)}: it cannot be built in another process: "
-            f"{done.stderr.strip().splitlines()[-1]}"
+            f"{process.stderr.strip().splitlines()[-1]}"
         )
-    return done.stdout.split()[-1]
+    return process.stdout.split()[-1]
 
 
 ROUNDING_SLACK = 0.051
-"""MLPerf's scripts print some aggregates with one digit."""
+"""Rounding error of aggregates that MLPerf's scripts print with one decimal."""
 
 
 def check_scorer(
@@ -328,27 +328,27 @@ def check_scorer(
     artefacts: Sequence[Mapping[str, bytes]] | None = None,
     any_order: bool = True,
 ) -> Scores:
-    """Check what a scorer owes to a run; return its scores.
+    """Check a scorer; return its scores.
 
-    A finite score for each sample, or None, whose mean or sum is the aggregate; the same scores
-    whatever the order of samples; references left as they are; and outputs that are not what an
-    engine should answer are scored or refused by an error of ours, and never crash.
+    Each sample must get a finite score or None, whose mean or sum is the aggregate. Scores must not
+    depend on the order of samples, references must stay unchanged, and malformed outputs must be
+    scored or refused by an error of this package.
 
     Args:
-        scorer: The class; `scorer(model=..., **options)` builds it.
-        outputs: Of some samples, in the engine's form.
-        references: Of the same samples, in the data set's form.
-        artefacts: Likewise, as engines attach them; of a scorer that asks for some.
-        any_order: Scores by sample are the same whatever the order of samples; not so where some
-            share a score that the first of them is given, such as the parts of one text.
+        scorer: Class; called as `scorer(model=..., **options)`.
+        outputs: Outputs of some samples, in the engine's format.
+        references: References of the same samples, in the data set's format.
+        artefacts: Artefacts of the same samples as engines attach them, if the scorer needs any.
+        any_order: Whether scores by sample are independent of the order; False if samples share a
+            score that only the first one gets, such as the parts of one text.
 
     Raises:
-        AssertionError: It does not; says what, where, and what to do.
+        AssertionError: The scorer breaks the contract; the message has the fix.
         MlperfError: The scorer refuses these options, outputs or references.
     """
     settings, title = dict(options or {}), f"scorer {name_of(scorer)}"
     check_factory("scorers", scorer, settings)
-    before = frozen(list(references))
+    reference_bytes = frozen(list(references))
     parts = [outputs, references]
     built = scorer(model=model, **settings)
     if needed := tuple(getattr(built, "artefacts", ())):
@@ -369,7 +369,7 @@ def check_scorer(
     except RunError as error:
         raise AssertionError(f"{title}: {error}") from None
     demand(
-        frozen(list(references)) == before,
+        frozen(list(references)) == reference_bytes,
         f"{title}: score() changed the references",
         "copy what you change; they are the data set's own",
     )
@@ -381,7 +381,7 @@ def check_scorer(
 
 
 def _check_metrics(scores: Scores, title: str, declared: Collection[str] | None) -> None:
-    """Check which metrics there are, and that means are aggregates."""
+    """Check metric names, and that the mean or sum of scores is the aggregate."""
     names = set(scores.aggregate)
     demand(
         {*scores.per_sample, *scores.lower, *scores.whole, *scores.leverage} <= names,
@@ -412,7 +412,7 @@ def _check_metrics(scores: Scores, title: str, declared: Collection[str] | None)
 def _check_order(
     scorer: Scorer, scores: Scores, parts: Sequence[Sequence[Any]], title: str
 ) -> None:
-    """Check that the scores are the same, turned round, when the samples are."""
+    """Check that reversing the samples reverses their scores and changes nothing else."""
     back = scorer.score(*(list(reversed(part)) for part in parts))
     for name, values in scores.per_sample.items():
         pairs = zip(values, reversed(list(back.per_sample[name])), strict=True)
@@ -432,7 +432,7 @@ def _check_order(
 def _check_nonsense(
     scorer: Scorer, parts: Sequence[Sequence[Any]], needed: Sequence[str], title: str
 ) -> None:
-    """Check that an answer of a broken engine is scored, or refused by an error of ours."""
+    """Check that malformed outputs are scored, or refused by an error of this package."""
     outputs, references, *artefacts = parts
     for nonsense in (b"", b"\xff\x00\x81"):
         broken = [("output", [[nonsense, *outputs[1:]], references, *artefacts])]
@@ -453,7 +453,7 @@ def _check_nonsense(
                 ) from error
 
 
-def _close(one: float | None, other: float | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+def _close(score: float | None, back: float | None) -> bool:
+    if score is None or back is None:
+        return score is back
+    return isclose(score, back, rel_tol=1e-9, abs_tol=1e-9)

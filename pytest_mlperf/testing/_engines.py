@@ -1,4 +1,4 @@
-"""What an engine owes to a run."""
+"""Check an engine."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from pytest_mlperf.testing._sink import RecordingSink
 EXIT_TIMEOUT_SECONDS = 20.0
 SETTLE_SECONDS = 2.0
 PAGE = re.compile("https?://.")
-"""What the address of a page begins with."""
+"""Beginning of a URL."""
 
 FIRST_ID = 1 << 40
-"""LoadGen's ids are large, and have nothing to do with indices."""
+"""Like LoadGen's, ids are large and unrelated to indices."""
 
 
 def check_engine(
@@ -41,56 +41,56 @@ def check_engine(
     artefacts: Collection[str] = (),
     limit_s: float = 60.0,
 ) -> dict[int, bytes]:
-    """Check what an engine owes to a run; return its answer to each sample that was asked.
+    """Check an engine; return its answer to each sample that was submitted.
 
-    It is built, entered and asked as LoadGen asks: sample by sample, eight at once, and all at
-    once with repetitions, with outputs and without, in blocks that are loaded and unloaded. Every
-    id must be completed exactly once, in time, by threads that live as long as the engine, with an
-    output of bytes where one is asked for and none elsewhere; answers must not depend on how
-    samples came together; and after `__exit__` no thread, no process and no report may be left.
+    The engine is built, entered and called as by LoadGen: one sample at a time, eight at once, and
+    all at once with repetitions, with and without outputs, in blocks that are loaded and unloaded.
+    It must complete every id exactly once and in time, from threads that live as long as the
+    engine, with bytes as output if outputs are requested and without output otherwise. Answers must
+    not depend on batching. After `__exit__` no thread, process or report may be left.
 
     Args:
-        engine: The class; `engine(dataset=..., model=..., precision=..., **options)` builds it.
-        tokens: It is a language model's: tokens are counted, and timed where that is asked.
-        samples: How many of the data set's samples are asked for, the first ones, at most.
-        same_answers: The answer to a sample is always the same bytes, and so are its artefacts.
-        artefacts: Names of what it must attach to each sample, where outputs are asked for.
-        limit_s: Seconds that one list of samples may take.
+        engine: Class; called as `engine(dataset=..., model=..., precision=..., **options)`.
+        tokens: Whether it is a language model: tokens are counted, and timed if requested.
+        samples: Maximum number of samples to submit, from the first on.
+        same_answers: Whether answers and artefacts of a sample are always the same bytes.
+        artefacts: Names of the artefacts that each sample needs when outputs are requested.
+        limit_s: Maximum time for one list of samples [s].
 
     Raises:
-        AssertionError: It does not; says what, where, and what to do.
+        AssertionError: The engine breaks the contract; the message has the fix.
         MlperfError: The engine refuses these options, this model, or this machine.
     """
     data, settings = data_sets.as_dataset(dataset), dict(options or {})
     title = f"engine {name_of(engine)}"
     registered = check_factory("engines", engine, settings)
     parts = {"model": model, "precision": precision, **settings}
-    before = _running()
+    initial = _running()
     if registered:
         engine(dataset=None, **parts)
-        started = _since(before, 0)
+        started = _started_since(initial, 0)
         demand(
             not started,
             f"{title}: __init__ started {started}",
             "pytest builds it only to check options; start threads and processes in __enter__",
         )
     built = engine(dataset=data, **parts)
-    asked = _Asked(built, title, tokens, same_answers, frozenset(artefacts), limit_s)
+    trial = _EngineTrial(built, title, tokens, same_answers, frozenset(artefacts), limit_s)
     entered = built.__enter__()
     try:
         demand(entered is not None, f"{title}: __enter__ returned None", "let it return self")
-        asked.everything(range(min(samples, len(data))))
+        trial.everything(range(min(samples, len(data))))
     except BaseException:
         built.__exit__(*sys.exc_info())
         raise
-    asked.leave()
-    left = _since(before, SETTLE_SECONDS)
+    trial.leave()
+    leftovers = _started_since(initial, SETTLE_SECONDS)
     demand(
-        not left,
-        f"{title}: {left} still run after __exit__",
+        not leftovers,
+        f"{title}: {leftovers} still run after __exit__",
         "end and join in __exit__ what __enter__ starts, as WorkQueue.close() does",
     )
-    return asked.answers
+    return trial.answers
 
 
 def _running() -> set[threading.Thread | int]:
@@ -101,24 +101,24 @@ def _running() -> set[threading.Thread | int]:
     return running
 
 
-def _since(before: set[threading.Thread | int], patience_s: float) -> str:
-    """Return what runs and did not then, in words, once it had time to end; "" for nothing."""
+def _started_since(initial: set[threading.Thread | int], patience_s: float) -> str:
+    """Return the threads and processes that started since and do not end in time; "" if none."""
     end = time.monotonic() + patience_s
     while True:
         words = []
-        for each in _running() - before:
-            if isinstance(each, int):
-                words.append(f"process {each}")
-            elif each.is_alive() and not type(each).__module__.startswith("tqdm"):
-                words.append(f"thread {each.name}")
+        for member in _running() - initial:
+            if isinstance(member, int):
+                words.append(f"process {member}")
+            elif member.is_alive() and not type(member).__module__.startswith("tqdm"):
+                words.append(f"thread {member.name}")
         if not words or time.monotonic() >= end:
             return ", ".join(sorted(words))
         time.sleep(0.01)
 
 
 @dataclass
-class _Asked:
-    """An engine that is entered, asked in every way of LoadGen."""
+class _EngineTrial:
+    """A trial of an entered engine, which calls it in every way that LoadGen does."""
 
     engine: Engine
     title: str
@@ -163,7 +163,7 @@ class _Asked:
         )
 
     def leave(self) -> None:
-        """Leave the engine, which must end its threads, report nothing more, and hide no error."""
+        """Exit the engine; require that it ends in time, stops reporting, and hides no error."""
         begun_s = time.monotonic()
         hides = self.engine.__exit__(None, None, None)  # type: ignore[func-returns-value]
         took_s = time.monotonic() - begun_s
@@ -179,7 +179,7 @@ class _Asked:
             f"{self.title}: __exit__ took {took_s:.0f} s",
             f"a worker waits {EXIT_TIMEOUT_SECONDS:g} s for it and kills it then",
         )
-        time.sleep(0.05)  # whoever reports after it does so soon
+        time.sleep(0.05)  # reports after the exit come soon
         for sink in self.sinks:
             try:
                 sink.require_no_fault()
@@ -260,11 +260,11 @@ class _Asked:
                 "before",
                 "let them depend on the sample alone, or check with same_answers=False",
             )
-            before = self.answers.setdefault(index, output)
+            earlier = self.answers.setdefault(index, output)
             demand(
-                before == output or not self.same_answers,
+                earlier == output or not self.same_answers,
                 f"{self.title}, samples {way}: the answer to sample {index} is "
-                f"{short(output)}, and was {short(before)} before",
+                f"{short(output)}, and was {short(earlier)} before",
                 "answers must not depend on which samples come together; if they do by nature, "
                 "check with same_answers=False",
             )
@@ -294,7 +294,7 @@ class _Asked:
             )
 
     def _count_alike(self, index_of: Mapping[int, int], sink: RecordingSink, way: str) -> None:
-        """Hold counts without outputs against those beside outputs."""
+        """Compare token counts of runs without outputs with the lengths of the answers."""
         lengths = {index: len(answer) // 8 for index, answer in self.answers.items()}
         counts: dict[int, list[int]] = {}
         for sample, index in index_of.items():

@@ -1,4 +1,4 @@
-"""A sink for tests: it keeps every report of an engine."""
+"""A sink for tests, which keeps every report of an engine."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from pytest_mlperf.stores.artefacts import artefact_fault
 
 
 class RecordingSink:
-    """A sink that keeps every report of an engine in order, and notes each that a run refuses.
+    """A sink that keeps every report of an engine, and notes each that a run would refuse.
 
-    Safe from any thread. Nothing is raised into the engine, as in a run: `wait` tells.
+    It is thread-safe. As in a run, nothing is raised into the engine; `wait` raises instead.
 
     Attributes:
         calls: ("first", ids), ("next", ids) or ("done", ids) for each call, in order.
-        first: The first token of each id, where the engine gave it.
-        after_first, hidden: What `streamed` was given for each id.
-        reasons, prompt_tokens: What `ended` was given for each id.
-        artefacts: What `attach` was given for each id.
-        errors: What `failed` was given.
-        faults: What the engine must not do, in words.
+        first: First token of each id, if the engine reported it.
+        after_first, hidden: Arguments of `streamed` by id.
+        reasons, prompt_tokens: Arguments of `ended` by id.
+        artefacts: Arguments of `attach` by id.
+        errors: Arguments of `failed`.
+        faults: Violations of the contract, in words.
     """
 
     limit_s: float = 60.0
-    """A sample that takes longer is lost."""
+    """Maximum time to wait for all samples [s]."""
 
     def __init__(
         self,
@@ -38,15 +38,17 @@ class RecordingSink:
         counts_tokens: bool | None = None,
         needs_first_tokens: bool | None = None,
     ) -> None:
-        """Wait for nothing yet.
+        """Create a sink without reports.
 
         Args:
-            expected: The ids that will be submitted, or how many.
-            wants_output: Ask for outputs, as accuracy runs do.
-            times_tokens: Ask for tokens as they come, as performance runs of language models do.
-            counts_tokens: Counts of tokens must come (True) or must not (False); None: either.
-            needs_first_tokens: Wait for first tokens; None: where `times_tokens`, as every
-                scenario but Offline does.
+            expected: Ids that will be submitted, or their number.
+            wants_output: Whether to request outputs, as accuracy runs do.
+            times_tokens: Whether to request each token as it comes, as performance runs of language
+                models do.
+            counts_tokens: Whether token counts are required (True) or forbidden (False); None
+                allows both.
+            needs_first_tokens: Whether to wait for first tokens; default: `times_tokens`, as in
+                every scenario but Offline.
         """
         self.wants_output = wants_output
         self.times_tokens = times_tokens
@@ -75,7 +77,7 @@ class RecordingSink:
         self._lock = threading.RLock()
 
     def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
-        """Keep that the first token of each of these samples is there."""
+        """Record the first token of each of these samples."""
         with self._lock:
             self._report("first", ids, "first_tokens")
             self.first.update(zip(ids, tokens or (), strict=False))
@@ -85,7 +87,7 @@ class RecordingSink:
             self._begun.update(ids)
 
     def next_tokens(self, ids: Sequence[int]) -> None:
-        """Keep that each of these samples has one more token."""
+        """Record one more token of each of these samples."""
         with self._lock:
             self._report("next", ids, "next_tokens")
             for sample in ids:
@@ -95,7 +97,7 @@ class RecordingSink:
     def streamed(
         self, ids: Sequence[int], after_first: Sequence[int | None], hidden: Counts = None
     ) -> None:
-        """Keep what a user saw of these answers."""
+        """Record how many tokens a user saw after the first message, and how many were hidden."""
         with self._lock:
             self.after_first.update(zip(ids, after_first, strict=True))
             self.hidden.update(zip(ids, hidden or (), strict=False))
@@ -103,7 +105,7 @@ class RecordingSink:
     def ended(
         self, ids: Sequence[int], reasons: Sequence[str], prompt_tokens: Counts = None
     ) -> None:
-        """Keep why these samples end."""
+        """Record why these samples ended."""
         with self._lock:
             for sample, reason in zip(ids, reasons, strict=True):
                 self.reasons[sample] = reason
@@ -112,19 +114,19 @@ class RecordingSink:
             self.prompt_tokens.update(zip(ids, prompt_tokens or (), strict=False))
 
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
-        """Keep what is attached to these samples."""
+        """Record the artefacts of these samples."""
         with self._lock:
             if problem := artefact_fault(ids, artefacts):
                 self.faults.append(problem)
-            for sample, each in zip(ids, artefacts, strict=False):
+            for sample, artefact_by_name in zip(ids, artefacts, strict=False):
                 if sample in self._completed or sample in self.artefacts:
                     self.faults.append(f"attach() was given id {sample} after done(), or twice")
-                self.artefacts[sample] = each
+                self.artefacts[sample] = artefact_by_name
 
     def done(
         self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
     ) -> None:
-        """Keep that these samples are finished, with their outputs and counts."""
+        """Record that these samples are complete, with their outputs and token counts."""
         with self._lock:
             self._report("done", ids, "done")
             self._keep_outputs(ids, outputs)
@@ -135,7 +137,7 @@ class RecordingSink:
                 self._over.set()
 
     def failed(self, error: object) -> None:
-        """Keep what the engine cannot go on with."""
+        """Record the error that stopped the engine."""
         with self._lock:
             if self._closed:
                 self.faults.append("failed() was called after __exit__")
@@ -148,11 +150,10 @@ class RecordingSink:
             self._over.set()
 
     def wait_for_end(self) -> None:
-        """Return when all samples are completed, each once and rightly, or the engine has failed.
+        """Wait until every sample is completed exactly once, or the engine has failed.
 
         Raises:
-            AssertionError: Samples were not completed in time, or a report is one that a run
-                refuses; says which.
+            AssertionError: Samples are not completed in time, or a run would refuse a report.
         """
         over = self._over.wait(self.limit_s)
         self.require_no_fault()
@@ -168,13 +169,13 @@ class RecordingSink:
         )
 
     def wait(self) -> None:
-        """Do the same, and raise what the engine failed with."""
+        """Wait as `wait_for_end` does, and raise the engine's error if it failed."""
         self.wait_for_end()
         if self.errors:
             raise self.errors[0]
 
     def require_no_fault(self) -> None:
-        """Raise an AssertionError of the first report that a run does not take."""
+        """Raise AssertionError for the first report that a run would refuse."""
         with self._lock:
             faults = list(self.faults)
         if faults:
@@ -182,23 +183,23 @@ class RecordingSink:
             raise AssertionError(f"{faults[0]}{more}")
 
     def close(self) -> None:
-        """Take every further report as a fault: the engine has left."""
+        """Treat every later report as a fault, because the engine has exited."""
         with self._lock:
             self._closed = True
 
     def reports(self, sample: int) -> list[str]:
-        """Return what was reported of an id, in order: "first", "next", "done"."""
+        """Return the reports of an id in order: "first", "next", "done"."""
         return [kind for kind, each in self.events if each == sample]
 
     @property
     def events(self) -> list[tuple[str, int]]:
-        """The calls, id by id."""
+        """All reports, one entry per id."""
         with self._lock:
             return [(kind, sample) for kind, ids in self.calls for sample in ids]
 
     @property
     def batches(self) -> list[list[int]]:
-        """The ids of each call of `done`."""
+        """Ids of each call of `done`."""
         with self._lock:
             return [ids for kind, ids in self.calls if kind == "done"]
 
@@ -210,7 +211,7 @@ class RecordingSink:
 
     @property
     def answers(self) -> dict[int, list[int]]:
-        """The tokens of each output of a language model: int64, little-endian."""
+        """Tokens of each output of a language model (int64, little-endian)."""
         return {
             sample: list(struct.unpack(f"<{len(output) // 8}q", output))
             for sample, output in self.outputs.items()
@@ -218,7 +219,7 @@ class RecordingSink:
 
     @property
     def error(self) -> BaseException | None:
-        """What the engine failed with, or None."""
+        """First error of the engine; None if it has not failed."""
         return self.errors[0] if self.errors else None
 
     def _report(self, kind: str, ids: Sequence[int], call: str) -> None:
