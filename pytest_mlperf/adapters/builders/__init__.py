@@ -49,10 +49,7 @@ def read_config(source: Path) -> Any:
 
 
 def load(source: Path, config: Any, device: str, **more: Any) -> Any:
-    """Load a causal language model on a device, without running code of its folder.
-
-    Its type is the checkpoint's own, unless `more` has one.
-    """
+    """Load a causal language model on a device, without running code of its folder."""
     import torch
     import transformers
 

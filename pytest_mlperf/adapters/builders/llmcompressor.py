@@ -14,10 +14,7 @@ from pytest_mlperf.extension import PrecisionName, Progress, Prompts
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LlmCompressorRecipe:
-    """A preset of compressed-tensors, the algorithm, and whether it needs samples.
-
-    "round": to nearest; "gptq": error compensation; "awq", "smoothquant": after moving scales.
-    """
+    """A preset of compressed-tensors, the algorithm, and whether it needs samples."""
 
     precision: PrecisionName
     scheme: str

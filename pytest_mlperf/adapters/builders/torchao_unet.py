@@ -125,6 +125,7 @@ class TorchAoUnetBuilder(Builder):
             layers[name] = as_matrix(layers[name])
             pipe.unet.set_submodule(name, layers[name])
         for name, layer in layers.items():
+            # Convolutions have even inputs: smoothing would cost weights more than inputs gain.
             self._quantise(layer, ranges[name], smooth=name not in convolutions)
         pipe.unet.register_to_config(**{MATRIX_CONVOLUTIONS: convolutions})
         self._save(pipe, layers, target)
@@ -156,11 +157,7 @@ class TorchAoUnetBuilder(Builder):
                 progress(done, len(prompts), "samples")
 
     def _quantise(self, layer: Any, most: Any, *, smooth: bool = True) -> None:
-        """Replace a layer's weights by torchao's; `most` is the range of its inputs, (inputs,).
-
-        Convolutions are not smoothed: ranges of their inputs are even, so that their weights would
-        lose more than their inputs gain.
-        """
+        """Replace a layer's weights by torchao's; `most` is the range of its inputs, (inputs,)."""
         import torch
         from torchao.float8.inference import Float8MMConfig
         from torchao.quantization import Float8Tensor, Int8Tensor, PerRow, PerTensor

@@ -30,7 +30,6 @@ ALPACA = (
     "context. Write a response that appropriately completes the request.\n\n"
     "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:"
 )
-"""Prompt of MLPerf's GPT-J, from Stanford Alpaca."""
 
 TOKENS_COLUMN, SUMMARY_COLUMN = "tok_input", "output"
 TEMPLATE_FIELDS = ("instruction", "input")
@@ -62,7 +61,6 @@ class CnnDailyMailOptions(ChecksumOptions):
 
     @property
     def filled(self) -> Template | None:
-        """Template of text prompts, or None for tokens."""
         if self.prompts not in FORMS:
             raise SuiteError(
                 f"data set cnn_dailymail: prompts = {self.prompts!r} is unknown; valid are "

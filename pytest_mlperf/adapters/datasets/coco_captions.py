@@ -29,7 +29,6 @@ NEEDED_COLUMNS = ("id", "caption")
 """Required columns; the official file also has image_id, height, width and names."""
 
 IMAGE = "image_id"
-"""Optional column: captions of one image belong together."""
 
 CHANNELS = 4
 PIXELS_PER_LATENT = 8
@@ -141,13 +140,11 @@ class CocoCaptionsDataset(files.FileDataset[Row]):
     def input(self, index: int) -> dict[str, Any]:
         """Return "caption" and "latents"; None for latents that the engine draws.
 
-        Latents are one read-only float32 array for all samples, shape (1, 4, height / 8, width /
-        8).
+        Latents are read-only float32 of shape (1, 4, height / 8, width / 8), shared by all samples.
         """
         return {"caption": self._sample(index)[1], "latents": self._latents}
 
     def reference(self, index: int) -> dict[str, Any]:
-        """Return "caption", and its "id" in COCO."""
         identity, caption, _ = self._sample(index)
         return {"caption": caption, "id": identity}
 

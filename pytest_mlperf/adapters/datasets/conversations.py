@@ -29,10 +29,8 @@ MAX_DELAY_SECONDS = 600.0
 MAX_TOKENS = 2**22
 
 METADATA = "dataset_metadata"
-"""`_type` of a line that holds no turn."""
 
 Line = tuple[int, Mapping[str, Any]]
-"""Line number of a turn, and its record."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,6 @@ PREPROCESSED = "use MLPerf's preprocessed files"
 _SIZES_LINE = re.compile(r"(\d{1,12}), (\d{1,12}), (\d{1,12})")
 
 VARIANTS = {"multihot-criteo": "", "multihot-criteo-sample": "_sample", "debug": "_debug"}
-"""Suffixes of the file names, by the reference's names of its data sets."""
 
 DENSE = 13
 FEATURES = 26
@@ -306,8 +305,8 @@ def read_ends(path: Path, rows: int) -> NDArray[np.int64]:
 class Rows:
     """Rows of an array on disk.
 
-    They are read, not mapped: a mapping crashes the process if the file is truncated, and its pages
-    count as the process's memory.
+    They are not mapped: a mapping crashes the process if the file is truncated, and its pages count
+    as its memory.
     """
 
     def __init__(self, array: StoredArray) -> None:

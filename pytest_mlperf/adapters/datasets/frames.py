@@ -68,12 +68,10 @@ class FramesDataset(files.FileDataset[Mapping[str, Any]]):
         return str(self._sample(index)["question"])
 
     def reference(self, index: int) -> Mapping[str, Any]:
-        """Return "question", the correct "answer", and "links" to its pages."""
         return self._sample(index)
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over questions, answers and links, in order."""
         return hash_of(
             b"frames",
             (

@@ -117,7 +117,6 @@ class GradedDataset(prompts.PromptDataset):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over prompts, metrics and targets in order, whatever the file format."""
         return prompts.hash_of(
             b"graded",
             (

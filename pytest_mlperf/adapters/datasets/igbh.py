@@ -148,7 +148,6 @@ def _spread(count: int) -> list[int]:
 
 
 def _mapped(file: Path, width: int, *, whole: bool = False) -> NDArray[Any]:
-    """Map rows of numbers in NumPy's format, or raw float32."""
     import numpy as np
 
     with file.open("rb") as opened:

@@ -198,7 +198,6 @@ class Kits19Dataset(files.FileDataset[_Case]):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over each case's name, shape, volume and label, whatever the file format."""
         import numpy as np
 
         total = hashlib.sha256(b"kits19")

@@ -59,8 +59,6 @@ class LibriSpeechOptions(files.FileOptions):
 
 
 class _Clip(NamedTuple):
-    """Transcript, audio file and length of a clip."""
-
     transcript: str
     file: Path
     samples: int

@@ -58,8 +58,7 @@ class MixtralDataOptions(FileOptions):
 class MixtralDataset(prompts.PromptDataset):
     """Prompts as tokens, in the order of the table, from OpenOrca, GSM8K and MBXP.
 
-    Columns are those of language/mixtral-8x7b of https://github.com/mlcommons/inference. Sizes of
-    the parts are not checked, see `parts`.
+    Columns are those of MLPerf's language/mixtral-8x7b. Sizes of the parts are not checked.
     """
 
     optional_libraries = ("pyarrow",)
@@ -94,8 +93,7 @@ class MixtralDataset(prompts.PromptDataset):
     def stop(self, index: int) -> list[int]:
         r"""Return the token ids that end an answer: EOS, or for MBXP those of "\n```\n".
 
-        They belong to the answer: MLPerf's reference cuts after them and counts them in its tokens
-        per sample, but does not count EOS.
+        MLPerf's reference cuts after them and counts them as tokens of the answer, but not EOS.
         """
         return self._stops.prompt(self._checked(index))
 
@@ -115,7 +113,6 @@ class MixtralDataset(prompts.PromptDataset):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over prompts, stop sequences and references, whatever the file format."""
         return prompts.hash_of(
             b"mixtral",
             (

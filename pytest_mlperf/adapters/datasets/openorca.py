@@ -13,7 +13,6 @@ from pytest_mlperf.adapters.datasets.files import FileOptions
 from pytest_mlperf.adapters.datasets.files.frames import TABLE_LIMIT, find_table, read_frame
 
 OFFICIAL_TABLE = "open_orca_gpt4_tokenized_llama.sampled_24576.pkl"
-"""Table of MLPerf's Llama 2 70B benchmark; its download has gzip."""
 
 PROMPT_COLUMN, ANSWER_COLUMN, ROW_ID_COLUMN = "tok_input", "output", "id"
 TEMPLATE_FIELDS = ("system_prompt", "question")
@@ -85,7 +84,6 @@ class OpenOrcaDataset(prompts.PromptDataset):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over ids, prompts and answers, independent of the file format."""
         return prompts.hash_of(
             self._kind,
             (

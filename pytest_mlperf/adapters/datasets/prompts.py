@@ -81,10 +81,7 @@ class TokenLists:
 
 
 class TextPrompts:
-    """Text prompts, filled in on access.
-
-    Parts are kept as UTF-8: a single rare character can make a str four times as large.
-    """
+    """Text prompts, filled in on access; kept as UTF-8, up to four times smaller than str."""
 
     def __init__(self, template: Template, columns: Mapping[str, Sequence[bytes]]) -> None:
         self._template = template
@@ -137,10 +134,7 @@ class Template:
     """
 
     def __init__(self, dataset: str, text: str, *, valid: Sequence[str], required: str) -> None:
-        """Parse a template: `{name}` is a field, `{{` and `}}` are braces.
-
-        Fields must be among `valid` and include `required`; messages name `dataset`.
-        """
+        """Parse a template; `{name}` is a field among `valid`, which must include `required`."""
         title = f"data set {dataset}: template = {text!r}"
         if not isinstance(text, str):
             raise SuiteError(f"{title} is no text", option="template")

@@ -26,7 +26,6 @@ CHOICES_COLUMN, CATEGORY_COLUMN = "potential_product_categories", "ground_truth_
 TABLE_COLUMNS = (TITLE_COLUMN, DESCRIPTION_COLUMN, IMAGE_COLUMN, CHOICES_COLUMN, CATEGORY_COLUMN)
 
 SPLITS = ("train", "test")
-"""Order of MLPerf's samples: "train" before "test"."""
 
 SHARD = re.compile(rf"({'|'.join(SPLITS)})-([0-9]{{5}})-of-([0-9]{{5}})\.parquet")
 
@@ -224,12 +223,10 @@ class ShopifyDataset(FileDataset[str]):
         return {"messages": messages, "response_format": form}
 
     def reference(self, index: int) -> str:
-        """Return the correct category, e.g. "Home & Garden > Decor > Clocks"."""
         return self._sample(index)
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over texts, stored pictures and categories, in order."""
         kind = f"shopify {self._asked.prompts} {self._asked.guided}".encode()
         return hash_of(
             kind,

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 ADVICE = "get the data as README.md of MLPerf's dlrm_v3 reference says"
 
 MIN_LIKED_RATING = 3.5
-"""Minimum rating of a candidate with label 1."""
 
 STEP_FIELDS = 4
 """Fields of a user's time step: candidates, their ratings, history, its ratings."""

@@ -105,7 +105,6 @@ class VBenchDataset(files.FileDataset[str]):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over the prompts in order, and the latents' shape and numbers."""
         total = hash_of(b"vbench", ((encode(prompt),) for prompt in self._samples))
         if self._latents is not None:
             total.update(repr(self._latents.shape).encode())

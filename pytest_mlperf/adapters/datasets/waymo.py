@@ -126,7 +126,6 @@ class WaymoDataset(FileDataset[DrivenFrame]):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over image numbers, matrices, annotations, and sizes of the point files."""
         total = hashlib.sha256(b"waymo")
         for frame in self._samples:
             truth, matrices = frame.truth, frame.calibration

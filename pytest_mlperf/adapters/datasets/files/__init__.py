@@ -163,8 +163,8 @@ def find_file(
 ) -> Path:
     """Return the path itself, else the official file in a folder, else its only file.
 
-    The first of the `official` names wins; other names end in `endings`. The UnavailableError says
-    what the folder `lacks`, e.g. "no a.json", and calls the file a `whole`.
+    The first of the `official` names wins; others end in `endings`. The UnavailableError names what
+    the folder `lacks`, and calls the file a `whole`.
     """
     if path.is_file():
         return path

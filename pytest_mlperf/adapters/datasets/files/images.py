@@ -99,7 +99,7 @@ def require_pillow() -> None:
 
 
 def require_images(folder: Path, names: Sequence[str], listed: Path) -> None:
-    """Raise UnavailableError if images listed in the file `listed` are missing; read none."""
+    """Raise UnavailableError if images that the file `listed` names are missing."""
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise UnavailableError(
@@ -154,10 +154,9 @@ def check_encoded(content: bytes) -> str | None:
 
 
 def encode_again(content: bytes) -> tuple[str, bytes]:
-    """Re-encode a picture with Pillow; return its format and bytes.
+    """Re-encode a picture with Pillow; return its format and bytes, or raise ValueError.
 
-    A picture that EXIF data rotates becomes a JPEG, as in Hugging Face's datasets. Raises
-    ValueError for a damaged picture.
+    A picture that EXIF data rotates becomes a JPEG, as in Hugging Face's datasets.
     """
     from PIL import ExifTags, Image, ImageOps
 

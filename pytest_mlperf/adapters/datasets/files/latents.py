@@ -26,9 +26,9 @@ def require_reader(file: Path) -> None:
 
 
 def read_latents(file: Path, shape: tuple[int, ...], of: str) -> NDArray[np.float32]:
-    """Read finite latents of torch.save or numpy.save without executing code of the file.
+    """Read finite float32 latents of a file, read-only, without executing code of the file.
 
-    Returns a read-only array of `shape`, whose source in messages is `of`.
+    They must have `shape`; `of` names the source of that shape in messages.
     """
     import numpy as np
 

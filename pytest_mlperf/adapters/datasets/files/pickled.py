@@ -68,7 +68,6 @@ ARRAY_NAMES, PICKLE_NAMES = (
 
 _NUMPY_ARRAYS = ("_reconstruct", "_frombuffer")
 _TEXT_TYPE = re.compile(r"U[1-9]\d{0,3}")
-"""NumPy's types of text with up to 9,999 characters."""
 
 _MALFORMED = (
     *(AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError),
@@ -123,7 +122,6 @@ def _parts(array: PickledObject) -> tuple[PickledObject, tuple[int, ...], Litera
 
 
 def _dtype(kind: PickledObject, *, orders: str = "<>=|") -> str:
-    """Return a type of numbers as NumPy writes it, e.g. "<f4"."""
     code, order = kind.args[0], kind.state[1] if kind.state else "<"
     unsupported = "" if re.fullmatch(r"[iufb][1248]", code) else ascii(code)
     if not unsupported and order not in [*orders]:
@@ -142,7 +140,6 @@ class PickledFrame:
     """DataFrame in a pickle of pandas."""
 
     def __init__(self, file: BufferedIOBase, *, max_bytes: int) -> None:
-        """Parse the pickle, but no column; raise PickleError if it holds no DataFrame."""
         tree = parse(file, PICKLE_NAMES, max_bytes=max_bytes)
         if not isinstance(tree, PickledObject) or tree.name != "DataFrame":
             raise PickleError(f"it holds {_named(tree)}, not a pandas DataFrame")

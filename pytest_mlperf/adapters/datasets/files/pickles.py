@@ -53,11 +53,9 @@ class PickleError(Exception):
 def parse(file: BufferedIOBase, names: Container[tuple[str, str]], *, max_bytes: int) -> Any:
     """Return the content of a pickle of protocol 2 to 5, objects as Name or PickledObject.
 
-    Up to 1,000 consecutive whole numbers of a list become one item, an int32 array of shape
-    (numbers,): Python objects for the tokens of a large data set would take gigabytes.
-
-    `names` are the allowed (module, name) pairs. Bytes after the pickle's end are ignored, and
-    exceptions from reading the file pass through.
+    Up to 1,000 consecutive whole numbers of a list become one int32 array, (numbers,): as Python
+    objects the tokens of a large data set would take gigabytes. `names` are the allowed (module,
+    name) pairs. Bytes after the pickle's end are ignored; exceptions of the file pass through.
     """
     return _load(_Unpickler(_Window(file, max_bytes), names))
 
@@ -129,7 +127,6 @@ class _Window:
         return match[0]
 
     def readline(self) -> bytes:
-        """Return the next line; old protocols write names as lines."""
         line = self.take_match(_TEXT_LINE, _MAX_LINE_BYTES)
         if line is None:
             raise PickleError("it names something that is no class or function")

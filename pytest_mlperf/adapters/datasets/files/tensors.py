@@ -1,7 +1,7 @@
 """Read a tensor of whole numbers that torch.save wrote, without torch or executing code.
 
-The file is a zip: a pickle describes the layout of a tensor whose bytes are another member. That
-pickle may only have the names of a plain int64 tensor, which map to inert objects here.
+The file is a zip: a pickle has the layout of a tensor, another member its bytes. The pickle may
+only have the names of a plain int64 tensor, which map to inert objects here.
 """
 
 from __future__ import annotations

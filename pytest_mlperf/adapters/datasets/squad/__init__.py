@@ -174,7 +174,6 @@ class SquadDataset(files.FileDataset[_features.Feature]):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over all features and references, independent of the file's layout."""
         total = hashlib.sha256(f"squad {self._padded}".encode())
         paragraph = None
         for feature in self._samples:

@@ -34,8 +34,6 @@ _KINDS = {str: "a text", list: "a list"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """A question about a paragraph, and all texts that count as its answer."""
-
     identity: str
     text: str
     answers: list[str]
@@ -48,7 +46,6 @@ class Passage:
     Attributes:
         where: File and position in it, for messages.
         article: Number of the article, from 1.
-        context: Text of the paragraph.
     """
 
     where: str
@@ -58,7 +55,6 @@ class Passage:
 
 
 def read_passages(path: Path) -> list[Passage]:
-    """Read a file and check all keys that are used; messages count articles from 1."""
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -357,8 +353,8 @@ def split_windows(pieces: int, room: int, stride: int) -> list[tuple[int, int]]:
 def max_contexts(windows: list[tuple[int, int]], pieces: int) -> list[list[list[int]]]:
     """Return, for each window, the runs of pieces that it shows with the most context.
 
-    The context of a piece is the smaller number of pieces on either side of it, plus a hundredth of
-    the window's length; the first window wins a tie.
+    Context is the smaller number of pieces on either side, plus 0.01 of the window's length; the
+    first window wins a tie.
     """
     import numpy as np
 

@@ -80,10 +80,7 @@ class Replayed(_synthetic.MadeUp):
 
 
 def read_trace(path: Path, count: int | None) -> Sequence[Request]:
-    """Return the first `count` requests of a trace; all if None.
-
-    Raises RunError if a line is not in Mooncake's format or out of order.
-    """
+    """Return the first `count` requests of a trace, or raise RunError for a bad line."""
     source, records = read(path, TRACE_FIELDS)
     requests = list(islice(_requests(source, records), count))
     source.check_size(len(requests), count)

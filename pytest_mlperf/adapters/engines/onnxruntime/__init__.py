@@ -84,8 +84,7 @@ class Contents:
 def read(path: Path) -> Contents | None:
     """Return a file's contents, or None for onnxruntime's own format; else raise ValueError.
 
-    Weights in files of their own are not read. Weights in the file are parsed once while a model is
-    loaded: 480 MB take 0.9 s.
+    External weights are not read. Others are parsed once at load time: 480 MB take 0.9 s.
     """
     import onnx
 
@@ -365,11 +364,8 @@ class OnnxRuntimeEngine(TaskEngine):
 
 
 def digests(model: Path, contents: Contents | None) -> Mapping[str, str]:
-    """Return 16 hex digits of the SHA-256 of a model file, and apart, of its weight files.
-
-    Older baselines have only the first.
-    """
-    digest = {"weights_sha256": sha256([model])[:16]}
+    """Return 16 hex digits of the SHA-256 of a model file, and apart, of its weight files."""
+    digest = {"weights_sha256": sha256([model])[:16]}  # all that older baselines have
     external = [model.parent / name for name in sorted(contents.external)] if contents else []
     if present := [file for file in external if file.is_file()]:
         digest["external_data_sha256"] = sha256(present)[:16]

@@ -103,13 +103,10 @@ class Providers:
         )
 
     def arguments(self, model_key: str) -> list[tuple[str, dict[str, str]]]:
-        """Return onnxruntime's arguments, and make the folder for TensorRT's engines.
-
-        Each model has its own folder, so that it never gets engines of an older model of its name.
-        """
+        """Return onnxruntime's arguments, and make the folder for TensorRT's engines."""
         by_provider = {name: dict(self.options.get(name, {})) for name in self.names}
         if self.engine_cache is not None:
-            folder = self.engine_cache / model_key
+            folder = self.engine_cache / model_key  # no engines of an older model of this name
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -319,10 +316,8 @@ def require_providers(providers: Providers, *, engine: str) -> Any:
 
 
 def require_library(path: Path, provider: str, *, engine: str) -> None:
-    """Raise EnvironmentFault if the loader lacks dependencies of a provider's library.
-
-    onnxruntime lists a provider even without NVIDIA's libraries; its library may be elsewhere.
-    """
+    """Raise EnvironmentFault if the loader lacks dependencies of a provider's library."""
+    # onnxruntime lists a provider even without NVIDIA's libraries.
     lacks = missing(path) if path.is_file() else []
     if lacks:
         packages = "CUDA and TensorRT" if provider == TENSORRT_PROVIDER else "CUDA and cuDNN"
@@ -382,10 +377,7 @@ def open_graph(
 
 
 def placement(graph: OnnxGraph) -> Mapping[str, Counter[str]] | None:
-    """Count operators by the provider that runs them.
-
-    None if onnxruntime does not report it: before 1.24, and for a model on the CPU only.
-    """
+    """Count operators by provider; None before onnxruntime 1.24, and for a model on the CPU."""
     ask = getattr(graph.session, "get_provider_graph_assignment_info", None)
     by_provider: dict[str, Counter[str]] = {}
     try:

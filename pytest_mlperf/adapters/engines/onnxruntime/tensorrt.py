@@ -41,10 +41,7 @@ FURTHER_OPTIONS = frozenset(
         *("trt_preview_features", "trt_sparsity_enable", "trt_tactic_sources"),
     }
 )
-"""Further provider options that a suite may set by name.
-
-Source, also of those below: libonnxruntime_providers_tensorrt.so of onnxruntime-gpu 1.31.1.
-"""
+"""Options of libonnxruntime_providers_tensorrt.so (onnxruntime-gpu 1.31.1) to set by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +124,6 @@ class TensorRtPlan(TensorRtOptions):
         self._check_shapes()
 
     def for_provider(self) -> dict[str, str]:
-        """Return the provider's options, without the folder for engines."""
         options: dict[str, Any] = {"device_id": self.device}
         for name in (self.precision, *self.beside):
             if name != "fp32":
@@ -152,7 +148,7 @@ class TensorRtPlan(TensorRtOptions):
         return {name: str(value) for name, value in {**options, **self.provider_options}.items()}
 
     def cache_folder(self) -> str | None:
-        """Return a folder for engines built with exactly these options.
+        """Return a folder for engines of exactly these options.
 
         The provider names engines by the model and fp16, bf16 or int8, not by other options.
         """
@@ -164,10 +160,7 @@ class TensorRtPlan(TensorRtOptions):
         return str(Path(self.engine_cache) / hashlib.sha256(text.encode()).hexdigest()[:12])
 
     def lacks(self, inputs: Sequence[Tensor], batch_size: int) -> str:
-        """Return the error in the shapes for a model; "" if there is none.
-
-        For a missing shape the provider would build an engine during a run.
-        """
+        """Return the error in the shapes for a model; "" if there is none."""
         profile = self._profile()
         named = profile.get("min", {})
         for tensor in inputs:

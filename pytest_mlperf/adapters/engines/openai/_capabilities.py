@@ -94,7 +94,6 @@ async def metrics_page(client: Client) -> tuple[str | None, bytes]:
 
 
 async def server_facts(client: Client, metrics: bytes) -> Mapping[str, str]:
-    """Return a server's version and cache settings, if it reports them."""
     facts = {}
     try:
         version = parse_json(await _page(client, "/version") or b"{}").get("version")
@@ -302,7 +301,6 @@ def _template(answer: StreamedAnswer, prompt: Prompt, form: str, count: Count | 
 
 
 def check_model(answer: StreamedAnswer, models: Sequence[str]) -> None:
-    """Refuse a server that answers with a model other than the requested one."""
     if models and not answer.is_of(models):
         raise engine_error(
             f'"{models[0]}" was asked for, and "{answer.model}" answered: ask the server that has '
@@ -312,7 +310,6 @@ def check_model(answer: StreamedAnswer, models: Sequence[str]) -> None:
 
 
 def check_prompt(answer: StreamedAnswer, expected: int | None, form: str) -> None:
-    """Refuse a server that reads a prompt other than the one sent."""
     counted = answer.prompt_tokens
     if expected is None or counted is None or counted == expected:
         return

@@ -82,16 +82,12 @@ class Client:
 
     @property
     def keeps_connections(self) -> bool:
-        """Whether the server is known to keep connections open between requests."""
         return self._connections.keeps
 
     async def stream(
         self, body: bytes, answer: StreamedAnswer, listener: Listener, header: bytes = b""
     ) -> None:
-        """Send a request and read its stream until the answer is complete, then to its end.
-
-        `header` has further header lines, each with its line end.
-        """
+        """Send a request with further `header` lines; read the answer, then the stream's end."""
         request = b"%b%d\r\n%b\r\n%b" % (self._post, len(body), header, body)
         try:
             await self._connections.ask(request, Streamed(answer, listener))
@@ -315,11 +311,8 @@ class Body:
 
 
 def as_text(tokenizer: Any, ids: Sequence[int]) -> tuple[str, bool]:
-    """Return token ids as text, and whether the tokenizer encodes it to the same ids.
-
-    Tokens that start every text are left out, because the server adds them too.
-    """
-    added = list(tokenizer("")["input_ids"])
+    """Return token ids as text, and whether the tokenizer encodes it to the same ids."""
+    added = list(tokenizer("")["input_ids"])  # the server adds them, too
     begin = len(added) if list(ids[: len(added)]) == added else 0
     for start in sorted({begin, 0}, reverse=True):
         text = str(
@@ -404,7 +397,6 @@ class Bodies:
     def of_sample(
         self, index: int, fields: Mapping[str, Any], length: int | None
     ) -> dict[str, int]:
-        """Return the request fields that differ by sample: its seed and its own length."""
         seed, fewest = self.seed_of(index), fields.get("min_tokens")
         changed = {} if seed is None else {"seed": seed}
         if length is not None:

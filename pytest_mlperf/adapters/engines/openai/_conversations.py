@@ -24,11 +24,9 @@ PART_SALT = Salt(around=(b'{"type":"text","text":"', b'"},'))
 """Salt of a user's message in parts, such as text and pictures: a part before the others."""
 
 HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
-"""Name of a header (RFC 9110)."""
 
 
 def is_header(name: str) -> bool:
-    """Return whether requests may have a further header with a name."""
     return bool(HEADER.fullmatch(name)) and name.lower() not in RESERVED_HEADERS
 
 

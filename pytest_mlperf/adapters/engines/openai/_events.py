@@ -50,8 +50,6 @@ FINISHES = frozenset({"stop", "length", "eos_token", "tool_calls", "function_cal
 
 
 class Failed(Exception):
-    """One request failed."""
-
     def __init__(self, kind: str, detail: str = "", *, status: int | None = None) -> None:
         super().__init__(f"{kind}: {detail}" if detail else kind)
         self.kind = kind
@@ -60,7 +58,6 @@ class Failed(Exception):
 
 
 def refused(status: int, reason: str) -> Failed:
-    """Return the failure for a response with a status other than 200."""
     words = HTTPStatus(status).phrase if status in set(HTTPStatus) else "unknown status"
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         words = "rate limit"
@@ -396,10 +393,8 @@ def _ids_in(events: bytes) -> int:
 
 
 def _only_adds(events: bytes) -> tuple[int, int] | None:
-    """Count token ids and events that only add text or token ids; None for others.
-
-    JSON strings escape every quote, so that no text looks like one of these keys.
-    """
+    """Count token ids and events that only add text or token ids; None for others."""
+    # JSON strings escape every quote, so that no text looks like one of these keys.
     count = events.count(b"}\n\ndata: {") + 1
     whole = events.startswith(b"data: {") and events.endswith(b"}\n\n")
     if not whole or events.count(b"\n") != 2 * count:

@@ -24,7 +24,6 @@ from pytest_mlperf.extension import ChildProcess
 SERVER = Path(__file__).with_name("_null_server.py")
 
 START_TIMEOUT_SECONDS = 30.0
-"""Maximum start time of Python; a slower machine cannot measure anything."""
 
 EXIT_SECONDS, KILL_SECONDS = 2.0, 5.0
 
@@ -98,11 +97,6 @@ class NullClient(Engine):
         concurrency: int,
         timeout_s: float,
     ) -> None:
-        """Keep the settings; start nothing.
-
-        Answers have `tokens` tokens in `writes` writes, in the form of `api`, with token ids if
-        `ids`.
-        """
         self._answers: dict[str, Any] = {"tokens": tokens, "writes": writes, "api": api, "ids": ids}
         self._path, self._bodies, self._generation = path, bodies, generation
         self._concurrency, self._timeout_s = concurrency, timeout_s

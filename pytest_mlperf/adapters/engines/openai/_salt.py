@@ -80,15 +80,13 @@ class Salt:
         return with_salt - without
 
     def place_in(self, data: bytes) -> SaltPlace:
-        """Return the place of a salt: before a text, else after the first word or token id.
-
-        A begin token stays first, and a word with a space before it replaces one.
-        """
+        """Return the place of a salt: before a text, else after the first word or token id."""
         begin = next(len(mark) for mark in MARKS if data.startswith(mark))
         if not self.pool:
             return SaltPlace(begin=begin, end=begin)
         whole = data[begin : data.index(b"]" if self.between == b"," else b'"', begin)]
         parts = whole.split(self.between, SALT_WORDS + 1)
+        # A begin token stays first, and a word with a space before it replaces one.
         begin += len(parts[0] + self.between) if len(parts) > 1 else 0
         if not self.replaces:
             return SaltPlace(begin=begin, end=begin)

@@ -91,8 +91,7 @@ class SinkRequests:
     ) -> None:
         """Start without requests; `more` returns whether samples are unfinished.
 
-        A stream that began, or all of them, may be silent for `timeout_s`. `server` is the one that
-        was started here, or None.
+        A stream that began, or all of them, may be silent for `timeout_s`.
         """
         self.sink = sink
         self.over = False
@@ -153,7 +152,6 @@ class SinkRequests:
             self._ending = self._loop.create_task(self._conclude())
 
     def stop(self, error: BaseException) -> None:
-        """End the run with an error at once; the first one wins."""
         if self.over:
             return
         self.over = True
@@ -245,8 +243,7 @@ class Checks:
     ) -> None:
         """Check answers; `watch_ends` is False if they may never end by themselves.
 
-        The model may answer under the names `models`, () for any; the server adds `template` tokens
-        to prompts.
+        `models` are the allowed names, () for any; the server adds `template` tokens to prompts.
         """
         self._generation, self._models, self.template = generation, models, template
         watching = watch_ends and not generation.ignore_eos
@@ -300,7 +297,6 @@ class Checks:
 
 
 def check_prompt(counted: int | None, sent: int | None, body: Body) -> None:
-    """Refuse an answer to a prompt other than the one that was sent."""
     if counted is None:
         return
     if sent is not None and (counted < sent or (body.exact and counted != sent)):
@@ -328,10 +324,8 @@ def calls_or_text(answer: StreamedAnswer) -> bytes:
 
 
 def _counts_unshown(answer: StreamedAnswer, tokens: int) -> bool:
-    """Return whether more tokens were counted than the text has bytes, without tool calls.
-
-    A visible token has at least one byte; tool calls are rewritten by the server.
-    """
+    """Return whether more tokens were counted than the text has bytes, one for each token."""
+    # The server rewrites tool calls.
     if answer.n_ids or answer.hidden or any(kind == "tools" for kind, _ in answer.pieces):
         return False
     content = "".join(value for _, value in answer.pieces).encode("utf-8", "surrogatepass")
@@ -339,7 +333,6 @@ def _counts_unshown(answer: StreamedAnswer, tokens: int) -> bool:
 
 
 MAX_OPEN_FILES = 65_536
-"""Maximum open files of a process; each connection is one."""
 
 
 def allow_files(undo: contextlib.ExitStack) -> None:

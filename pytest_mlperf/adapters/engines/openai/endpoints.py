@@ -73,7 +73,6 @@ PACE_SHARE, REQUEST_SPARE_RATIO, TRIES = 0.1, 1.05, 3
 """Length of a trial run as a share of a point, spare requests, and maximum of attempts."""
 
 ACCURACY_TYPE = "accuracy"
-"""The client's type of a data set that is scored."""
 
 RESERVED_SETTINGS = frozenset({"runtime", "load_pattern"})
 
@@ -257,10 +256,7 @@ class EndpointsEngine(OpenAiEngine):
         folder: Path,
         alive: Callable[[], None],
     ) -> None:
-        """Measure whole passes of at least `length_s`; an earlier or trial run gives their number.
-
-        `content` configures a trial run, `point_content` the point itself.
-        """
+        """Measure whole passes of at least `length_s`; a trial run of `content` finds how many."""
         paces, passed = folder.parent / PACES_FOLDER, len(self._loaded)
         paces.mkdir(exist_ok=True)
         pace, pace_s = paces / folder.name, PACE_SHARE * length_s
@@ -321,15 +317,12 @@ class EndpointsEngine(OpenAiEngine):
     def _configuration(
         self, concurrency: int, settings: LoadGenSettings, prompts: Path
     ) -> dict[str, Any]:
-        """Return the client's configuration of a point, without its end and result folder.
-
-        Texts have `$$` for `$`, because the client expands variables.
-        """
+        """Return the client's configuration of a point, without its end and result folder."""
         options, wait_s = self._ours, self._options.request_timeout
         minimum = {} if options.api == "chat" else {"min_new_tokens": options.min_new_tokens}
         seeded = {} if settings.seeds.model is None else {"seed": settings.seeds.model}
         named = {"tokenizer_name": self._tokenizer_name} if self._tokenizer_name else {}
-        content: dict[str, Any] = _escaped(
+        content: dict[str, Any] = _escaped(  # the client expands variables
             {
                 "name": "pytest-mlperf",
                 "version": "1.0",

@@ -79,10 +79,7 @@ _PORT = re.compile(
 
 
 def new_log() -> Path:
-    """Return a new, empty file: server.log in the run's folder, else a temporary one.
-
-    The worker's stderr is in the run's folder, which an engine cannot find otherwise.
-    """
+    """Return an empty log: server.log in the run's folder, as stderr, or a temporary file."""
     try:
         stderr = Path("/proc/self/fd/2").readlink()
         if stderr.name == ENGINE_LOG and stderr.is_file():

@@ -48,7 +48,6 @@ class Keeper:
             self._poll.register(os.pidfd_open(parent), select.POLLIN)
 
     def watch(self) -> None:
-        """Wait until the server has ended or the parent is gone."""
         while not (self._ended or self._released or self._childless):
             self._wait(None)
 

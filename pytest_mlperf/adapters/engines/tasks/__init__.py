@@ -62,9 +62,8 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Answerer(TaskRunner):
-    """Model for question answering.
+    """Model with start and end logits, each (batch, seq), or both in one, (batch, seq, 2).
 
-    Its outputs are start and end logits, each (batch, seq), or both in one, (batch, seq, 2).
     `width` is its fixed number of tokens, or None.
     """
 
@@ -177,8 +176,8 @@ class RawTensor:
 class TensorRunner(TaskRunner):
     """Model whose output is the answer.
 
-    A sample is one row of the model's batch, or several, as the user-item pairs of a recommender:
-    then its arrays have the batch dimension. `prepare` adds it to others.
+    A sample is one row of the model's batch, or several with the batch dimension, as the user-item
+    pairs of a recommender. `prepare` adds that dimension to others.
     """
 
     output: str

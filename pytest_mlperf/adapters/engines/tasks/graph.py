@@ -210,10 +210,7 @@ def _list(graph: Graph) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRunner:
-    """A task with its model; `at_once` is the maximum of samples, without batch dimension.
-
-    The larger of two samples has the greater `key`.
-    """
+    """A task and its model, for at most `at_once` samples; larger samples have greater keys."""
 
     graph: Graph
     at_once: int

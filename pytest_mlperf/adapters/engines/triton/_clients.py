@@ -33,10 +33,7 @@ LOCAL = re.compile(r"localhost|127\.\d+\.\d+\.\d+|\[::1\]", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Address:
-    """Address of a server for one protocol.
-
-    An IPv6 address has brackets; `path` comes before /v2, without a slash at its end.
-    """
+    """Address of a server for one protocol; `path` comes before /v2, IPv6 has brackets."""
 
     protocol: str
     host: str

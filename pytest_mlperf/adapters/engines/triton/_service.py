@@ -1,7 +1,4 @@
-"""A server with a suite's model: start it if necessary, read its metadata, run the model.
-
-KServe v2, "Predict Protocol - Version 2": names, datatypes, and shapes in which -1 is any length.
-"""
+"""Start a KServe v2 server if necessary, read its metadata, and run a suite's model."""
 
 from __future__ import annotations
 
@@ -193,7 +190,7 @@ def _tensors(metadata: Mapping[str, Any], key: str, where: str) -> tuple[Tensor,
                 f"its metadata has {key} that cannot be read: {_short(entry)}; expected "
                 "a name, a datatype and a shape of whole numbers",
             ) from error
-        shape = tuple(length if length >= 0 else None for length in lengths)
+        shape = tuple(length if length >= 0 else None for length in lengths)  # -1 is any length
         tensors.append(Tensor(name=str(name), type=TYPES.get(kind, kind), shape=shape))
     return tuple(tensors)
 
