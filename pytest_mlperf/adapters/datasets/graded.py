@@ -36,8 +36,8 @@ class GradedOptions(ChecksumOptions):
             executed; or a folder with an official table or a single one.
         template: Template of text prompts, for engines that tokenize. `{text_input}` stands for the
             column of this name, which DeepSeek-R1's pickle has instead of tokens; `{{` and `}}` are
-            braces. Include what the model's chat template would add. None uses tokens, from the
-            column `tok_input` or `input_tokens`.
+            braces. Include the text of the model's chat template. None uses tokens, from the column
+            `tok_input` or `input_tokens`.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Read an image classification set in ImageNet's official layout: images and `val_map.txt`."""
+"""Read an image classification set in ImageNet's official layout: images, `val_map.txt`."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def check_files(paths: Sequence[Path], checksum: str | None) -> None:
 
 
 def require_enough(source: object, count: int | None, total: int, holds: str) -> None:
-    """Raise SuiteError if `count` exceeds the total, which `holds` states for the message."""
+    """Raise SuiteError if `count` exceeds `total`; `holds` words it, e.g. "it has 3 images"."""
     if count is not None and count > total:
         raise SuiteError(
             f"{source}: count = {count!r}, but {holds}; lower count, or leave it out to use all",
@@ -163,8 +163,8 @@ def find_file(
 ) -> Path:
     """Return the path itself, else the official file in a folder, else its only file.
 
-    The first of the `official` names wins; others end in `endings`. The UnavailableError names what
-    the folder `lacks`, and calls the file a `whole`.
+    The first of the `official` names wins; others end in `endings`. In the UnavailableError,
+    `lacks` says which file is missing, and `whole` names the kind of file.
     """
     if path.is_file():
         return path

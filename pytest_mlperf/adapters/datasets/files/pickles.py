@@ -74,7 +74,7 @@ def _load(unpickler: _Unpickler) -> Any:
 
 
 _INTEGERS = re.compile(rb"(?:K.|M..|J....){1,1000}+e", re.DOTALL)
-"""After MARK: the integers of one batch, as many as writers put into it, and APPENDS."""
+"""Opcodes after MARK: up to 1,000 integers, as in a writer's batch, and APPENDS."""
 _MAX_INTEGER_BYTES = 5 * 1000 + 1
 _TEXT_LINE = re.compile(rb"[^\n]*\n")
 _MAX_LINE_BYTES = 256

@@ -281,7 +281,7 @@ class UserPromptsDataset(PromptDataset):
         return None if self._lengths is None else self._lengths[self._checked(index)]
 
     def arrival_s(self, index: int) -> float:
-        """Return the arrival time of a request on the trace's clock [s], else raise RunError."""
+        """Return a request's arrival on the trace's clock [s]; raise RunError without a trace."""
         if not self._requests:
             raise RunError(
                 "dataset",

@@ -84,7 +84,7 @@ class OpenAiOptions(TextOptions):
         api_key_env: Environment variable that holds the server's key.
         extra: Further fields of each request.
         salt: Whether each run puts ten random words into prompts, so that the server's prefix cache
-            has none of them: in place of words of synthetic prompts, before other text. Each
+            is of no use: in place of words of synthetic prompts, before other text. Each
             conversation in flight has its own before the first user's text. Accuracy runs, official
             data sets and those with `repeat` send prompts unchanged.
         session_header: Header that names the conversation to a router, e.g. "X-Session-ID"; None

@@ -25,7 +25,7 @@ from pytest_mlperf.adapters.engines.serving import MAX_PAGE_BYTES, parse_json
 from pytest_mlperf.extension import own_length, text_of
 
 ERROR_BYTES = 65_536
-"""Maximum bytes that are read of an answer that is no stream."""
+"""Maximum bytes to read of an answer that is not a stream."""
 
 PAGE_TIMEOUT_SECONDS = 60.0
 """Maximum time for a page about the server, whatever request_timeout is."""
@@ -212,7 +212,7 @@ class Streamed(Exchange):
 
 @dataclass
 class _Refusal:
-    """Response that is no event stream, read up to ERROR_BYTES."""
+    """Response other than an event stream, read up to ERROR_BYTES."""
 
     status: int
     kind: str

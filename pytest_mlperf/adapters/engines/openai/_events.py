@@ -173,7 +173,7 @@ class StreamedAnswer:
 
     @property
     def is_empty(self) -> bool:
-        """Whether its reader gets nothing: no text, no refusal and no calls."""
+        """Whether the answer has no text, no refusal and no calls."""
         return self.fields <= REASONING
 
     @property

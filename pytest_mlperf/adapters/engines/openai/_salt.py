@@ -121,5 +121,5 @@ def _drawn(key: str, words: Sequence[T]) -> list[T]:
 
 
 def salt_of(key: str) -> bytes:
-    """Return words that no other key has, as a part of a JSON string."""
+    """Return words that are unique to a key, as a part of a JSON string."""
     return f"[{' '.join(_drawn(key, SALT.split()))}]\\n\\n".encode()

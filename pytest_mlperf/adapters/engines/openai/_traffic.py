@@ -307,7 +307,7 @@ def check_prompt(counted: int | None, sent: int | None, body: Body) -> None:
 
 
 def output(answer: StreamedAnswer, generation: Generation, tokenizer: Any) -> bytes:
-    """Return an answer's tokens as scorers take them: int64, little-endian, end token included."""
+    """Return an answer's tokens for scorers: int64, little-endian, end token included."""
     ids = answer.ids
     if not ids:
         ids = list(tokenizer(joined(answer.text), add_special_tokens=False)["input_ids"])

@@ -70,7 +70,7 @@ PROMPTS_FILE = "prompts.jsonl"
 
 PACES_FOLDER = "paces"
 PACE_SHARE, REQUEST_SPARE_RATIO, TRIES = 0.1, 1.05, 3
-"""Length of a trial run as a share of a point, spare requests, and maximum of attempts."""
+"""Length of a trial run as a share of a point, factor of spare requests, and attempts."""
 
 ACCURACY_TYPE = "accuracy"
 
@@ -138,7 +138,7 @@ class EndpointsOptions(OpenAiOptions):
             self._check_accuracy(table)
 
     def _check_accuracy(self, table: Mapping[str, Any]) -> None:
-        """Refuse a table that is no data set to score; the client checks the rest."""
+        """Refuse a table that the client cannot score; the client itself checks the rest."""
         path, how = table.get("path"), table.get("accuracy_config")
         fault = None
         if not isinstance(how, Mapping) or not how.get("eval_method"):
@@ -152,7 +152,7 @@ class EndpointsOptions(OpenAiOptions):
 
 
 class EndpointsEngine(OpenAiEngine):
-    """A server that MLCommons' client measures; our client does warm-up and accuracy."""
+    """A server that MLCommons' client measures; warmed up and asked for accuracy by ours."""
 
     harness: ClassVar[str] = MLC_ENDPOINTS
     options: ClassVar[type[OpenAiOptions]] = EndpointsOptions
