@@ -1,4 +1,4 @@
-"""Builders of quantised checkpoints, and what they share: the model they read, and its layers."""
+"""Load and inspect models for the builders of quantised checkpoints."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from pytest_mlperf import RunError
 from pytest_mlperf.extension import Progress, Prompts, require_options
 
 BUILD_SEED = 20_240_828
-"""Of whatever a library draws at random: the same build gives the same weights."""
+"""Seed of the libraries' random numbers: the same build gives the same weights."""
 
 SMOOTHING = 0.8
-"""How much of the inputs' range SmoothQuant puts into the weights: its authors take it for Llama,
-NVIDIA for Stable Diffusion XL."""
+"""Strength of SmoothQuant: its authors' for Llama, NVIDIA's for Stable Diffusion XL."""
 
 
 def choose(
@@ -38,7 +37,7 @@ def choose(
 
 
 def read_config(source: Path) -> Any:
-    """Return a model's configuration; one of weights that are quantised already is refused."""
+    """Return a model's configuration; raise RunError if its weights are quantised already."""
     import transformers
 
     config = transformers.AutoConfig.from_pretrained(
@@ -50,10 +49,7 @@ def read_config(source: Path) -> Any:
 
 
 def load(source: Path, config: Any, device: str, **more: Any) -> Any:
-    """Return a causal language model on a device.
-
-    Its type is the checkpoint's own, unless `more` has one. No code of its folder is run.
-    """
+    """Load a causal language model on a device, without running code of its folder."""
     import torch
     import transformers
 
@@ -75,7 +71,7 @@ def load(source: Path, config: Any, device: str, **more: Any) -> Any:
 
 
 def require_gpu(device: str) -> None:
-    """Refuse a device that is not here."""
+    """Raise RunError for a GPU if torch finds none."""
     import torch
 
     if device != "cpu" and not torch.cuda.is_available():
@@ -83,7 +79,7 @@ def require_gpu(device: str) -> None:
 
 
 def outline(config: Any) -> Any:
-    """Return the model without weights: its layers and their shapes alone."""
+    """Return the model's layers and shapes without weights."""
     import torch
     import transformers
 
@@ -92,7 +88,7 @@ def outline(config: Any) -> Any:
 
 
 def linear_layers(model: Any) -> dict[str, Any]:
-    """Return the linear layers of a model by name, but for the one that gives its output."""
+    """Return the linear layers of a model by name, without the output layer."""
     import torch
 
     last = model.get_output_embeddings()
@@ -104,13 +100,13 @@ def linear_layers(model: Any) -> dict[str, Any]:
 
 
 def name_of_output(model: Any) -> list[str]:
-    """Return the name of the layer that gives a model's output, in a list; [] for none."""
+    """Return the name of a model's output layer in a list; [] without one."""
     last = model.get_output_embeddings()
     return [name for name, layer in model.named_modules() if layer is last]
 
 
 def look(model: Any, prompts: Prompts, max_prompt_tokens: int, progress: Progress) -> None:
-    """Run each prompt through a model, alone and without padding."""
+    """Run each prompt through a model by itself, without padding."""
     import torch
 
     with torch.inference_mode():

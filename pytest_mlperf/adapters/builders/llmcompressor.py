@@ -1,4 +1,4 @@
-"""Checkpoints by LLM Compressor: compressed tensors, for which vLLM has kernels."""
+"""Build checkpoints by LLM Compressor: compressed tensors, for which vLLM has kernels."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from pytest_mlperf.extension import PrecisionName, Progress, Prompts
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LlmCompressorRecipe:
-    """What LLM Compressor does, by one of compressed-tensors' presets; whether it looks at samples.
-
-    "round": to the nearest; "gptq": error by error; "awq", "smoothquant": after scales were moved.
-    """
+    """A preset of compressed-tensors, the algorithm, and whether it needs samples."""
 
     precision: PrecisionName
     scheme: str
@@ -43,8 +40,8 @@ RECIPES: Mapping[str, LlmCompressorRecipe] = {
 class LlmCompressorBuilder(Builder):
     """LLM Compressor's `oneshot`; checkpoints in the format of compressed-tensors.
 
-    Engines vllm and torch load the result. It pins a narrow range of versions of transformers, so
-    it mostly has an environment of its own: `python` in the build.
+    Engines vllm and torch load the result. It pins a narrow range of transformers' versions, so it
+    mostly needs an environment of its own: `python` in the build.
     """
 
     format: ClassVar = "compressed-tensors"
@@ -62,13 +59,13 @@ class LlmCompressorBuilder(Builder):
         """Check the options.
 
         Args:
-            recipe: "int8" (W8A8: inputs too, as they come), "int8-gptq", "int8-smoothquant",
-                "int4" (W4A16: weights alone), "int4-gptq", "int4-awq" (made on GPUs alone), "fp8"
-                (inputs too, as they come), "fp8-static" (inputs by scales of the samples) or
-                "nvfp4". All but "int8", "int4" and "fp8" look at samples.
-            ignore: Further layers to leave alone, by name or as "re:.*gate.*"; the last one always
-                is.
-            max_prompt_tokens: Longer samples are cut.
+            recipe: "int8" (W8A8, dynamic scales of inputs), "int8-gptq", "int8-smoothquant", "int4"
+                (W4A16, weights only), "int4-gptq", "int4-awq" (needs a GPU), "fp8" (dynamic scales
+                of inputs), "fp8-static" (scales of inputs from samples) or "nvfp4". All but "int8",
+                "int4" and "fp8" need samples.
+            ignore: Further layers to leave unchanged, by name or as "re:.*gate.*"; the last one
+                always is.
+            max_prompt_tokens: Maximum tokens of a sample; longer ones are cut.
             device: "cpu", "cuda" or "cuda:N".
         """
         self._recipe: LlmCompressorRecipe = builders.choose(
@@ -83,7 +80,7 @@ class LlmCompressorBuilder(Builder):
     def build(
         self, source: Path, target: Path, prompts: Prompts, progress: Progress
     ) -> Mapping[str, str]:
-        """Write the quantised checkpoint; progress is what the library prints."""
+        """Write the quantised checkpoint; progress is the library's own output."""
         import torch
         from llmcompressor import oneshot
         from torch.utils.data import DataLoader
@@ -102,7 +99,7 @@ class LlmCompressorBuilder(Builder):
             model=model,
             recipe=list(self._modifiers(ignored)),
             dataset=loader if samples else None,
-            # Samples are token ids already; without this it looks for a tokenizer, and needs one.
+            # Samples are token ids; without a processor oneshot requires a tokenizer.
             processor=object(),
             num_calibration_samples=max(1, len(samples)),
             shuffle_calibration_samples=False,

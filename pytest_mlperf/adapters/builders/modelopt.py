@@ -1,4 +1,4 @@
-"""Checkpoints by NVIDIA's ModelOpt: as TensorRT-LLM and vLLM load them."""
+"""Build checkpoints by NVIDIA's ModelOpt, for TensorRT-LLM and vLLM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KV_CACHES = ("fp8", "nvfp4")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelOptRecipe:
-    """One of ModelOpt's configurations; all of them look at samples."""
+    """A configuration of ModelOpt; all of them need samples."""
 
     precision: PrecisionName
     config: str
@@ -32,7 +32,7 @@ RECIPES: Mapping[str, ModelOptRecipe] = {
 
 
 class ModelOptBuilder(Builder):
-    """ModelOpt's post-training quantisation and export; hf_quant_config.json says what was done.
+    """ModelOpt's post-training quantisation and export, described in hf_quant_config.json.
 
     Engine tensorrt_llm loads all but "int8-smoothquant", which is for servers of your own; engine
     vllm loads "fp8" and "nvfp4".
@@ -55,9 +55,9 @@ class ModelOptBuilder(Builder):
 
         Args:
             recipe: "fp8", "int8-smoothquant", "int4-awq" (W4A16), "w4a8-awq" (int4 weights, fp8
-                inputs) or "nvfp4"; all look at samples.
-            kv_cache: "fp8" or "nvfp4": also find scales for keys and values; None: none.
-            max_prompt_tokens: Longer samples are cut.
+                inputs) or "nvfp4"; all need samples.
+            kv_cache: "fp8" or "nvfp4" adds scales for keys and values; None adds none.
+            max_prompt_tokens: Maximum tokens of a sample; longer ones are cut.
             device: "cpu", "cuda" or "cuda:N".
         """
         self._recipe: ModelOptRecipe = choose(
@@ -73,7 +73,7 @@ class ModelOptBuilder(Builder):
     def build(
         self, source: Path, target: Path, prompts: Prompts, progress: Progress
     ) -> Mapping[str, str]:
-        """Write the quantised checkpoint, all that is not quantised in the type of the source."""
+        """Write the quantised checkpoint; other weights keep the type of the source."""
         import modelopt.torch.quantization as mtq
         import torch
         from modelopt.torch.export import export_hf_checkpoint
@@ -90,7 +90,7 @@ class ModelOptBuilder(Builder):
         mtq.quantize(
             model,
             quantiser_config,
-            forward_loop=lambda each: look(each, prompts, self._most, progress),
+            forward_loop=lambda wrapped: look(wrapped, prompts, self._most, progress),
         )
         done = sum(_is_quantised(layer) for layer in linear_layers(model).values())
         with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""Calibration prompts of builders: captions for a pipeline, tokens for a language model."""
+"""Prepare calibration prompts: captions for a pipeline, tokens for a language model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_mlperf.adapters.engines.llm.model_folder import load_tokenizer, read
 
 
 def captions(_: Path, dataset: Any, indices: list[int]) -> list[str]:
-    """Return samples that are text, or have a "caption"."""
+    """Return the text of each sample, or its "caption"."""
     texts = []
     for index in indices:
         sample = dataset.input(index)
@@ -28,7 +28,7 @@ def captions(_: Path, dataset: Any, indices: list[int]) -> list[str]:
 
 
 def token_ids(folder: Path, dataset: Any, indices: list[int]) -> list[list[int]]:
-    """Return samples as token ids, texts by the model's tokenizer."""
+    """Return samples as token ids; the model's tokenizer encodes texts."""
     tokenizer = None
     if isinstance(dataset.input(indices[0]), str):
         tokenizer, _ = load_tokenizer("calibration", folder)
@@ -39,7 +39,7 @@ def token_ids(folder: Path, dataset: Any, indices: list[int]) -> list[list[int]]
         vocabulary=config.vocabulary or sys.maxsize,
         context=config.context,
         max_new_tokens=0,
-        max_prompt_tokens=config.context,  # what is longer is cut: a builder generates nothing
+        max_prompt_tokens=config.context,  # longer prompts are cut: a builder generates nothing
     )
     try:
         prompts.load(indices)

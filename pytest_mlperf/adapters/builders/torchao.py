@@ -1,4 +1,4 @@
-"""Checkpoints by torchao: weights of linear layers in eight or four bits, as safetensors."""
+"""Build checkpoints by torchao: linear layers in eight or four bits, as safetensors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pytest_mlperf.extension import PrecisionName, Progress, Prompts, require_op
 GROUP_SIZES = (16, 32, 64, 128, 256)
 
 TILE = 16
-"""Kernels for fp8 multiply matrices whose two sides are multiples of this."""
+"""Kernels for fp8 need both sides of a matrix to be multiples of this."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TorchAoRecipe:
-    """What torchao does; where it is grouped, weights share scales in groups, not whole rows."""
+    """A method of torchao; with `grouped`, groups of weights share a scale, not whole rows."""
 
     precision: PrecisionName
     how: str
@@ -42,10 +42,9 @@ RECIPES: Mapping[str, TorchAoRecipe] = {
 
 
 class TorchAoBuilder(Builder):
-    """torchao through transformers' TorchAoConfig; looks at no samples.
+    """Quantise by transformers' TorchAoConfig, without samples.
 
-    Engines torch and vllm load the result. Everything but linear layers, and the last of them,
-    stays as it is.
+    Engines torch and vllm load the result. Only linear layers change, without the last one.
     """
 
     format: ClassVar = "torchao"
@@ -56,11 +55,11 @@ class TorchAoBuilder(Builder):
         """Check the options.
 
         Args:
-            recipe: "int8": weights alone; "int8-dynamic": weights and, as they come, inputs;
-                "int4": weights alone; "fp8": weights alone; "fp8-dynamic": weights and inputs, made
+            recipe: "int8": weights only; "int8-dynamic": weights, and inputs by dynamic scales;
+                "int4": weights only; "fp8": weights only; "fp8-dynamic": weights and inputs, built
                 and run on GPUs of compute capability 8.9 and later.
-            group_size: Weights of int4 that share a scale: 16, 32, 64, 128 or 256.
-            device: "cpu", "cuda" or "cuda:N"; what int4 makes on a GPU is packed for GPUs.
+            group_size: Number of int4 weights that share a scale: 16, 32, 64, 128 or 256.
+            device: "cpu", "cuda" or "cuda:N"; a GPU packs int4 weights for GPUs.
         """
         self._recipe: TorchAoRecipe = builders.choose("torchao", recipe, RECIPES, device=device)
         sizes = f"one of {', '.join(map(str, GROUP_SIZES))}"
@@ -75,7 +74,7 @@ class TorchAoBuilder(Builder):
         self,
         source: Path,
         target: Path,
-        prompts: Prompts,  # noqa: ARG002 - no recipe looks at any
+        prompts: Prompts,  # noqa: ARG002 - no recipe needs samples
         progress: Progress,
     ) -> Mapping[str, str]:
         """Write the quantised checkpoint."""

@@ -1,9 +1,9 @@
-"""Stable Diffusion XL by torchao: layers of the UNet and their inputs in eight bits.
+"""Quantise Stable Diffusion XL's UNet by torchao: layers and inputs in eight bits.
 
 As in NVIDIA's submissions, convolutions and linear layers are quantised, input ranges are those of
 the first denoising steps, and SmoothQuant moves a part of int8 inputs' range into the weights, here
-those of linear layers. torchao has no kernels for convolutions in eight bits: their weights are
-written as matrices.
+only of linear layers. torchao has no kernels for 8-bit convolutions: their weights are written as
+matrices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pytest_mlperf.extension import PrecisionName, Progress, Prompts, require_op
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PipelineRecipe:
-    """What becomes of the UNet's layers."""
+    """Quantisation of the UNet's layers."""
 
     precision: PrecisionName
     how: str
@@ -43,27 +43,24 @@ RECIPES: Mapping[str, PipelineRecipe] = {
 }
 
 LINEAR = re.compile(r"\.(ff\.net\.\d+(\.proj)?|attn\d\.to_[qkv])")
-"""Feed-forward layers, and projections to queries, keys and values. Left out, as in NVIDIA's
-submissions: attention's outputs, and layers that see the time or the size of an image alone."""
+"""Feed-forward, query, key and value layers; others stay, as in NVIDIA's submissions."""
 
 CONVOLUTIONS = re.compile(r"\.conv[12]?$")
-"""Of residual blocks, and those that halve or double the size. Left out, as there: the first and
-the last one, and shortcuts."""
+"""Convolutions that are not the first, the last or shortcuts, as in NVIDIA's submissions."""
 
 SIDE_MULTIPLE = 16
-"""Kernels of GPUs take matrices whose sides are multiples of it; other convolutions are left."""
+"""GPU kernels need sides of a matrix to be multiples of this; other convolutions stay."""
 
 MIN_RANGE = 1e-5
-"""Of a range: an input that is always 0 has a scale, too."""
+"""Lower bound of an input's range, so that its scale is never 0."""
 
 INT8_MAX, FP8_MAX = 127, 448
 
 
 class TorchAoUnetBuilder(Builder):
-    """A pipeline whose UNet is torchao's, calibrated on the first steps of captions' images.
+    """Quantise a pipeline's UNet by torchao, calibrated on the first steps for captions.
 
-    Engine torch-diffusion loads the result. All other parts of the pipeline are written as they
-    were.
+    Engine torch-diffusion loads the result. All other parts of the pipeline stay unchanged.
     """
 
     format: ClassVar = "torchao-pipeline"
@@ -85,12 +82,12 @@ class TorchAoUnetBuilder(Builder):
         """Check the options.
 
         Args:
-            recipe: "int8-smoothquant" or "fp8-static"; both look at captions.
-            steps: Denoising steps of an image, as of the engine.
-            calibrated_steps: The first of them, whose inputs are looked at; the others are not run.
-            guidance_scale: As of the engine.
-            negative_prompt: As of the engine.
-            smoothing: How much of int8 inputs' range goes into the weights, 0 to 1.
+            recipe: "int8-smoothquant" or "fp8-static"; both need captions.
+            steps: Denoising steps of an image, as in the engine.
+            calibrated_steps: Number of first steps that are run, and give the ranges of inputs.
+            guidance_scale: As in the engine.
+            negative_prompt: As in the engine.
+            smoothing: Strength of SmoothQuant for int8, 0 to 1.
             device: "cpu", "cuda" or "cuda:N".
         """
         self._recipe: PipelineRecipe = choose("torchao-unet", recipe, RECIPES, device=device)
@@ -128,6 +125,7 @@ class TorchAoUnetBuilder(Builder):
             layers[name] = as_matrix(layers[name])
             pipe.unet.set_submodule(name, layers[name])
         for name, layer in layers.items():
+            # Convolutions have even inputs: smoothing would cost weights more than inputs gain.
             self._quantise(layer, ranges[name], smooth=name not in convolutions)
         pipe.unet.register_to_config(**{MATRIX_CONVOLUTIONS: convolutions})
         self._save(pipe, layers, target)
@@ -139,7 +137,7 @@ class TorchAoUnetBuilder(Builder):
         }
 
     def look(self, pipe: Any, prompts: Prompts, progress: Progress) -> None:
-        """Run the first steps of each caption's image, from noise of its own, and no more."""
+        """Run the calibrated steps of an image for each caption, each from its own noise."""
         import torch
 
         def stop(pipe: Any, step: int, _: Any, tensors: dict[str, Any]) -> dict[str, Any]:
@@ -159,11 +157,7 @@ class TorchAoUnetBuilder(Builder):
                 progress(done, len(prompts), "samples")
 
     def _quantise(self, layer: Any, most: Any, *, smooth: bool = True) -> None:
-        """Put torchao's weights into a layer, with the range of its inputs, (inputs,).
-
-        Convolutions are not smoothed: what goes into them is even, so that their weights would lose
-        more than their inputs win.
-        """
+        """Replace a layer's weights by torchao's; `most` is the range of its inputs, (inputs,)."""
         import torch
         from torchao.float8.inference import Float8MMConfig
         from torchao.quantization import Float8Tensor, Int8Tensor, PerRow, PerTensor
@@ -179,14 +173,14 @@ class TorchAoUnetBuilder(Builder):
                 weight if factors is None else (weight * factors).to(weight.dtype),
                 PerRow(),
                 act_quant_kwargs=QuantizeTensorToInt8Kwargs(granularity=PerTensor()),
-                # Of three dimensions, as the inputs of linear layers are.
+                # Three dimensions, like the inputs of linear layers.
                 act_quant_scale=(
                     (most if factors is None else most / factors).amax() / INT8_MAX
                 ).reshape(1, 1, 1),
                 act_pre_scale=None if factors is None else 1 / factors,
             )
         else:
-            bound = most.amax().item()  # both bounds of what scales are found by: one scale
+            bound = most.amax().item()  # equal bounds make the scale constant
             small = Float8Tensor.from_hp(
                 weight,
                 granularity=PerTensor(),
@@ -202,7 +196,7 @@ class TorchAoUnetBuilder(Builder):
         return most**self._smoothing / weights ** (1 - self._smoothing)
 
     def _save(self, pipe: Any, layers: Mapping[str, Any], target: Path) -> None:
-        """Write the pipeline; diffusers reads of the UNet's configuration what weights are."""
+        """Write the pipeline; diffusers reads the weights' type from the UNet's configuration."""
         import diffusers
         from diffusers.quantizers.auto import DiffusersAutoQuantizer
         from torchao import quantization as ao
@@ -228,7 +222,7 @@ class TorchAoUnetBuilder(Builder):
 
 
 def open_pipeline(source: Path, device: str) -> Any:
-    """Return a pipeline on a device, in the type of its UNet; no code of its folder is run.
+    """Load a pipeline on a device in its UNet's type, without running code of its folder.
 
     MLPerf's folder holds it in checkpoint_pipe, next to the scheduler.
     """
@@ -250,8 +244,8 @@ def open_pipeline(source: Path, device: str) -> Any:
         dtype = opened.get_tensor(next(iter(opened.keys()))).dtype
     if not scheduler.is_dir():
         scheduler = folder / "scheduler"
-    euler = diffusers.EulerDiscreteScheduler  # which the engine takes, whatever is named
-    diffusers.logging.set_verbosity_error()  # of advice against fp16 on CPUs
+    euler = diffusers.EulerDiscreteScheduler  # as in the engine, whatever the folder names
+    diffusers.logging.set_verbosity_error()  # hides advice against fp16 on CPUs
     diffusers.logging.disable_progress_bar()
     transformers.logging.disable_progress_bar()
     pipe = diffusers.StableDiffusionXLPipeline.from_pretrained(
@@ -275,7 +269,7 @@ def _kind(layer: Any) -> str:
 
 
 def quantised_layers(unet: Any) -> dict[str, Any]:
-    """Return the layers of a UNet that are quantised, by name."""
+    """Return the layers of a UNet to quantise, by name."""
     return {
         name: layer
         for name, layer in unet.named_modules()
@@ -285,7 +279,7 @@ def quantised_layers(unet: Any) -> dict[str, Any]:
 
 
 def _fits(layer: Any) -> bool:
-    """Tell whether a convolution is a matrix product of what lies below its kernel."""
+    """Return whether a convolution can be written as a matrix product."""
     outputs, inputs, *kernel = layer.weight.shape
     plain = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
     columns = inputs * prod(kernel)
@@ -297,7 +291,7 @@ def _fits(layer: Any) -> bool:
 
 
 def as_matrix(layer: Any) -> Any:
-    """Return a linear layer that has a convolution's weights, as `MATRIX_CONVOLUTIONS` says."""
+    """Return a linear layer with a convolution's weights, see `MATRIX_CONVOLUTIONS`."""
     import torch
 
     weight = layer.weight.detach().permute(0, 2, 3, 1).flatten(1)
@@ -310,7 +304,7 @@ def as_matrix(layer: Any) -> Any:
 
 @contextmanager
 def ranges_of(layers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Record the largest magnitude of each input (a convolution's channel) of layers, (inputs,)."""
+    """Record the largest magnitude per input (channel of a convolution) of layers, (inputs,)."""
     import torch
 
     ranges: dict[str, Any] = {}

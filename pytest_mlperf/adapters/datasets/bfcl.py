@@ -1,4 +1,4 @@
-"""Read BFCL v4's single turns from the files of the package bfcl-eval, which is never imported."""
+"""Read the single turns of BFCL v4 from the files of bfcl-eval, which is not imported."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SUBSET_PERCENTAGES = {
     "live_parallel_multiple": 10,
     **dict.fromkeys(("irrelevance", "live_irrelevance"), 10),
 }
-"""Per cent of each subset's rows, the first ones, that MLPerf asks."""
+"""Percentage of each subset's rows, from the first on, that MLPerf uses."""
 
 MAX_FILE_BYTES = 2**26
-"""Bytes of one file when unpacked; the largest has 4 MB."""
+"""Maximum bytes of an unpacked file; the largest has 4 MB."""
 
 WHOLE = 25
-"""A subset of so many rows or fewer is asked whole."""
+"""A subset of at most this number of rows is used whole."""
 
 TYPES = {
     **dict.fromkeys(("integer", "byte", "short", "long", "Bigint"), "integer"),
@@ -41,17 +41,17 @@ TYPES = {
     **dict.fromkeys(("array", "list", "tuple", "ArrayList", "Array", "Queue", "Stack"), "array"),
     **dict.fromkeys(("dict", "object", "HashMap", "Hashtable"), "object"),
 }
-"""JSON's words for BFCL's types; any other is a string."""
+"""JSON's types by BFCL's types; any other type becomes "string"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BfclOptions(FileOptions):
-    """Where the files are.
+    """Options of the data set bfcl.
 
     Attributes:
-        path: The wheel of bfcl-eval 2026.3.23, as `pip download --no-deps` leaves it; a folder with
-            it; or the folder bfcl_eval/data of an installed one, with BFCL_v4_multiple.json.
-        checksum: "md5:" or "sha256:" and the hex digits of the wheel.
+        path: Wheel of bfcl-eval 2026.3.23 from `pip download --no-deps`, a folder with it, or the
+            folder bfcl_eval/data of an installed one.
+        checksum: "md5:" or "sha256:" and the hex digits of the wheel; None skips the check.
     """
 
     path: str
@@ -62,10 +62,10 @@ class BfclOptions(FileOptions):
 
     def find(self) -> Path:
         path = Path(self.path)
-        for place in (path, path / WHEEL, path / DATA):
-            is_wheel = place.suffix == ".whl"
-            if place.is_file() if is_wheel else _file(place, "multiple").is_file():
-                return place
+        for candidate in (path, path / WHEEL, path / DATA):
+            is_wheel = candidate.suffix == ".whl"
+            if candidate.is_file() if is_wheel else _file(candidate, "multiple").is_file():
+                return candidate
         raise UnavailableError(
             f"{path}: neither {WHEEL} nor BFCL_v4_multiple.json is there; pip download --no-deps "
             "bfcl-eval==2026.3.23 gets the former, and set the data set's path to it"
@@ -73,34 +73,34 @@ class BfclOptions(FileOptions):
 
 
 class _Question(NamedTuple):
-    """A question, and the calls that its answer is compared with."""
+    """A request, and the calls that its answer is compared with."""
 
-    asked: dict[str, Any]
+    request: dict[str, Any]
     reference: dict[str, Any]
 
 
 class BfclDataset(FileDataset[_Question]):
-    """Questions with tools by index: the part of BFCL v4 that MLPerf asks of Qwen3.6 27B.
+    """Chats with tools: the part of BFCL v4 that MLPerf uses for Qwen3.6 27B.
 
-    An input is a chat as OpenAI's API takes it: "messages", "tools", "tool_choice". Subsets are in
-    the order of their names, as in
-    src/inference_endpoint/dataset_manager/predefined/bfcl_v4 of
-    https://github.com/mlcommons/endpoints.
+    An input has "messages", "tools" and "tool_choice" of OpenAI's API. Subsets are sorted by name,
+    as in dataset_manager/predefined/bfcl_v4 of mlcommons/endpoints on GitHub.
     """
 
     options = BfclOptions
     unit = "question"
 
-    def _read(self, asked: BfclOptions, place: Path) -> None:
-        if place.suffix == ".whl":
-            check_file(place, asked.checksum)
+    def _read(self, options: BfclOptions, source: Path) -> None:
+        if source.suffix == ".whl":
+            check_file(source, options.checksum)
         questions = [
-            question for name in sorted(SUBSET_PERCENTAGES) for question in _subset(place, name)
+            question for name in sorted(SUBSET_PERCENTAGES) for question in _subset(source, name)
         ]
-        self._keep(questions, asked.count, place, f"MLPerf asks {len(questions)} questions of it")
+        self._keep(
+            questions, options.count, source, f"MLPerf asks {len(questions)} questions of it"
+        )
 
     def input(self, index: int) -> dict[str, Any]:
-        return dict(self._sample(index).asked)
+        return dict(self._sample(index).request)
 
     def reference(self, index: int) -> dict[str, Any]:
         return self._sample(index).reference
@@ -112,18 +112,18 @@ class BfclDataset(FileDataset[_Question]):
         ).hexdigest()
 
 
-def _file(place: Path, subset: str, folder: str = "") -> Any:
+def _file(source: Path, subset: str, folder: str = "") -> Any:
     name = f"BFCL_v4_{subset}.json"
-    if place.suffix != ".whl":
-        return place / folder / name
-    return zipfile.Path(place, f"{DATA}/{folder}{'/' if folder else ''}{name}")
+    if source.suffix != ".whl":
+        return source / folder / name
+    return zipfile.Path(source, f"{DATA}/{folder}{'/' if folder else ''}{name}")
 
 
-def _subset(place: Path, subset: str) -> Iterator[_Question]:
-    rows = _rows(place, subset, ("id", "question", "function"))
+def _subset(source: Path, subset: str) -> Iterator[_Question]:
+    rows = _rows(source, subset, ("id", "question", "function"))
     answers: dict[str, Any] = {}
     if not subset.endswith("irrelevance"):
-        listed = _rows(place, subset, ("id", "ground_truth"), "possible_answer")
+        listed = _rows(source, subset, ("id", "ground_truth"), "possible_answer")
         answers = {row["id"]: row["ground_truth"] for row in listed}
     total = len(rows)
     chosen = total if total <= WHOLE else max(1, total * SUBSET_PERCENTAGES[subset] // 100)
@@ -144,11 +144,11 @@ def _subset(place: Path, subset: str) -> Iterator[_Question]:
         )
 
 
-def _rows(place: Path, subset: str, keys: Sequence[str], folder: str = "") -> list[dict[str, Any]]:
-    file: Any = place
+def _rows(source: Path, subset: str, keys: Sequence[str], folder: str = "") -> list[dict[str, Any]]:
+    file: Any = source
     advice = f"get {WHEEL} from its source again"
     try:
-        file = _file(place, subset, folder)
+        file = _file(source, subset, folder)
         with file.open("rb") as opened:
             content = opened.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
@@ -163,7 +163,7 @@ def _rows(place: Path, subset: str, keys: Sequence[str], folder: str = "") -> li
 
 
 def tool_of(function: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a function as OpenAI's API takes it: without dots in its name, with JSON's types."""
+    """Return a tool for OpenAI's API: no dots in the function's name, and JSON's types."""
     made = json.loads(json.dumps(function))
     made["name"] = made["name"].replace(".", "_")
     made["parameters"]["type"] = "object"
@@ -172,7 +172,7 @@ def tool_of(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cast(properties: Mapping[str, dict[str, Any]]) -> None:
-    """Give properties JSON's types, in place, as deep as bfcl-eval does."""
+    """Convert the types of properties to JSON's, in place, as deep as bfcl-eval does."""
     for parameter in properties.values():
         kind = parameter.get("type")
         if kind == "float":

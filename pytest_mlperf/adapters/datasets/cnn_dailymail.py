@@ -1,4 +1,4 @@
-"""Read CNN/DailyMail as MLPerf ships it: a JSON file of articles and their summaries."""
+"""Read MLPerf's files of CNN/DailyMail: articles and their summaries in JSON."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ from pytest_mlperf.adapters.datasets.prompts import (
 )
 
 OFFICIAL_FILES = ("cnn_eval.json", "sample_cnn_eval_5000.json")
-"""Of GPT-J and Llama 3.1 8B with 13,368 samples, and of Llama 3.1 8B on the edge with 5,000."""
+"""GPT-J and Llama 3.1 8B with 13,368 samples; Llama 3.1 8B on the edge with 5,000."""
 
 ALPACA = (
     "Below is an instruction that describes a task, paired with an input that provides further "
     "context. Write a response that appropriately completes the request.\n\n"
     "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:"
 )
-"""The prompt of MLPerf's GPT-J, which Stanford Alpaca made known."""
 
 TOKENS_COLUMN, SUMMARY_COLUMN = "tok_input", "output"
 TEMPLATE_FIELDS = ("instruction", "input")
@@ -40,16 +39,15 @@ FORMS = ("text", "tokens")
 
 @dataclass(frozen=True, kw_only=True)
 class CnnDailyMailOptions(ChecksumOptions):
-    """Where the articles are, and what an engine gets of them.
+    """Options of the data set cnn_dailymail.
 
     Attributes:
-        path: The file, a JSON list of objects; or a folder with an official one, or with one
-            file only.
-        prompts: What an engine gets: "text", or "tokens" from the key "tok_input".
-        template: Gives prompts as text: the keys "instruction" and "input" take the places of
-            `{instruction}` and `{input}`; `{{` and `}}` are braces. None is GPT-J's official
-            prompt. In the file of Llama 3.1 8B the instruction is no text: name `{input}` only.
-        count: Use the first `count` samples only, and check no others; None uses all.
+        path: JSON file with a list of objects, or a folder with an official file or a single one.
+        prompts: Form of the prompts: "text", or "tokens" from the key "tok_input".
+        template: Template of text prompts, in which `{instruction}` and `{input}` stand for the
+            keys of these names; `{{` and `}}` are braces. None is GPT-J's official prompt. Llama
+            3.1 8B's file has no text of an instruction: use `{input}` only.
+        count: Number of samples to use and check, from the first on; None uses all.
     """
 
     path: str
@@ -63,7 +61,6 @@ class CnnDailyMailOptions(ChecksumOptions):
 
     @property
     def filled(self) -> Template | None:
-        """The template of prompts as text, None for tokens."""
         if self.prompts not in FORMS:
             raise SuiteError(
                 f"data set cnn_dailymail: prompts = {self.prompts!r} is unknown; valid are "
@@ -97,25 +94,23 @@ class CnnDailyMailOptions(ChecksumOptions):
 
 
 class CnnDailyMailDataset(PromptDataset):
-    """Articles to sum up, by index in the order of the file: as text, or as token ids.
+    """Articles to summarise, as text or token ids, in the order of the file.
 
-    Keys as written by language/gpt-j/download_cnndm.py ("instruction", "input", "output") and
-    language/llama3.1-8b/download_cnndm.py (also "tok_input") of
-    https://github.com/mlcommons/inference.
-
-    A text is given whole. GPT-J's reference cuts it to its first 1,919 tokens: that is for the
-    engine to do, which has the tokenizer. The tokens of Llama 3.1 8B are never cut.
+    Text is not truncated: GPT-J's reference keeps the first 1,919 tokens, which only an engine with
+    the tokenizer can do. The tokens of Llama 3.1 8B are never truncated.
+    Source: download_cnndm.py of language/gpt-j ("instruction", "input", "output") and of
+    language/llama3.1-8b (also "tok_input") in mlcommons/inference on GitHub.
     """
 
     options = CnnDailyMailOptions
 
-    def _read(self, asked: CnnDailyMailOptions, file: Path) -> None:
-        template = asked.filled
-        check_file(file, asked.checksum)
+    def _read(self, options: CnnDailyMailOptions, file: Path) -> None:
+        template = options.filled
+        check_file(file, options.checksum)
         source = SampleFile(file=file, row="record", column="key", whole="file")
         keys = (TOKENS_COLUMN,) if template is None else sorted(template.fields)
-        columns = _columns(source, (*keys, SUMMARY_COLUMN), asked.count)
-        source.check_size(len(columns[SUMMARY_COLUMN]), asked.count)
+        columns = _columns(source, (*keys, SUMMARY_COLUMN), options.count)
+        source.check_size(len(columns[SUMMARY_COLUMN]), options.count)
         self._prompts = (
             TokenLists(source, TOKENS_COLUMN, columns[TOKENS_COLUMN])
             if template is None
@@ -125,7 +120,7 @@ class CnnDailyMailDataset(PromptDataset):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over prompts for the engine and summaries, whatever the file's layout."""
+        """Hex SHA-256 over prompts and summaries, independent of the file's layout."""
         kind = b"text" if isinstance(self._prompts, TextPrompts) else b"tokens"
         return hash_of(
             b"cnn_dailymail " + kind,
@@ -162,5 +157,5 @@ def _packed(value: Any) -> Any:
     if not isinstance(value, list) or not value or any(type(token) is not int for token in value):
         return value
     if min(value) < 0 or max(value) >= 2**31:
-        value = [-1]  # it is refused alike
+        value = [-1]  # refused with the same message
     return np.array(value, np.int32)

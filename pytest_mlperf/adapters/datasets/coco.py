@@ -1,4 +1,4 @@
-"""Read MLPerf's part of COCO's validation images of 2017, as YOLO takes them."""
+"""Read MLPerf's part of COCO's validation images of 2017, preprocessed for YOLO."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 ANNOTATIONS = "annotations/instances_val2017.json"
 IMAGES = "val2017_safe"
-"""As in the archive coco_safe that MLPerf distributes; its file lists these 1,525 images alone."""
+"""Paths in MLPerf's archive coco_safe, whose annotation file lists its 1,525 images only."""
 
 GREY = 114
-"""Of what is around an image that fills no square."""
+"""Grey level of the padding around an image."""
 
 STRIDE = 32
-"""Of YOLO's coarsest level: what sides of a rectangle are multiples of."""
+"""Stride of YOLO's coarsest level, in pixels: sides of a rectangle are multiples of it."""
 
 FIXED_POINT_ONE = 2048
-"""What OpenCV's 8-bit resize takes for 1, as it mixes in whole numbers."""
+"""Fixed-point value of 1 in OpenCV's 8-bit resize."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CocoOptions(AnnotatedOptions):
-    """As its base, and how images are framed; defaults are MLPerf's.
+    """Options of the data set coco; defaults are MLPerf's.
 
     Attributes:
-        annotations: The annotation file, relative to `path` or absolute.
+        annotations: Annotation file, relative to `path` or absolute.
         images: Folder of the images, relative to `path` or absolute.
-        size: Of the frame in pixels: the longer side of an image.
-        square: Frame images in size x size, as exported models take them; False: as little as
-            makes both sides multiples of 32, as the reference's model of PyTorch takes them.
+        size: Longer side of a resized image, in pixels.
+        square: Whether to pad images to size x size, as exported models need. False pads both sides
+            to multiples of 32, as MLPerf's reference does for its PyTorch model.
     """
 
     dataset: ClassVar[str] = "coco"
@@ -64,18 +64,17 @@ class CocoOptions(AnnotatedOptions):
 
 
 class CocoDataset(AnnotatedImages):
-    """Images by index in the order of the annotation file, letterboxed as for YOLO.
+    """Images in the order of the annotation file, letterboxed for YOLO.
 
-    Each image becomes RGB, is resized until one side is `size`, framed in grey and divided by 255.
-    Use the annotation file that was reduced to MLPerf's images: with COCO's whole one, images would
-    be missing here, and the reference would give the others wrong numbers.
+    Each image becomes RGB, is resized to a longer side of `size`, padded in grey and divided by
+    255. Use MLPerf's annotation file: COCO's own lists images that are not in the archive.
     """
 
     options = CocoOptions
 
-    def _read(self, asked: Any, files: tuple[Path, Path]) -> None:
-        self._square = asked.square
-        super()._read(asked, files)
+    def _read(self, options: Any, files: tuple[Path, Path]) -> None:
+        self._square = options.square
+        super()._read(options, files)
 
     @property
     def _preparation(self) -> str:
@@ -84,9 +83,9 @@ class CocoDataset(AnnotatedImages):
     def input(self, index: int) -> dict[str, NDArray[Any]]:
         """Return arrays by name.
 
-        `images`: RGB from 0 to 1, shape (3, height, width), C-contiguous. `frame`: what is left and
-        above of the image there, its scale, and its old width and height, all in pixels, float32.
-        `categories`: the id of each of a model's classes, which are in the ids' order.
+        `images`: RGB from 0 to 1, shape (3, height, width), C-contiguous. `frame`: left and top
+        padding, scale, and original width and height, in pixels, float32. `categories`: category id
+        of each of the model's classes, in ascending order.
         """
         import numpy as np
 
@@ -110,14 +109,14 @@ class CocoDataset(AnnotatedImages):
 def letterbox(
     pixels: NDArray[np.uint8], size: int, *, square: bool
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Return an image in its frame, and what undoes it: left, top, scale, old width and height."""
+    """Return a resized, padded image, and left, top, scale, old width and height to undo it."""
     import numpy as np
 
     height, width, _ = pixels.shape
     scale = min(size / height, size / width)
     inner = max(round(width * scale), 1), max(round(height * scale), 1)
     spare = [size - side if square else (size - side) % STRIDE for side in inner]
-    # A spare pixel that cannot be halved goes to the right or below.
+    # The odd pixel of the padding goes to the right or the bottom.
     left, top = (round(each / 2 - 0.1) for each in spare)
     framed = np.full((inner[1] + spare[1], inner[0] + spare[0], 3), GREY, np.uint8)
     framed[top : top + inner[1], left : left + inner[0]] = resize(pixels, *inner)

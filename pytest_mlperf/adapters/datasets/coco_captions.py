@@ -1,4 +1,4 @@
-"""Read MLPerf's captions of COCO 2014, and the latents that its images are made from."""
+"""Read MLPerf's captions of COCO 2014, and the initial latents of its images."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ CAPTION_FILES = (
     "captions.tsv",
     "captions_source.tsv",
 )
-"""Where a folder has the captions; the reference reads the first, which is made of the second."""
+"""Places of the captions in a folder; the reference reads the first, made from the second."""
 
 LATENTS = ("latents.pt", "latents.npy")
-"""In the folder "latents" beside the captions; they hold the same numbers."""
+"""Files in the folder "latents" next to the captions; both hold the same numbers."""
 
 NEEDED_COLUMNS = ("id", "caption")
-"""Columns that are needed; the official file also has image_id, height, width and names."""
+"""Required columns; the official file also has image_id, height, width and names."""
 
 IMAGE = "image_id"
-"""Read where it is there: captions of one image belong together."""
 
 CHANNELS = 4
 PIXELS_PER_LATENT = 8
-"""Of Stable Diffusion XL's autoencoder."""
+"""Channels and downscaling of Stable Diffusion XL's autoencoder."""
 
 ADVICE = (
     "put the folder captions of coco2014 from text_to_image in MLPerf's repository inference "
@@ -52,15 +51,15 @@ Row = tuple[int, str, str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class CocoCaptionsOptions(files.ChecksumOptions):
-    """Where captions and latents are, and how large images become.
+    """Options of the data set coco_captions.
 
     Attributes:
-        path: Folder with captions/captions.tsv or captions/captions_source.tsv, or the table
-            itself: columns "id" and "caption", and any others, separated by tabs.
-        latents: A file made by torch.save or numpy.save; None takes the official one from the
-            folder "latents" beside the captions; false or "none" leaves latents to the engine.
-        size: Pixels of an image in height and width, or [height, width], which say the shape
-            of the latents: (1, 4, height / 8, width / 8).
+        path: Folder with captions/captions.tsv or captions/captions_source.tsv, or a table with
+            tabs between columns, which include "id" and "caption".
+        latents: File of torch.save or numpy.save. None uses the official one in the folder
+            "latents" next to the captions; false or "none" leaves latents to the engine.
+        size: Side of a square image, or [height, width], in pixels. Latents have the shape (1, 4,
+            height / 8, width / 8).
     """
 
     path: str
@@ -93,7 +92,7 @@ class CocoCaptionsOptions(files.ChecksumOptions):
         )
 
     def find(self) -> tuple[Path, Path | None]:
-        """Return the table and the file of latents; None where the engine draws its own."""
+        """Return the files of captions and of latents; None for latents that the engine draws."""
         path, option, latents = Path(self.path), self.latents, None
         table = path if path.is_file() else files.first_file(path / name for name in CAPTION_FILES)
         lacks = (
@@ -120,45 +119,42 @@ class CocoCaptionsOptions(files.ChecksumOptions):
 
 
 class CocoCaptionsDataset(files.FileDataset[Row]):
-    """Captions in the order of the table, each with the latents that all images start from.
+    """Captions in the order of the table, and the initial latents that all images share.
 
-    Source: Coco in text_to_image/coco.py of https://github.com/mlcommons/inference. Everything is
-    read and checked when the data set is built; the official files take less than a second.
+    All files are read and checked when the data set is built, in less than a second for the
+    official ones.
+    Source: Coco in text_to_image/coco.py of https://github.com/mlcommons/inference.
     """
 
     optional_libraries = ("torch",)
     options = CocoCaptionsOptions
 
-    def _read(self, asked: CocoCaptionsOptions, places: tuple[Path, Path | None]) -> None:
+    def _read(self, options: CocoCaptionsOptions, places: tuple[Path, Path | None]) -> None:
         file, latents = places
-        files.check_file(file, asked.checksum)
+        files.check_file(file, options.checksum)
         samples = _read_table(file)
-        self._keep(samples, asked.count, file, f"the table has {len(samples)} captions")
+        self._keep(samples, options.count, file, f"the table has {len(samples)} captions")
         of = "the option size"
-        self._latents = None if latents is None else read_latents(latents, asked.shape, of)
+        self._latents = None if latents is None else read_latents(latents, options.shape, of)
 
     def input(self, index: int) -> dict[str, Any]:
-        """Return one "caption", and the "latents" of every sample, None if the engine draws them.
+        """Return "caption" and "latents"; None for latents that the engine draws.
 
-        Latents are one read-only float32 array, shape (1, 4, height / 8, width / 8).
+        Latents are read-only float32 of shape (1, 4, height / 8, width / 8), shared by all samples.
         """
         return {"caption": self._sample(index)[1], "latents": self._latents}
 
     def reference(self, index: int) -> dict[str, Any]:
-        """Return one "caption" and its "id" in COCO."""
         identity, caption, _ = self._sample(index)
         return {"caption": caption, "id": identity}
 
     def group(self, index: int) -> str | None:
-        """Return the "image_id" of a caption; None where the table has no such column."""
+        """Return the "image_id" of a caption, or None if the table has no such column."""
         return self._sample(index)[2]
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over ids and captions in order, and the latents' shape and numbers.
-
-        Other columns and the latents' file format do not count.
-        """
+        """Hex SHA-256 over ids and captions in order, and the shape and numbers of the latents."""
         rows = ((encode(str(identity)), encode(caption)) for identity, caption, _ in self._samples)
         total = hash_of(b"coco_captions", rows)
         if self._latents is not None:
@@ -194,9 +190,9 @@ def _read_table(file: Path) -> list[Row]:
 def _check_header(file: Path, header: Sequence[str]) -> None:
     for name in NEEDED_COLUMNS:
         if header.count(name) != 1:
-            shown = ", ".join(header)[:80] or "nothing"
+            columns = ", ".join(header)[:80] or "nothing"
             problem = "lacks" if name not in header else "repeats"
-            raise _wrong(f"{file}:1", f"the header {problem} the column {name!r}; it has {shown}")
+            raise _wrong(f"{file}:1", f"the header {problem} the column {name!r}; it has {columns}")
 
 
 def _parse_row(cells: Sequence[str], header: Sequence[str], where: str) -> Row:

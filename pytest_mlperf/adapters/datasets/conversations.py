@@ -1,4 +1,4 @@
-"""Recorded conversations, in the flat JSONL of turns that MLCommons' endpoints client reads."""
+"""Read recorded conversations from the flat JSONL of turns of MLCommons' endpoints client."""
 
 from __future__ import annotations
 
@@ -21,33 +21,30 @@ NEXT = {
     "assistant": ("tool", "user"),
     "tool": ("assistant", "user"),
 }
-"""Whose turn may follow whose, as MLCommons' client has it; "" is the beginning."""
+"""Roles that may follow a role, as in MLCommons' client; "" is the beginning."""
 
 MAX_DELAY_SECONDS = 600.0
-"""A run in which nothing is seen to happen for longer may be taken for one that hangs."""
+"""Maximum delay before a turn: a run without any event for longer may be taken to hang."""
 
 MAX_TOKENS = 2**22
 
 METADATA = "dataset_metadata"
-"""`_type` of a line that is no turn."""
 
 Line = tuple[int, Mapping[str, Any]]
-"""A turn as its file has it, and the number of its line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConversationsOptions(files.FileOptions):
-    """A file, and how much of it.
+    """Options of the data set conversations.
 
     Attributes:
-        path: The JSONL file, or a folder with one. A line is a turn with "conversation_id", "turn"
-            from 1 on, "role" ("user", "assistant", "tool"), "content", and where it has them
-            "system", "tools", "tool_calls", "tool_results", "reasoning_content", "name",
-            "delay_seconds" and "max_new_tokens" or "max_completion_tokens". All lines of a
-            conversation lie together.
-        count: Use the first `count` conversations only; None uses all.
-        delays: Wait the recorded `delay_seconds` before a turn, as for a tool or a user.
-        repeat: Conversations have no words of their own, see option `salt` of the engine.
+        path: JSONL file, or a folder with one. A line is a turn with "conversation_id", "turn" from
+            1 on, "role" ("user", "assistant", "tool"), "content", and optionally "system", "tools",
+            "tool_calls", "tool_results", "reasoning_content", "name", "delay_seconds" and
+            "max_new_tokens" or "max_completion_tokens". Lines of a conversation are adjacent.
+        count: Number of conversations to use, from the first on; None uses all.
+        delays: Whether to wait the recorded `delay_seconds` before a turn, as for a tool or a user.
+        repeat: Whether to send conversations unchanged, without the engine's `salt`.
     """
 
     path: str
@@ -73,11 +70,11 @@ class ConversationsOptions(files.FileOptions):
 
 @dataclass(kw_only=True, slots=True)
 class Conversation:
-    """One conversation: all its messages, as OpenAI's chat has them, recorded answers included.
+    """Messages of one conversation in the form of OpenAI's chat, recorded answers included.
 
     Attributes:
-        group: Its id in the file.
-        sizes: Bytes of each message as JSON.
+        group: Id of the conversation in the file.
+        sizes: Size of each message as JSON, in bytes.
     """
 
     group: str
@@ -91,14 +88,14 @@ class Conversation:
 
 @dataclass(kw_only=True, slots=True)
 class Turn:
-    """What is asked once: the first `end` messages of a conversation.
+    """One request: the first `end` messages of a conversation.
 
     Attributes:
-        begun: How many of these messages the turn before had, without its answer; 0: there is none.
-        tools: Definitions of tools, as OpenAI's chat has them.
-        delay_s: Recorded time between the answer before and this turn.
-        output_tokens: How long the answer is to be; None: that is left open.
-        answer: The recorded one's text; None where it had none.
+        begun: Number of these messages in the previous turn, without its answer; 0 for the first.
+        tools: Definitions of tools in the form of OpenAI's chat.
+        delay_s: Recorded time between the previous answer and this turn [s].
+        output_tokens: Length of the answer; None if the file does not say it.
+        answer: Text of the recorded answer, or None.
     """
 
     conversation: Conversation
@@ -111,19 +108,21 @@ class Turn:
 
 
 class ConversationsDataset(files.FileDataset[Turn]):
-    """Samples are the turns that ask for an answer, each with all that was recorded before it.
+    """Turns that ask for an answer, each with all messages that were recorded before it.
 
-    The answers of a server never stand in a later prompt: every run asks the same.
+    A prompt has the recorded answers, never the server's: every run sends the same prompts.
     """
 
     options = ConversationsOptions
 
-    def _read(self, asked: ConversationsOptions, file: Path) -> None:
-        self._delays, self.repeat = asked.delays, asked.repeat
+    def _read(self, options: ConversationsOptions, file: Path) -> None:
+        self._delays, self.repeat = options.delays, options.repeat
         source = SampleFile(file=file, row="line", whole="file")
-        whole = list(islice(_conversations(source), asked.count))
+        whole = list(islice(_conversations(source), options.count))
         source.check_size(len(whole), None)
-        files.require_enough(file, asked.count, len(whole), f"there are {len(whole)} conversations")
+        files.require_enough(
+            file, options.count, len(whole), f"there are {len(whole)} conversations"
+        )
         self._samples = [turn for turns in whole for turn in turns]
         self._require_lengths(file)
 
@@ -139,7 +138,7 @@ class ConversationsDataset(files.FileDataset[Turn]):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over what is asked, in order, with delays and lengths."""
+        """Hex SHA-256 over the requests in order, with delays, lengths and recorded answers."""
         return hash_of(
             b"conversations",
             (
@@ -154,10 +153,10 @@ class ConversationsDataset(files.FileDataset[Turn]):
         ).hexdigest()
 
     def input(self, index: int) -> dict[str, Any]:
-        """Return a turn as fields of OpenAI's chat: "messages", and "tools" where it has some."""
+        """Return the fields of OpenAI's chat: "messages", and "tools" if the turn has any."""
         turn = self._sample(index)
-        asked: dict[str, Any] = {"messages": turn.conversation.messages[: turn.end]}
-        return asked if turn.tools is None else {**asked, "tools": turn.tools}
+        fields: dict[str, Any] = {"messages": turn.conversation.messages[: turn.end]}
+        return fields if turn.tools is None else {**fields, "tools": turn.tools}
 
     def reference(self, index: int) -> str:
         if (answer := self._sample(index).answer) is not None:
@@ -175,7 +174,7 @@ class ConversationsDataset(files.FileDataset[Turn]):
         return self._sample(index).conversation.group
 
     def pause_s(self, index: int) -> float | None:
-        """Return the seconds from the answer before to a turn; None for the first turn."""
+        """Return the delay of a turn after the previous answer [s]; None for the first turn."""
         turn = self._sample(index)
         return self._delay_s(turn) if turn.begun else None
 
@@ -183,19 +182,18 @@ class ConversationsDataset(files.FileDataset[Turn]):
         """Return "prefix_share": the share of the prompts' bytes that earlier turns contain."""
         turns = [self._sample(index) for index in indices]
         total = sum(sum(turn.conversation.sizes[: turn.end]) for turn in turns)
-        before = sum(sum(turn.conversation.sizes[: turn.begun]) for turn in turns)
-        return {"prefix_share": before / total} if total else {}
+        repeated = sum(sum(turn.conversation.sizes[: turn.begun]) for turn in turns)
+        return {"prefix_share": repeated / total} if total else {}
 
     def _delay_s(self, turn: Turn) -> float:
         return turn.delay_s if self._delays else 0.0
 
 
 def _conversations(source: SampleFile) -> Iterator[list[Turn]]:
-    """Yield the turns of each conversation that ask for an answer; raise RunError on a bad line."""
-    records = (one for one in objects(source.file) if one[1].get("_type") != METADATA)
+    records = (line for line in objects(source.file) if line[1].get("_type") != METADATA)
     earlier: set[str] = set()
-    for group, lines in groupby(records, lambda one: _id(source, one)):
-        turns = sorted(lines, key=lambda one: _number(source, one))
+    for group, lines in groupby(records, lambda line: _id(source, line)):
+        turns = sorted(lines, key=lambda line: _number(source, line))
         if group in earlier:
             defect = "its conversation began earlier, and another one lies between"
             raise source.wrong(turns[0][0], "conversation_id", defect)
@@ -204,7 +202,7 @@ def _conversations(source: SampleFile) -> Iterator[list[Turn]]:
 
 
 def _turns(source: SampleFile, group: str, lines: Sequence[Line]) -> list[Turn]:
-    conversation, turns, before = Conversation(group=group), list[Turn](), ""
+    conversation, turns, previous_role = Conversation(group=group), list[Turn](), ""
     calls = False
     first = lines[0][1]
     if (system := _text(source, lines[0], "system", optional=True)) is not None:
@@ -215,7 +213,7 @@ def _turns(source: SampleFile, group: str, lines: Sequence[Line]) -> list[Turn]:
             if record["turn"] < number:
                 defect = f"turn {record['turn']} comes twice"
             raise source.wrong(line, "turn", defect)
-        role = _role(source, line, record, before, calls=calls)
+        role = _role(source, line, record, previous_role, calls=calls)
         messages = _messages(source, (line, record), role)
         if role == "assistant":
             calls = "tool_calls" in messages[0]
@@ -223,13 +221,13 @@ def _turns(source: SampleFile, group: str, lines: Sequence[Line]) -> list[Turn]:
         else:
             begun = turns[-1].end if turns else 0
             end = len(conversation.messages) + len(messages)
-            turns.append(_asked(source, (line, record), first, conversation, begun, end))
+            turns.append(_turn(source, (line, record), first, conversation, begun, end))
         conversation.add(messages)
-        before = role
+        previous_role = role
     return turns
 
 
-def _asked(
+def _turn(
     source: SampleFile,
     line: Line,
     first: Mapping[str, Any],
@@ -237,7 +235,7 @@ def _asked(
     begun: int,
     end: int,
 ) -> Turn:
-    """Return a turn that asks; it inherits missing tools and lengths from the first turn."""
+    """Return a turn, with tools and length from the first turn if it has none."""
     number, record = line
     tools = record.get("tools") or first.get("tools") or None
     if tools is not None and not _are_objects(tools):
@@ -286,17 +284,17 @@ def _number(source: SampleFile, line: Line) -> int:
 
 
 def _role(
-    source: SampleFile, line: int, record: Mapping[str, Any], before: str, *, calls: bool
+    source: SampleFile, line: int, record: Mapping[str, Any], previous_role: str, *, calls: bool
 ) -> str:
     role, roles = record.get("role"), [name for name in NEXT if name]
     if not isinstance(role, str) or role not in roles:
         defect = f"{repr(role)[:40]} is none of {', '.join(roles)}"
         raise source.wrong(line, "role", defect)
-    if role not in NEXT[before]:
-        after = f"after {before}" if before else "at the beginning"
-        expected = " or ".join(NEXT[before])
+    if role not in NEXT[previous_role]:
+        after = f"after {previous_role}" if previous_role else "at the beginning"
+        expected = " or ".join(NEXT[previous_role])
         raise source.wrong(line, "role", f"{role} {after}, where {expected} is expected")
-    if before == "assistant" and calls != (role == "tool"):
+    if previous_role == "assistant" and calls != (role == "tool"):
         defect = "tools answer, which nobody had called"
         if calls:
             defect = "the user speaks before the tools that were called have answered"

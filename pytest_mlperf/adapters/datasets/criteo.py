@@ -1,4 +1,4 @@
-"""Read the multi-hot Criteo click data of MLPerf's DLRM-v2: samples of many user-item pairs."""
+"""Read the multi-hot Criteo click data of MLPerf's DLRM-v2: samples of user-item pairs."""
 
 from __future__ import annotations
 
@@ -24,52 +24,49 @@ HOTNESS = (
     *(3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1),
     *(6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1),
 )
-"""Lookups of each sparse feature, 214 in all, as MLPerf's multi-hot data are made."""
+"""Number of lookups of each sparse feature in MLPerf's multi-hot data, 214 in all."""
 
 TWENTIETH_PAIRS = (100,) * 2 + (200,) * 12 + (300,) * 2 + (400, 500, 600, 700)
-"""Pairs of a sample, by twentieths of probability.
+"""Number of pairs of a sample; each of the 20 entries has the same probability.
 
-Source: recommendation/dlrm_v2/pytorch/tools/dist_quantile.txt of
-https://github.com/mlcommons/inference.
+Source: recommendation/dlrm_v2/pytorch/tools/dist_quantile.txt in mlcommons/inference on GitHub.
 """
 
 NUMPY_SEED = 123
-"""Of NumPy's first generator, which main.py there seeds and multihot_criteo.py draws from."""
+"""Seed of NumPy's legacy generator in the reference's main.py."""
 
 PREPROCESSED = "use MLPerf's preprocessed files"
 
 _SIZES_LINE = re.compile(r"(\d{1,12}), (\d{1,12}), (\d{1,12})")
 
 VARIANTS = {"multihot-criteo": "", "multihot-criteo-sample": "_sample", "debug": "_debug"}
-"""Endings of the files' names, by the reference's names of its data sets."""
 
 DENSE = 13
 FEATURES = 26
 
 BLOCKS = 1000
-"""Blocks of rows whose values are checked and go into the digest, spread evenly."""
 BLOCK_ROWS = 8
 LABELS_AT_A_TIME = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class CriteoOptions(files.FileOptions):
-    """Where the files are, and what a sample is.
+    """Options of the data set criteo.
 
     Attributes:
-        path: Folder with day_23_dense.npy, day_23_labels.npy and day_23_sparse_multi_hot.npz,
-            which must not be compressed, or in its place the folder day_23_sparse_multi_hot
-            with 0.npy to 25.npy.
-        variant: "multihot-criteo"; or "multihot-criteo-sample" or "debug", the reference's
-            smaller sets, whose files end in _sample and _debug.
-        rows: Use the first `rows` pairs; None uses the half of "multihot-criteo" that MLPerf
-            uses, and all of the others.
-        hotness: Lookups of each of the 26 sparse features.
-        trace: File with a line "START, END, PAIRS" for each sample, as
-            dlrm_trace_of_aggregated_samples.txt of MLPerf. None draws the samples as the
-            reference does, which gives that very file for the official data.
+        path: Folder with day_23_dense.npy, day_23_labels.npy and day_23_sparse_multi_hot.npz, which
+            must not be compressed, or instead of it a folder day_23_sparse_multi_hot with 0.npy to
+            25.npy.
+        variant: "multihot-criteo", or one of the reference's smaller sets, "multihot-criteo-sample"
+            and "debug", whose files end in _sample and _debug.
+        rows: Number of pairs to use, from the first on. None uses MLPerf's half of
+            "multihot-criteo", and all of the others.
+        hotness: Number of lookups of each of the 26 sparse features.
+        trace: File with a line "START, END, PAIRS" per sample, as MLPerf's
+            dlrm_trace_of_aggregated_samples.txt. None draws samples as the reference does, with the
+            same result for the official data.
         checksum: "md5:..." or "sha256:..." of the trace.
-        pairs: Each sample has this many pairs, instead of drawing; the last one may have less.
+        pairs: Number of pairs per sample, instead of drawing it; the last may have fewer.
     """
 
     path: str
@@ -140,34 +137,33 @@ class CriteoOptions(files.FileOptions):
 
 
 class CriteoDataset(files.FileDataset[int]):
-    """Samples by index; each is a run of user-item pairs, as MLPerf's reference draws them.
+    """Samples of consecutive user-item pairs, drawn as in MLPerf's reference.
 
-    The official files of day 23 have 178,274,637 pairs. The first half of them, rounded up, is the
+    The official files of day 23 have 178,274,637 pairs. The first half, rounded up, is the
     validation set: 89,137,319 pairs in 330,067 samples.
-    Source: recommendation/dlrm_v2/pytorch/python/multihot_criteo.py of
-    https://github.com/mlcommons/inference.
+    Source: recommendation/dlrm_v2/pytorch/python/multihot_criteo.py in mlcommons/inference on
+    GitHub.
 
-    When the data set is built, shapes, types and lengths of all files are checked, and all labels.
-    Dense and sparse values are checked in 1,000 blocks of 8 pairs, spread evenly over those used:
-    reading all 80 GB would take many minutes. The digest covers the same.
+    When the data set is built, all shapes, types and labels are checked, but dense and sparse
+    values only in 1,000 evenly spaced blocks of 8 pairs: reading all 80 GB would take many minutes.
     """
 
     options = CriteoOptions
 
-    def _read(self, asked: CriteoOptions, places: Places) -> None:
-        self._dense, self._labels, *self._sparse = open_tables(places, asked.hotness)
-        used = _used(self._dense.count, asked, places)
-        if asked.trace is not None:
-            files.check_file(Path(asked.trace), asked.checksum)
-            ends = read_ends(Path(asked.trace), used)
+    def _read(self, options: CriteoOptions, places: Places) -> None:
+        self._dense, self._labels, *self._sparse = open_tables(places, options.hotness)
+        used = _used_rows(self._dense.count, options, places)
+        if options.trace is not None:
+            files.check_file(Path(options.trace), options.checksum)
+            ends = read_ends(Path(options.trace), used)
         else:
-            ends = drawn_ends(used) if asked.pairs is None else even_ends(used, asked.pairs)
+            ends = drawn_ends(used) if options.pairs is None else even_ends(used, options.pairs)
         files.require_enough(
-            asked.path, asked.count, len(ends), f"the data set has {len(ends)} samples"
+            options.path, options.count, len(ends), f"the data set has {len(ends)} samples"
         )
-        self._ends: NDArray[np.int64] = ends[: asked.count]
+        self._ends: NDArray[np.int64] = ends[: options.count]
         self._places = places
-        self._digest = self._check_values(asked.hotness)
+        self._digest = self._check_values(options.hotness)
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -175,8 +171,8 @@ class CriteoDataset(files.FileDataset[int]):
     def input(self, index: int) -> dict[str, Any]:
         """Read the pairs of one sample.
 
-        "dense" has the shape (pairs, 13), float32; "sparse" for each of 26 features the rows to
-        look up, shape (pairs, lookups), int32 as in the official files, or int64.
+        "dense": float32, shape (pairs, 13). "sparse": for each of 26 features the rows to look up,
+        shape (pairs, lookups), int32 in the official files, or int64.
         """
         start, stop = self._bounds(index)
         return {
@@ -185,23 +181,18 @@ class CriteoDataset(files.FileDataset[int]):
         }
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return the mean number of pairs of these samples, "parts"."""
+        """Return "parts", the mean number of pairs of these samples."""
         return {"parts": fmean(stop - start for start, stop in map(self._bounds, indices))}
 
     def reference(self, index: int) -> NDArray[np.float32]:
-        """Read the labels of one sample: 1 where an item was clicked, else 0; shape (pairs,)."""
+        """Read the labels of one sample: 1 for a clicked item, else 0; shape (pairs,)."""
         import numpy as np
 
         return self._labels.read(*self._bounds(index)).reshape(-1).astype(np.float32)
 
     @property
     def digest(self) -> str:
-        """Hex SHA-256 over a part of the data that distinguishes other data, not over all of it.
-
-        It covers the ends of the samples, the lookups of each feature and all labels. Of dense and
-        sparse values it covers 1,000 blocks of 8 pairs, spread evenly. It ignores changes of other
-        values, and how files are packed.
-        """
+        """Hex SHA-256 over sample ends, lookups, labels, and the checked blocks of values only."""
         return self._digest
 
     def _bounds(self, index: int) -> tuple[int, int]:
@@ -247,27 +238,27 @@ class CriteoDataset(files.FileDataset[int]):
             total.update(lookups.astype("<i8").tobytes())
 
 
-def _used(there: int, asked: CriteoOptions, places: Places) -> int:
-    if asked.rows is None:
-        return -(-there // 2) if VARIANTS[asked.variant] == "" else there
-    if asked.rows > there:
+def _used_rows(total: int, options: CriteoOptions, places: Places) -> int:
+    if options.rows is None:
+        return -(-total // 2) if VARIANTS[options.variant] == "" else total
+    if options.rows > total:
         raise SuiteError(
-            f"{places.dense}: rows = {asked.rows!r}, but there are {there}; lower rows, or leave "
+            f"{places.dense}: rows = {options.rows!r}, but there are {total}; lower rows, or leave "
             "it out",
             option="rows",
         )
-    return asked.rows
+    return options.rows
 
 
 def drawn_ends(rows: int) -> NDArray[np.int64]:
-    """Draw the samples as MLPerf's reference does; return where each ends, shape (samples,).
+    """Draw samples as MLPerf's reference does; return their ends, shape (samples,).
 
     The 89,137,319 official rows give 330,067 samples; MLPerf publishes the MD5 of their trace,
     3db90209564316f2506c99cc994ad0b2.
     """
     import numpy as np
 
-    # NumPy keeps the numbers of this generator as they are for good (NEP 19).
+    # NumPy never changes the numbers of this generator (NEP 19).
     draws = np.random.RandomState(NUMPY_SEED).randint(
         0, len(TWENTIETH_PAIRS), -(-rows // TWENTIETH_PAIRS[0])
     )
@@ -276,14 +267,14 @@ def drawn_ends(rows: int) -> NDArray[np.int64]:
 
 
 def even_ends(rows: int, pairs: int) -> NDArray[np.int64]:
-    """Return the ends of samples that have the same number of pairs, but the last one."""
+    """Return the ends of samples with an equal number of pairs; the last may have fewer."""
     import numpy as np
 
     return np.arange(pairs, rows + pairs, pairs, dtype=np.int64).clip(max=rows)
 
 
 def read_ends(path: Path, rows: int) -> NDArray[np.int64]:
-    """Read a trace of samples, a line "START, END, PAIRS" for each; END is not part of it."""
+    """Read the ends, exclusive, from a trace with a line "START, END, PAIRS" per sample."""
     import numpy as np
 
     ends, last = [], 0
@@ -314,8 +305,8 @@ def read_ends(path: Path, rows: int) -> NDArray[np.int64]:
 class Rows:
     """Rows of an array on disk.
 
-    They are read, not mapped: of a file that is cut meanwhile a mapping would crash the process,
-    and pages of a mapping count as this process's memory.
+    They are not mapped: a mapping crashes the process if the file is truncated, and its pages count
+    as its memory.
     """
 
     def __init__(self, array: StoredArray) -> None:
@@ -326,7 +317,7 @@ class Rows:
         weakref.finalize(self, os.close, self._file)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return some rows, shape (stop - start, ...); callable from any thread."""
+        """Return rows, shape (stop - start, ...); thread-safe."""
         import numpy as np
 
         values = np.empty((stop - start, *self._array.shape[1:]), self._array.dtype)
@@ -341,7 +332,7 @@ class Rows:
 
 
 class Places(NamedTuple):
-    """Where the files lie; sparse ones also in a folder with 0.npy to 25.npy."""
+    """Paths of the files; `sparse` is an archive, or a folder with 0.npy to 25.npy."""
 
     dense: Path
     labels: Path
@@ -349,7 +340,7 @@ class Places(NamedTuple):
 
 
 def open_tables(places: Places, hotness: Sequence[int]) -> list[Rows]:
-    """Check all files, and open them: dense values, labels, and each sparse feature."""
+    """Check and open the files: dense values, labels, and each sparse feature."""
     dense, labels = find_npy(places.dense), find_npy(places.labels)
     sparse = _sparse(places.sparse)
     rows = dense.shape[0] if dense.shape else 0

@@ -1,4 +1,4 @@
-"""Read FRAMES, questions of MLPerf's end-to-end RAG, and the pages that its store is made of."""
+"""Read the questions (FRAMES) and web pages of MLPerf's end-to-end RAG benchmark."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ ADVICE = "get it as README.md in e2e-rag of MLPerf's inference repository says"
 
 @dataclass(frozen=True, kw_only=True)
 class FramesOptions(files.ChecksumOptions):
-    """Where the questions are.
+    """Options of the data set frames.
 
     Attributes:
-        path: The table, columns between tabs; or a folder with frames_dataset.tsv, or with one
-            table only.
+        path: Table with tabs between columns, or a folder with frames_dataset.tsv or a single
+            table.
     """
 
     path: str
@@ -48,32 +48,30 @@ class FramesOptions(files.ChecksumOptions):
 
 
 class FramesDataset(files.FileDataset[Mapping[str, Any]]):
-    """Questions by index in the order of the table, with the right answers and their pages.
+    """Questions in the order of the table, with correct answers and links to their pages.
 
-    Columns as e2e-rag/QSL.py of https://github.com/mlcommons/inference reads them: `Prompt`,
-    `Answer`, and the links in all whose names begin with `wikipedia_link_`.
+    The columns are `Prompt`, `Answer`, and all that begin with `wikipedia_link_`, as in
+    e2e-rag/QSL.py of https://github.com/mlcommons/inference.
     """
 
     options = FramesOptions
     unit = "question"
 
-    def _read(self, asked: FramesOptions, table: Path) -> None:
-        files.check_file(table, asked.checksum)
+    def _read(self, options: FramesOptions, table: Path) -> None:
+        files.check_file(table, options.checksum)
         samples = list(_questions(table))
         if not samples:
             raise files.wrong(table, "the table has no questions", ADVICE)
-        self._keep(samples, asked.count, table, f"the table has {len(samples)} questions")
+        self._keep(samples, options.count, table, f"the table has {len(samples)} questions")
 
     def input(self, index: int) -> str:
         return str(self._sample(index)["question"])
 
     def reference(self, index: int) -> Mapping[str, Any]:
-        """Return "question", the right "answer", and "links" to the pages that it is from."""
         return self._sample(index)
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over questions, answers and links, in order."""
         return hash_of(
             b"frames",
             (
@@ -104,10 +102,10 @@ def _questions(table: Path) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True, kw_only=True)
 class PagesOptions(files.FileOptions):
-    """Where the pages are.
+    """Options of the data set frames-pages.
 
     Attributes:
-        path: The folder.
+        path: Folder of the pages.
     """
 
     path: str
@@ -117,7 +115,7 @@ class PagesOptions(files.FileOptions):
 
     def find(self) -> Sequence[Path]:
         folder = Path(self.path)
-        # By the text of their names, as Python's sorted() has them in the reference.
+        # Sorted by name as text, as in the reference.
         pages = sorted(folder.glob(PAGES), key=lambda page: page.name)
         if not pages:
             raise UnavailableError(
@@ -128,18 +126,18 @@ class PagesOptions(files.FileOptions):
 
 
 class PagesDataset(files.FileDataset[Path]):
-    """Pages by index in the order of their names: what a store of e2e-rag-db is filled with.
+    """Web pages in the order of their names, the content of e2e-rag-db's vector store.
 
-    An engine reads and parses them while it is timed, as e2e-rag/reference_SUT_datasetup.py of
-    https://github.com/mlcommons/inference does. Use the frozen pages of docs.tar.gz: pages of today
-    are others.
+    The engine reads and parses them inside the timed run, as e2e-rag/reference_SUT_datasetup.py of
+    https://github.com/mlcommons/inference does. Use the frozen pages of docs.tar.gz: live pages
+    differ.
     """
 
     options = PagesOptions
     unit = "page"
 
-    def _read(self, asked: PagesOptions, pages: Sequence[Path]) -> None:
-        self._keep(pages, asked.count, pages[0].parent, f"the folder has {len(pages)} pages")
+    def _read(self, options: PagesOptions, pages: Sequence[Path]) -> None:
+        self._keep(pages, options.count, pages[0].parent, f"the folder has {len(pages)} pages")
 
     def input(self, index: int) -> dict[str, str]:
         page = self._sample(index)

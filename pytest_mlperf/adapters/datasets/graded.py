@@ -1,4 +1,4 @@
-"""Read the tables of MLPerf's Llama 3.1 405B, DeepSeek-R1 and gpt-oss: prompts graded by kind."""
+"""Read the prompt tables of MLPerf's Llama 3.1 405B, DeepSeek-R1 and gpt-oss."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ TEXT_COLUMN = "text_input"
 TOKENS_COLUMNS = ("tok_input", "input_tokens")
 METRIC = ("metric", "dataset")
 TARGET = ("gt_output", "ground_truth")
-"""Names of columns; of several the first that a table has is read."""
+"""Alternative names of columns: the first that the table has is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradedOptions(ChecksumOptions):
-    """Where the table is, and what an engine gets of it.
+    """Options of the data set graded.
 
     Attributes:
-        path: The table, a DataFrame pickled by pandas, also with gzip, or Parquet; or a folder
-            with an official one, or with one table only. The pickle is never executed.
-        template: Gives prompts as text, for engines that tokenize: the column `text_input`, which
-            DeepSeek-R1's pickle has in place of tokens, takes the place of `{text_input}`; `{{`
-            and `}}` are braces. It has to bring what the model's chat template would. None takes
-            tokens, from the column `tok_input` or `input_tokens`.
+        path: Table in Parquet, or a DataFrame pickled by pandas, optionally with gzip, which is not
+            executed; or a folder with an official table or a single one.
+        template: Template of text prompts, for engines that tokenize. `{text_input}` stands for the
+            column of this name, which DeepSeek-R1's pickle has instead of tokens; `{{` and `}}` are
+            braces. Include the text of the model's chat template. None uses tokens, from the column
+            `tok_input` or `input_tokens`.
     """
 
     path: str
@@ -66,24 +66,23 @@ class GradedOptions(ChecksumOptions):
 
 
 class GradedDataset(prompts.PromptDataset):
-    """Prompts by index, in the order of the table: tokens, or with a template, text.
+    """Prompts in the order of the table: tokens, or text with a template.
 
-    Columns as language/llama3.1-405b, language/deepseek-r1 and language/gpt-oss-120b of
-    https://github.com/mlcommons/inference read them.
+    Columns are those of MLPerf's language/llama3.1-405b, deepseek-r1 and gpt-oss-120b.
     """
 
     optional_libraries = ("pyarrow",)
     options = GradedOptions
 
-    def _read(self, asked: GradedOptions, table: Path) -> None:
-        template = asked.filled
-        check_file(table, asked.checksum)
-        asked_for = TOKENS_COLUMNS if template is None else (TEXT_COLUMN,)
-        columns = read_frame(table, columns=(asked_for, METRIC, TARGET))
+    def _read(self, options: GradedOptions, table: Path) -> None:
+        template = options.filled
+        check_file(table, options.checksum)
+        columns_of_prompts = TOKENS_COLUMNS if template is None else (TEXT_COLUMN,)
+        columns = read_frame(table, columns=(columns_of_prompts, METRIC, TARGET))
         source = prompts.SampleFile(file=table)
-        source.check_size(len(columns[TARGET[0]]), asked.count)
+        source.check_size(len(columns[TARGET[0]]), options.count)
         cells, metrics, targets = (
-            columns[names[0]][: asked.count] for names in (asked_for, METRIC, TARGET)
+            columns[names[0]][: options.count] for names in (columns_of_prompts, METRIC, TARGET)
         )
         self._prompts = (
             prompts.TokenLists(source, TOKENS_COLUMNS[0], cells)
@@ -98,12 +97,12 @@ class GradedDataset(prompts.PromptDataset):
         self._samples = list(zip(names, source.texts(TARGET[0], texts), strict=True))
 
     def reference(self, index: int) -> dict[str, str]:
-        """Return "target" and the "metric" that grades it: that column, or else "dataset"."""
+        """Return "target", and "metric" by which it is graded: the column "metric" or "dataset"."""
         metric, target = self._sample(index)
         return {"metric": metric, "target": target}
 
     def group(self, index: int) -> int | None:
-        """Return the first sample with this prompt where a table has it more than once."""
+        """Return the first sample with this prompt, or None if no other sample has it."""
         return self._groups[self._checked(index)]
 
     @cached_property
@@ -118,7 +117,6 @@ class GradedDataset(prompts.PromptDataset):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over prompts, metrics and targets, in order, whatever the kind of file."""
         return prompts.hash_of(
             b"graded",
             (

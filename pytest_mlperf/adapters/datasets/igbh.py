@@ -1,4 +1,4 @@
-"""Read IGBH, the graph of papers of MLPerf's R-GAT: features and edges are mapped, never copied."""
+"""Read IGBH, the paper graph of MLPerf's R-GAT, with memory-mapped features and edges."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RELATIONS = (
     ("paper", "published", "journal"),
     ("paper", "venue", "conference"),
 )
-"""Kind, name and kind; the edges of each lie in a folder KIND__NAME__KIND."""
+"""Source kind, relation and target kind; their edges are in the folder KIND__NAME__KIND."""
 
 LABELS = {2983: "node_label_2K.npy", 19: "node_label_19.npy"}
 
@@ -38,14 +38,13 @@ LOOK_ROWS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class IgbhOptions(FileOptions):
-    """Where the files are.
+    """Options of the data set igbh.
 
     Attributes:
-        path: Folder `processed` of the graph, with a folder for each kind of node and of edge; or
-            one in which it lies as full/processed.
-        features: Numbers of a node.
-        classes: Labels are below this number: of node_label_2K.npy, or where it is 19 of
-            node_label_19.npy.
+        path: Folder `processed` of the graph, with a folder per kind of node and of edge; or a
+            folder that has it as full/processed.
+        features: Number of features of a node.
+        classes: Number of classes: 19 reads node_label_19.npy, others node_label_2K.npy.
     """
 
     path: str
@@ -64,25 +63,24 @@ class IgbhOptions(FileOptions):
         needed += [f"paper/{LABELS.get(self.classes, LABELS[2983])}", "val_idx.pt"]
         missing = [name for name in needed if not (folder / name).is_file()]
         names = ", ".join(missing[:3]) + " ..." * (len(missing) > 3)
-        made = "; val_idx.pt is written by its tools/split_seeds.py" * ("val_idx.pt" in missing)
-        problem = f"{folder}: {names} of IGBH not found; {ADVICE}{made}"
+        hint = "; val_idx.pt is written by its tools/split_seeds.py" * ("val_idx.pt" in missing)
+        problem = f"{folder}: {names} of IGBH not found; {ADVICE}{hint}"
         self.require((not missing, f"{problem}, or set the data set's path to where they are"))
         return folder
 
 
 class IgbhDataset(FileDataset[int]):
-    """Papers of the validation set by index, each with its label; the graph is beside them.
+    """Papers of the validation set with their labels, and the graph that they belong to.
 
-    Of IGBH-full 788,379 papers in the order of val_idx.pt. Features and labels of the two largest
-    graphs are float32 without a header, of the others arrays in NumPy's format; both are read, and
-    their sizes checked. An engine samples neighbours in the graph (`features`, `edges`) while it
-    answers: MLPerf's rules have that timed.
-
+    IGBH-full has 788,379 of them, in the order of val_idx.pt. Features and labels of the two
+    largest graphs are raw float32, those of others in NumPy's format; both are read, and their
+    sizes checked. An engine samples neighbours in `features` and `edges` inside the timed run, as
+    MLPerf's rules require.
     Source: graph/R-GAT/dgl_utilities/feature_fetching.py of https://github.com/mlcommons/inference.
 
     Attributes:
-        features: Numbers of the nodes of each kind, (nodes, features).
-        edges: Nodes that are joined, (edges, 2), by kind, name and kind of `RELATIONS`.
+        features: Features of the nodes of each kind, (nodes, features).
+        edges: Pairs of connected nodes, (edges, 2), by the entries of `RELATIONS`.
     """
 
     options = IgbhOptions
@@ -90,11 +88,11 @@ class IgbhDataset(FileDataset[int]):
     features: Mapping[str, NDArray[Any]]
     edges: Mapping[tuple[str, str, str], NDArray[Any]]
 
-    def _read(self, asked: IgbhOptions, files: Path) -> None:
+    def _read(self, options: IgbhOptions, files: Path) -> None:
         import numpy as np
 
         self.features = {
-            kind: _mapped(files / kind / "node_feat.npy", asked.features) for kind in NODE_KINDS
+            kind: _mapped(files / kind / "node_feat.npy", options.features) for kind in NODE_KINDS
         }
         counts = {kind: len(rows) for kind, rows in self.features.items()}
         self.edges = {}
@@ -102,22 +100,24 @@ class IgbhDataset(FileDataset[int]):
             file = files / "__".join(relation) / "edge_index.npy"
             self.edges[relation] = edges = _mapped(file, 2, whole=True)
             for column, kind in ((0, relation[0]), (1, relation[2])):
-                looked = edges[_spread(len(edges)), column]
-                if len(looked) and not 0 <= looked.min() <= looked.max() < counts[kind]:
-                    raise wrong(file, f"joins {kind} {looked.max()} of {counts[kind]:,}", ADVICE)
-        file = files / "paper" / LABELS.get(asked.classes, LABELS[2983])
+                nodes = edges[_spread(len(edges)), column]
+                if len(nodes) and not 0 <= nodes.min() <= nodes.max() < counts[kind]:
+                    raise wrong(file, f"joins {kind} {nodes.max()} of {counts[kind]:,}", ADVICE)
+        file = files / "paper" / LABELS.get(options.classes, LABELS[2983])
         labels = _mapped(file, 1).reshape(-1)
         if len(labels) > counts["paper"]:
             raise wrong(file, f"has {len(labels):,} labels of {counts['paper']:,} papers", ADVICE)
         papers = _papers(files / "val_idx.pt", len(labels))
-        self._keep(papers.tolist(), asked.count, files, f"val_idx.pt has {len(papers)} papers")
-        asked_for = labels[papers[: len(self)]]
-        if not (np.isfinite(asked_for).all() and (asked_for == asked_for.round()).all()):
+        self._keep(papers.tolist(), options.count, files, f"val_idx.pt has {len(papers)} papers")
+        used_labels = labels[papers[: len(self)]]
+        if not (np.isfinite(used_labels).all() and (used_labels == used_labels.round()).all()):
             raise wrong(file, "has a label that is no whole number", ADVICE)
-        if not 0 <= asked_for.min() <= asked_for.max() < asked.classes:
-            raise wrong(file, f"has label {asked_for.max():g} of {asked.classes} classes", ADVICE)
-        self._labels = asked_for.astype(np.int64).tolist()
-        self._digest = self._look_into()
+        if not 0 <= used_labels.min() <= used_labels.max() < options.classes:
+            raise wrong(
+                file, f"has label {used_labels.max():g} of {options.classes} classes", ADVICE
+            )
+        self._labels = used_labels.astype(np.int64).tolist()
+        self._digest = self._checked_digest()
 
     def input(self, index: int) -> dict[str, int]:
         return {"paper": self._sample(index)}
@@ -127,19 +127,19 @@ class IgbhDataset(FileDataset[int]):
 
     @property
     def digest(self) -> str:
-        """Hex SHA-256 over papers, labels, sizes, and 1,000 rows of each file, spread evenly."""
+        """Hex SHA-256 over papers, labels, sizes, and 1,000 evenly spaced rows of each file."""
         return self._digest
 
-    def _look_into(self) -> str:
+    def _checked_digest(self) -> str:
         import numpy as np
 
         total = hashlib.sha256(b"igbh" + repr((self._samples, self._labels)).encode())
         for name, rows in (*self.features.items(), *self.edges.items()):
-            looked = np.ascontiguousarray(rows[_spread(len(rows))])
-            if not np.isfinite(looked).all():
+            values = np.ascontiguousarray(rows[_spread(len(rows))])
+            if not np.isfinite(values).all():
                 raise wrong(f"{name}", "a feature is not finite", ADVICE)
-            kind = "<i8" if looked.dtype.kind == "i" else "<f4"
-            total.update(f"{name} {rows.shape}".encode() + looked.astype(kind).tobytes())
+            kind = "<i8" if values.dtype.kind == "i" else "<f4"
+            total.update(f"{name} {rows.shape}".encode() + values.astype(kind).tobytes())
         return total.hexdigest()
 
 
@@ -148,7 +148,6 @@ def _spread(count: int) -> list[int]:
 
 
 def _mapped(file: Path, width: int, *, whole: bool = False) -> NDArray[Any]:
-    """Map rows of numbers: in NumPy's format, or floats without a header."""
     import numpy as np
 
     with file.open("rb") as opened:

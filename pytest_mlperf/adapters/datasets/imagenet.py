@@ -1,4 +1,4 @@
-"""Read an image classification set in ImageNet's official layout: images and `val_map.txt`."""
+"""Read an image classification set in ImageNet's official layout: images, `val_map.txt`."""
 
 from __future__ import annotations
 
@@ -22,27 +22,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 VGG_MEAN = (123.68, 116.78, 103.94)
-"""Means of red, green and blue over ImageNet, as MLPerf's ResNet-50 reference subtracts them."""
+"""Mean of red, green and blue over ImageNet in MLPerf's ResNet-50 reference."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageNetOptions(FileOptions):
-    """Where the images are, and how they are preprocessed.
+    """Options of the data set imagenet.
 
     Attributes:
-        path: Folder that the map's file names are relative to.
-        map: The map, relative to `path`, else to its parent, or absolute: a line per image, its
-            file below `path`, a space, and its class, as in
-            "ILSVRC2012_val_00000001.JPEG 65". Classes are counted from 0.
+        path: Folder of the images.
+        map: Map of labels, relative to `path` or its parent, or absolute. A line has a file below
+            `path` and its class, as in "ILSVRC2012_val_00000001.JPEG 65". Classes are counted from
+            0.
         size: Height and width of a sample, in pixels.
-        crop: Share of the resized shorter side that the crop keeps; 1 keeps all of it, and
-            leaves an image that already is `size` x `size` as it is.
-        mean: Subtracted from red, green and blue, in this order, on the pixels' scale of 0 to
-            255.
-        std: Red, green and blue are then divided by it, on the scale 0 to 255 too; 1 leaves
-            them as they are. A model that takes (pixel / 255 - m) / s needs mean = 255 m and
-            std = 255 s.
-        classes: Number of classes; labels in the map are 0 to `classes - 1`.
+        crop: Share of the resized shorter side that the crop keeps. With 1 an image of `size` x
+            `size` stays unchanged.
+        mean: Subtracted from red, green and blue, in this order, on the scale of 0 to 255.
+        std: Divisor of red, green and blue, on the scale 0 to 255. A model that takes (pixel / 255
+            - m) / s needs mean = 255 m and std = 255 s.
+        classes: Number of classes; labels are 0 to `classes - 1`.
     """
 
     path: str
@@ -80,28 +78,25 @@ class ImageNetOptions(FileOptions):
 
 
 class ImageNetDataset(FileDataset[tuple[str, int]]):
-    """Images by index in the order of the map, preprocessed as MLPerf's ResNet-50 reference does.
+    """Images in the order of the map, preprocessed as in MLPerf's ResNet-50 reference.
 
-    Each image becomes RGB, is resized so that its shorter side has `int(size / crop)` pixels,
-    cropped at the centre to `size` x `size`, and normalised to `(pixel - mean) / std`.
-    Source: pre_process_vgg in vision/classification_and_detection/python/dataset.py of
-    https://github.com/mlcommons/inference.
-
-    Images are decoded when asked for. Before, of each the header and the end are read: bits that
-    flipped in between are not seen.
+    Each image becomes RGB, is resized to a shorter side of `int(size / crop)` pixels, cropped at
+    the centre to `size` x `size`, and normalised to `(pixel - mean) / std`, as by pre_process_vgg
+    of MLPerf's vision/classification_and_detection/python/dataset.py. Images are decoded on access;
+    before, only their headers and ends are checked.
     """
 
     libraries = ("PIL",)
     options = ImageNetOptions
 
-    def _read(self, asked: ImageNetOptions, file: Path) -> None:
-        self._folder = Path(asked.path)
-        self._size = asked.size
-        self._shorter_side = int(asked.size / asked.crop)
-        self._mean = tuple(float(value) for value in asked.mean)
-        self._std = tuple(float(value) for value in asked.std)
-        samples = _read_map(file, classes=asked.classes)
-        self._keep(samples, asked.count, file, f"the map lists {len(samples)} images")
+    def _read(self, options: ImageNetOptions, file: Path) -> None:
+        self._folder = Path(options.path)
+        self._size = options.size
+        self._shorter_side = int(options.size / options.crop)
+        self._mean = tuple(float(value) for value in options.mean)
+        self._std = tuple(float(value) for value in options.std)
+        samples = _read_map(file, classes=options.classes)
+        self._keep(samples, options.count, file, f"the map lists {len(samples)} images")
         names = [name for name, _ in self._samples]
         require_images(self._folder, names, file)
         check_images(self._folder, names)
@@ -124,18 +119,17 @@ class ImageNetDataset(FileDataset[tuple[str, int]]):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over preprocessing, labels and image files' bytes, whatever their names."""
+        """Hex SHA-256 over preprocessing, labels, and bytes but not names of the image files."""
         settings = repr((self._size, self._shorter_side, self._mean, self._std)).encode()
         labels = ((name, label.to_bytes(8, "little")) for name, label in self._samples)
         return hash_of_images(settings, self._folder, labels)
 
 
 def resize_shorter_side(pixels: NDArray[np.uint8], target: int) -> NDArray[np.uint8]:
-    """Resize so that the shorter side has `target` pixels, and keep the aspect ratio.
+    """Resize (height, width, 3) to a shorter side of `target` pixels; keep the aspect ratio.
 
-    Each new pixel is the mean of the area that it covers, also where it is smaller than an old one;
-    new lengths are rounded down. Equals OpenCV's INTER_AREA, which the reference uses, up to one
-    grey level. Pixels have shape (height, width, 3).
+    Each new pixel is the mean of the area that it covers, also in enlarging; lengths are rounded
+    down. Equals the reference's OpenCV INTER_AREA up to one grey level.
     """
     import numpy as np
 
@@ -147,13 +141,13 @@ def resize_shorter_side(pixels: NDArray[np.uint8], target: int) -> NDArray[np.ui
     rows, columns = _area_weights(height, new_height), _area_weights(width, new_width)
     narrow = np.tensordot(pixels.astype(np.float32), columns, axes=(1, 1))
     resized = np.tensordot(rows, narrow, axes=(1, 0)).transpose(0, 2, 1)
-    # OpenCV rounds halves up where it halves an image, which is where most of them arise.
+    # OpenCV rounds halves up if it halves an image, the case in which most of them arise.
     levels: NDArray[np.uint8] = np.clip(np.floor(resized + 0.5), 0, 255).astype(np.uint8)
     return levels
 
 
 def _area_weights(old: int, new: int) -> NDArray[np.float32]:
-    """Return shape (new, old): the share of new pixel i that old pixel j covers."""
+    """Return the share of new pixel i that old pixel j covers, shape (new, old)."""
     import numpy as np
 
     edges = np.arange(new + 1) * (old / new)

@@ -1,4 +1,4 @@
-"""Read KiTS19 as MLPerf's 3D-UNet reference preprocesses it: a CT volume and its labels by case."""
+"""Read KiTS19 as preprocessed by MLPerf's 3D-UNet reference: CT volumes and their labels."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ OFFICIAL_MD5 = """
 """
 """MD5 of the 43 pickles of MLPerf's inference set; case_00400 is a copy of case_00185.
 
-Source: vision/medical_imaging/3d-unet-kits19/meta/checksum_inference.json of
-https://github.com/mlcommons/inference. Another version of NumPy or SciPy can write other bytes.
+Other versions of NumPy or SciPy can write other bytes.
+Source: 3d-unet-kits19/meta/checksum_inference.json in mlcommons/inference on GitHub.
 """
 
 
@@ -71,23 +71,23 @@ def _read_checksums(checksums: str) -> dict[str, str]:
 
 
 LIST = "preprocessed_files.pkl"
-"""Lists the cases in their order; the reference's preprocess.py writes it."""
+"""Ordered list of the cases, written by the reference's preprocess.py."""
 
 ENDINGS = (".pkl", ".npz", ".image.npy")
-"""Of a case's file, in the order they are looked for; beside .image.npy lies .label.npy."""
+"""Suffixes of a case's file, in search order; .label.npy belongs to .image.npy."""
 
 _CASE_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kits19Options(files.FileOptions):
-    """Where the cases are.
+    """Options of the data set kits19.
 
     Attributes:
-        path: The folder.
-        checksums: "official" compares each pickle with the MD5 that MLPerf publishes; or a file
-            like MLPerf's checksum_inference.json, {"case_00000.pkl": MD5, ...}. All files are then
-            read once, about 7 GB. None leaves it out.
+        path: Folder of the cases.
+        checksums: "official" compares each pickle with MLPerf's MD5, which reads about 7 GB once;
+            or a file like MLPerf's checksum_inference.json, {"case_00000.pkl": MD5, ...}. None
+            skips the check.
     """
 
     path: str
@@ -128,25 +128,25 @@ class _Case(NamedTuple):
 
 
 class Kits19Dataset(files.FileDataset[_Case]):
-    """Volumes by index in the order of `preprocessed_files.pkl`, else of the cases' names.
+    """Volumes in the order of `preprocessed_files.pkl`, else of the cases' names.
 
-    A folder as vision/medical_imaging/3d-unet-kits19/preprocess.py of
-    https://github.com/mlcommons/inference writes it: for each case a pickle of image and label. It
-    is read without being run. In its place a case may have a file CASE.npz with the arrays `image`
-    and `label`, or the two files CASE.image.npy and CASE.label.npy.
+    The folder is written by MLPerf's vision/medical_imaging/3d-unet-kits19/preprocess.py: a pickle
+    of image and label per case, which is not executed. A case may instead be CASE.npz with the
+    arrays `image` and `label`, or CASE.image.npy and CASE.label.npy.
 
-    When the data set is built, each file's structure, shapes, types and length are checked; volumes
-    stay on disk, since they take 165 MB a case on average, and are read each time they are asked
-    for. The classes in a label are checked when it is read.
+    When the data set is built, the structure, shapes, types and length of each file are checked.
+    Volumes, 165 MB a case on average, are read on each access; classes of labels are checked then.
     """
 
     unit = "case"
     options = Kits19Options
 
-    def _read(self, asked: Kits19Options, folder: Path) -> None:
+    def _read(self, options: Kits19Options, folder: Path) -> None:
         names, shapes = _list_cases(folder)
-        files.require_enough(folder, asked.count, len(names), f"the folder has {len(names)} cases")
-        names = names[: asked.count]
+        files.require_enough(
+            folder, options.count, len(names), f"the folder has {len(names)} cases"
+        )
+        names = names[: options.count]
         paths = _find_files(folder, names)
         self._samples = [_open_case(name, file) for name, file in zip(names, paths, strict=True)]
         for case in self._samples:
@@ -155,8 +155,8 @@ class Kits19Dataset(files.FileDataset[_Case]):
                 raise damaged(
                     case.image.file, f"its shape is {case.image.shape}, but {LIST} lists {listed}"
                 )
-        if asked.checksums is not None:
-            self._check_files(asked.checksums)
+        if options.checksums is not None:
+            self._check_files(options.checksums)
 
     def _check_files(self, checksums: str) -> None:
         md5_by_name = _read_checksums(checksums)
@@ -183,7 +183,7 @@ class Kits19Dataset(files.FileDataset[_Case]):
         return {"parts": fmean(map(math.prod, along))}
 
     def reference(self, index: int) -> dict[str, Any]:
-        """Read a case's name, "case", and "label", uint8: 0 background, 1 kidney, 2 tumor."""
+        """Read the name as "case", and "label", uint8: 0 background, 1 kidney, 2 tumor."""
         import numpy as np
 
         case = self._sample(index)
@@ -198,7 +198,6 @@ class Kits19Dataset(files.FileDataset[_Case]):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over each case's name, shape, volume and label, whatever the kind of file."""
         import numpy as np
 
         total = hashlib.sha256(b"kits19")

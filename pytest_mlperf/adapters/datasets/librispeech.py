@@ -1,4 +1,4 @@
-"""Read LibriSpeech as MLPerf repacks it for Whisper: clips of up to 30 s, and a list of them."""
+"""Read LibriSpeech as repacked by MLPerf for Whisper: clips of up to 30 s."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ OFFICIAL_LISTS = ("dev-all-repack.json",)
 
 RATE = 16_000
 MAX_CLIP_SECONDS = 30.0
-"""Whisper hears so much at a time; the reference leaves longer clips out."""
+"""Length of Whisper's window; the reference skips longer clips."""
 
 _CHAPTER = re.compile(r"(\d+-\d+)_\d+\.wav")
-"""How repackage_librispeech.py names clips: speaker, chapter, and a number."""
+"""Clip names of repackage_librispeech.py: speaker, chapter, and a number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LibriSpeechOptions(files.FileOptions):
-    """Where the clips are.
+    """Options of the data set librispeech.
 
     Attributes:
-        path: The list of clips, dev-all-repack.json; or a folder with it, or with one JSON file
-            only. Clips are looked for beside it by the last two parts of the names that it has:
+        path: List of clips, dev-all-repack.json, or a folder with it or with a single JSON file.
+            Clips are next to the list, at the last two parts of their names in it, e.g.
             dev-all-repack/84-121123_0.wav.
-        checksum: "md5:" or "sha256:" and the hex digits of the list.
+        checksum: "md5:" or "sha256:" and the hex digits of the list; None skips the check.
     """
 
     path: str
@@ -59,30 +59,27 @@ class LibriSpeechOptions(files.FileOptions):
 
 
 class _Clip(NamedTuple):
-    """A transcript, and the file of its sound."""
-
     transcript: str
     file: Path
     samples: int
 
 
 class LibriSpeechDataset(files.FileDataset[_Clip]):
-    """Clips by index, in the order of the list, as speech2text/manifest.py reads it.
+    """Clips in the order of the list, without those above 30 s or without a transcript.
 
-    An input is a dict of "audio", float32 from -1 to 1, mono, and "sampling_rate", 16000. Clips
-    above 30 s and those without a transcript are left out, as there.
-    Source: speech2text of https://github.com/mlcommons/inference.
+    An input has "audio", mono, float32 from -1 to 1, and "sampling_rate", 16000.
+    Source: speech2text/manifest.py of https://github.com/mlcommons/inference.
     """
 
     options = LibriSpeechOptions
     unit = "clip"
 
-    def _read(self, asked: LibriSpeechOptions, file: Path) -> None:
-        files.check_file(file, asked.checksum)
+    def _read(self, options: LibriSpeechOptions, file: Path) -> None:
+        files.check_file(file, options.checksum)
         clips = list(_clips(file))
         if not clips:
             raise files.wrong(file, "it lists no clip", "get it from its source again")
-        self._keep(clips, asked.count, file, f"it lists {len(clips)} clips")
+        self._keep(clips, options.count, file, f"it lists {len(clips)} clips")
         missing = [clip.file for clip in self._samples if not clip.file.is_file()]
         if missing:
             raise UnavailableError(
@@ -103,17 +100,17 @@ class LibriSpeechDataset(files.FileDataset[_Clip]):
         return self._sample(index).transcript
 
     def group(self, index: int) -> str | None:
-        """Return the speaker and the chapter that a clip is read from, by its name."""
+        """Return speaker and chapter of a clip by its name, or None."""
         match = _CHAPTER.fullmatch(self._sample(index).file.name)
         return match[1] if match else None
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return the mean length of these clips; features are of 30 s whatever it is."""
+        """Return "audio_s", the mean length of these clips; features always cover 30 s."""
         return {"audio_s": fmean(self._sample(index).samples / RATE for index in indices)}
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over the sound of all clips, decoded, and their transcripts, in order."""
+        """Hex SHA-256 over decoded audio and transcripts of all clips, in order."""
         return hash_of(
             b"librispeech",
             (

@@ -1,4 +1,4 @@
-"""Read the mix of questions, sums and programs of MLPerf's Mixtral 8x7B benchmark."""
+"""Read the OpenOrca, GSM8K and MBXP prompts of MLPerf's Mixtral 8x7B benchmark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_mlperf.adapters.datasets.files import FileOptions, check_file
 from pytest_mlperf.adapters.datasets.files.frames import TABLE_LIMIT, find_table, read_frame
 
 OFFICIAL_TABLES = ("09292024_mixtral_15k_mintoken2_v1.pkl", "2024.06.06_mixtral_15k_v4.pkl")
-"""The tables since v5.0 and of v4.1; 5,000 rows of each part."""
+"""Tables since v5.0 and of v4.1, with 5,000 rows of each part."""
 
 PART_NAMES = ("OpenOrca", "GSM8K", "MBXP")
 
@@ -26,14 +26,14 @@ TABLE_COLUMNS = (PART_COLUMN, ID_COLUMN, TEXT_COLUMN, TARGET_COLUMN, TOKENS_COLU
 
 @dataclass(frozen=True, kw_only=True)
 class MixtralDataOptions(FileOptions):
-    """Where the table is.
+    """Options of the data set mixtral.
 
     Attributes:
-        path: The table, a DataFrame pickled by pandas, also with gzip, or Parquet; or a folder
-            with an official one, or with one table only. The pickle is never executed.
-        checksum: "md5:" or "sha256:" and the hex digits of the file. Submissions to MLPerf check
-            md5:ded6c711288c9bbca02929855557b8c1 for the table since v5.0, and
-            md5:78823c13e0e73e518872105c4b09628b for that of v4.1.
+        path: Table in Parquet, or a DataFrame pickled by pandas, optionally with gzip, which is not
+            executed; or a folder with an official table or a single one.
+        checksum: "md5:" or "sha256:" and the hex digits of the file. MLPerf's submission checker
+            expects md5:ded6c711288c9bbca02929855557b8c1 since v5.0, and
+            md5:78823c13e0e73e518872105c4b09628b for v4.1.
     """
 
     path: str
@@ -56,22 +56,21 @@ class MixtralDataOptions(FileOptions):
 
 
 class MixtralDataset(prompts.PromptDataset):
-    """Prompts as tokens by index, in the order of the table, from OpenOrca, GSM8K and MBXP.
+    """Prompts as tokens, in the order of the table, from OpenOrca, GSM8K and MBXP.
 
-    Columns as language/mixtral-8x7b of https://github.com/mlcommons/inference reads them. How many
-    rows a part has is not checked: see `parts`.
+    Columns are those of MLPerf's language/mixtral-8x7b. Sizes of the parts are not checked.
     """
 
     optional_libraries = ("pyarrow",)
     _prompts: prompts.TokenLists
     options = MixtralDataOptions
 
-    def _read(self, asked: MixtralDataOptions, table: Path) -> None:
-        check_file(table, asked.checksum)
+    def _read(self, options: MixtralDataOptions, table: Path) -> None:
+        check_file(table, options.checksum)
         columns = read_frame(table, columns=TABLE_COLUMNS, max_bytes=TABLE_LIMIT)
         source = prompts.SampleFile(file=table)
-        source.check_size(len(columns[TARGET_COLUMN]), asked.count)
-        cells = {name: column[: asked.count] for name, column in columns.items()}
+        source.check_size(len(columns[TARGET_COLUMN]), options.count)
+        cells = {name: column[: options.count] for name, column in columns.items()}
         rows = zip(
             *(cells[name] for name in (PART_COLUMN, ID_COLUMN, TEXT_COLUMN, TARGET_COLUMN)),
             strict=True,
@@ -84,38 +83,36 @@ class MixtralDataset(prompts.PromptDataset):
 
     @property
     def parts(self) -> Mapping[str, int]:
-        """How many samples each part has; the official tables have 5,000 of each."""
+        """Number of samples of each part; the official tables have 5,000 of each."""
         return Counter(reference["dataset"] for reference in self._samples)
 
     def input(self, index: int) -> list[int]:
-        """Return the prompt of one sample as token ids, the beginning of the sequence included."""
+        """Return the token ids of a prompt, including the begin token."""
         return self._prompts.prompt(self._checked(index))
 
     def stop(self, index: int) -> list[int]:
-        r"""Return the token ids that end an answer: the end token, or for MBXP those of "\n```\n".
+        r"""Return the token ids that end an answer: EOS, or for MBXP those of "\n```\n".
 
-        They belong to the answer: MLPerf's reference cuts behind them and counts them in its tokens
-        per sample, but counts no end token.
+        MLPerf's reference cuts after them and counts them as tokens of the answer, but not EOS.
         """
         return self._stops.prompt(self._checked(index))
 
     def reference(self, index: int) -> dict[str, str]:
         """Return the text with which an answer is compared.
 
-        "dataset" is the sample's part, see PART_NAMES. "target" is the answer (OpenOrca), the
-        number (GSM8K) or the test program (MBXP). MBXP also has "id", "language", "entry_point" and
+        "dataset": the sample's part, see PART_NAMES. "target": the answer (OpenOrca), the number
+        (GSM8K) or the test program (MBXP). MBXP also has "id", "language", "entry_point" and
         "prompt".
         """
         return dict(self._sample(index))
 
     def group(self, index: int) -> str | None:
-        """Return the problem of MBXP, the same in several languages; None of other parts."""
+        """Return the problem of MBXP, equal in all its languages; None for other parts."""
         problem = self._sample(index).get("entry_point")
         return None if problem is None else problem.replace("_", "").casefold()
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over prompts, stop sequences and references, whatever the kind of file."""
         return prompts.hash_of(
             b"mixtral",
             (

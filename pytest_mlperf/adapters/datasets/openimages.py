@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 ANNOTATIONS = "annotations/openimages-mlperf.json"
 IMAGES = "validation/data"
-"""Where MLPerf's tools/openimages_mlperf.sh puts them."""
+"""Paths in the output of MLPerf's tools/openimages_mlperf.sh."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenImagesOptions(AnnotatedOptions):
-    """As its base; defaults are MLPerf's.
+    """Options of the data set openimages; defaults are MLPerf's.
 
     Attributes:
-        annotations: The annotation file, relative to `path` or absolute.
+        annotations: Annotation file, relative to `path` or absolute.
         images: Folder of the images, relative to `path` or absolute.
         size: Height and width of a sample, in pixels.
     """
@@ -41,11 +41,11 @@ class OpenImagesOptions(AnnotatedOptions):
 
 
 class OpenImagesDataset(AnnotatedImages):
-    """Images by index in the order of the annotation file, preprocessed as for RetinaNet.
+    """Images in the order of the annotation file, preprocessed for RetinaNet.
 
-    Each image becomes RGB, is stretched to `size` x `size` and divided by 255.
-    Source: pre_process_openimages_retinanet in vision/classification_and_detection/python/
-    dataset.py of https://github.com/mlcommons/inference.
+    Each image becomes RGB, is stretched to `size` x `size` and divided by 255, as by
+    pre_process_openimages_retinanet of MLPerf's
+    vision/classification_and_detection/python/dataset.py.
     """
 
     options = OpenImagesOptions
@@ -59,11 +59,10 @@ class OpenImagesDataset(AnnotatedImages):
 
 
 def stretch(pixels: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
-    """Resize to `size` x `size`, each new pixel a mix of the four old ones around its centre.
+    """Resize (height, width, 3) to (size, size, 3) by bilinear interpolation.
 
-    Equals OpenCV's resize of float32 with INTER_LINEAR up to rounding: positions in double
-    precision, mixed along rows first, nothing is smoothed where the image shrinks. Shapes are
-    (height, width, 3) and (size, size, 3), on the same scale.
+    Equals OpenCV's float32 INTER_LINEAR up to rounding: positions in double precision, rows first,
+    no smoothing when the image shrinks. The scale of values stays.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Read OpenOrca as MLPerf ships it: a pickled table of tokenized prompts and their answers."""
+"""Read MLPerf's OpenOrca table: pickled, tokenized prompts and their answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pytest_mlperf.adapters.datasets.files import FileOptions
 from pytest_mlperf.adapters.datasets.files.frames import TABLE_LIMIT, find_table, read_frame
 
 OFFICIAL_TABLE = "open_orca_gpt4_tokenized_llama.sampled_24576.pkl"
-"""The table of MLPerf's Llama 2 70B benchmark; it is downloaded with gzip."""
 
 PROMPT_COLUMN, ANSWER_COLUMN, ROW_ID_COLUMN = "tok_input", "output", "id"
 TEMPLATE_FIELDS = ("system_prompt", "question")
@@ -21,14 +20,14 @@ TEMPLATE_FIELDS = ("system_prompt", "question")
 
 @dataclass(frozen=True, kw_only=True)
 class OpenOrcaOptions(FileOptions):
-    """Where the table is, and what an engine gets of it.
+    """Options of the data set openorca.
 
     Attributes:
-        path: The table, a DataFrame pickled by pandas, also with gzip, or Parquet; or a folder
-            with the official one, or with one table only.
-        template: Gives prompts as text, for engines that tokenize: the columns `system_prompt`
-            and `question` take the places of `{system_prompt}` and `{question}`; `{{` and `}}`
-            are braces. None takes the official tokens, from the column `tok_input`.
+        path: Table in Parquet, or a DataFrame pickled by pandas, optionally with gzip; or a folder
+            with the official table or a single one.
+        template: Template of text prompts, for engines that tokenize. `{system_prompt}` and
+            `{question}` stand for the columns of these names; `{{` and `}}` are braces. None uses
+            the official tokens, from the column `tok_input`.
     """
 
     path: str
@@ -56,24 +55,23 @@ class OpenOrcaOptions(FileOptions):
 
 
 class OpenOrcaDataset(prompts.PromptDataset):
-    """Prompts by index in the order of the table: tokens, or with a template, text.
+    """Prompts in the order of the table: tokens, or text with a template.
 
-    Columns as written by language/llama2-70b/processorca.py of
-    https://github.com/mlcommons/inference.
+    Columns are those of language/llama2-70b/processorca.py in mlcommons/inference on GitHub.
     """
 
     optional_libraries = ("pyarrow",)
     options = OpenOrcaOptions
 
-    def _read(self, asked: OpenOrcaOptions, table: Path) -> None:
-        template = asked.filled
+    def _read(self, options: OpenOrcaOptions, table: Path) -> None:
+        template = options.filled
         fields = (PROMPT_COLUMN,) if template is None else TEMPLATE_FIELDS
         columns = read_frame(
             table, columns=(ROW_ID_COLUMN, *fields, ANSWER_COLUMN), max_bytes=TABLE_LIMIT
         )
         source = prompts.SampleFile(file=table)
-        source.check_size(len(columns[ANSWER_COLUMN]), asked.count)
-        columns = {name: cells[: asked.count] for name, cells in columns.items()}
+        source.check_size(len(columns[ANSWER_COLUMN]), options.count)
+        columns = {name: cells[: options.count] for name, cells in columns.items()}
         self._identities = [str(identity) for identity in columns[ROW_ID_COLUMN]]
         self._kind = b"_TokenPrompts" if template is None else b"_TextPrompts"
         self._prompts = (
@@ -86,7 +84,6 @@ class OpenOrcaDataset(prompts.PromptDataset):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over identities, prompts for the engine and answers, whatever the file."""
         return prompts.hash_of(
             self._kind,
             (
@@ -98,7 +95,7 @@ class OpenOrcaDataset(prompts.PromptDataset):
         ).hexdigest()
 
     def _check_repeats(self, source: prompts.SampleFile) -> None:
-        """Refuse duplicate identities: scores are compared sample by sample."""
+        """Raise RunError for a repeated id, because scores are compared sample by sample."""
         seen: dict[str, int] = {}
         for row, identity in enumerate(self._identities):
             first = seen.setdefault(identity, row)

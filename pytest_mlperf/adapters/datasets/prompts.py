@@ -1,4 +1,4 @@
-"""Prompts of language models, as token ids or as text, from the columns of a file of samples."""
+"""Keep prompts of language models as token ids or text, from the columns of a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleFile:
-    """What a file, its samples (counted from 0) and their parts are called in messages."""
+    """A file of samples, and the words for its parts in messages; samples count from 0."""
 
     file: Path
     row: str = "row"
@@ -35,7 +35,7 @@ class SampleFile:
         )
 
     def check_size(self, rows: int, count: int | None) -> None:
-        """Refuse a file without samples, or with fewer than `count`."""
+        """Raise RunError for a file without samples, SuiteError for one with fewer than `count`."""
         if rows == 0:
             raise wrong(
                 self.file, f"the {self.whole} has no {self.row}s", "get it from its source again"
@@ -52,12 +52,11 @@ class SampleFile:
 
 
 class TokenLists:
-    """Lists of token ids, one after the other: as lists they would take nine times the memory."""
+    """Lists of token ids in one array; Python lists would take nine times the memory."""
 
     def __init__(
         self, source: SampleFile, column: str, cells: Sequence[Any], *, kind: str = "prompt"
     ) -> None:
-        """Check and join the lists, which are arrays of whole numbers; `kind` is for messages."""
         import numpy as np
 
         for row, cell in enumerate(cells):
@@ -82,10 +81,7 @@ class TokenLists:
 
 
 class TextPrompts:
-    """Prompts as text, put together when asked for.
-
-    They are kept as UTF-8: as a str, one rare character can make an article four times as large.
-    """
+    """Text prompts, filled in on access; kept as UTF-8, up to four times smaller than str."""
 
     def __init__(self, template: Template, columns: Mapping[str, Sequence[bytes]]) -> None:
         self._template = template
@@ -104,16 +100,15 @@ class TextPrompts:
 
 
 class PromptDataset(FileDataset[Any]):
-    """Prompts of a language model by index; its samples are what answers are compared with."""
+    """Base of data sets of prompts; its samples are the references."""
 
     _prompts: TokenLists | TextPrompts
 
     def input(self, index: int) -> list[int] | str:
-        """Return the prompt of one sample: its token ids, or its text."""
         return self._prompts.prompt(self._checked(index))
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return the mean prompt of these samples, "input_tokens", where it is given as tokens."""
+        """Return "input_tokens", the mean length of these prompts, if they are token ids."""
         if not isinstance(self._prompts, TokenLists):
             return {}
         return {"input_tokens": self._prompts.mean_length(indices)}
@@ -123,7 +118,7 @@ class PromptDataset(FileDataset[Any]):
 
 
 def hash_of(kind: bytes, samples: Iterable[Sequence[bytes]]) -> hashlib._Hash:
-    """Return the SHA-256 over the parts of all samples, in order."""
+    """Return the SHA-256 over `kind` and the parts of all samples, in order."""
     total = hashlib.sha256(kind)
     for parts in samples:
         for part in framed(parts):
@@ -132,17 +127,14 @@ def hash_of(kind: bytes, samples: Iterable[Sequence[bytes]]) -> hashlib._Hash:
 
 
 class Template:
-    """A prompt's fixed text, and the fields that samples fill in; they are never filled in again.
+    """Fixed text of a prompt with fields; field values are not filled in again.
 
     Attributes:
         fields: Names of the fields that occur.
     """
 
     def __init__(self, dataset: str, text: str, *, valid: Sequence[str], required: str) -> None:
-        """Parse a template: `{name}` is a field, `{{` and `}}` are braces.
-
-        Fields must be among `valid` and include `required`; messages name `dataset`.
-        """
+        """Parse a template; `{name}` is a field among `valid`, which must include `required`."""
         title = f"data set {dataset}: template = {text!r}"
         if not isinstance(text, str):
             raise SuiteError(f"{title} is no text", option="template")
@@ -171,7 +163,7 @@ class Template:
 
 
 def encode(text: str) -> bytes:
-    """Return text as UTF-8, as digests take it, even if it is not valid Unicode."""
+    """Return text as UTF-8 for a digest, even if it is not valid Unicode."""
     return text.encode("utf-8", "surrogatepass")
 
 

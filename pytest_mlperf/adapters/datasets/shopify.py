@@ -1,4 +1,4 @@
-"""Read Shopify's product catalogue as Hugging Face holds it: chats with a picture each."""
+"""Read Shopify's product catalogue from Hugging Face: chats with a picture each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ CHOICES_COLUMN, CATEGORY_COLUMN = "potential_product_categories", "ground_truth_
 TABLE_COLUMNS = (TITLE_COLUMN, DESCRIPTION_COLUMN, IMAGE_COLUMN, CHOICES_COLUMN, CATEGORY_COLUMN)
 
 SPLITS = ("train", "test")
-"""MLPerf's samples are those of the first, then those of the second."""
 
 SHARD = re.compile(rf"({'|'.join(SPLITS)})-([0-9]{{5}})-of-([0-9]{{5}})\.parquet")
 
@@ -38,7 +37,6 @@ DOCUMENTED = {
     "brand": 'The brand of the product, e.g., "giorgio armani".',
     "is_secondhand": "True if the product is second-hand, False otherwise.",
 }
-"""What the schema of v6.0 says of each field."""
 
 FIELD_TYPES = {"category": "string", "brand": "string", "is_secondhand": "boolean"}
 
@@ -96,11 +94,11 @@ SPELLED = {
     "v6.0": {"specific": "specifc", "following": "followng"},
     "v6.1": {"specific": "specific", "following": "following"},
 }
-"""The rounds' prompts are different tests: also in what they misspell."""
+"""Spelling in the prompts of a round, including its misspellings."""
 
 
 def schema_of(version: str) -> dict[str, Any]:
-    """Return the JSON schema of an answer, as pydantic makes it of a round's class."""
+    """Return a round's JSON schema of an answer, as pydantic generates it."""
     documented = DOCUMENTED if version == "v6.0" else {}
     properties = {
         name: {
@@ -126,25 +124,24 @@ def system_text(version: str) -> str:
 
 
 def user_text(version: str, title: Any, description: Any, choices: list[str]) -> str:
-    """Return the user message about a product in a round."""
-    # v6.0 prints a list of Python.
+    """Return the user message of a round about a product."""
+    # v6.0 prints a Python list.
     listed = choices if version == "v6.0" else json.dumps(choices)
     return USER.format(title=title, description=description, choices=listed)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShopifyOptions(FileOptions):
-    """Where the catalogue is, and how a product is asked about.
+    """Options of the data set shopify.
 
     Attributes:
-        path: A folder with the data set's Parquet files as Hugging Face names them, or with a
-            folder `data` that has them; or one table alone.
-        prompts: The round whose prompt is used, "v6.0" or "v6.1": they differ in two words, in the
-            JSON schema, and in how categories are listed.
-        guided: Ask for answers that follow the JSON schema, as `response_format` of a chat; the
-            reference can, and does not unless it is told to. For engines that work with a server.
-        checksum: "md5:" or "sha256:" and the hex digits over all files, one after the other, those
-            of "train" first.
+        path: Folder with the Parquet files under their names on Hugging Face, or with a folder
+            `data` of them; or a single table.
+        prompts: Round of the prompt, "v6.0" or "v6.1": they differ in two words, in the JSON
+            schema, and in the list of categories.
+        guided: Whether to request answers that follow the JSON schema, by `response_format` of a
+            chat; optional in the reference, and off by default. For engines that use a server.
+        checksum: "md5:" or "sha256:" and the hex digits over all files in sequence, "train" first.
     """
 
     path: str
@@ -161,14 +158,14 @@ class ShopifyOptions(FileOptions):
         )
 
     def find(self) -> list[Path]:
-        place = Path(self.path)
-        for folder in (place, place / "data"):
+        root = Path(self.path)
+        for folder in (root, root / "data"):
             if shards := _shards(folder):
-                find_table(shards[0], official=(), lacks="", advice="")  # asks for its library
+                find_table(shards[0], official=(), lacks="", advice="")  # requires pyarrow
                 return shards
         return [
             find_table(
-                place,
+                root,
                 official=(),
                 lacks="no train-00000-of-….parquet, also none in a folder data",
                 advice=(
@@ -180,21 +177,20 @@ class ShopifyOptions(FileOptions):
 
 
 class ShopifyDataset(FileDataset[str]):
-    """Chats by index: a system message with the schema, and a user's with text and a picture.
+    """Chats: a system message with the schema, and a user message with text and a picture.
 
-    Messages are those of multimodal/qwen3-vl/src/mlperf_inf_mm_q3vl/task.py of
-    https://github.com/mlcommons/inference (v6.0), and of the preset `q3vl` of
-    https://github.com/mlcommons/endpoints (v6.1). As there a picture is written anew by Pillow in
-    its format, and a missing description is the word None.
+    Messages are those of multimodal/qwen3-vl/src/mlperf_inf_mm_q3vl/task.py of mlcommons/inference
+    (v6.0), and of the preset `q3vl` of mlcommons/endpoints (v6.1), both on GitHub. As there, Pillow
+    re-encodes a picture in its format, and a missing description is the word None.
     """
 
     libraries = ("PIL",)
     optional_libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
     options = ShopifyOptions
 
-    def _read(self, asked: ShopifyOptions, files: list[Path]) -> None:
-        check_files(files, asked.checksum)
-        self._asked = asked
+    def _read(self, options: ShopifyOptions, files: list[Path]) -> None:
+        check_files(files, options.checksum)
+        self._asked = options
         self._sources: list[tuple[SampleFile, int]] = []
         self._columns: dict[str, list[Any]] = {name: [] for name in TABLE_COLUMNS}
         for file in files:
@@ -205,16 +201,16 @@ class ShopifyDataset(FileDataset[str]):
                 for name, cell in zip(TABLE_COLUMNS, _cells_of(source, row, cells), strict=True):
                     self._columns[name].append(cell)
                 self._sources.append((source, row))
-        place = files[0] if len(files) == 1 else files[0].parent
+        source_path = files[0] if len(files) == 1 else files[0].parent
         holds = f"its tables have {len(self._sources)} rows"
-        self._keep(self._columns[CATEGORY_COLUMN], asked.count, place, holds)
+        self._keep(self._columns[CATEGORY_COLUMN], options.count, source_path, holds)
 
     def input(self, index: int) -> dict[str, Any]:
         """Return the messages of one chat, and with `guided` its "response_format"."""
-        version, place = self._asked.prompts, self._checked(index)
+        version, row = self._asked.prompts, self._checked(index)
         content: list[dict[str, Any]] = [
-            {"type": "text", "text": self._text(place)},
-            {"type": "image_url", "image_url": {"url": self._url(place)}},
+            {"type": "text", "text": self._text(row)},
+            {"type": "image_url", "image_url": {"url": self._url(row)}},
         ]
         messages = [
             {"role": "system", "content": system_text(version)},
@@ -227,12 +223,10 @@ class ShopifyDataset(FileDataset[str]):
         return {"messages": messages, "response_format": form}
 
     def reference(self, index: int) -> str:
-        """Return the right category, as "Home & Garden > Decor > Clocks"."""
         return self._sample(index)
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over texts, pictures as the tables hold them, and categories, in order."""
         kind = f"shopify {self._asked.prompts} {self._asked.guided}".encode()
         return hash_of(
             kind,
@@ -242,24 +236,23 @@ class ShopifyDataset(FileDataset[str]):
             ),
         ).hexdigest()
 
-    def _text(self, place: int) -> str:
+    def _text(self, row: int) -> str:
         title, description, choices = (
-            self._columns[name][place]
-            for name in (TITLE_COLUMN, DESCRIPTION_COLUMN, CHOICES_COLUMN)
+            self._columns[name][row] for name in (TITLE_COLUMN, DESCRIPTION_COLUMN, CHOICES_COLUMN)
         )
         return user_text(self._asked.prompts, title, description, choices)
 
-    def _url(self, place: int) -> str:
-        source, row = self._sources[place]
+    def _url(self, index: int) -> str:
+        source, row = self._sources[index]
         try:
-            name, content = encode_again(self._columns[IMAGE_COLUMN][place])
+            name, content = encode_again(self._columns[IMAGE_COLUMN][index])
         except ValueError as error:
             raise source.wrong(row, IMAGE_COLUMN, str(error)) from error
         return f"data:image/{name};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def _shards(folder: Path) -> list[Path]:
-    """Return the tables of a folder in MLPerf's order; refuse a split of which one is missing."""
+    """Return the tables of a folder in MLPerf's order; refuse an incomplete split."""
     names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
     parts = [match for match in map(SHARD.fullmatch, names) if match]
     listed: list[Path] = []

@@ -1,4 +1,4 @@
-"""Read the streaming data of MLPerf's DLRM v3: requests of users in the order of their time."""
+"""Read the streaming data of MLPerf's DLRM v3: requests of users in time order."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ if TYPE_CHECKING:
 ADVICE = "get the data as README.md of MLPerf's dlrm_v3 reference says"
 
 MIN_LIKED_RATING = 3.5
-"""A candidate with this rating at least has label 1."""
 
 STEP_FIELDS = 4
-"""Of a user's time step: candidates, their ratings, history, its ratings."""
+"""Fields of a user's time step: candidates, their ratings, history, its ratings."""
 
 EXTRA_TIME_STEPS = 2
-"""Time steps of a row beside those of the stream: what came before all, and one for evaluation."""
+"""Time steps of a row outside the stream: the initial history, and one for evaluation."""
 
 MAX_ROW_BYTES = 1 << 26
-"""Bytes of one user's row; MLPerf's have about 0.4 MB."""
+"""Maximum bytes of one user's row; MLPerf's have about 0.4 MB."""
 
 LOOK_REQUESTS = 1000
 FILES = (
@@ -45,19 +44,18 @@ FILES = (
 
 @dataclass(frozen=True, kw_only=True)
 class StreamingOptions(FileOptions):
-    """Where the files are, and which requests are asked.
+    """Options of the data set streaming.
 
     Attributes:
         path: Folder with 0.csv, 1.csv and so on, offset.csv, requests_per_ts.csv,
-            requests_per_ts_offset.csv and users_cumsum_per_ts.csv; or one with these in
-            sampled_data, as MLPerf distributes them.
-        steps: Time steps of the data.
-        first_step: The first that is asked; what was before is history.
-        share: Of each step the first so many requests; MLPerf's reference scores were measured on
+            requests_per_ts_offset.csv and users_cumsum_per_ts.csv; or with these in sampled_data.
+        steps: Number of time steps in the data.
+        first_step: First time step with requests; earlier steps are history.
+        share: Share of a step's requests to use, from the first on; MLPerf's reference scores used
             0.1.
-        max_history: Actions of a user at most, the first ones; MLPerf's 16,384 less 32 candidates
-            and the user.
-        max_candidates: Candidates of a request at most, the first ones.
+        max_history: Maximum number of a user's actions, from the first on; MLPerf's 16,384 less 32
+            candidates and the user.
+        max_candidates: Maximum number of a request's candidates, from the first on.
     """
 
     path: str
@@ -81,48 +79,45 @@ class StreamingOptions(FileOptions):
         if not (folder / FILES[0]).is_file():
             folder /= "sampled_data"
         missing = [name for name in (*FILES, "0.csv") if not (folder / name).is_file()]
-        place = folder if folder.is_dir() else Path(self.path)
-        problem = f"{place}: {', '.join(missing)} of the streaming data not found; {ADVICE}"
+        location = folder if folder.is_dir() else Path(self.path)
+        problem = f"{location}: {', '.join(missing)} of the streaming data not found; {ADVICE}"
         self.require((not missing, f"{problem}, or set the data set's path to where they are"))
         return folder
 
 
 class StreamingDataset(FileDataset[tuple[int, int, int]]):
-    """Requests by index, in the order of their time: the first step's, then the next one's.
+    """Requests in time order, step by step.
 
-    MLPerf's reference answers requests in this order whatever sample LoadGen asks for, as a step's
-    history must be there before the step (`in_order`): a performance run issues them so, round and
-    round. An accuracy run asks each once, by its own index. The reference shuffles the requests of
-    one step, by a generator without a seed; here they are in the order of the file.
-
-    Source: recommendation/dlrm_v3/datasets/synthetic_streaming.py of
-    https://github.com/mlcommons/inference.
+    MLPerf's reference answers in this order whatever sample LoadGen asks for, because a step needs
+    the history before it (`in_order`). A performance run repeats the order; an accuracy run asks
+    each request once, by its index. The reference shuffles the requests of a step without a seed;
+    here they keep the order of the file.
+    Source: recommendation/dlrm_v3/datasets/synthetic_streaming.py in mlcommons/inference on GitHub.
 
     When the data set is built, all offsets, users and counts are checked, and the rows of 1,000
-    requests, spread evenly; the digest covers the same.
+    evenly spaced requests; the digest covers the same.
     """
 
     options = StreamingOptions
     unit = "request"
     in_order: ClassVar[bool] = True
 
-    def _read(self, asked: StreamingOptions, files: Path) -> None:
-        self._asked, self._folder = asked, files
+    def _read(self, options: StreamingOptions, files: Path) -> None:
+        self._asked, self._folder = options, files
         self._places = _offsets(files)
         self._rows = [Lines(files / f"{number}.csv") for number in range(len(self._places))]
         self._users = len(self._places[0])
         self._stream = self._streamed()
-        steps = range(asked.first_step, asked.steps)
+        steps = range(options.first_step, options.steps)
         requests = [(step, *each) for step in steps for each in self._requests_of(step)]
-        self._keep(requests, asked.count, files, f"the data set has {len(requests)} requests")
-        self._digest = self._look_into()
+        self._keep(requests, options.count, files, f"the data set has {len(requests)} requests")
+        self._digest = self._checked_digest()
 
     def input(self, index: int) -> dict[str, Any]:
         """Read one request.
 
-        Its "step", counted from the first that is asked, "query", its place in the step, and
-        "user"; "history" and its "ratings", "candidates" and their "labels", 0 or 1: arrays of one
-        dimension, of which items are int64.
+        "step" counts from `first_step`, "query" is the position in the step. "history" and its
+        "ratings", "candidates" and their "labels" (0 or 1) have one dimension; items are int64.
         """
         step, query, user = self._sample(index)
         line = self._line(user)
@@ -142,7 +137,7 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         return {name: sample[name] for name in ("step", "query", "labels")}
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return the mean number of candidates of the first of these requests, "parts"."""
+        """Return "parts", the mean number of candidates of the first of these requests."""
         looked = list(indices)[:LOOK_REQUESTS]
         return {"parts": fmean(len(self.input(index)["candidates"]) for index in looked)}
 
@@ -174,18 +169,18 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
     def _streamed(self) -> dict[int, tuple[list[int], list[int]]]:
         counted = _lists(self._folder / "users_cumsum_per_ts.csv")
         (starts,) = _lists(self._folder / "requests_per_ts_offset.csv")[:1] or [[]]
-        asked = self._asked
-        if not len(counted) == len(starts) == asked.steps:
+        options = self._asked
+        if not len(counted) == len(starts) == options.steps:
             raise wrong(
                 self._folder,
                 f"requests of {len(starts)} and {len(counted)} time steps are there, steps = "
-                f"{asked.steps}",
+                f"{options.steps}",
                 "set steps and first_step to those of the data",
             )
         rows = Lines(self._folder / "requests_per_ts.csv")
         return {
             step: (_whole(rows.file, rows.whole(starts[step])), counted[step])
-            for step in range(asked.first_step, asked.steps)
+            for step in range(options.first_step, options.steps)
         }
 
     def _line(self, user: int) -> bytes:
@@ -195,47 +190,47 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
     def _parsed(self, line: bytes, step: int, user: int) -> list[NDArray[Any]]:
         import numpy as np
 
-        fields, asked = _fields(line), self._asked
-        place = f"{self._folder}: user {user}"
-        if len(fields) != STEP_FIELDS * (asked.steps + EXTRA_TIME_STEPS):
+        fields, options = _fields(line), self._asked
+        source = f"{self._folder}: user {user}"
+        if len(fields) != STEP_FIELDS * (options.steps + EXTRA_TIME_STEPS):
             raise wrong(
-                place,
+                source,
                 f"the row has {len(fields)} fields, not "
-                f"{STEP_FIELDS * (asked.steps + EXTRA_TIME_STEPS)} for "
-                f"steps = {asked.steps}",
+                f"{STEP_FIELDS * (options.steps + EXTRA_TIME_STEPS)} for "
+                f"steps = {options.steps}",
                 "set steps to that of the data",
             )
         rows = [
             fields[STEP_FIELDS * n : STEP_FIELDS * (n + 1)]
-            for n in range(asked.steps + EXTRA_TIME_STEPS)
+            for n in range(options.steps + EXTRA_TIME_STEPS)
         ]
-        # Of the step for evaluation, behind the one before the first that is asked, nothing is.
-        before = [*rows[: asked.first_step + 1], *rows[asked.first_step + 2 : step + 2]]
-        past = [row for row in before if row[0]]
+        # The row before that of `first_step` is for evaluation, and no history.
+        earlier = [*rows[: options.first_step + 1], *rows[options.first_step + 2 : step + 2]]
+        past = [row for row in earlier if row[0]]
         texts = [
             *rows[step + 2][:2],
             ",".join(row[2] for row in past),
             ",".join(row[3] for row in past),
         ]
-        limits = [asked.max_candidates] * 2 + [asked.max_history] * 2
+        limits = [options.max_candidates] * 2 + [options.max_history] * 2
         try:
             arrays = [
                 np.array(text.split(",") if text else [], np.int64 if even else np.float64)
                 for text, even in zip(texts, (True, False, True, False), strict=True)
             ]
         except (ValueError, OverflowError) as error:
-            raise wrong(place, f"time step {step}: {error}", ADVICE) from error
+            raise wrong(source, f"time step {step}: {error}", ADVICE) from error
         lengths, values = [len(each) for each in arrays], np.concatenate(arrays)
         if not lengths[0] or lengths[::2] != lengths[1::2] or not np.isfinite(values).all():
             defect = f"has {lengths} candidates, ratings, actions and ratings"
-            raise wrong(place, f"time step {step} {defect}, or one that is no number", ADVICE)
+            raise wrong(source, f"time step {step} {defect}, or one that is no number", ADVICE)
         if (arrays[0] < 0).any() or (arrays[2] < 0).any():
-            raise wrong(place, f"time step {step} has an item below 0", ADVICE)
+            raise wrong(source, f"time step {step} has an item below 0", ADVICE)
         return [each[:limit] for each, limit in zip(arrays, limits, strict=True)]
 
-    def _look_into(self) -> str:
-        asked = self._asked
-        settings = (asked.steps, asked.first_step, asked.max_history, asked.max_candidates)
+    def _checked_digest(self) -> str:
+        options = self._asked
+        settings = (options.steps, options.first_step, options.max_history, options.max_candidates)
         total = hashlib.sha256(f"streaming {settings}".encode())
         total.update(repr(self._samples).encode())
         for index in sorted({n * len(self) // LOOK_REQUESTS for n in range(LOOK_REQUESTS)}):
@@ -247,7 +242,7 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
 
 
 class Lines:
-    """Lines of a file by where they begin; read, not mapped, from any thread."""
+    """Lines of a file by their offsets; thread-safe, read and not mapped."""
 
     def __init__(self, file: Path) -> None:
         if not file.is_file():
@@ -257,7 +252,7 @@ class Lines:
         weakref.finalize(self, os.close, self._open)
 
     def whole(self, start: int) -> bytes:
-        """Return the line that begins here, without its end."""
+        """Return the line that begins at an offset, without its end."""
         line, piece = b"", 1 << 14
         while b"\n" not in line[-piece:]:
             if len(line) > MAX_ROW_BYTES:
@@ -275,7 +270,7 @@ class Lines:
 
 
 def _fields(line: bytes) -> list[str]:
-    csv.field_size_limit(sys.maxsize)  # its own is 128 KiB; a line's is MAX_ROW_BYTES
+    csv.field_size_limit(sys.maxsize)  # the default is 128 KiB; MAX_ROW_BYTES limits a line
     return next(csv.reader([line.decode("ascii", "replace")]), [])
 
 

@@ -1,4 +1,4 @@
-"""Read MLPerf's prompts of VBench, and the latents that its videos are made from."""
+"""Read MLPerf's prompts of VBench, and the initial latents of its videos."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from pytest_mlperf.adapters.datasets.prompts import encode, hash_of
 
 PROMPTS_FILE = "vbench_prompts.txt"
 LATENTS = ("fixed_latent.pt", "fixed_latent.npy")
-"""Beside the prompts; they hold the same numbers."""
+"""Files next to the prompts; both hold the same numbers."""
 
 SHAPE = (1, 16, 21, 90, 160)
-"""Of MLPerf's latents: 81 frames of 720 x 1280 pixels."""
+"""Shape of MLPerf's latents: 81 frames of 720 x 1280 pixels."""
 
 PROMPTS_SOURCE = "text_to_video/wan-2.2-t2v-a14b/data in MLPerf's repository inference"
 
 
 @dataclass(frozen=True, kw_only=True)
 class VBenchOptions(files.FileOptions):
-    """Where prompts and latents are.
+    """Options of the data set vbench.
 
     Attributes:
-        path: The file of prompts, one a line, or a folder with vbench_prompts.txt.
-        latents: A file made by torch.save or numpy.save; None takes fixed_latent.pt or .npy beside
-            the prompts; false or "none" leaves latents to the engine.
-        shape: What latents must have, MLPerf's by default.
-        checksum: What the prompts' must be: "md5:..." or "sha256:..."; None checks nothing.
+        path: File of prompts, one per line, or a folder with vbench_prompts.txt.
+        latents: File of torch.save or numpy.save. None uses fixed_latent.pt or .npy next to the
+            prompts; false or "none" leaves latents to the engine.
+        shape: Shape of the latents; MLPerf's by default.
+        checksum: "md5:..." or "sha256:..." of the prompts; None skips the check.
     """
 
     path: str
@@ -53,7 +53,7 @@ class VBenchOptions(files.FileOptions):
             )
 
     def find(self) -> tuple[Path, Path | None]:
-        """Return the prompts and the file of latents; None where the engine draws its own."""
+        """Return the files of prompts and of latents; None for latents that the engine draws."""
         path, latents = Path(self.path), None
         file = path / PROMPTS_FILE if path.is_dir() else path
         needed = [
@@ -77,27 +77,27 @@ class VBenchOptions(files.FileOptions):
 
 
 class VBenchDataset(files.FileDataset[str]):
-    """Prompts in the order of the file, each with the latents that all videos start from.
+    """Prompts in the order of the file, and the initial latents that all videos share.
 
-    Lines are stripped, and blank ones do not count, as in MLPerf's reference.
+    Lines are stripped, and blank ones skipped, as in MLPerf's reference.
     """
 
     optional_libraries = ("torch",)
     options = VBenchOptions
     unit = "prompt"
 
-    def _read(self, asked: Any, places: tuple[Path, Path | None]) -> None:
+    def _read(self, options: Any, places: tuple[Path, Path | None]) -> None:
         file, latents = places
-        files.check_file(file, asked.checksum)
+        files.check_file(file, options.checksum)
         prompts = [line.strip() for line in lines_of(file) if line.strip()]
         if not prompts:
             raise files.wrong(file, "has no prompts", f"get it from {PROMPTS_SOURCE}")
-        self._keep(prompts, asked.count, file, f"the file has {len(prompts)} prompts")
-        shape, of = tuple(asked.shape), "the option shape"
+        self._keep(prompts, options.count, file, f"the file has {len(prompts)} prompts")
+        shape, of = tuple(options.shape), "the option shape"
         self._latents = None if latents is None else read_latents(latents, shape, of)
 
     def input(self, index: int) -> dict[str, Any]:
-        """Return the "prompt", and all samples' read-only float32 "latents"; None if drawn."""
+        """Return "prompt", and read-only float32 "latents", or None if the engine draws them."""
         return {"prompt": self._sample(index), "latents": self._latents}
 
     def reference(self, index: int) -> str:
@@ -105,7 +105,6 @@ class VBenchDataset(files.FileDataset[str]):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over the prompts in order, and the latents' shape and numbers."""
         total = hash_of(b"vbench", ((encode(prompt),) for prompt in self._samples))
         if self._latents is not None:
             total.update(repr(self._latents.shape).encode())

@@ -1,4 +1,4 @@
-"""Read Waymo's open data set in the form of KITTI, as MLPerf distributes it for PointPainting."""
+"""Read MLPerf's copy of Waymo's open data set in KITTI's format, for PointPainting."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 FRAMES = "waymo_infos_val.pkl"
 CAMERAS = range(5)
 STORED_POINT_VALUES, MODEL_POINT_VALUES = 6, 5
-"""Numbers of a point in its file, and those that the model takes."""
+"""Number of values of a point in its file, and of those that the model takes."""
 
 RANGE = (-74.88, -74.88, -2.0), (74.88, 74.88, 4.0)
-"""Points beyond are left out: x, y, z in metres."""
+"""Range of x, y, z [m]; points outside are dropped."""
 
 UNLABELLED = "DontCare"
 MATRICES = ("R0_rect", *(f"{name}{n}" for name in ("P", "Tr_velo_to_cam_") for n in CAMERAS))
@@ -37,11 +37,11 @@ ADVICE = (
 
 @dataclass(frozen=True, kw_only=True)
 class WaymoOptions(FileOptions):
-    """Where the frames are.
+    """Options of the data set waymo.
 
     Attributes:
-        path: Folder kitti_format with waymo_infos_val.pkl, which is never executed, and training/.
-        checksum: Of waymo_infos_val.pkl: "md5:" or "sha256:" and the hex digits.
+        path: Folder kitti_format with waymo_infos_val.pkl, which is not executed, and training/.
+        checksum: "md5:" or "sha256:" and the hex digits of waymo_infos_val.pkl.
     """
 
     path: str
@@ -63,14 +63,14 @@ class WaymoOptions(FileOptions):
 
 @dataclass(frozen=True, slots=True)
 class DrivenFrame:
-    """What the list says of one moment.
+    """Entry of the list for one moment.
 
     Attributes:
-        name: How its pictures are called, without their ending.
-        image: The same as a number.
+        name: Name of the pictures, without suffix.
+        image: The name as a number.
         points: File of the points.
         calibration: Matrices by name, float32.
-        truth: As `reference` gives it.
+        truth: Value of `reference`.
     """
 
     name: str
@@ -81,33 +81,33 @@ class DrivenFrame:
 
 
 class WaymoDataset(FileDataset[DrivenFrame]):
-    """Frames by index in the order of the list: points, five pictures, and annotated boxes.
+    """Frames in the order of the list: points, five pictures, and annotated boxes.
 
-    Source: automotive/3d-object-detection/waymo.py of https://github.com/mlcommons/inference. Of
-    the whole set 39,987 frames; the list is read in minutes, since nothing in it is executed.
+    The whole set has 39,987 frames. Reading the list takes minutes, because it is not executed.
+    Source: automotive/3d-object-detection/waymo.py of https://github.com/mlcommons/inference.
     """
 
     options = WaymoOptions
     unit = "frame"
 
-    def _read(self, asked: WaymoOptions, folder: Path) -> None:
+    def _read(self, options: WaymoOptions, folder: Path) -> None:
         self._folder = folder
         file = folder / FRAMES
-        check_file(file, asked.checksum)
+        check_file(file, options.checksum)
         listed = read_records(file)
         if not listed:
             raise wrong(file, "lists no frames", ADVICE)
         frames = [
-            _frame(folder, place, record) for place, record in enumerate(listed[: asked.count])
+            _frame(folder, place, record) for place, record in enumerate(listed[: options.count])
         ]
-        self._keep(frames, asked.count, file, f"the list has {len(listed)} frames")
+        self._keep(frames, options.count, file, f"the list has {len(listed)} frames")
 
     def input(self, index: int) -> dict[str, Any]:
         """Return arrays by name.
 
-        `points`: those in range, float32, (points, 5): x, y, z, intensity, elongation. `images`:
-        one for each camera, RGB, uint8, (height, width, 3). `calibration`: its matrices by name,
-        float32. `image_id`: the number that each row of an answer ends with.
+        `points`: points in range, float32, (points, 5): x, y, z, intensity, elongation. `images`:
+        one per camera, RGB, uint8, (height, width, 3). `calibration`: matrices by name, float32.
+        `image_id`: last number of each row of an answer.
         """
         frame, folder = self._sample(index), self._folder / "training"
         return {
@@ -118,15 +118,14 @@ class WaymoDataset(FileDataset[DrivenFrame]):
         }
 
     def reference(self, index: int) -> Mapping[str, Any]:
-        """Return "image_id", and of each annotated box "names", "difficulty" and "boxes".
+        """Return "image_id", and "names", "difficulty" and "boxes" of the annotated boxes.
 
-        Boxes are x, y, z, three dimensions and the rotation, in the camera's frame, float32.
+        A box is x, y, z, three dimensions and the rotation, in the camera's frame, float32.
         """
         return self._sample(index).truth
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over images' numbers, matrices, annotations, and sizes of points' files."""
         total = hashlib.sha256(b"waymo")
         for frame in self._samples:
             truth, matrices = frame.truth, frame.calibration
@@ -141,7 +140,7 @@ class WaymoDataset(FileDataset[DrivenFrame]):
         return total.hexdigest()
 
 
-def _frame(folder: Path, place: int, record: Any) -> DrivenFrame:
+def _frame(folder: Path, number: int, record: Any) -> DrivenFrame:
     import numpy as np
 
     try:
@@ -164,14 +163,14 @@ def _frame(folder: Path, place: int, record: Any) -> DrivenFrame:
         frame = DrivenFrame(name, int(name), points, matrices, truth)
     except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         reason = f"is not as MLPerf's ({type(error).__name__}: {error})"
-        raise _wrong(folder, place, reason) from error
+        raise _wrong(folder, number, reason) from error
     if not name.isdecimal() or not points.resolve().is_relative_to(folder.resolve()):
-        raise _wrong(folder, place, "names a file outside of the data set's folder")
+        raise _wrong(folder, number, "names a file outside of the data set's folder")
     return frame
 
 
-def _wrong(folder: Path, place: int, defect: str) -> RunError:
-    return wrong(f"{folder / FRAMES}: frame {place}", defect, ADVICE)
+def _wrong(folder: Path, number: int, defect: str) -> RunError:
+    return wrong(f"{folder / FRAMES}: frame {number}", defect, ADVICE)
 
 
 def _points(file: Path) -> NDArray[np.float32]:

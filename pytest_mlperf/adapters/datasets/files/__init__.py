@@ -1,4 +1,4 @@
-"""What data sets of files share: checks of options and files, and samples by index."""
+"""Check the options and files of data sets, and give samples by index."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from pytest_mlperf import RunError, SuiteError, UnavailableError
 from pytest_mlperf.extension import Rule, require_options
 
 CHECKSUMS = {"md5": 32, "sha256": 64}
-"""Algorithms that sources publish, and the hex digits of each."""
+"""Supported checksum algorithms, and their number of hex digits."""
 
 S = TypeVar("S")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileOptions:
-    """Options of a data set of files: they refuse what is wrong in itself, and find the files.
+    """Check the options of a data set of files, and find the files.
 
     Attributes:
-        count: Use the first `count` samples only; None uses all.
+        count: Number of samples to use, from the first on; None uses all.
     """
 
     count: int | None = None
 
     def find(self) -> Any:
-        """Look for the files without reading them; return what `FileDataset._read` gets."""
+        """Return the paths of the files, as `FileDataset._read` takes them; read no file."""
         raise NotImplementedError
 
     def check(self, dataset: str, *rules: Rule, **units: str) -> None:
-        """Refuse broken rules, a wrong `count` and a wrong `checksum`.
+        """Raise SuiteError for a broken rule, or an invalid `count` or `checksum`.
 
-        `units` names whole-number options and their units, e.g. size="pixels"; None is valid if it
-        is the default.
+        `units` maps whole-number options to their units, e.g. size="pixels"; None is valid if it is
+        the default.
         """
         owner = f"data set {dataset}"
         require_options(owner, rules)
@@ -60,24 +60,24 @@ class FileOptions:
 
     @staticmethod
     def require(*places: tuple[bool, str]) -> None:
-        """Report all missing places in one error; each is (whether it is here, message if not)."""
+        """Raise one UnavailableError for all missing files; each place is (exists, message)."""
         if missing := [sentence for is_here, sentence in places if not is_here]:
             raise UnavailableError("; also ".join(missing))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChecksumOptions(FileOptions):
-    """Those of a data set with a file that is compared with a checksum.
+    """Options of a data set whose file can be compared with a checksum.
 
     Attributes:
-        checksum: "md5:" or "sha256:" and the hex digits of the file; None checks nothing.
+        checksum: "md5:" or "sha256:" and the hex digits of the file; None skips the check.
     """
 
     checksum: str | None = None
 
 
 class FileDataset(Generic[S]):
-    """Samples by index, from files whose place is an option."""
+    """Base of data sets that read their samples from files."""
 
     libraries: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[type[FileOptions]]
@@ -87,10 +87,10 @@ class FileDataset(Generic[S]):
     _samples: Sequence[S]
 
     def __init__(self, **options: Any) -> None:
-        asked = self.options(**options)
-        self._read(asked, asked.find())
+        chosen = self.options(**options)
+        self._read(chosen, chosen.find())
 
-    def _read(self, asked: Any, files: Any) -> None:
+    def _read(self, options: Any, files: Any) -> None:
         raise NotImplementedError
 
     @classmethod
@@ -100,8 +100,8 @@ class FileDataset(Generic[S]):
     def __len__(self) -> int:
         return len(self._samples)
 
-    def _keep(self, samples: Sequence[S], count: int | None, place: object, holds: str) -> None:
-        require_enough(place, count, len(samples), holds)
+    def _keep(self, samples: Sequence[S], count: int | None, source: object, holds: str) -> None:
+        require_enough(source, count, len(samples), holds)
         self._samples = samples[:count]
 
     def _sample(self, index: int) -> S:
@@ -114,12 +114,12 @@ class FileDataset(Generic[S]):
 
 
 def check_file(path: Path, checksum: str | None) -> None:
-    """Read a whole file once and compare it with "md5:..." or "sha256:..."; None passes."""
+    """Raise RunError unless a file has the checksum "md5:..." or "sha256:..."; None skips it."""
     check_files([path], checksum)
 
 
 def check_files(paths: Sequence[Path], checksum: str | None) -> None:
-    """Compare files, one after the other, with "md5:..." or "sha256:..."; None passes."""
+    """Raise RunError unless files, read in sequence, have a checksum; None skips the check."""
     if checksum is None:
         return
     algorithm, _, digits = checksum.lower().partition(":")
@@ -138,17 +138,17 @@ def check_files(paths: Sequence[Path], checksum: str | None) -> None:
         )
 
 
-def require_enough(place: object, count: int | None, total: int, holds: str) -> None:
-    """Refuse a `count` above the total; `holds` says what is there: "the map lists 3 images"."""
+def require_enough(source: object, count: int | None, total: int, holds: str) -> None:
+    """Raise SuiteError if `count` exceeds `total`; `holds` words it, e.g. "it has 3 images"."""
     if count is not None and count > total:
         raise SuiteError(
-            f"{place}: count = {count!r}, but {holds}; lower count, or leave it out to use all",
+            f"{source}: count = {count!r}, but {holds}; lower count, or leave it out to use all",
             option="count",
         )
 
 
 def first_file(places: Iterable[Path]) -> Path | None:
-    """Return the first of these files that is here."""
+    """Return the first of these paths that is a file, or None."""
     return next((place for place in places if place.is_file()), None)
 
 
@@ -161,10 +161,10 @@ def find_file(
     whole: str,
     advice: str,
 ) -> Path:
-    """Return the path itself, or the official file in a folder, or its only file; read none.
+    """Return the path itself, else the official file in a folder, else its only file.
 
-    The first of the `official` names wins; other names end in `endings`. Messages say what the
-    folder `lacks` (e.g. "no a.json") and what the file is (`whole`).
+    The first of the `official` names wins; others end in `endings`. In the UnavailableError,
+    `lacks` says which file is missing, and `whole` names the kind of file.
     """
     if path.is_file():
         return path
@@ -184,5 +184,5 @@ def find_file(
 
 
 def wrong(where: object, defect: str, advice: str) -> RunError:
-    """Return the error for content that is not as it should be."""
+    """Return the error for invalid content."""
     return RunError("dataset", f"{where}: {defect}; {advice}")

@@ -1,4 +1,4 @@
-"""Images with boxes, listed in a file in COCO's JSON: read, checked, and given by index."""
+"""Read and check images with boxes that are listed in COCO's JSON format."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Image = tuple[str, dict[str, Any]]
 
 
 def read_annotations(file: Path) -> tuple[list[Image], frozenset[int]]:
-    """Read and check an annotation file: its images, with or without boxes, and its categories."""
+    """Return the checked images, with or without boxes, and category ids of a file."""
     content = _parse(file)
     for name, fields in RECORD_TESTS.items():
         for row, record in enumerate(content[name]):
@@ -132,7 +132,7 @@ RECORD_TESTS: Mapping[str, Mapping[str, tuple[Test, str]]] = {
     },
     "categories": {"id": _WHOLE},
 }
-"""Lists of the file, and what is needed of each record: key, test, and what is expected."""
+"""Tests of the records of each list: by key a test, and the expected value in words."""
 
 BOX_FIELDS = ("category_id", "bbox", "area", "iscrowd")
 
@@ -143,11 +143,11 @@ KEPT_FIELDS = frozenset(RECORD_TESTS) | {
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotatedOptions(FileOptions):
-    """Where the images are, and what size a sample has.
+    """Options of a data set of annotated images.
 
     Attributes:
         path: Folder of the data set.
-        checksum: "md5:" or "sha256:" and the hex digits that the annotation file must have.
+        checksum: "md5:" or "sha256:" and the hex digits of the annotation file; None skips it.
     """
 
     dataset: ClassVar[str]
@@ -187,36 +187,35 @@ class AnnotatedOptions(FileOptions):
 
 
 class AnnotatedImages(FileDataset[Image]):
-    """Images by index in the order of the annotation file.
+    """Images in the order of the annotation file.
 
-    Unlike MLPerf's references, which leave out images that are not here and so give others their
-    numbers, such a data set must be complete. Of each image the header and the end are read before
-    a run: bits that flipped in between are not seen.
+    All listed images must exist: MLPerf's references skip missing ones, and so renumber the others.
+    Before a run only the header and the end of each image are checked.
     """
 
     libraries = ("PIL",)
 
-    def _read(self, asked: Any, files: tuple[Path, Path]) -> None:
-        self._size = asked.size
+    def _read(self, options: Any, files: tuple[Path, Path]) -> None:
+        self._size = options.size
         file, self._folder = files
-        check_file(file, asked.checksum)
+        check_file(file, options.checksum)
         listed, self._categories = read_annotations(file)
-        self._keep(listed, asked.count, file, f"it lists {len(listed)} images")
+        self._keep(listed, options.count, file, f"it lists {len(listed)} images")
         names = [name for name, _ in self._samples]
         require_images(self._folder, names, file)
         _check_sizes(file, self._samples, check_images(self._folder, names))
 
     def reference(self, index: int) -> dict[str, Any]:
-        """Return `index`; `image_id`; `height` and `width` in pixels; and `annotations`.
+        """Return `index`, `image_id`, `height` and `width` in pixels, and `annotations`.
 
-        These are objects with `category_id`, `bbox` (left, top, width, height in pixels), `area`
-        (square pixels) and `iscrowd` (1 for a box around a group, else 0). Leave them as they are.
+        An annotation has `category_id`, `bbox` (left, top, width, height in pixels), `area` (square
+        pixels) and `iscrowd` (1 for a box around a group, else 0). Do not modify it.
         """
         return self._sample(index)[1]
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over preparation, references and image files' bytes, whatever their names."""
+        """Hex SHA-256 over preparation, references, and bytes but not names of the image files."""
         texts = ((name, json.dumps(each, sort_keys=True).encode()) for name, each in self._samples)
         references = ((name, hashlib.sha256(text).digest()) for name, text in texts)
         return hash_of_images(self._preparation.encode(), self._folder, references)
@@ -227,7 +226,7 @@ class AnnotatedImages(FileDataset[Image]):
 
 
 def _check_sizes(file: Path, images: Sequence[Image], sizes: Sequence[tuple[int, int]]) -> None:
-    """Refuse images of other sizes than annotated; one that EXIF data turns is stored lying."""
+    """Raise RunError unless sizes are as annotated; rotation by EXIF data swaps the sides."""
     for row, ((name, image), stored) in enumerate(zip(images, sizes, strict=True)):
         width, height = image["width"], image["height"]
         if sorted(stored) != sorted((width, height)):

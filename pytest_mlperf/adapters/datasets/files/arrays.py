@@ -1,8 +1,8 @@
-"""Arrays in NumPy's files: where each lies is read from headers, its values when they are needed.
+"""Locate arrays in NumPy's files from their headers, and read values on demand.
 
-Headers are read by NumPy's own readers of its format. numpy.load with mmap_mode serves .npy alone:
-in an archive it reads arrays whole, and its maps hold files open and end the process where one is
-cut. Nothing is unpickled: arrays of objects are refused.
+NumPy's own readers parse the headers. numpy.load with mmap_mode reads arrays of an archive whole,
+keeps files open, and crashes the process if a mapped file is truncated. Arrays of objects are
+refused: nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -30,34 +30,32 @@ if TYPE_CHECKING:
 _PIECE = 2**20
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
-"""Of a zip's member: signature, and the lengths of its name and extra field, which follow."""
+"""Local header of a zip member: signature, lengths of its name and its extra field."""
 
 _BROKEN = (
     *(EOFError, MemoryError, OSError, RuntimeError, TypeError, ValueError),
     *(struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
 )
-"""What reading a damaged file raises."""
 
 UNPACKED_LIMIT = 2 * 2**30
-"""Bytes of one compressed array when unpacked; the largest volume of KiTS19 has 0.5e9."""
+"""Maximum bytes of an unpacked array; the largest volume of KiTS19 has 0.5e9."""
 
 MEMBERS_LIMIT = 1_000
-"""Arrays of one archive."""
 
 AXES_LIMIT = 32
-"""Axes of an array; NumPy 1 had no more."""
+"""Maximum number of axes of an array, as in NumPy 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredArray:
-    """Where an array lies.
+    """Location and layout of an array in a file.
 
     Attributes:
-        name: What the array is called, for messages.
-        offset: Where its values start: in the file, or in the unpacked member.
-        dtype: As NumPy's `dtype.str`, e.g. "<f4".
-        fortran: Whether the first axis runs fastest.
-        packed: Name of the zip's member that it is compressed in; None where it is not.
+        name: Name of the array in messages.
+        offset: First byte of the values in the file, or in the unpacked member.
+        dtype: NumPy's `dtype.str`, e.g. "<f4".
+        fortran: Whether the first axis varies fastest.
+        packed: Name of the compressed zip member; None if not compressed.
     """
 
     file: Path
@@ -84,7 +82,7 @@ class StoredArray:
         view, filled = values.view(np.uint8).data, 0
         try:
             with self._open() as file:
-                # Members of an archive unpack into memory of their own, so a part each time.
+                # In pieces, since zipfile unpacks each read into memory of its own.
                 while filled < len(view) and (
                     count := file.readinto(view[filled : filled + _PIECE])
                 ):
@@ -109,18 +107,18 @@ class StoredArray:
 
 
 def damaged(file: Path, defect: str) -> RunError:
-    """Return the error for a file that cannot be used."""
+    """Return the error for a damaged file."""
     return wrong(file, defect, "the file is damaged or incomplete, get it from its source again")
 
 
 def find_npy(path: Path) -> StoredArray:
-    """Read the header of a .npy file."""
+    """Return the array of a .npy file by its header."""
     with path.open("rb") as file:
         return _find(file, path, name="the array", size=path.stat().st_size)
 
 
 def find_npz(path: Path) -> dict[str, StoredArray]:
-    """Read the headers of all arrays of a .npz file, by their names without the ending .npy."""
+    """Return the arrays of a .npz file by their headers; names lack the ending .npy."""
     arrays = {}
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
@@ -173,12 +171,12 @@ def _find(
             raise ValueError(f"its format {version} is not read")
         shape, fortran, dtype = readers[version](file)
     except _BROKEN as error:
-        first = str(error).partition("\n")[0]  # what follows advises to trust the file
+        first = str(error).partition("\n")[0]  # further lines advise to trust the file
         raise damaged(path, f"{name} is no array in NumPy's format ({first})") from error
-    # A header is an expression: a truth value or a negative number are lengths to Python.
+    # A header is a Python literal, whose lengths may be booleans or negative.
     if len(shape) > AXES_LIMIT or any(type(axis) is not int or axis < 0 for axis in shape):
-        shown = f"{len(shape):,} axes" if len(shape) > AXES_LIMIT else f"the shape {shape}"
-        raise damaged(path, f"{name} has {shown}, which no array has")
+        shape_text = f"{len(shape):,} axes" if len(shape) > AXES_LIMIT else f"the shape {shape}"
+        raise damaged(path, f"{name} has {shape_text}, which no array has")
     if not re.fullmatch(r"[<|][biuf][1248]", dtype.str):
         raise wrong(
             path,
@@ -191,7 +189,7 @@ def _find(
         offset=file.tell(),
         shape=shape,
         dtype=dtype.str,
-        # An array of one axis, and of one column, is both.
+        # With at most one axis longer than 1, both orders are equal.
         fortran=fortran and sum(length != 1 for length in shape) > 1,
         packed=packed,
     )

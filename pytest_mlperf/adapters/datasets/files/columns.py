@@ -1,4 +1,4 @@
-"""Where columns of a table are, by their names."""
+"""Find the columns of a table by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def places(
     advice: str = "Rename its columns, or set the data set's path to another table",
     whole: str = "table",
 ) -> dict[str, int]:
-    """Return the position of each wanted column, which must be there once."""
+    """Return the position of each column; raise RunError unless each occurs exactly once."""
     named = [label if isinstance(label, str) else repr(label) for label in labels]
     for name in columns:
         if named.count(name) == 1:
@@ -38,5 +38,4 @@ def _listing(names: Sequence[str]) -> str:
 
 
 def _shown(name: str) -> str:
-    """Return a name as it may be shown: a file may call its columns anything."""
     return repr(name) if len(name) <= 80 else f"{name[:80]!r}…"

@@ -1,4 +1,4 @@
-"""Read columns of a table: a pandas DataFrame in a pickle, which is never executed, or Parquet."""
+"""Read columns of a table: a pickled pandas DataFrame, which is not executed, or Parquet."""
 
 from __future__ import annotations
 
@@ -14,23 +14,20 @@ from pytest_mlperf.adapters.datasets.files.columns import places
 from pytest_mlperf.adapters.datasets.files.pickle_files import UNPACKED_LIMIT, opened, unreadable
 
 TABLE_LIMIT = 2**30
-"""Bytes of a table of prompts when unpacked; MLPerf's 24,576 prompts and answers have 0.15e9."""
-
+"""Maximum bytes of an unpacked table of prompts; MLPerf's 24,576 prompts have 0.15e9."""
 
 PARQUET = b"PAR1"
-"""How a Parquet file begins."""
 
 
 def read_frame(
     path: Path, *, columns: Sequence[str | Sequence[str]], max_bytes: int = UNPACKED_LIMIT
 ) -> Mapping[str, Sequence[Any]]:
-    """Read some columns of a table: a DataFrame pickled by pandas, also with gzip, or Parquet.
+    """Read columns of a table: a pickled pandas DataFrame, optionally with gzip, or Parquet.
 
-    Neither pandas nor, for pickles, anything else that is not always installed is needed. The
-    table must have each column once; of several names of one column the first that is there is
-    taken, and the column is called by the first of all. Cells are text, numbers, bytes, None where
-    the value is missing, arrays of shape (numbers,) of what is a list of whole numbers or a NumPy
-    array, or other lists. A pickle has at most `max_bytes` when unpacked.
+    Parquet needs pyarrow, pickles need no library. The table must have each column once. Of several
+    names of a column the first in the table is read; the result has the first of all. A cell is
+    text, a number, bytes, None if missing, an array of shape (numbers,) for a list of whole numbers
+    or a NumPy array, or another list. A pickle has at most `max_bytes` when unpacked.
     """
     if not path.is_file():
         raise UnavailableError(
@@ -45,7 +42,7 @@ def read_frame(
 
 
 def find_table(path: Path, *, official: Sequence[str], lacks: str, advice: str) -> Path:
-    """Return a file as `find_file`, of a kind that `read_frame` reads, if its library is here."""
+    """Find a table as `find_file` does; raise EnvironmentFault if it needs a missing pyarrow."""
     table = find_file(
         path,
         official=official,
@@ -60,7 +57,7 @@ def find_table(path: Path, *, official: Sequence[str], lacks: str, advice: str) 
 
 
 def no_pyarrow(path: Path) -> EnvironmentFault:
-    """Return the error of a Parquet file that nothing here can read."""
+    """Return the error for a Parquet file if pyarrow is not installed."""
     return EnvironmentFault(
         f"{path}: Parquet is read with pyarrow, which is not installed; try: pip install pyarrow"
     )
@@ -73,17 +70,17 @@ def _read_pickle(
 
     with opened(path, compressed=compressed) as file:
         frame = pickled.PickledFrame(file, max_bytes=max_bytes)
-        at = _places(path, frame.labels, columns)
-        by_name = {name: frame.column(place) for name, place in at.items()}
+        positions = _places(path, frame.labels, columns)
+        by_name = {name: frame.column(place) for name, place in positions.items()}
     if len({len(cells) for cells in by_name.values()}) > 1:
         raise unreadable(path, "its columns differ in length")
     return by_name
 
 
 def _places(path: Path, labels: Sequence[Any], columns: Sequence[Sequence[str]]) -> dict[str, int]:
-    there = [next((name for name in names if name in labels), names[0]) for names in columns]
-    at = places(path, labels, there)
-    return {names[0]: at[name] for names, name in zip(columns, there, strict=True)}
+    chosen = [next((name for name in names if name in labels), names[0]) for names in columns]
+    positions = places(path, labels, chosen)
+    return {names[0]: positions[name] for names, name in zip(columns, chosen, strict=True)}
 
 
 def _read_parquet(path: Path, columns: Sequence[Sequence[str]]) -> dict[str, list[Any]]:
@@ -94,9 +91,11 @@ def _read_parquet(path: Path, columns: Sequence[Sequence[str]]) -> dict[str, lis
     try:
         with parquet.ParquetFile(path) as file:
             labels = file.schema_arrow.names
-            at = _places(path, labels, columns)
-            table = file.read(columns=[labels[place] for place in at.values()])
-        return {name: _parquet_cells(table.column(labels[place])) for name, place in at.items()}
+            positions = _places(path, labels, columns)
+            table = file.read(columns=[labels[place] for place in positions.values()])
+        return {
+            name: _parquet_cells(table.column(labels[place])) for name, place in positions.items()
+        }
     except MemoryError:
         raise unreadable(path, "there is no memory for what it unpacks to") from None
     except (ArrowException, OSError, UnicodeDecodeError) as error:
@@ -113,7 +112,7 @@ def _parquet_cells(column: Any) -> list[Any]:
         return [pack(cell) if isinstance(cell, list) else cell for cell in column.to_pylist()]
     cells: list[Any] = []
     for chunk in column.chunks:
-        # As Python objects the tokens of a large data set would take gigabytes.
+        # Python objects for the tokens of a large data set would take gigabytes.
         numbers, bounds = chunk.values.to_numpy(zero_copy_only=False), chunk.offsets.tolist()
         cells += [
             numbers[start:end] if there else None

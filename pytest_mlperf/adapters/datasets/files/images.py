@@ -1,4 +1,4 @@
-"""Image files of data sets: decoded to pixels, and checked in bulk before an engine loads."""
+"""Decode image files to pixels, and check them in bulk before an engine loads."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from PIL import Image
 
 END_BYTES = {"JPEG": b"\xff\xd9", "PNG": b"\0\0\0\0IEND\xae\x42\x60\x82"}
-"""The last bytes of an intact file, by Pillow's name of its format."""
+"""Last bytes of an intact file, by Pillow's name of the format."""
 
 THREADS = 8
-"""Files that are read at the same time: disks and network folders answer several at once."""
+"""Number of files read in parallel: disks and network folders serve several at once."""
 
 BATCH_FILES = 256
 MAX_DAMAGED = 100
-"""Damaged files after which no more are looked for: each of them may have to be decoded."""
+"""Number of damaged files after which the check stops: each may have to be decoded."""
 
 
 def hash_of_images(start: bytes, folder: Path, images: Iterable[tuple[str, bytes]]) -> str:
-    """Return the hex SHA-256 over the bytes of each file and what belongs to it, in order."""
+    """Return the hex SHA-256 over `start`, and the bytes and label of each file, in order."""
     total = hashlib.sha256(start)
     for name, label in images:
         with (folder / name).open("rb") as file:
@@ -38,7 +38,7 @@ def hash_of_images(start: bytes, folder: Path, images: Iterable[tuple[str, bytes
 
 
 def decode(path: Path) -> NDArray[np.uint8]:
-    """Decode an image file, turned as its EXIF data says, to shape (height, width, 3) in RGB."""
+    """Decode an image file to RGB of shape (height, width, 3), rotated by its EXIF data."""
     require_pillow()
     import numpy as np
     from PIL import Image, ImageOps
@@ -55,10 +55,10 @@ def decode(path: Path) -> NDArray[np.uint8]:
 
 
 def _eight_bit(opened: Image.Image, image: Image.Image) -> Image.Image:
-    """Return grey pixels of 16 bits as their upper 8, as OpenCV reads them; Pillow would clip them.
+    """Return 16-bit grey pixels as their upper 8 bits, like OpenCV; Pillow would clip them.
 
-    32-bit numbers are refused, as their white level is undefined. Only `opened`, the image before
-    it was turned, knows its format.
+    32-bit pixels are refused, as their white level is undefined. `opened` is the image before
+    rotation, which alone has the file's format.
     """
     import numpy as np
     from PIL import Image
@@ -73,18 +73,18 @@ def _eight_bit(opened: Image.Image, image: Image.Image) -> Image.Image:
 def neighbours(
     old: int, new: int, *, single: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Return the old pixels before and after each new pixel's centre, and the latter's weight.
+    """Return the old pixels before and after each new pixel's centre, and the second's weight.
 
     At borders both are the same pixel. `single` rounds positions to float32, as OpenCV does for
     uint8.
     """
     import numpy as np
 
-    place = (np.arange(new) + 0.5) * (old / new) - 0.5
-    place = place.astype(np.float32) if single else place
-    before = np.floor(place).astype(np.int64)
-    share = (place - before).astype(np.float32)
-    return before.clip(0, old - 1), (before + 1).clip(0, old - 1), share
+    position = (np.arange(new) + 0.5) * (old / new) - 0.5
+    position = position.astype(np.float32) if single else position
+    lower = np.floor(position).astype(np.int64)
+    share = (position - lower).astype(np.float32)
+    return lower.clip(0, old - 1), (lower + 1).clip(0, old - 1), share
 
 
 def require_pillow() -> None:
@@ -99,7 +99,7 @@ def require_pillow() -> None:
 
 
 def require_images(folder: Path, names: Sequence[str], listed: Path) -> None:
-    """Look for every image that the file `listed` names; no file is read."""
+    """Raise UnavailableError if images that the file `listed` names are missing."""
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise UnavailableError(
@@ -110,11 +110,10 @@ def require_images(folder: Path, names: Sequence[str], listed: Path) -> None:
 
 
 def check_images(folder: Path, names: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the width and height of each image as stored, in pixels; refuse damaged ones.
+    """Return the stored width and height of each image, in pixels; raise RunError for damage.
 
-    Only a file's header and end are read, which must be those of its format. A file without such an
-    end, with bytes after it, or of another format is decoded. A flipped bit in between is found
-    when the image is decoded, or by comparing the data set's digest with a known one.
+    Only headers and ends of files are read. A file with another end than its format's, or without a
+    known one, is decoded. Damage in between shows in decoding, or in the digest.
     """
     require_pillow()
     sizes: list[tuple[int, int]] = []
@@ -141,7 +140,7 @@ PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 
 def check_encoded(content: bytes) -> str | None:
-    """Return the defect of a picture's header, or None; the picture is not decoded."""
+    """Return the defect of an encoded picture's header, or None; decode no pixels."""
     require_pillow()
     from PIL import Image, UnidentifiedImageError
 
@@ -155,10 +154,9 @@ def check_encoded(content: bytes) -> str | None:
 
 
 def encode_again(content: bytes) -> tuple[str, bytes]:
-    """Return a picture's format, and the picture as Pillow writes it in that format.
+    """Re-encode a picture with Pillow; return its format and bytes, or raise ValueError.
 
-    An image turned by EXIF data, as by Hugging Face's datasets, becomes a JPEG. Raises ValueError
-    if it is damaged.
+    A picture that EXIF data rotates becomes a JPEG, as in Hugging Face's datasets.
     """
     from PIL import ExifTags, Image, ImageOps
 
@@ -207,8 +205,8 @@ def _inspect(path: Path) -> tuple[int, int] | str:
                 file.seek(0)
                 content = file.read()
                 kept = content.rstrip(b"\0")
-                # It stops in zeros: its place was reserved, but the rest never came. Decoders may
-                # take such zeros for pixels; after the end of an image they are harmless.
+                # An incomplete copy ends in zeros, which decoders may take for pixels. Zeros
+                # after the end of an image are harmless.
                 if end and len(kept) < len(content) and not kept.endswith(end):
                     raise ValueError(f"it stops in {len(content) - len(kept):,} zero bytes")
                 with Image.open(path) as again:

@@ -1,4 +1,4 @@
-"""Read text line by line, and JSONL object by object: no line and no file fills the memory."""
+"""Read text by line, and JSONL by object, with limits on the size of a line and a file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pytest_mlperf.adapters.datasets.files import wrong
 
 MAX_LINE_BYTES = 2**24
 FILE_LIMIT = 2**30
-"""Bytes that a file may have."""
+"""Maximum size of a file, in bytes."""
 
 
 def lines_of(path: Path) -> Iterator[str]:
-    """Yield lines with their ends; neither a line nor a file without an end fills the memory."""
+    """Yield the lines of a UTF-8 file with their ends; raise RunError beyond a size limit."""
     total = 0
     with path.open("rb") as file:
         for number in range(1, FILE_LIMIT):
@@ -52,5 +52,5 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def broken_line(path: Path, number: int, defect: str) -> RunError:
-    """Return the error for a line that is not as it should be."""
+    """Return the error for an invalid line."""
     return wrong(f"{path}: line {number}", defect, "correct the file, or the data set's path")

@@ -1,9 +1,8 @@
-"""Read a JSON list of objects one by one: as a whole it would take ten times its size.
+"""Read a JSON list object by object; the whole list would take ten times its size.
 
-Each object is what Python's json makes of it. ijson, which streams as well, takes the same time
-(0.14 s and 0.17 s for 41 MB) where its part in C is there and 18 times as long elsewhere, but reads
-other content: half of a surrogate pair becomes "?", whole numbers beyond 64 bits and NaN end the
-file. It names no line, and holds a text without an end to the end of the file.
+With its C backend ijson is about as fast (0.14 s and 0.17 s for 41 MB), without it 18 times slower.
+It reads other content: a lone surrogate becomes "?", and NaN and whole numbers beyond 64 bits are
+errors. It names no line, and buffers an unterminated text up to the end of the file.
 """
 
 from __future__ import annotations
@@ -19,14 +18,13 @@ from pytest_mlperf.adapters.datasets.files import wrong
 
 READ_CHARACTERS = 2**20
 MAX_OBJECT_CHARACTERS = 2**24
-"""Characters that are read at a time, and that one object may have."""
 
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON list, in order; the file is UTF-8, with or without its mark."""
+    """Yield the objects of a JSON list, in order; the file is UTF-8, with or without a BOM."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             yield from _records(path, _Text(file))
@@ -69,7 +67,7 @@ def _damaged(path: Path, defect: str) -> RunError:
 
 
 class _Text:
-    """The text of a file, of which a part is in memory; `at` is the place in it."""
+    """Text of a file with a part in memory; `at` is the position in that part."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -89,7 +87,7 @@ class _Text:
                 return ""
 
     def value(self) -> Any:
-        """Take the next value; raise ValueError if there is no complete one."""
+        """Parse the next value; raise ValueError if it is invalid or incomplete."""
         self.sign()
         while True:
             try:
@@ -101,7 +99,7 @@ class _Text:
                 return value
 
     def line(self, error: Exception) -> int:
-        """Return the number of the line, from 1 on, of an error that `value` raised."""
+        """Return the line, from 1 on, of an error that `value` raised."""
         return self._lines + self._buffer.count("\n", 0, getattr(error, "pos", self.at))
 
     def _more(self) -> bool:

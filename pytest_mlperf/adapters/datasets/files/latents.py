@@ -1,4 +1,4 @@
-"""Files of latents that generated images and videos start from."""
+"""Read files of the initial latents of generated images and videos."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TORCH = frozenset({".pt", ".pth"})
-"""Endings of files that torch.save made."""
 
 
 def require_reader(file: Path) -> None:
-    """Refuse a file of torch's where torch is not installed."""
+    """Raise EnvironmentFault for a file of torch.save if torch is not installed."""
     if file.suffix in TORCH and importlib.util.find_spec("torch") is None:
         raise EnvironmentFault(
             f"{file}: this file is read with torch, which is not installed; try: pip "
@@ -27,9 +26,9 @@ def require_reader(file: Path) -> None:
 
 
 def read_latents(file: Path, shape: tuple[int, ...], of: str) -> NDArray[np.float32]:
-    """Read latents of torch.save or numpy.save, read-only, without running code from the file.
+    """Read finite float32 latents of a file, read-only, without executing code of the file.
 
-    They must have `shape`; `of` says in messages where the shape is from.
+    They must have `shape`; `of` names the source of that shape in messages.
     """
     import numpy as np
 
@@ -39,7 +38,7 @@ def read_latents(file: Path, shape: tuple[int, ...], of: str) -> NDArray[np.floa
             if file.suffix in TORCH
             else np.load(file, mmap_mode="r", allow_pickle=False)
         )
-    except Exception as error:  # what readers of zip, pickle and arrays raise
+    except Exception as error:  # the readers can raise anything
         first = str(error).partition("\n")[0]
         raise _unfit(file, f"cannot be read ({first or type(error).__name__})") from error
     if not isinstance(array, np.ndarray) or array.dtype.kind != "f":

@@ -1,4 +1,4 @@
-"""Open files that pickle wrote; nothing in them is executed."""
+"""Open pickle files without executing them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pytest_mlperf import RunError
 from pytest_mlperf.adapters.datasets.files import wrong
 
 UNPACKED_LIMIT = 4 * 2**30
-"""Bytes that any pickle may have when unpacked."""
+"""Maximum size of an unpacked pickle, in bytes."""
 
 
 def read_records(path: Path) -> list[Any]:
-    """Read a pickled list of tables of plain values and NumPy's arrays; nothing is executed."""
+    """Read a pickled list of records of plain values and NumPy arrays; execute nothing."""
     from pytest_mlperf.adapters.datasets.files import pickled
 
     with opened(path, compressed=False) as file:
@@ -26,7 +26,7 @@ def read_records(path: Path) -> list[Any]:
 
 @contextlib.contextmanager
 def opened(path: Path, *, compressed: bool) -> Iterator[Any]:
-    """Open a pickle, with gzip if compressed, and say what is wrong with it while it is read."""
+    """Open a pickle, through gzip if compressed; raise RunError for faults while it is read."""
     from pytest_mlperf.adapters.datasets.files.pickles import PickleError
 
     try:
@@ -41,7 +41,7 @@ def opened(path: Path, *, compressed: bool) -> Iterator[Any]:
 
 
 def unreadable(path: Path, reason: str) -> RunError:
-    """Return the error of a table that is damaged."""
+    """Return the error for a damaged table."""
     return wrong(
         path, reason, "get the table from its source again, or correct the data set's path"
     )

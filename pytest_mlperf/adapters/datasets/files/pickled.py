@@ -1,4 +1,4 @@
-"""Find NumPy's arrays and the columns of pandas' tables in pickles, which are never run."""
+"""Read NumPy arrays and columns of pandas tables from pickles, without executing them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ARRAYS = {
     "numpy._core.numeric": "_frombuffer",
     "_codecs": "encode",
 }
-"""All that NumPy 1 and 2 name in arrays of numbers, by module."""
+"""Names in pickled arrays of numbers of NumPy 1 and 2, by module."""
 
 _FRAMES = {
     "pandas": "DataFrame Series Index RangeIndex MultiIndex NA StringDtype",
@@ -55,10 +55,10 @@ _FRAMES = {
     "builtins": "slice bytes bytearray",
     "__builtin__": "slice bytes bytearray",
 }
-"""All that pandas 1.3 to 3 name besides in tables of text, numbers and lists.
+"""Further names in tables of text, numbers and lists of pandas 1.3 to 3.
 
-Here these are no more than labels: nothing of pandas, NumPy or Arrow is called for them. Dates,
-categories and the like bring other names, and are not read.
+They are only labels: nothing of pandas, NumPy or Arrow is called for them. Dates and categories
+have other names, and are refused.
 """
 
 ARRAY_NAMES, PICKLE_NAMES = (
@@ -68,12 +68,10 @@ ARRAY_NAMES, PICKLE_NAMES = (
 
 _NUMPY_ARRAYS = ("_reconstruct", "_frombuffer")
 _TEXT_TYPE = re.compile(r"U[1-9]\d{0,3}")
-"""NumPy's type of texts of up to so many characters."""
 
 _MALFORMED = (
     *(AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError),
 )
-"""What a record raises that is not as NumPy and pandas write it."""
 
 
 def find_arrays(path: Path) -> list[StoredArray]:
@@ -88,24 +86,24 @@ def find_arrays(path: Path) -> list[StoredArray]:
         raise damaged(path, f"{error}") from error
 
 
-def _array(path: Path, place: int, item: Any) -> StoredArray:
+def _array(path: Path, index: int, item: Any) -> StoredArray:
     try:
         kind, shape, order, raw = _parts(item)
         if not isinstance(raw, Place):
             raise TypeError("no numbers")
         array = StoredArray(
             file=path,
-            name=f"its array {place}",
+            name=f"its array {index}",
             offset=raw.offset,
             shape=tuple(int(length) for length in shape),
             dtype=_dtype(kind, orders="<|"),
             fortran=order == "F",
         )
     except _MALFORMED as error:
-        raise PickleError(f"item {place} is {_named(item)}, not an array of numbers") from error
+        raise PickleError(f"item {index} is {_named(item)}, not an array of numbers") from error
     if any(length < 0 for length in array.shape) or array.size != raw.size:
         raise PickleError(
-            f"array {place} of shape {array.shape} and type {array.dtype} needs {array.size:,} "
+            f"array {index} of shape {array.shape} and type {array.dtype} needs {array.size:,} "
             f"bytes, but {raw.size:,} are there"
         )
     return array
@@ -124,13 +122,12 @@ def _parts(array: PickledObject) -> tuple[PickledObject, tuple[int, ...], Litera
 
 
 def _dtype(kind: PickledObject, *, orders: str = "<>=|") -> str:
-    """Return a type of numbers as NumPy writes it, e.g. "<f4"."""
     code, order = kind.args[0], kind.state[1] if kind.state else "<"
-    shown = "" if re.fullmatch(r"[iufb][1248]", code) else ascii(code)
-    if not shown and order not in [*orders]:
-        shown = ascii(f"{order}{code}")[1:-1]
-    if shown:
-        raise PickleError(f"it holds values of NumPy's type {shown}, which is not read")
+    unsupported = "" if re.fullmatch(r"[iufb][1248]", code) else ascii(code)
+    if not unsupported and order not in [*orders]:
+        unsupported = ascii(f"{order}{code}")[1:-1]
+    if unsupported:
+        raise PickleError(f"it holds values of NumPy's type {unsupported}, which is not read")
     return f"{order}{code}"
 
 
@@ -140,10 +137,9 @@ def _named(item: Any) -> str:
 
 
 class PickledFrame:
-    """A DataFrame that pandas pickled."""
+    """DataFrame in a pickle of pandas."""
 
     def __init__(self, file: BufferedIOBase, *, max_bytes: int) -> None:
-        """Read the pickle, but no column yet; raise PickleError if it holds no DataFrame."""
         tree = parse(file, PICKLE_NAMES, max_bytes=max_bytes)
         if not isinstance(tree, PickledObject) or tree.name != "DataFrame":
             raise PickleError(f"it holds {_named(tree)}, not a pandas DataFrame")
@@ -159,24 +155,24 @@ class PickledFrame:
         except _MALFORMED as error:
             raise PickleError(f"its DataFrame is malformed ({error})") from error
 
-    def column(self, place: int) -> list[Any]:
-        """Return one column: text, numbers, bytes, None, arrays, lists; else raise PickleError."""
+    def column(self, number: int) -> list[Any]:
+        """Return a column of text, numbers, bytes, None, arrays, lists; else raise PickleError."""
         try:
             for block in self._blocks:
                 values, placement, *_ = block.args
                 positions = _positions(placement)
-                if place in positions:
-                    raw = _row(values, positions.index(place), len(positions))
+                if number in positions:
+                    raw = _row(values, positions.index(number), len(positions))
                     return [_cell(item) for item in raw]
         except _MALFORMED as error:
             raise PickleError(f"its DataFrame is malformed ({error})") from error
-        raise PickleError(f"its DataFrame is malformed (column {place} has no cells)")
+        raise PickleError(f"its DataFrame is malformed (column {number} has no cells)")
 
 
 def read_records(file: BufferedIOBase, *, max_bytes: int) -> list[Any]:
-    """Return a pickled list of tables: dictionaries, lists, text, numbers, and NumPy's arrays.
+    """Return a pickled list of dictionaries, lists, text, numbers, and NumPy arrays.
 
-    Arrays of numbers or text have any number of dimensions. Raises PickleError for others.
+    Arrays hold numbers or text, in any number of dimensions. Raises PickleError for others.
     """
     tree = parse(file, ARRAY_NAMES, max_bytes=max_bytes)
     if type(tree) is not list:
@@ -238,7 +234,7 @@ def _items(values: PickledObject) -> list[Any]:
         fields = values.state
         return _arrow_texts(fields["_pa_array"] if "_pa_array" in fields else fields["_data"])
     if values.name == "__pyx_unpickle_NDArrayBacked":
-        # An array of texts: pandas 3 writes a missing one as NaN, which alone is not itself.
+        # pandas 3 writes a missing text as NaN, the only value that differs from itself.
         return [item if item == item else None for item in _items(values.state[1])]  # noqa: PLR0124
     raise PickleError(f"a column is of the kind {values.name}, which is not read")
 
@@ -284,7 +280,7 @@ def _cell(cell: Any) -> Any:
 
 
 def pack(items: list[Any]) -> list[Any] | NDArray[np.int64]:
-    """Return a list of whole numbers that int64 holds as an array, and others as they are."""
+    """Return a list of int64 numbers as an array, and any other list unchanged."""
     if not items or any(type(item) is not int for item in items):
         return items
     try:

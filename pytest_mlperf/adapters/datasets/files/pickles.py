@@ -1,13 +1,12 @@
-"""Read a pickle into inert records: no name in it is ever looked up, imported or called.
+"""Read a pickle into inert records, without importing or calling a name in it.
 
-The steps are those of Python's own unpickler, under two allow-lists: one of instructions, and in
-`find_class` one of names. A hostile file can waste memory and time, no more.
+Python's own unpickler runs with allow-lists of opcodes, and in `find_class` of names. A hostile
+file can waste memory and time, no more.
 
-Why not the real classes of NumPy and pandas behind the allow-list, nor the unpickler in C: they
-trust the file. `numpy.dtype`, which every array needs, takes flags from it that make NumPy read
-the file's bytes as addresses; Arrow reads wherever a file says that a text ends; and a key that is
-a tuple of tuples, some 100,000 deep, ends the process. Each shown in
-tests/adapters/datasets/test_frames.py.
+The real classes of NumPy and pandas, and the unpickler in C, trust the file: `numpy.dtype`, which
+every array needs, takes flags that make NumPy read bytes as addresses; Arrow reads up to any stated
+end of a text; a key of 100,000 nested tuples crashes the process.
+tests/adapters/datasets/test_frames.py shows each.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A class or function that the pickle names, without its module; it was not looked up."""
+    """Name of a class or function in the pickle, without its module; it is not imported."""
 
     name: str
 
 
 @dataclass(slots=True, eq=False)
 class PickledObject:
-    """An object that the pickle would have made by a call, and the state it would have got."""
+    """An object that the pickle would construct by a call, and its state."""
 
     name: str
     args: tuple[Any, ...]
@@ -41,30 +40,28 @@ class PickledObject:
 
 
 class Place(NamedTuple):
-    """Where a string of bytes lies in the file, which was not read."""
+    """Offset and size, in bytes, of a byte string in the file that was not read."""
 
     offset: int
     size: int
 
 
 class PickleError(Exception):
-    """The pickle is damaged, or holds what is not read; the message says which."""
+    """The pickle is damaged or has unsupported content; the message says which."""
 
 
 def parse(file: BufferedIOBase, names: Container[tuple[str, str]], *, max_bytes: int) -> Any:
-    """Return what a pickle of protocol 2 to 5 describes, with Name and PickledObject for objects.
+    """Return the content of a pickle of protocol 2 to 5, objects as Name or PickledObject.
 
-    Up to 1,000 whole numbers that follow each other in a list come packed, as one item: an array of
-    shape (numbers,), int32. As Python objects the tokens of a large data set would take gigabytes.
-
-    `names` are the (module, name) pairs that may occur. What follows the pickle's end is not used,
-    and what reading the file raises goes through.
+    Up to 1,000 consecutive whole numbers of a list become one int32 array, (numbers,): as Python
+    objects the tokens of a large data set would take gigabytes. `names` are the allowed (module,
+    name) pairs. Bytes after the pickle's end are ignored; exceptions of the file pass through.
     """
     return _load(_Unpickler(_Window(file, max_bytes), names))
 
 
 def outline(file: BufferedIOBase, names: Container[tuple[str, str]]) -> Any:
-    """Return the same as `parse`, with a Place for each string of bytes, which is not read."""
+    """Return the content as `parse` does, with a Place for each byte string."""
     return _load(_Outliner(_SparseWindow(file, OUTLINE_LIMIT), names))
 
 
@@ -77,23 +74,22 @@ def _load(unpickler: _Unpickler) -> Any:
 
 
 _INTEGERS = re.compile(rb"(?:K.|M..|J....){1,1000}+e", re.DOTALL)
-"""After MARK: up to as many integers as writers put into one batch, and APPENDS."""
+"""Opcodes after MARK: up to 1,000 integers, as in a writer's batch, and APPENDS."""
 _MAX_INTEGER_BYTES = 5 * 1000 + 1
 _TEXT_LINE = re.compile(rb"[^\n]*\n")
 _MAX_LINE_BYTES = 256
 _CHUNK = 2**16
 OUTLINE_LIMIT = 2**20
-"""Limit on the bytes of a pickle beside its strings of bytes."""
+"""Maximum bytes of a pickle without its byte strings."""
 _MAX_TEXT_BYTES = 2**16
 _DAMAGED = (
     *(AttributeError, IndexError, KeyError, TypeError, ValueError),
     pickle.UnpicklingError,
 )
-"""What Python's unpickler raises at a damaged pickle, where the file does not."""
 
 
 class _Window:
-    """The part of a file around the position: a large pickle never is in memory as a whole."""
+    """Buffer around the position in a file: a large pickle is never in memory as a whole."""
 
     def __init__(self, file: BufferedIOBase, max_bytes: int) -> None:
         self._file = file
@@ -121,7 +117,7 @@ class _Window:
         return taken
 
     def take_match(self, pattern: re.Pattern[bytes], longest: int) -> bytes | None:
-        """Return the next bytes if they match a pattern, of up to `longest` bytes."""
+        """Consume and return the next bytes if they match a pattern of at most `longest` bytes."""
         if self._at + longest > len(self._bytes):
             self._fill(longest)
         match = pattern.match(self._bytes, self._at)
@@ -131,7 +127,6 @@ class _Window:
         return match[0]
 
     def readline(self) -> bytes:
-        """Return the next line, as names of old protocols are written."""
         line = self.take_match(_TEXT_LINE, _MAX_LINE_BYTES)
         if line is None:
             raise PickleError("it names something that is no class or function")
@@ -150,7 +145,7 @@ class _Window:
 
 
 class _SparseWindow(_Window):
-    """One that goes on behind long parts of a file without reading them."""
+    """Window that seeks past long byte strings instead of reading them."""
 
     def __init__(self, file: BufferedIOBase, max_bytes: int) -> None:
         super().__init__(file, max_bytes)
@@ -168,15 +163,14 @@ class _SparseWindow(_Window):
         return super().read(size)
 
     def skip(self, size: int) -> Place:
-        """Skip bytes, and return their place."""
-        place = Place(self.position, size)
+        skipped = Place(self.position, size)
         if size <= _MAX_TEXT_BYTES:
             self.read(size)
         else:
             self._require(size)
             self._before, self._bytes, self._at = self._file.seek(self.position + size), b"", 0
             self._max_bytes += size
-        return place
+        return skipped
 
     def _require(self, size: int) -> None:
         if self.position + size > self._end:
@@ -192,7 +186,7 @@ _INSTRUCTIONS = (
     *(pickle.MEMOIZE, pickle.BINPUT, pickle.LONG_BINPUT, pickle.BINGET, pickle.LONG_BINGET),
     *(pickle.GLOBAL, pickle.STACK_GLOBAL, pickle.STOP),
 )
-"""What Python's unpickler does itself: it puts plain values together, and asks `find_class`."""
+"""Opcodes that Python's unpickler executes itself: plain values, and `find_class`."""
 
 _STEPS: dict[int, Callable[[Any], None]] = pickle._Unpickler.dispatch
 _MARK = _STEPS[pickle.MARK[0]]
@@ -206,10 +200,10 @@ def _refuse(code: int, unpickler: _Unpickler) -> None:
 
 
 class _Unpickler(pickle._Unpickler):
-    """Python's unpickler without the steps that could do harm.
+    """Python's unpickler without its harmful opcodes.
 
-    The one in Python, not the one in C: its memory of objects is a dictionary, so that no index
-    makes it large, and what it does by instruction is a table.
+    It is the implementation in Python, not in C: its memo is a dictionary, which no index makes
+    large, and its opcodes are a table.
     """
 
     stack: list[Any]
@@ -221,19 +215,17 @@ class _Unpickler(pickle._Unpickler):
         self._names = names
 
     def load(self) -> Any:
-        """Follow the instructions up to the first STOP, and return the object on top."""
         start = self.window.read(2)
         if start[:1] != pickle.PROTO or not 2 <= start[1] <= pickle.HIGHEST_PROTOCOL:
             raise PickleError("it is no pickle of protocol 2 to 5")
         return super().load()
 
     def find_class(self, module: str, name: str) -> Name:
-        """Return a label for a name that may occur."""
         if (module, name) not in self._names:
-            shown = ascii(f"{module}.{name}")[1:-1][:200]
+            full_name = ascii(f"{module}.{name}")[1:-1][:200]
             raise PickleError(
-                f"it wants to call {shown}; such a file is never executed: only tables of text, "
-                "numbers and lists are read"
+                f"it wants to call {full_name}; such a file is never executed: only tables of "
+                "text, numbers and lists are read"
             )
         return Name(name)
 
@@ -244,7 +236,7 @@ class _Unpickler(pickle._Unpickler):
             return
         if type(self.stack[-1]) is not list:
             raise TypeError("only lists are appended to")
-        # The unpickler in C reads such a run, which names nothing, many times faster.
+        # The unpickler in C reads these opcodes, which name nothing, many times faster.
         numbers = pickle.loads(b"\x80\x02](" + integers + b".")  # noqa: S301
         self.stack[-1].append(np.array(numbers, np.int32))
 
@@ -271,7 +263,7 @@ class _Unpickler(pickle._Unpickler):
         if type(target) is not dict:
             raise TypeError("only dictionaries have items")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            # To hash a tuple means to hash what is in it, to any depth, on Python's C stack.
+            # Hashing nested tuples recurses to any depth on the C stack.
             if not isinstance(key, str | int | float | bytes | None):
                 raise PickleError("a dictionary has a key that is neither text nor a number")
             target[key] = value
@@ -281,7 +273,7 @@ class _Unpickler(pickle._Unpickler):
         **{code[0]: _STEPS[code[0]] for code in _INSTRUCTIONS},
         pickle.FRAME[0]: lambda self: self.window.read(8),
         pickle.MARK[0]: _mark,
-        # Read as bytes: the length that the file claims sets no memory aside.
+        # Read as bytes, so that a length in the file allocates no memory.
         pickle.BYTEARRAY8[0]: _STEPS[pickle.BINBYTES8[0]],
         pickle.REDUCE[0]: _call,
         pickle.NEWOBJ[0]: _call,
@@ -292,7 +284,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 class _Outliner(_Unpickler):
-    """An unpickler that does not copy strings of bytes."""
+    """Unpickler that skips byte strings."""
 
     window: _SparseWindow
 

@@ -1,7 +1,7 @@
-"""Read a list of whole numbers that torch.save wrote; torch is not needed, nothing is executed.
+"""Read a tensor of whole numbers that torch.save wrote, without torch or executing code.
 
-Such a file is a zip: a pickle says how a tensor lies in a string of bytes beside it. Of the names
-in that pickle those of a plain int64 tensor are known, and stand for inert ones of this module.
+The file is a zip: a pickle has the layout of a tensor, another member its bytes. The pickle may
+only have the names of a plain int64 tensor, which map to inert objects here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_PICKLE_BYTES = 4096
-"""Bytes that say how one tensor lies; so few that nothing in them can be nested deeply."""
+"""Maximum size of the pickle, in bytes; too small for deep nesting."""
 
 NUMBERS = "int64"
 
@@ -31,12 +31,12 @@ def _layout(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> tup
 PICKLE_GLOBALS: dict[tuple[str, str], Any] = {
     ("torch._utils", "_rebuild_tensor_v2"): _layout,
     ("torch", "LongStorage"): NUMBERS,
-    ("collections", "OrderedDict"): lambda: None,  # the hooks of a tensor: there are none
+    ("collections", "OrderedDict"): lambda: None,  # backward hooks, which are empty
 }
 
 
 class TensorUnpickler(pickle.Unpickler):
-    """Reads how a tensor lies; every other name is refused."""
+    """Unpickle the layout of a tensor; refuse every other name."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in PICKLE_GLOBALS:
@@ -48,7 +48,7 @@ class TensorUnpickler(pickle.Unpickler):
 
 
 def read_tensor(file: Path) -> NDArray[np.int64]:
-    """Return the int64 numbers of a tensor of one dimension; any other file is a RunError."""
+    """Return the numbers of a one-dimensional int64 tensor; raise RunError for other files."""
     import numpy as np
 
     try:
@@ -65,12 +65,12 @@ def read_tensor(file: Path) -> NDArray[np.int64]:
                 raise ValueError("it is no plain list of whole numbers")
             if member.compress_type != zipfile.ZIP_STORED:
                 raise ValueError("it is compressed")
-            # A part of a tensor is saved with all of it, as MLPerf's is: 1.3 GB for 6 MB.
+            # torch.save writes the whole storage of a view: MLPerf's file has 1.3 GB for 6 MB.
             if not 0 <= 8 * offset <= 8 * (offset + shape[0]) <= member.file_size:
                 raise ValueError(f"it has {member.file_size:,} bytes, and asks for more")
             with archive.open(member) as opened:
                 opened.seek(8 * offset)
                 return np.frombuffer(opened.read(8 * shape[0]), "<i8").copy()
-    # Of a file that is cut or hostile, these raise whatever its parts do.
+    # For a truncated or hostile file, zipfile, pickle and numpy can raise anything.
     except Exception as error:
         raise damaged(file, f"it is no tensor of whole numbers ({error})") from error

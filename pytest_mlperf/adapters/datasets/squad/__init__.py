@@ -1,4 +1,4 @@
-"""Read SQuAD v1.1 as MLPerf's BERT takes it: windows of word pieces, a question before each."""
+"""Read SQuAD v1.1 for MLPerf's BERT: windows of word pieces, each after its question."""
 
 from __future__ import annotations
 
@@ -23,22 +23,21 @@ if TYPE_CHECKING:
 OFFICIAL_FILE = "dev-v1.1.json"
 VOCABULARY = "vocab.txt"
 MODEL_FOLDER = "bert_tf_v1_1_large_fp32_384_v2"
-"""Where MLPerf's reference keeps vocab.txt, beside dev-v1.1.json."""
+"""Folder of vocab.txt in MLPerf's reference, next to dev-v1.1.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SquadOptions(files.ChecksumOptions):
-    """Where the questions are, and how features are cut.
+    """Options of the data set squad.
 
     Attributes:
-        path: The file dev-v1.1.json, or a folder with it.
-        vocab: The vocabulary of BERT uncased, relative to the file's folder, or absolute. None
-            finds vocab.txt beside the file, or in the folder of MLPerf's model there.
-        max_seq_length: Word pieces of a feature at most.
-        doc_stride: Word pieces from the start of a window to that of the next.
-        max_query_length: Word pieces that are kept of a question.
-        pad: Fill each feature with zeros up to `max_seq_length`, as MLPerf's reference does;
-            False gives each its own length.
+        path: File dev-v1.1.json, or a folder with it.
+        vocab: Vocabulary of BERT uncased, relative to the file's folder, or absolute. None finds
+            vocab.txt next to the file, or in the folder of MLPerf's model there.
+        max_seq_length: Maximum length of a feature, in word pieces.
+        doc_stride: Distance between the starts of two windows, in word pieces.
+        max_query_length: Maximum length of a question, in word pieces.
+        pad: Whether to pad features with zeros to `max_seq_length`, as MLPerf's reference does.
     """
 
     path: str
@@ -89,46 +88,45 @@ class SquadOptions(files.ChecksumOptions):
 
 
 class SquadDataset(files.FileDataset[_features.Feature]):
-    """Features by index, in the order of the file: the questions of a paragraph, their windows.
+    """Features in the order of the file: the questions of a paragraph, and their windows.
 
-    A feature is [CLS] question [SEP] window [SEP]; a paragraph that is too long for one is shown in
-    several windows, each `doc_stride` pieces further. The official dev-v1.1.json has 10,570
-    questions, which give 10,833 features, and the checksum "md5:3e85deb501d4e538b6bc56f786231552".
-
+    A feature is [CLS] question [SEP] window [SEP]. A long paragraph has several windows, each
+    `doc_stride` pieces after the last. The official dev-v1.1.json has 10,570 questions, which give
+    10,833 features, and the checksum "md5:3e85deb501d4e538b6bc56f786231552".
     Equal to language/bert/create_squad_data.py of https://github.com/mlcommons/inference.
     """
 
     unit = "feature"
     options = SquadOptions
 
-    def _read(self, asked: SquadOptions, places: tuple[Path, Path]) -> None:
+    def _read(self, options: SquadOptions, places: tuple[Path, Path]) -> None:
         import numpy as np
 
         file, vocabulary = places
-        files.check_file(file, asked.checksum)
+        files.check_file(file, options.checksum)
         pieces = _features.WordPieces(_features.read_vocabulary(vocabulary))
         builder = _features.FeatureBuilder(
             pieces=pieces,
-            max_seq_length=asked.max_seq_length,
-            doc_stride=asked.doc_stride,
-            max_query_length=asked.max_query_length,
+            max_seq_length=options.max_seq_length,
+            doc_stride=options.doc_stride,
+            max_query_length=options.max_query_length,
         )
         features = [
             each for passage in _features.read_passages(file) for each in builder.features(passage)
         ]
         if not features:
             raise files.wrong(file, "has no question", f"get {OFFICIAL_FILE} again")
-        self._keep(features, asked.count, file, f"its questions give {len(features)} features")
+        self._keep(features, options.count, file, f"its questions give {len(features)} features")
         self._shares = Counter(each.question.identity for each in self._samples)
-        self._padded = asked.max_seq_length if asked.pad else 0
+        self._padded = options.max_seq_length if options.pad else 0
         self._last: NDArray[np.int32] = np.array(pieces.numbers([_features.SEP_TOKEN]), np.int32)
 
     def input(self, index: int) -> dict[str, NDArray[np.int64]]:
-        """Return one feature, by the names of the inputs of MLPerf's ONNX model.
+        """Return one feature by the input names of MLPerf's ONNX model.
 
-        Arrays have the shape (seq,), where seq is `max_seq_length`, or without `pad` the feature's
-        own length: "input_ids" has numbers of word pieces, "input_mask" 1 for each that is there,
-        "segment_ids" 0 for the question and 1 for the window; after them, zeros.
+        Arrays have the shape (seq,): `max_seq_length`, or without `pad` the feature's length.
+        "input_ids": ids of word pieces; "input_mask": 1 for each piece; "segment_ids": 0 for the
+        question, 1 for the window. Padding is 0.
         """
         import numpy as np
 
@@ -141,19 +139,18 @@ class SquadDataset(files.FileDataset[_features.Feature]):
         return {"input_ids": arrays[0], "input_mask": arrays[1], "segment_ids": arrays[2]}
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return the means of these features' lengths without padding, and of their squares."""
+        """Return the mean length of these features without padding, and of the squared length."""
         lengths = [len(self._numbers(self._sample(index))) for index in indices]
         return {"tokens": fmean(lengths), "tokens_squared": fmean(n * n for n in lengths)}
 
     def reference(self, index: int) -> dict[str, Any]:
-        """Return what scores a feature; lists are shared between features, so leave them as is.
+        """Return the reference of a feature; features share its lists, so do not modify them.
 
-        "id" of the question; its "answers". "words" of the paragraph, and each of them
-        "normalized", its basic tokens with spaces between. "pieces" of the paragraph, and each
-        one's "word_of_piece". "first", the position of the window's first piece in the feature;
-        "start", its number in "pieces"; "length", the pieces of the window. "max_context", runs
+        "id" and "answers" of the question; "features", its number of features. "words" of the
+        paragraph; "normalized", the basic tokens of each word with spaces between; "pieces", and
+        "word_of_piece" for each. "first", the position of the window's first piece in the feature;
+        "start", its index in "pieces"; "length" of the window in pieces. "max_context", runs
         [begin, end) of the pieces that no other window of the question shows with more context.
-        "features", how many the question has here.
         """
         feature = self._sample(index)
         paragraph = feature.paragraph
@@ -172,12 +169,11 @@ class SquadDataset(files.FileDataset[_features.Feature]):
         }
 
     def group(self, index: int) -> int:
-        """Return the article of a feature: its questions, and their windows, belong together."""
+        """Return the article of a feature, because its questions and windows belong together."""
         return self._sample(index).paragraph.article
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over every feature for the engine and its reference, whatever the file."""
         total = hashlib.sha256(f"squad {self._padded}".encode())
         paragraph = None
         for feature in self._samples:

@@ -1,10 +1,9 @@
-"""Make BERT's features of SQuAD's paragraphs: a question before each window of word pieces.
+"""Make BERT's features of SQuAD: a question before each window of word pieces.
 
-Words are split as by the Python tokenizers that MLPerf's BERT reference uses: BertTokenizer of
-transformers 2.4.0 for the features, BasicTokenizer of NVIDIA's DeepLearningExamples (PyTorch) for
-the answers' texts. The `tokenizers` library is not their equal: it lower-cases character by
-character, so "ΣΑΣ" ends in another sigma there, and its tables are of another version of Unicode
-than Python's.
+Words are split as in MLPerf's BERT reference: by BertTokenizer of transformers 2.4.0 for features,
+by BasicTokenizer of NVIDIA's DeepLearningExamples (PyTorch) for answers. The `tokenizers` library
+differs: it lower-cases each character alone, so "ΣΑΣ" ends in another sigma, and its Unicode tables
+have another version than Python's.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ _KINDS = {str: "a text", list: "a list"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """A question about a paragraph, and every text that counts as its answer."""
-
     identity: str
     text: str
     answers: list[str]
@@ -47,9 +44,8 @@ class Passage:
     """A paragraph and its questions, in the order of the file.
 
     Attributes:
-        where: Names the file and the place in it.
-        article: Counted from 1.
-        context: The text that the answers are in.
+        where: File and position in it, for messages.
+        article: Number of the article, from 1.
     """
 
     where: str
@@ -59,7 +55,6 @@ class Passage:
 
 
 def read_passages(path: Path) -> list[Passage]:
-    """Read a file, and check every key that is used; articles and so on are counted from 1."""
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -85,7 +80,7 @@ def read_passages(path: Path) -> list[Passage]:
 
 
 def _passage(record: Any, article: int, where: str, seen: set[str]) -> Passage:
-    """Return a paragraph; an id that was seen is refused, since a score belongs to one question."""
+    """Return a paragraph; refuse an id in `seen`, because a score belongs to one question."""
     questions = []
     for number, entry in enumerate(_field(record, "qas", list, where=where), 1):
         question = _question(entry, f"{where}, question {number}")
@@ -129,20 +124,20 @@ def _field(record: Any, key: str, kind: type[T], *, where: str) -> T:
 
 UNK_TOKEN, CLS_TOKEN, SEP_TOKEN = "[UNK]", "[CLS]", "[SEP]"
 SPECIAL = (UNK_TOKEN, SEP_TOKEN, "[PAD]", CLS_TOKEN, "[MASK]")
-"""Words that stay as they are where they stand alone in a text."""
+"""Words that are not split."""
 
 MAX_WORD_CHARACTERS = 100
-"""Characters; a longer word becomes [UNK]."""
+"""Maximum characters of a word; a longer one becomes [UNK]."""
 
 _IDEOGRAPH = re.compile(
     "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f]"
 )
-"""Blocks of Unicode whose characters are words of their own: CJK unified ideographs."""
+"""CJK unified ideographs, each of which is a word."""
 
 
 class _Replacing(dict[int, str | None]):
-    """A table of `str.translate` that asks a function once for each character."""
+    """Table for `str.translate` that calls a function once per character."""
 
     def __init__(self, replace: Callable[[str, str], str | None]) -> None:
         self._replace = replace
@@ -162,7 +157,7 @@ def _clean(character: str, category: str) -> str | None:
 
 
 def _split(character: str, category: str) -> str | None:
-    """Drop accents, part punctuation marks: for BERT also ASCII's symbols, e.g. $ and ^."""
+    """Drop accents; separate punctuation, which for BERT includes ASCII symbols such as $."""
     if category == "Mn":
         return None
     symbol = "!" <= character <= "~" and not character.isalnum()
@@ -185,7 +180,7 @@ def basic_tokens(text: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Word:
-    """A word as it was written, its basic tokens with spaces between them, and its word pieces."""
+    """A word, its basic tokens with spaces between them, and its word pieces."""
 
     text: str
     normalized: str
@@ -193,15 +188,14 @@ class Word:
 
 
 class WordPieces:
-    """Splits texts by one vocabulary, and remembers every word that it was asked for."""
+    """Split texts by a vocabulary from `read_vocabulary`, and cache every word."""
 
     def __init__(self, vocabulary: Mapping[str, int]) -> None:
-        """Take the vocabulary: the number of each piece; needs the pieces of `read_vocabulary`."""
         self._numbers = vocabulary
         self._words: dict[str, Word] = {}
 
     def word(self, text: str) -> Word:
-        """Return what becomes of a word; equal words are the same object."""
+        """Return the pieces of a word; equal words are the same object."""
         word = self._words.get(text)
         if word is None:
             normalized = " ".join(basic_tokens(text))
@@ -213,7 +207,7 @@ class WordPieces:
         return [piece for token in basic_tokens(text) for piece in self._pieces(token)]
 
     def numbers(self, pieces: list[str]) -> list[int]:
-        """Return each piece's number, or that of [UNK]."""
+        """Return the id of each piece, or that of [UNK]."""
         unknown = self._numbers[UNK_TOKEN]
         return [self._numbers.get(piece, unknown) for piece in pieces]
 
@@ -254,7 +248,7 @@ def read_vocabulary(path: Path) -> dict[str, int]:
 
 
 _SPACES = re.compile("[ \t\r\n\u202f]+")
-"""What parts the words of a paragraph; other spaces are left to the tokenizer, as in MLPerf's."""
+"""Separators of words in a paragraph, as in MLPerf; the tokenizer splits at other spaces."""
 
 OTHER_PIECES = 3
 """[CLS], and [SEP] after the question and after the window."""
@@ -262,12 +256,12 @@ OTHER_PIECES = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Paragraph:
-    """A paragraph, word by word and piece by piece.
+    """Words and pieces of a paragraph.
 
     Attributes:
-        normalized: The basic tokens of each word, with spaces between them.
-        word_of_piece: The word that each piece is of.
-        numbers: The number of each piece in the vocabulary.
+        normalized: Basic tokens of each word, with spaces between them.
+        word_of_piece: Index of the word of each piece.
+        numbers: Id of each piece in the vocabulary.
     """
 
     article: int
@@ -280,9 +274,9 @@ class Paragraph:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Feature:
-    """A question before a window of its paragraph: pieces `start` to `start + length - 1`.
+    """A question and a window of its paragraph: pieces `start` to `start + length - 1`.
 
-    `numbers` are [CLS], the question and [SEP] in the vocabulary, `max_context` runs [begin, end)
+    `numbers` are the ids of [CLS], the question and [SEP]; `max_context` has the runs [begin, end)
     of the pieces that no other window of the question shows with more context.
     """
 
@@ -296,7 +290,7 @@ class Feature:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FeatureBuilder:
-    """Makes features of passages; lengths are in word pieces, see `SquadOptions`."""
+    """Make features of passages; lengths are in word pieces, see `SquadOptions`."""
 
     pieces: WordPieces
     max_seq_length: int
@@ -304,7 +298,6 @@ class FeatureBuilder:
     max_query_length: int
 
     def features(self, passage: Passage) -> Iterator[Feature]:
-        """Yield the features of each question, its windows from the left to the right."""
         import numpy as np
 
         if not passage.questions:
@@ -349,7 +342,7 @@ class FeatureBuilder:
 
 
 def split_windows(pieces: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Return start and length of the windows that cover a paragraph of so many `pieces`."""
+    """Return start and length of the windows that cover a paragraph of `pieces` pieces."""
     windows = [(0, min(pieces, room))]
     while sum(windows[-1]) < pieces:
         start = windows[-1][0] + min(windows[-1][1], stride)
@@ -360,8 +353,8 @@ def split_windows(pieces: int, room: int, stride: int) -> list[tuple[int, int]]:
 def max_contexts(windows: list[tuple[int, int]], pieces: int) -> list[list[list[int]]]:
     """Return, for each window, the runs of pieces that it shows with the most context.
 
-    The context of a piece is the smaller number of pieces on either side of it, plus a hundredth of
-    the window's length; of equals, the first window has it.
+    Context is the smaller number of pieces on either side, plus 0.01 of the window's length; the
+    first window wins a tie.
     """
     import numpy as np
 

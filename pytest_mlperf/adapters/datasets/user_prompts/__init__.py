@@ -1,4 +1,4 @@
-"""Prompts of one's own from JSONL, CSV or Parquet, or made up by lengths where there are none."""
+"""Read the user's prompts from JSONL, CSV or Parquet, or generate synthetic prompts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ from pytest_mlperf.adapters.datasets.user_prompts._trace import Replayed, Reques
 ENDINGS = (".jsonl", ".csv", ".parquet")
 
 SAMPLE_FIELDS = ("prompt", "reference", "output_tokens")
-"""What a sample consists of, beside what else a file's columns hold."""
 
 MADE_UP: Mapping[str, Any] = {
     "samples": 1024,
@@ -48,38 +47,38 @@ MADE_UP: Mapping[str, Any] = {
     "tokenizer": None,
     "seed": 0,
 }
-"""Options of prompts that are made up, and their defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserPromptsOptions(FileOptions):
-    """A file and its columns; without `path`, the lengths of prompts that are made up.
+    """Options of the data set prompts: a file and its columns, or synthetic prompts.
 
-    Lengths are in tokens: a mean, of which a fifth is the standard deviation, or
-    `{ mean = 1024, sd = 100 }`, normal and cut at three deviations; `{ low = 512, high = 2048 }`,
-    uniform; or `{ fixed = 1024 }`. Requests of one fixed length stay in step with each other, so
-    that a server meets them all at once: fixed is for comparing with others who do it.
+    Lengths are in tokens: a mean, with a fifth of it as standard deviation; or `{ mean = 1024, sd =
+    100 }`, normal and cut at three deviations; `{ low = 512, high = 2048 }`, uniform; or `{ fixed =
+    1024 }`. Requests of one fixed length stay in step, so that a server gets them all at once: use
+    fixed only to compare with others who do.
 
     Attributes:
-        path: The file, JSONL, CSV or Parquet, or a folder with one; in a pattern such as
-            "data/train-*.parquet", all files in the order of their names. None: made up.
-        columns: Which column is "prompt", text or a list of token ids, which "reference", what an
-            answer is compared with, and which "output_tokens", how long the answer is to be. Those
-            not named are not read, but for the prompt's, which is then "prompt".
-        trace: The file is a recorded trace in Mooncake's format, JSONL with "timestamp" in
+        path: JSONL, CSV or Parquet file, a folder with one, or a pattern such as
+            "data/train-*.parquet" for all files in the order of their names. None generates
+            synthetic prompts.
+        columns: Names of the columns of "prompt" (text or a list of token ids), "reference"
+            (compared with an answer) and "output_tokens" (length of the answer). Only named columns
+            are read, and the prompt's, which is "prompt" by default.
+        trace: Whether the file is a recorded trace in Mooncake's JSONL format: "timestamp" in
             milliseconds, "input_length", "output_length" and "hash_ids", one for each 512 tokens of
-            a prompt. Prompts are made up: equal ids are equal text. For scenario OpenLoop.
-        samples: Number of prompts that are made up.
-        input_tokens: Lengths of prompts that are made up, of a word as a token; with `tokenizer`,
-            exact.
-        output_tokens: Lengths of answers; they need `ignore_eos` of the engine, and its
-            `max_new_tokens` as the longest. None: as the engine's options say.
-        shared: Prompts that begin alike: `{ prefixes = 8, tokens = 512, share = 0.5 }` gives half
-            of them one of 8 beginnings. None: no two do.
-        tokenizer: Folder of the model, with its tokenizer; of prompts that are made up.
-        seed: Other prompts of the same lengths.
-        repeat: Each run asks the very same prompts, as a cache of prefixes may be meant to know
-            them; else timed runs have a few words of their own in them.
+            a prompt. Prompts are synthetic: equal ids give equal text. For scenario OpenLoop.
+        samples: Number of synthetic prompts.
+        input_tokens: Lengths of synthetic prompts, with a word counted as a token; exact with
+            `tokenizer`.
+        output_tokens: Lengths of answers. The engine needs `ignore_eos`, and the longest of them as
+            `max_new_tokens`. None leaves them to the engine's options.
+        shared: Shared prefixes: `{ prefixes = 8, tokens = 512, share = 0.5 }` starts half of the
+            prompts with one of 8 prefixes. None shares none.
+        tokenizer: Folder of the model with its tokenizer, for synthetic prompts.
+        seed: Seed of synthetic prompts.
+        repeat: Whether all runs send the same prompts, to measure with a prefix cache. Otherwise
+            timed runs insert a few words of their own.
     """
 
     path: str | None = None
@@ -177,10 +176,10 @@ class UserPromptsOptions(FileOptions):
 
 
 class UserPromptsDataset(PromptDataset):
-    """Prompts as text, or as token ids of a file; some samples say how long the answer is to be.
+    """Prompts as text or token ids, optionally with the length of each answer.
 
-    No two prompts that are made up begin alike unless asked, so a cache of prefixes saves nothing
-    on them, until one is asked for again.
+    Synthetic prompts share no prefix unless `shared` is set, so that a prefix cache saves nothing
+    before a prompt is repeated.
     """
 
     optional_libraries = ("pyarrow", "transformers")
@@ -192,36 +191,36 @@ class UserPromptsDataset(PromptDataset):
 
     @property
     def made_up(self) -> bool:
-        """Whether its prompts say nothing, so that other words do as well."""
+        """Whether prompts are synthetic, so that their words may be replaced."""
         return self._made_up is not None
 
-    def _read(self, asked: UserPromptsOptions, files: Sequence[Path]) -> None:
-        self.repeat = asked.repeat
+    def _read(self, options: UserPromptsOptions, files: Sequence[Path]) -> None:
+        self.repeat = options.repeat
         if not files:
-            self._made_up = asked.made_up
-            self._samples = range(asked.samples)
+            self._made_up = options.made_up
+            self._samples = range(options.samples)
             return
-        if asked.trace:
-            self._requests = read_trace(files[0], asked.count)
+        if options.trace:
+            self._requests = read_trace(files[0], options.count)
             self._made_up = Replayed(
-                requests=self._requests, seed=asked.seed, tokenizer=asked.tokenizer
+                requests=self._requests, seed=options.seed, tokenizer=options.tokenizer
             )
             self._samples = range(len(self._requests))
             return
-        names = {"prompt": "prompt", **asked.columns}
+        names = {"prompt": "prompt", **options.columns}
         cells: dict[str, list[Any]] = {part: [] for part in names}
         for file in files:
-            left = None if asked.count is None else asked.count - len(cells["prompt"])
+            left = None if options.count is None else options.count - len(cells["prompt"])
             source, records = read(file, list(dict.fromkeys(names.values())))
-            for place, record in islice(records, left):
+            for row, record in islice(records, left):
                 for part, name in names.items():
-                    cells[part].append(_value(source, place, name, part, record[name]))
-                _check_kind(source, place, names["prompt"], cells["prompt"])
+                    cells[part].append(_value(source, row, name, part, record[name]))
+                _check_kind(source, row, names["prompt"], cells["prompt"])
             if not cells["prompt"] and left != 0:
                 source.check_size(0, None)
-        where = files[0] if len(files) == 1 else asked.path
+        where = files[0] if len(files) == 1 else options.path
         total = len(cells["prompt"])
-        require_enough(where, asked.count, total, f"there are {total} prompts")
+        require_enough(where, options.count, total, f"there are {total} prompts")
         self._keep_cells(SampleFile(file=files[0]), cells)
 
     def _keep_cells(self, source: SampleFile, cells: Mapping[str, list[Any]]) -> None:
@@ -237,7 +236,7 @@ class UserPromptsDataset(PromptDataset):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over prompts, references and lengths in order, or over what makes them up."""
+        """Hex SHA-256 over prompts, references and lengths in order, or over synthetic settings."""
         if self._made_up is not None:
             return self._made_up.digest(len(self))
         kind = b"text" if isinstance(self._prompts, TextPrompts) else b"tokens"
@@ -257,7 +256,7 @@ class UserPromptsDataset(PromptDataset):
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
         """Return the mean "input_tokens" if known, and "prefix_share" for synthetic prompts.
 
-        That is the share of tokens with which an earlier prompt begins, if each is asked once.
+        The latter is the share of tokens in a prefix of an earlier prompt, if each is sent once.
         """
         if self._made_up is None:
             return super().sizes(indices)
@@ -282,7 +281,7 @@ class UserPromptsDataset(PromptDataset):
         return None if self._lengths is None else self._lengths[self._checked(index)]
 
     def arrival_s(self, index: int) -> float:
-        """Return when a request came, seconds on the trace's clock; RunError without a trace."""
+        """Return a request's arrival on the trace's clock [s]; raise RunError without a trace."""
         if not self._requests:
             raise RunError(
                 "dataset",
@@ -292,20 +291,19 @@ class UserPromptsDataset(PromptDataset):
         return self._requests[self._checked(index)].at_s
 
 
-def _value(source: SampleFile, place: int, column: str, part: str, cell: Any) -> Any:
-    """Return a cell as it is kept, or refuse it: text as UTF-8, token ids as an array."""
+def _value(source: SampleFile, row: int, column: str, part: str, cell: Any) -> Any:
     if part == "reference":
-        return source.text(place, column, cell)
+        return source.text(row, column, cell)
     if part == "output_tokens":
-        return _length(source, place, column, cell)
+        return _length(source, row, column, cell)
     if isinstance(cell, str):
         if not cell:
-            raise source.wrong(place, column, "the prompt is empty")
+            raise source.wrong(row, column, "the prompt is empty")
         return encode(cell)
-    return _tokens(source, place, column, cell)
+    return _tokens(source, row, column, cell)
 
 
-def _tokens(source: SampleFile, place: int, column: str, cell: Any) -> Any:
+def _tokens(source: SampleFile, row: int, column: str, cell: Any) -> Any:
     import numpy as np
 
     listed = isinstance(cell, list) and cell and all(type(token) is int for token in cell)
@@ -313,26 +311,26 @@ def _tokens(source: SampleFile, place: int, column: str, cell: Any) -> Any:
         cell = np.array(cell, np.int32)
     if not isinstance(cell, list | np.ndarray):
         defect = f"a value of type {type(cell).__name__} is neither text nor a list of token ids"
-        raise source.wrong(place, column, defect)
+        raise source.wrong(row, column, defect)
     if listed and isinstance(cell, list):
-        raise source.wrong(place, column, "a token is negative or above 2**31")
+        raise source.wrong(row, column, "a token is negative or above 2**31")
     if defect := cast("str", token_defect(cell, "prompt")):
-        raise source.wrong(place, column, defect)
+        raise source.wrong(row, column, defect)
     return cell
 
 
-def _length(source: SampleFile, place: int, column: str, cell: Any) -> int:
+def _length(source: SampleFile, row: int, column: str, cell: Any) -> int:
     digits = isinstance(cell, str) and cell.isascii() and cell.isdecimal() and len(cell) < 10
     length = int(cell) if digits else cell
     if type(length) is not int or not 1 <= length <= MAX_LENGTH_TOKENS:
-        shown = repr(cell)[:40]
+        text = repr(cell)[:40]
         raise source.wrong(
-            place, column, f"{shown} is no number of tokens from 1 to {MAX_LENGTH_TOKENS}"
+            row, column, f"{text} is no number of tokens from 1 to {MAX_LENGTH_TOKENS}"
         )
     return length
 
 
-def _check_kind(source: SampleFile, place: int, column: str, prompts: Sequence[Any]) -> None:
+def _check_kind(source: SampleFile, row: int, column: str, prompts: Sequence[Any]) -> None:
     if isinstance(prompts[0], bytes) != isinstance(prompts[-1], bytes):
         defect = "the first prompt is text and this one token ids, or the other way round"
-        raise source.wrong(place, column, f"{defect}: they must be of one kind")
+        raise source.wrong(row, column, f"{defect}: they must be of one kind")

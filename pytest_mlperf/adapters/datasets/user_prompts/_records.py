@@ -1,4 +1,4 @@
-"""Read records of a JSONL, CSV or Parquet file one by one, each with its place for messages."""
+"""Read records of a JSONL, CSV or Parquet file one by one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from pytest_mlperf.adapters.datasets.prompts import SampleFile
 ADVICE = "Name the columns in columns, or set the data set's path to another file"
 
 Record = tuple[int, Mapping[str, Any]]
-"""The place of a record, and its values by column."""
 
 
 def read(path: Path, columns: Sequence[str]) -> tuple[SampleFile, Iterator[Record]]:
-    """Return a file's name for records, and the records: some columns of each.
+    """Return the source of a file for messages, and some columns of its records, one by one.
 
-    Lines count from 1, Parquet rows from 0. CSV values are text. Reading a bad record raises
-    RunError.
+    Lines count from 1, Parquet rows from 0. CSV values are text. A bad record raises RunError.
     """
     if path.suffix == ".parquet":
         return SampleFile(file=path), _rows(path, columns)

@@ -1,4 +1,4 @@
-"""Prompts made up of common words, with lengths drawn at random; nothing is read or kept."""
+"""Generate synthetic prompts of common words, with random lengths."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pytest_mlperf import EnvironmentFault, RunError, SuiteError, UnavailableErr
 from pytest_mlperf.extension import text_of
 
 VERSION = 1
-"""Goes up with whatever changes the prompts of given options."""
+"""Version of the generator: raise it if the prompts of the same options change."""
 
 MAX_LENGTH_TOKENS = 2**22
-"""Tokens that a length may be at most: four times the longest context there is."""
+"""Maximum of a length, in tokens: four times the longest known context."""
 
 LENGTH_SPREAD_SHARE = 0.2
-"""Standard deviation of a length of which only the mean is set, as a share of it."""
+"""Default standard deviation of a length, as a share of its mean."""
 
 TAIL = 3
-"""Standard deviations from the mean at which a normal distribution is cut."""
+"""Distance from the mean at which a normal distribution is cut, in standard deviations."""
 
 COMMON_WORDS = (
     "the of and to in is for that on with as are was by at from be this have or an which one "
@@ -36,15 +36,15 @@ COMMON_WORDS = (
     "another know while last might us great old year off come since against go came right "
     "used take three"
 )
-"""Words that the usual vocabularies have whole, with the space before them."""
+"""Words that are one token in usual vocabularies, with the space before them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lengths:
-    """A distribution of numbers of tokens: normal and cut at `TAIL`, or uniform, or one number.
+    """Distribution of lengths in tokens: normal and cut at `TAIL`, uniform, or constant.
 
     Attributes:
-        low, high: No length is outside.
+        low, high: Bounds of the lengths.
         normal: Mean and standard deviation; None is uniform from `low` to `high`.
     """
 
@@ -54,7 +54,6 @@ class Lengths:
 
     @classmethod
     def parse(cls, option: str, value: object, *, least: int) -> Lengths:
-        """Read an option; `least` is the smallest length that makes sense."""
         table = {"mean": value} if isinstance(value, int) else value
         keys = set(table) if isinstance(table, Mapping) else set()
         if isinstance(table, Mapping) and all(map(_is_number, table.values())):
@@ -81,7 +80,7 @@ class Lengths:
     def draw(self, chance: float) -> int:
         if self.normal is None:
             return min(self.low + int(chance * (self.high - self.low + 1)), self.high)
-        # Inverse rather than rejected: the same number on every machine from one draw.
+        # The inverse, not rejection, gives the same number on every machine from one draw.
         between = NormalDist(*self.normal)
         below, above = between.cdf(self.low - 0.5), between.cdf(self.high + 0.5)
         inside = max(1e-12, below + chance * (above - below))
@@ -94,7 +93,7 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shared:
-    """How some prompts begin alike: with one of `prefixes` texts of `tokens`, a `share` of all."""
+    """Shared prefixes: a `share` of prompts begins with one of `prefixes` texts of `tokens`."""
 
     prefixes: int
     tokens: int
@@ -119,10 +118,10 @@ class Shared:
 
 @dataclass(frozen=True, kw_only=True)
 class MadeUp:
-    """Prompts and lengths by index, each from a generator of its own: any is there at once.
+    """Synthetic prompts and lengths by index, each from a generator of its own.
 
     Attributes:
-        tokenizer: Folder of the model's; None takes a word as a token.
+        tokenizer: Folder of the model's tokenizer; None counts a word as a token.
     """
 
     seed: int
@@ -132,7 +131,7 @@ class MadeUp:
     tokenizer: str | None
 
     def prompt(self, index: int) -> str:
-        """Return a text; with a tokenizer it has exactly the length that was drawn."""
+        """Return a text; with a tokenizer it has exactly the drawn length."""
         count, group, draw = self._drawn(index)
         begin: list[str] = []
         if self.shared is not None and group is not None:
@@ -141,7 +140,7 @@ class MadeUp:
         return self._fit(count, begin, draw)
 
     def prefix_share(self, indices: Sequence[int]) -> float:
-        """Return the share of prompt words, as tokens, with which an earlier prompt begins."""
+        """Return the share of prompt words, as tokens, in a prefix of an earlier prompt."""
         total = cached = 0
         groups: set[int] = set()
         for count, group, _ in map(self._drawn, indices):
@@ -180,7 +179,7 @@ class MadeUp:
         words = [*begin, *draw.choices(self._words, k=count - len(begin))]
         if self.tokenizer is None:
             return " ".join(words)
-        # A token at the start, or a first word without a space before it, takes room too.
+        # A begin token, or a first word without a space before it, also takes tokens.
         for _ in range(4):
             text = " ".join(words)
             over = len(self._tokenizer(text)["input_ids"]) - count

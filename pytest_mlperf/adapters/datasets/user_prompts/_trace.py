@@ -1,4 +1,4 @@
-"""Requests of a recorded trace in Mooncake's format: when they came, how long, what they share."""
+"""Read a recorded trace in Mooncake's format: arrival times, lengths and shared blocks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TRACE_FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
 ANY_LENGTHS = _synthetic.Lengths(low=1, high=_synthetic.MAX_LENGTH_TOKENS)
 
 MIN_ANSWER_TOKENS = 2
-"""Tokens of an answer: a time per token needs two."""
+"""Minimum tokens of an answer: a time per token needs two."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """One request: seconds on the trace's clock, tokens, and ids of the prompt's blocks."""
+    """Arrival on the trace's clock [s], lengths in tokens, and ids of the prompt's blocks."""
 
     at_s: float
     input: int
@@ -36,7 +36,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed(_synthetic.MadeUp):
-    """Prompts as long as a trace's; blocks with equal ids are equal text."""
+    """Synthetic prompts with the lengths of a trace; blocks with equal ids have equal text."""
 
     requests: Sequence[Request]
     input: _synthetic.Lengths = ANY_LENGTHS
@@ -44,7 +44,7 @@ class Replayed(_synthetic.MadeUp):
     shared: None = None
 
     def prompt(self, index: int) -> str:
-        """Return a text that shares its beginning with prompts whose first blocks have its ids."""
+        """Return a text that shares a prefix with prompts whose first blocks have the same ids."""
         request, words = self.requests[index], list[str]()
         for block in request.blocks[: -(-request.input // BLOCK_TOKENS)]:
             draw = random.Random(f"block {_synthetic.VERSION} {self.seed} {block}")
@@ -54,7 +54,7 @@ class Replayed(_synthetic.MadeUp):
         )
 
     def prefix_share(self, indices: Sequence[int]) -> float:
-        """Return the share of prompt tokens in blocks with which earlier prompts begin.
+        """Return the share of prompt tokens in blocks that also begin an earlier prompt.
 
         A block's id covers all tokens before it.
         """
@@ -80,10 +80,7 @@ class Replayed(_synthetic.MadeUp):
 
 
 def read_trace(path: Path, count: int | None) -> Sequence[Request]:
-    """Return the first `count` requests of a trace; all if None.
-
-    Raises RunError if a line is not in Mooncake's format or out of order.
-    """
+    """Return the first `count` requests of a trace, or raise RunError for a bad line."""
     source, records = read(path, TRACE_FIELDS)
     requests = list(islice(_requests(source, records), count))
     source.check_size(len(requests), count)
@@ -97,8 +94,7 @@ def _requests(
     for line, record in records:
         at_ms = record["timestamp"]
         if type(at_ms) not in (int, float) or not 0 <= at_ms < 1e15:
-            shown = repr(at_ms)[:40]
-            raise source.wrong(line, "timestamp", f"{shown} is no time in milliseconds")
+            raise source.wrong(line, "timestamp", f"{repr(at_ms)[:40]} is no time in milliseconds")
         if at_ms < before_ms:
             defect = f"{at_ms} is earlier than the request before, at {before_ms}"
             raise source.wrong(line, "timestamp", defect)
@@ -106,13 +102,13 @@ def _requests(
         lengths = {name: record[name] for name in ("input_length", "output_length")}
         for name, length in lengths.items():
             if type(length) is not int or not 1 <= length <= _synthetic.MAX_LENGTH_TOKENS:
-                shown = repr(length)[:40]
-                defect = f"{shown} is no number of tokens from 1 to {_synthetic.MAX_LENGTH_TOKENS}"
+                limit = _synthetic.MAX_LENGTH_TOKENS
+                defect = f"{repr(length)[:40]} is no number of tokens from 1 to {limit}"
                 raise source.wrong(line, name, defect)
         blocks = record["hash_ids"]
         if not isinstance(blocks, list) or any(type(block) is not int for block in blocks):
-            shown = repr(blocks)[:40]
-            raise source.wrong(line, "hash_ids", f"{shown} is no list of whole numbers")
+            defect = f"{repr(blocks)[:40]} is no list of whole numbers"
+            raise source.wrong(line, "hash_ids", defect)
         yield Request(
             at_s=at_ms / 1000,
             input=lengths["input_length"],

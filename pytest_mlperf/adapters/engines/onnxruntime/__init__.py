@@ -1,4 +1,4 @@
-"""Run an ONNX model with onnxruntime, in batches, on the providers asked for."""
+"""Run an ONNX model with onnxruntime, in batches, on the providers of the suite."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from pytest_mlperf.adapters.engines.tasks.graph import Graph, check_inputs
 from pytest_mlperf.extension import require_options, sha256
 
 FLATBUFFER = b"ORTM"
-"""At byte 4 of a file in onnxruntime's own format, which has another layout."""
+"""Bytes 4 to 7 of a file in onnxruntime's own format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An operator: its name, what it takes, and those of its attributes that are whole numbers."""
+    """An operator: its name, its inputs, and its attributes that are whole numbers."""
 
     kind: str
     inputs: tuple[str, ...]
@@ -41,13 +41,14 @@ class Node:
 
 @dataclass(slots=True)
 class Contents:
-    """A file's operators and weights, those of inner graphs and functions too.
+    """Operators and weights of a file, including those of subgraphs and functions.
 
-    An inner graph's nodes come before the node that has it. Types of weights and constants, and how
-    many numbers there are of each, are as ONNX numbers them.
+    Nodes of a subgraph come before the node that has it. Types are ONNX's numbers.
 
     Attributes:
-        external: Files that hold weights, by their path relative to the model's folder.
+        types: Type of each weight and constant, by name.
+        elements: Number of elements of each type.
+        external: Files that hold weights, relative to the model's folder.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -65,7 +66,7 @@ class Contents:
     def add_nodes(self, nodes: Sequence[Any]) -> None:
         for node in nodes:
             for attribute in node.attribute:
-                if attribute.HasField("t"):  # a constant, which is called as the node's output
+                if attribute.HasField("t"):  # a constant, named like the node's output
                     self._add_tensor(attribute.t, (*node.output, attribute.t.name)[0])
                 if attribute.HasField("g"):
                     self.add_graph(attribute.g)
@@ -81,10 +82,9 @@ class Contents:
 
 
 def read(path: Path) -> Contents | None:
-    """Return a file's contents; None for onnxruntime's own format; ValueError if it is no ONNX.
+    """Return a file's contents, or None for onnxruntime's own format; else raise ValueError.
 
-    Weights in files of their own are not read. Weights in the file are parsed with it: 480 MB take
-    0.9 s, once, while a model is loaded.
+    External weights are not read. Others are parsed once at load time: 480 MB take 0.9 s.
     """
     import onnx
 
@@ -93,7 +93,7 @@ def read(path: Path) -> Contents | None:
             return None
     try:
         model = onnx.load(path, format="protobuf", load_external_data=False)
-    # The error is of protobuf, a library of onnx and not of ours.
+    # The error is protobuf's, a dependency of onnx only.
     except Exception as error:
         raise ValueError(f"it is no ONNX file: {error}") from error
     contents = Contents()
@@ -108,10 +108,9 @@ ALLOWED_PRECISIONS: Mapping[str, frozenset[str]] = {
     "int8": frozenset({"fp16", "bf16"}),
     "int4": frozenset({"fp16", "bf16", "int8", "fp8"}),
 }
-"""What else may be computed in, where the narrowest is the precision's name."""
+"""Further precisions of a model that is named by its narrowest one."""
 
 FLOATS = {1: "fp32", 10: "fp16", 11: "fp64", 16: "bf16"}
-"""Types of weights that are not quantised, as ONNX numbers them."""
 
 INT32 = 6
 
@@ -123,10 +122,10 @@ QUANTISED_TYPES = {
     23: "fp4",
     **dict.fromkeys((25, 26), "int2"),
 }
-"""Types of quantised numbers, with and without sign; zero points have the type of the numbers."""
+"""Quantised types, signed and unsigned, by ONNX's numbers; zero points have them too."""
 
 BITS = {"MatMulNBits": "bits", "GatherBlockQuantized": "bits", "QMoE": "expert_weight_bits"}
-"""Operators of onnxruntime with weights of some bits, and the attribute that says how many."""
+"""Operators of onnxruntime with low-bit weights, and the attribute with their bits."""
 
 QUANTISED_OPERATORS = (
     (re.compile("MatMulBnb4|MatMulFpQ4"), "int4"),
@@ -140,12 +139,12 @@ QUANTISED_OPERATORS = (
         "int8",
     ),
 )
-"""Operators that are quantised in one way, by their whole name; the first that fits counts."""
+"""Patterns of the full name of quantised operators; the first that matches counts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kinds:
-    """How often there is each quantised operator, by type, and the type of most other weights."""
+    """Count of quantised operators by type, and the type of most other weights."""
 
     quantised: Mapping[str, Counter[str]]
     weights: str | None
@@ -162,7 +161,6 @@ class Kinds:
         return cls(quantised=quantised, weights=most if count else None)
 
     def __str__(self) -> str:
-        """Say what there is, e.g. "int8 operators (2 MatMulInteger)"."""
         parts = [
             f"{kind} operators ({', '.join(f'{n} {name}' for name, n in sorted(names.items()))})"
             for kind, names in sorted(self.quantised.items())
@@ -173,7 +171,7 @@ class Kinds:
 
 
 def check_word(precision: str, providers: Providers) -> None:
-    """Refuse a word that means nothing, and one that the providers' options contradict."""
+    """Raise SuiteError for an unknown precision, or one that provider options contradict."""
     require_options("engine onnxruntime", [one_of("precision", precision, PRECISIONS)])
     other = providers.computes - ALLOWED_PRECISIONS.get(precision, frozenset()) - {precision}
     if other:
@@ -230,7 +228,7 @@ def _fits(kinds: Kinds, precision: str, *, by_provider: bool) -> bool:
         return False
     if precision == "bf16":
         return kinds.weights == "bf16" or by_provider
-    # Of a model without weights, and of one of fp16 whose weights are few, the inputs decide.
+    # Inputs decide for a model without weights, and for one of fp16 with few weights.
     return by_provider or precision == "fp16" or kinds.weights in {precision, None}
 
 
@@ -240,7 +238,7 @@ def _kind(node: Node, types: Mapping[str, int]) -> str | None:
         zero = input_types[2] if len(input_types) > 2 else None
         if node.kind == "QuantizeLinear":
             return QUANTISED_TYPES.get(zero or node.attributes.get("output_dtype") or 2)
-        # Sums are kept in 32 bits, beside products of fewer.
+        # Sums have 32 bits, products fewer.
         return QUANTISED_TYPES.get(input_types[0] or zero or INT32)
     if node.kind in BITS:
         return f"int{node.attributes.get(BITS[node.kind], 4)}"
@@ -249,17 +247,18 @@ def _kind(node: Node, types: Mapping[str, int]) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class OnnxRuntimeOptions(TaskOptions):
-    """What a suite may say to ONNX Runtime.
+    """Options of engine onnxruntime.
 
     Attributes:
-        threads: Threads of onnxruntime's CPU operators; 1 makes outputs repeatable bit by bit.
+        threads: Number of threads of onnxruntime's CPU operators; 1 makes outputs reproducible bit
+            by bit.
         providers: Execution providers in order of preference, by onnxruntime's names or "cpu",
-            "cuda", "tensorrt", "openvino"; None is the CPU. Nodes run on the CPU only where it is
+            "cuda", "tensorrt", "openvino"; None is the CPU. Nodes run on the CPU only if it is
             listed.
-        provider_options: Options by provider, in onnxruntime's words.
-        engine_cache: Folder where TensorRT keeps the engines it builds, made if missing.
-        workers: Long-lived threads that call onnxruntime with what has queued up, for Server; 0
-            completes inside `submit`.
+        provider_options: Options by provider, with onnxruntime's names.
+        engine_cache: Folder for the engines that TensorRT builds, made if missing.
+        workers: Number of threads that run queued samples in batches, for Server; 0 runs them
+            inside `submit`.
         graph_optimization: "disable", "basic", "extended" or "all".
     """
 
@@ -272,7 +271,7 @@ class OnnxRuntimeOptions(TaskOptions):
 
 
 class OnnxRuntimeEngine(TaskEngine):
-    """Answers samples as `task` says."""
+    """Answer samples with an ONNX model; `task` decides the form of an answer."""
 
     first_suite: ClassVar[str] = "model, data, accelerator"
     name = "onnxruntime"
@@ -285,27 +284,28 @@ class OnnxRuntimeEngine(TaskEngine):
     def __init__(
         self, *, dataset: Dataset, model: str | None, precision: str, **options: Any
     ) -> None:
-        """Keep the options and check that the model is there.
+        """Keep the options and check that the model exists.
 
         Args:
             dataset: Its inputs are arrays of the model's input shape without the batch, or such
                 arrays by the names of the model's inputs.
             model: Path of the ONNX file.
-            precision: What the file holds. "int8", "int4" and "fp8": operators quantised so;
-                "fp64", "fp32", "bf16" and "fp16": none that are quantised, and most weights or the
-                inputs of this type. Or what TensorRT computes in (trt_fp16_enable and others).
-            options: Those of `OnnxRuntimeOptions`.
+            precision: Precision of the file. "int8", "int4" and "fp8": quantised operators; "fp64",
+                "fp32", "bf16" and "fp16": no quantised operators, and this type of most weights or
+                of the inputs. Or that of TensorRT (trt_fp16_enable and others).
         """
-        self._options = asked = OnnxRuntimeOptions(**options)
-        super().__init__(dataset, asked)
-        workers = asked.workers
+        self._options = chosen = OnnxRuntimeOptions(**options)
+        super().__init__(dataset, chosen)
+        workers = chosen.workers
         rules = (
-            number_of("threads", asked.threads, "threads"),
+            number_of("threads", chosen.threads, "threads"),
             ("workers", workers, workers >= 0, "a number of threads; 0 works inside submit"),
-            one_of("graph_optimization", asked.graph_optimization, tuple(OPTIMIZATION)),
+            one_of("graph_optimization", chosen.graph_optimization, tuple(OPTIMIZATION)),
         )
         require_options(f"engine {self.name}", rules)
-        self._providers = Providers.of(asked.providers, asked.provider_options, asked.engine_cache)
+        self._providers = Providers.of(
+            chosen.providers, chosen.provider_options, chosen.engine_cache
+        )
         check_word(precision, self._providers)
         self._model = _find_model(self.name, model)
         self._precision = precision
@@ -316,13 +316,12 @@ class OnnxRuntimeEngine(TaskEngine):
 
     @classmethod
     def works_on(cls, options: Mapping[str, Any]) -> tuple[str, str] | None:
-        asked = (options.get(name) for name in ("providers", "provider_options", "engine_cache"))
-        with contextlib.suppress(SuiteError):  # told where the engine is built
-            return Providers.of(*asked).device
+        values = (options.get(name) for name in ("providers", "provider_options", "engine_cache"))
+        with contextlib.suppress(SuiteError):  # the constructor reports it
+            return Providers.of(*values).device
         return None
 
     def require(self) -> None:
-        """Ask onnxruntime for the providers, and the loader for what they need; no model loads."""
         require_providers(self._providers, engine=self.name)
 
     def __enter__(self) -> Self:
@@ -365,11 +364,8 @@ class OnnxRuntimeEngine(TaskEngine):
 
 
 def digests(model: Path, contents: Contents | None) -> Mapping[str, str]:
-    """Return 16 hex digits of the SHA-256 of a model file, and of its weight files.
-
-    They are apart because older baselines have only the first.
-    """
-    digest = {"weights_sha256": sha256([model])[:16]}
+    """Return 16 hex digits of the SHA-256 of a model file, and apart, of its weight files."""
+    digest = {"weights_sha256": sha256([model])[:16]}  # all that older baselines have
     external = [model.parent / name for name in sorted(contents.external)] if contents else []
     if present := [file for file in external if file.is_file()]:
         digest["external_data_sha256"] = sha256(present)[:16]

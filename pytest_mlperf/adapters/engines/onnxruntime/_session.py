@@ -1,4 +1,4 @@
-"""Open a model with onnxruntime: the one module that knows the library."""
+"""Open a model with onnxruntime; the only module that uses the library."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ PROVIDER_NAMES = {
 }
 
 TENSORRT_PRECISIONS: tuple[PrecisionName, ...] = ("fp16", "bf16", "fp8", "int8", "int4")
-"""What an option trt_NAME_enable may switch on, where this version of TensorRT has it."""
+"""Precisions with an option trt_NAME_enable, if this version of TensorRT has it."""
 
 PATHS = ("_path", "_dir", "_file", "_prefix")
-"""Ends of the names of options that say where something lies on this machine."""
+"""Suffixes of options whose values are paths."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Providers:
-    """What a suite asks for: names in onnxruntime's words, the preferred first; options as text."""
+    """Execution providers in order of preference, by onnxruntime's names; options as text."""
 
     names: Sequence[str]
     options: Mapping[str, Mapping[str, str]]
@@ -84,7 +84,7 @@ class Providers:
 
     @property
     def device(self) -> tuple[str, str] | None:
-        """The option that names where the preferred provider works, and that device."""
+        """Option that selects the device of the preferred provider, and that device."""
         first = self.names[0]
         if first == CPU_PROVIDER:
             return "providers", "cpu"
@@ -94,7 +94,7 @@ class Providers:
 
     @property
     def computes(self) -> frozenset[str]:
-        """Precisions that TensorRT is allowed, whatever the type of the model's weights."""
+        """Precisions that TensorRT may use, whatever the type of the model's weights."""
         options = self.options.get(TENSORRT_PROVIDER, {})
         return frozenset(
             name
@@ -103,13 +103,10 @@ class Providers:
         )
 
     def arguments(self, model_key: str) -> list[tuple[str, dict[str, str]]]:
-        """Return onnxruntime's arguments, and make the folder for TensorRT's engines.
-
-        Each model has its own folder, so that it never gets engines of an older model of its name.
-        """
+        """Return onnxruntime's arguments, and make the folder for TensorRT's engines."""
         by_provider = {name: dict(self.options.get(name, {})) for name in self.names}
         if self.engine_cache is not None:
-            folder = self.engine_cache / model_key
+            folder = self.engine_cache / model_key  # no engines of an older model of this name
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -128,17 +125,17 @@ class Providers:
         return list(by_provider.items())
 
     def describe(self) -> Mapping[str, str]:
-        """Return the providers and their options; of paths the last part, which names no user."""
+        """Return providers and options; only the last part of paths, which names no user."""
         facts = {"providers": ",".join(self.names)}
         if self.options:
-            shown = {
+            by_provider = {
                 name: {
                     key: PurePath(value).name if key.endswith(PATHS) else value
                     for key, value in options.items()
                 }
                 for name, options in self.options.items()
             }
-            facts["provider_options"] = json.dumps(shown, sort_keys=True)
+            facts["provider_options"] = json.dumps(by_provider, sort_keys=True)
         if self.engine_cache is not None:
             facts["engine_cache"] = "yes"
         return facts
@@ -202,17 +199,14 @@ def _wrong(option: str, value: object, fault: str) -> SuiteError:
 
 
 LOAD, DYNAMIC = 1, 2
-"""Types of an ELF file's segments."""
+"""Segment types of ELF files."""
 
 END_ENTRY, NEEDED_ENTRY, STRINGS_ENTRY, FOLDER_ENTRIES = 0, 1, 5, (15, 29)
-"""Types of the entries of its dynamic segment; folders are those where the loader looks first."""
+"""Types of entries of the dynamic segment; FOLDER_ENTRIES are DT_RPATH and DT_RUNPATH."""
 
 
 def missing(library: Path) -> list[str]:
-    """Return the libraries that cannot be loaded for another, each with its reason.
-
-    Only ELF files of 64 bits, little-endian, are examined.
-    """
+    """Return the loader's errors for a library's dependencies; [] unless it is 64-bit ELF."""
     entries = dynamic_entries(library)
     here = str(library.parent)
     folders = [
@@ -223,16 +217,16 @@ def missing(library: Path) -> list[str]:
     ]
     reasons = []
     for name in (text for tag, text in entries if tag == NEEDED_ENTRY):
-        beside = next((folder / name for folder in folders if (folder / name).is_file()), name)
+        dependency = next((folder / name for folder in folders if (folder / name).is_file()), name)
         try:
-            ctypes.CDLL(str(beside))
+            ctypes.CDLL(str(dependency))
         except OSError as error:
             reasons.append(str(error))
     return reasons
 
 
 def dynamic_entries(library: Path) -> list[tuple[int, str]]:
-    """Return the type and text of each dynamic entry of a library, in order."""
+    """Return type and text of a library's DT_NEEDED, DT_RPATH and DT_RUNPATH entries."""
     with library.open("rb") as file:
         if file.read(6) != b"\x7fELF\x02\x01":
             return []
@@ -243,7 +237,7 @@ def dynamic_entries(library: Path) -> list[tuple[int, str]]:
 def _entries(image: mmap.mmap) -> Iterator[tuple[int, str]]:
     (start,) = struct.unpack_from("<Q", image, 32)
     size, count = struct.unpack_from("<HH", image, 54)
-    # Of each segment: type, flags, offset, address, physical address, size.
+    # A segment: type, flags, offset, address, physical address, size.
     segments = [struct.unpack_from("<IIQQQQ", image, start + size * n) for n in range(count)]
     dynamic = next((segment for segment in segments if segment[0] == DYNAMIC), None)
     if dynamic is None:
@@ -258,8 +252,8 @@ def _entries(image: mmap.mmap) -> Iterator[tuple[int, str]]:
     )
     for tag, value in entries:
         if tag in (NEEDED_ENTRY, *FOLDER_ENTRIES):
-            place = base + value
-            yield tag, image[place : image.find(b"\0", place)].decode()
+            position = base + value
+            yield tag, image[position : image.find(b"\0", position)].decode()
 
 
 OPTIMIZATION = {
@@ -268,10 +262,9 @@ OPTIMIZATION = {
     "extended": "ORT_ENABLE_EXTENDED",
     "all": "ORT_ENABLE_ALL",
 }
-"""What a suite may say, and its name in onnxruntime's GraphOptimizationLevel."""
 
 PLACEMENT = "session.record_ep_graph_assignment_info"
-"""Lets onnxruntime, from 1.24 on, remember which provider runs which operator."""
+"""Setting that makes onnxruntime 1.24 or later record which provider runs an operator."""
 
 PROVIDER_LIBRARIES = {
     TENSORRT_PROVIDER: "libonnxruntime_providers_tensorrt.so",
@@ -305,30 +298,26 @@ def load_library() -> Any:
 
 
 def require_providers(providers: Providers, *, engine: str) -> Any:
-    """Return onnxruntime, once it can load the providers; no model is loaded."""
+    """Return onnxruntime after checking that it can load the providers; load no model."""
     onnxruntime = load_library()
     providers.check(onnxruntime.get_all_providers(), onnxruntime.get_available_providers())
-    asked = [name for name in PROVIDER_LIBRARIES if name in providers.names]
+    requested = [name for name in PROVIDER_LIBRARIES if name in providers.names]
     preload = getattr(onnxruntime, "preload_dlls", None)
-    if asked and preload is not None:  # what NVIDIA's wheels brought, from onnxruntime 1.21 on
+    if requested and preload is not None:  # libraries of NVIDIA's wheels, from onnxruntime 1.21 on
         with contextlib.redirect_stdout(sys.stderr):
             preload()
-    if (
-        TENSORRT_PROVIDER in asked
-    ):  # likewise NVIDIA's wheel of TensorRT, which loads its own on import
+    if TENSORRT_PROVIDER in requested:  # NVIDIA's wheel loads TensorRT on import
         with contextlib.suppress(ImportError):
             importlib.import_module("tensorrt_libs")
     folder = Path(onnxruntime.__file__).parent / "capi"
-    for name in asked:
+    for name in requested:
         require_library(folder / PROVIDER_LIBRARIES[name], name, engine=engine)
     return onnxruntime
 
 
 def require_library(path: Path, provider: str, *, engine: str) -> None:
-    """Check that the loader finds all dependencies of a provider's library, and name those missing.
-
-    onnxruntime lists a provider even without NVIDIA's libraries; its library may lie elsewhere.
-    """
+    """Raise EnvironmentFault if the loader lacks dependencies of a provider's library."""
+    # onnxruntime lists a provider even without NVIDIA's libraries.
     lacks = missing(path) if path.is_file() else []
     if lacks:
         packages = "CUDA and TensorRT" if provider == TENSORRT_PROVIDER else "CUDA and cuDNN"
@@ -360,11 +349,13 @@ def open_graph(
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     if providers.names != [CPU_PROVIDER]:
         options.add_session_config_entry(PLACEMENT, "1")
-    asked = providers.arguments(model_key)
+    arguments = providers.arguments(model_key)
     unopened = Graph(where=str(path), inputs=(), outputs=())
     try:
-        # Else a provider that fails, now or in the middle of a run, is replaced by the next.
-        session = onnxruntime.InferenceSession(path, options, providers=asked, enable_fallback=0)
+        # With a fallback, the next provider would replace one that fails, even in a run.
+        session = onnxruntime.InferenceSession(
+            path, options, providers=arguments, enable_fallback=0
+        )
     # onnxruntime's exceptions share no base class of their own.
     except Exception as error:
         raise unopened.refuse(
@@ -386,10 +377,7 @@ def open_graph(
 
 
 def placement(graph: OnnxGraph) -> Mapping[str, Counter[str]] | None:
-    """Count each operator by the provider that runs it.
-
-    None if onnxruntime does not report it: before 1.24, and for a model on the CPU alone.
-    """
+    """Count operators by provider; None before onnxruntime 1.24, and for a model on the CPU."""
     ask = getattr(graph.session, "get_provider_graph_assignment_info", None)
     by_provider: dict[str, Counter[str]] = {}
     try:

@@ -17,10 +17,10 @@ from pytest_mlperf.adapters.engines.tasks.graph import Tensor, fits
 from pytest_mlperf.extension import PrecisionName, require_options, sha256
 
 Shapes = Mapping[str, Sequence[int]]
-"""Lengths by the name of an input, the batch first."""
+"""Shapes by the name of an input, the batch first."""
 
 PRECISIONS: tuple[PrecisionName, ...] = ("fp32", "fp16", "bf16", "int8")
-"""What the provider can be told to compute in; it has no option for fp8 and int4."""
+"""Precisions of the provider, which has no option for fp8 and int4."""
 
 ALLOWED_PRECISIONS = {"int8": ("fp16", "bf16")}
 FALLBACKS: Mapping[str, Sequence[str]] = {
@@ -28,7 +28,7 @@ FALLBACKS: Mapping[str, Sequence[str]] = {
     "cuda": ("tensorrt", "cuda"),
     "cpu": ("tensorrt", "cuda", "cpu"),
 }
-"""Providers by what may run the operators that TensorRT does not take."""
+"""Providers, by where operators may run that TensorRT does not support."""
 
 FURTHER_OPTIONS = frozenset(
     {
@@ -41,35 +41,32 @@ FURTHER_OPTIONS = frozenset(
         *("trt_preview_features", "trt_sparsity_enable", "trt_tactic_sources"),
     }
 )
-"""Further options of the provider that a suite may set by their own names.
-
-These and those below are in libonnxruntime_providers_tensorrt.so of onnxruntime-gpu 1.31.1.
-"""
+"""Options of libonnxruntime_providers_tensorrt.so (onnxruntime-gpu 1.31.1) to set by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRtOptions(TaskOptions):
-    """What a suite asks of TensorRT.
+    """Options of engine tensorrt.
 
     Attributes:
-        beside: "int8": what TensorRT may compute in besides, "fp16" or "bf16".
-        fallback: What may run operators that TensorRT does not take: "none", "cuda" or "cpu". Where
-            each of them runs is part of the fingerprint.
+        beside: "int8": further precisions that TensorRT may use, "fp16" or "bf16".
+        fallback: Where operators may run that TensorRT does not support: "none", "cuda" or "cpu".
+            The placement of operators is part of the fingerprint.
         device: Number of the GPU.
-        engine_cache: Folder where TensorRT's engines are kept, by model and options.
-        timing_cache: Whether the builder's measurements are kept there as well.
-        optimization_level: Of TensorRT's builder, 0 to 5; by default TensorRT's.
-        workspace_mib: Memory that an engine may use beside its weights, in MiB.
-        min_shapes: Shape of the smallest inputs by name, the batch first, for inputs that vary: {
-            image = [1, 3, 224, 224] }.
-        opt_shapes: The shapes that TensorRT tunes for.
-        max_shapes: The largest ones.
-        calibration_table: "int8": file with the ranges of the model's numbers.
+        engine_cache: Folder for TensorRT's engines, by model and options.
+        timing_cache: Whether to keep the builder's measurements there as well.
+        optimization_level: Level of TensorRT's builder, 0 to 5; None is TensorRT's default.
+        workspace_mib: Memory of an engine without its weights [MiB].
+        min_shapes: Smallest shape of each input that varies, the batch first: { image = [1, 3, 224,
+            224] }.
+        opt_shapes: Shapes that TensorRT tunes for.
+        max_shapes: Largest shapes.
+        calibration_table: "int8": file with the ranges of the model's tensors.
         native_calibration: Whether TensorRT made this file; by default ONNX Runtime did.
-        cuda_graph: Whether kernels are launched as one CUDA graph.
-        provider_options: Further options of the provider, in its own words.
-        workers: Long-lived threads that work on what has queued up, for Server; 0 completes inside
-            `submit`.
+        cuda_graph: Whether to launch kernels as one CUDA graph.
+        provider_options: Further options of the provider, with its names.
+        workers: Number of threads that run queued samples in batches, for Server; 0 runs them
+            inside `submit`.
     """
 
     beside: Sequence[str] = ()
@@ -91,7 +88,7 @@ class TensorRtOptions(TaskOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRtPlan(TensorRtOptions):
-    """The options with the precision, in the provider's words."""
+    """Options and precision, checked, and as options of the provider."""
 
     precision: str
 
@@ -127,7 +124,6 @@ class TensorRtPlan(TensorRtOptions):
         self._check_shapes()
 
     def for_provider(self) -> dict[str, str]:
-        """Return what ONNX Runtime takes, besides the folder for engines."""
         options: dict[str, Any] = {"device_id": self.device}
         for name in (self.precision, *self.beside):
             if name != "fp32":
@@ -141,7 +137,7 @@ class TensorRtPlan(TensorRtOptions):
                 f"{name}:{'x'.join(map(str, lengths))}" for name, lengths in shapes.items()
             )
         if self.calibration_table is not None:
-            # It is looked for in the folder of the engines, unless the path is a whole one.
+            # A relative path would be one in the folder of the engines.
             table = str(Path(self.calibration_table).absolute())
             options["trt_int8_calibration_table_name"] = table
             options["trt_int8_use_native_calibration_table"] = self.native_calibration
@@ -152,10 +148,9 @@ class TensorRtPlan(TensorRtOptions):
         return {name: str(value) for name, value in {**options, **self.provider_options}.items()}
 
     def cache_folder(self) -> str | None:
-        """Return a folder for engines built with exactly these options.
+        """Return a folder for engines of exactly these options.
 
-        The provider's engine names depend on the model and fp16, bf16 or int8, not on other
-        options.
+        The provider names engines by the model and fp16, bf16 or int8, not by other options.
         """
         if self.engine_cache is None:
             return None
@@ -165,24 +160,21 @@ class TensorRtPlan(TensorRtOptions):
         return str(Path(self.engine_cache) / hashlib.sha256(text.encode()).hexdigest()[:12])
 
     def lacks(self, inputs: Sequence[Tensor], batch_size: int) -> str:
-        """Return the error in the shapes for a model; "" if there is none.
-
-        For a missing shape the provider would build an engine during a run.
-        """
+        """Return the error in the shapes for a model; "" if there is none."""
         profile = self._profile()
         named = profile.get("min", {})
-        for each in inputs:
-            varies = [place for place, n in enumerate(each.shape) if not isinstance(n, int)]
+        for tensor in inputs:
+            varies = [place for place, n in enumerate(tensor.shape) if not isinstance(n, int)]
             alone = varies == [0] and batch_size == 1 and not profile
-            if varies and each.name not in named and not alone:
+            if varies and tensor.name not in named and not alone:
                 return (
-                    f"its input {each.name!r} has shape {each.shape}, which varies, so TensorRT "
-                    "would build engines in the middle of a run; say its lengths, e.g. "
-                    f"{_example(each, batch_size)}"
+                    f"its input {tensor.name!r} has shape {tensor.shape}, which varies, so "
+                    "TensorRT would build engines in the middle of a run; say its lengths, e.g. "
+                    f"{_example(tensor, batch_size)}"
                 )
-            if each.name in named and (lacks := self._misfit(each, varies, batch_size)):
+            if tensor.name in named and (lacks := self._misfit(tensor, varies, batch_size)):
                 return lacks
-        unknown = set(named) - {each.name for each in inputs}
+        unknown = set(named) - {tensor.name for tensor in inputs}
         return f"it has no input {min(unknown)!r}, which min_shapes names" if unknown else ""
 
     def _misfit(self, tensor: Tensor, varies: Sequence[int], batch_size: int) -> str:
@@ -254,7 +246,7 @@ class TensorRtPlan(TensorRtOptions):
 
 
 def _example(tensor: Tensor, batch_size: int) -> str:
-    """Return options for an input whose batch varies; other lengths are the reader's to fill in."""
+    """Return options for an input whose batch varies, with "…" for other variable lengths."""
 
     def shape(batch: int) -> str:
         lengths = (
@@ -273,7 +265,7 @@ def _wrong(option: str, value: object, fault: str) -> SuiteError:
 
 
 class TensorRtEngine(OnnxRuntimeEngine):
-    """Answers samples as `task` says, computed by TensorRT and by nothing else unless allowed."""
+    """Answer samples with TensorRT, and with other providers only if `fallback` allows it."""
 
     name = "tensorrt"
     options: ClassVar[type] = TensorRtOptions
@@ -290,37 +282,36 @@ class TensorRtEngine(OnnxRuntimeEngine):
     def __init__(
         self, *, dataset: Dataset, model: str | None, precision: str, **options: Any
     ) -> None:
-        """Keep the options and check that the model is there.
+        """Keep the options and check that the model exists.
 
         Args:
             dataset: Its inputs are arrays of the model's input shape without the batch, or such
                 arrays by the names of the model's inputs.
             model: Path of the ONNX file.
-            precision: What TensorRT computes in: "fp32", "fp16", "bf16" or "int8". The file may
-                hold fp32; for int8 it holds quantised operators, or there is a calibration table.
-            options: Those of `TensorRtOptions`.
+            precision: Precision of TensorRT: "fp32", "fp16", "bf16" or "int8". The file may hold
+                fp32; int8 needs quantised operators, or a calibration table.
         """
-        self._asked = asked = TensorRtPlan(precision=precision, **options)
-        asked.check()
-        if asked.cuda_graph and asked.workers > 1:
+        self._asked = plan = TensorRtPlan(precision=precision, **options)
+        plan.check()
+        if plan.cuda_graph and plan.workers > 1:
             raise SuiteError(
-                f"engine tensorrt: cuda_graph = True, but workers = {asked.workers}: a graph is "
+                f"engine tensorrt: cuda_graph = True, but workers = {plan.workers}: a graph is "
                 "launched by one thread; set workers = 1",
                 option=("cuda_graph", "workers"),
             )
-        providers = FALLBACKS[asked.fallback]
-        more: dict[str, Mapping[str, Any]] = {"tensorrt": asked.for_provider()}
+        providers = FALLBACKS[plan.fallback]
+        more: dict[str, Mapping[str, Any]] = {"tensorrt": plan.for_provider()}
         if "cuda" in providers:
-            more["cuda"] = {"device_id": asked.device}
+            more["cuda"] = {"device_id": plan.device}
         super().__init__(
             dataset=dataset,
             model=model,
             precision=precision,
             providers=providers,
             provider_options=more,
-            engine_cache=asked.cache_folder(),
-            workers=asked.workers,
-            **asked.of_task(),
+            engine_cache=plan.cache_folder(),
+            workers=plan.workers,
+            **plan.of_task(),
         )
 
     @classmethod
@@ -347,13 +338,13 @@ class TensorRtEngine(OnnxRuntimeEngine):
         return {**super().describe(), "placement": self._placed}
 
     def _check_quantised(self) -> None:
-        """Refuse int8 for a file without ranges: TensorRT would not know how to round."""
+        """Refuse int8 for a file without ranges, which TensorRT needs for rounding."""
         if self._asked.precision != "int8" or self._asked.calibration_table is not None:
             return
         try:
             contents = read(self._model)
         except (ValueError, OSError):
-            return  # the base class says it
+            return  # the base class reports it
         if contents is not None and "int8" not in Kinds.of(contents).quantised:
             raise engine_error(
                 f'{self._model}: precision is "int8", but the file holds no int8 operators; give '
@@ -363,7 +354,7 @@ class TensorRtEngine(OnnxRuntimeEngine):
 
 
 def placed(by_provider: Mapping[str, Mapping[str, int]] | None) -> str:
-    """Return where operators run, for the fingerprint; refuse a model with none on TensorRT.
+    """Return the placement of operators for the fingerprint; refuse one without TensorRT.
 
     E.g. "TensorrtExecutionProvider 118, CUDAExecutionProvider 2 (NonMaxSuppression, Shape)".
     """

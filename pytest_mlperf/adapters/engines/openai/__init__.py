@@ -1,4 +1,4 @@
-"""Drive any OpenAI-compatible server, one that runs or one that is started for the run."""
+"""Drive an OpenAI-compatible server that runs already, or is started for the run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WEIGHT_SOURCES = ("checkpoint", "dummy")
 COUNTS = ("server", "reference")
 
 DEFAULT_KEY = "OPENAI_API_KEY"
-"""Read where it is set; any other name that a suite gives must be set."""
+"""Optional environment variable; another name in a suite must be set."""
 
 RESERVED_FIELDS = frozenset(
     {
@@ -55,43 +55,44 @@ RESERVED_FIELDS = frozenset(
         *("echo", "do_sample", "use_beam_search"),
     }
 )
-"""Fields of a request that the engine sets, or that would change what is counted."""
+"""Fields of a request that the engine sets, or that would change token counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenAiOptions(TextOptions):
-    """What a suite may say of a server and of requests.
+    """Options of engine openai.
 
     Attributes:
-        url: Where a server runs, as "http://127.0.0.1:8000".
-        serve: Command that starts one; {model} and {port} are replaced.
-        env: Environment variables of the server that is started.
-        health: Path that the started server answers with 200 once it is ready.
-        start_timeout: Seconds until then.
-        api: "completions", or "chat": each prompt is then a user's message, to which the server
-            adds its chat template.
-        served_model: Name that the server knows its model by; None asks the server.
-        served_model_answers: Other names that this model has in answers; those that the server
-            lists as its root or aliases need not be written.
-        prompts: "tokens" sends token ids, "text" sends text. "auto": text of the data set as it is;
-            token ids as such if the server takes them, else as text that gives them again.
-        concurrency: Requests under way at a time; None: 900, as servers may often have no more than
-            1,024 files open, and each connection is one.
-        clients: Processes that send the requests, each its share. None: one, and more where a run
-            shows that it holds up the server.
-        request_timeout: Seconds that a stream which began may be silent, and all of them.
+        url: Address of a running server, as "http://127.0.0.1:8000".
+        serve: Command that starts a server; {model} and {port} are replaced.
+        env: Environment variables of the started server.
+        health: Path for which the started server returns 200 once it is ready.
+        start_timeout: Time until the started server must be ready [s].
+        api: "completions", or "chat": each prompt is a user's message, to which the server adds its
+            chat template.
+        served_model: Name of the model on the server; None asks the server.
+        served_model_answers: Further names of the model in answers, besides the root and aliases
+            that the server lists.
+        prompts: "tokens" sends token ids, "text" sends text. "auto" sends text of the data set
+            unchanged, and token ids as such if the server takes them, else as text that gives them
+            again.
+        concurrency: Maximum requests in flight. None is 900: each is a connection, and servers
+            often may open no more than 1,024 files.
+        clients: Number of processes that share the requests. None is one, and more if a run shows
+            that one slows down the server.
+        request_timeout: Time that a stream that began, or all streams, may be silent [s].
         api_key_env: Environment variable that holds the server's key.
         extra: Further fields of each request.
-        salt: Prompts have ten words of each run's own, so that a server's cache of prefixes
-            knows nothing of the run before: made-up prompts in place of others, text in front.
-            Conversations under way each have words of their own before the first user's text.
-            Accuracy runs, official data sets and those with `repeat` ask prompts as they are.
-        session_header: Header that names the conversation under way to a router, e.g.
-            "X-Session-ID"; None sends none.
+        salt: Whether each run puts ten random words into prompts, so that the server's prefix cache
+            is of no use: in place of words of synthetic prompts, before other text. Each
+            conversation in flight has its own before the first user's text. Accuracy runs, official
+            data sets and those with `repeat` send prompts unchanged.
+        session_header: Header that names the conversation to a router, e.g. "X-Session-ID"; None
+            sends none.
         count_tokens: "server", or "reference": a tokenizer counts a curve's output tokens after
             each window, as in MLPerf Endpoints.
-        tokenizer: Folder of that tokenizer; None: that of the workload's model.
-        weights: "checkpoint", or "dummy" where the server was started with random weights.
+        tokenizer: Folder of that tokenizer; None is that of the workload's model.
+        weights: "checkpoint", or "dummy" if the server was started with random weights.
     """
 
     url: str | None = None
@@ -190,10 +191,10 @@ class OpenAiOptions(TextOptions):
 
 
 def base_url(url: str) -> str:
-    """Return a server's address without a path: "/v1", as clients write it, may follow it."""
+    """Return a server's address without a final "/v1", which clients may write."""
     try:
         parts = urlsplit(url)
-        _ = parts.port  # is only read, and refused, here
+        _ = parts.port  # an invalid port is refused on access
     except ValueError:
         parts = urlsplit("")
     if parts.username or parts.password:
@@ -211,7 +212,7 @@ def base_url(url: str) -> str:
 
 
 def api_key(variable: str | None) -> str | None:
-    """Return the key of an environment variable; None without one."""
+    """Return the key in an environment variable, or None."""
     value = os.environ.get(variable, "").strip() if variable else ""
     if not value:
         if variable and variable != DEFAULT_KEY:
@@ -231,7 +232,7 @@ def api_key(variable: str | None) -> str | None:
 
 
 class PromptSource:
-    """Turns the inputs of a data set into bodies of requests; adds facts on their prompts."""
+    """Turn the inputs of a data set into requests, and add facts on their prompts."""
 
     def __init__(
         self,
@@ -288,8 +289,7 @@ class PromptSource:
     def _count(self, texts: Sequence[str]) -> list[int]:
         """Count the tokens of texts as the server should, without its template.
 
-        A begin token already in a text counts once; a server that adds another one counts it
-        itself.
+        A begin token in a text counts once; a server that adds another one counts it itself.
         """
         special, begin = not self._is_chat, self.tokenizer.bos_token_id
         rows = self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]
@@ -302,10 +302,10 @@ BATCH_CONNECTIONS = 900
 
 
 class OpenAiEngine(Engine):
-    """Answers each prompt with the tokens a server generates: int64, little-endian.
+    """Answer each prompt with the tokens that a server generates: int64, little-endian.
 
     Prompts are text or lists of token ids. Tokens are counted by the server's usage or by token
-    ids, never by the pieces in which text comes.
+    ids, never by chunks of text.
     """
 
     first_suite: ClassVar[str] = "url, name, accelerator; start the server"
@@ -324,46 +324,48 @@ class OpenAiEngine(Engine):
         *,
         dataset: Dataset,
         model: str | None,
-        precision: str,  # noqa: ARG002 - names what the server was set up for
+        precision: str,  # noqa: ARG002 - names the server's set-up
         **options: Any,
     ) -> None:
-        """Keep the options; nothing is started.
+        """Keep the options; start nothing.
 
         Args:
             dataset: Its inputs are text or lists of token ids.
             model: Folder of the model, whose config.json and tokenizer are read here; the server
-                loads the weights. None for a server that runs and takes the prompts as they are.
-            precision: The suite's word for what the server was set up for.
+                loads the weights. None for a running server that takes the prompts unchanged.
+            precision: The suite's name for the precision that the server was set up for.
         """
-        self._options = asked = self.options(**options)
-        asked.check()
-        self._generation = asked.generation("openai")
-        self._url = None if asked.url is None else base_url(asked.url)
+        self._options = chosen = self.options(**options)
+        chosen.check()
+        self._generation = chosen.generation("openai")
+        self._url = None if chosen.url is None else base_url(chosen.url)
         self._server = None
-        if asked.serve is not None:
+        if chosen.serve is not None:
             self._server = Server(
-                asked.serve,
+                chosen.serve,
                 engine="openai",
                 model=model,
-                health=asked.health,
-                start_timeout_s=asked.start_timeout,
-                environment=asked.env,
+                health=chosen.health,
+                start_timeout_s=chosen.start_timeout,
+                environment=chosen.env,
             )
-        self._key = api_key(asked.api_key_env)
+        self._key = api_key(chosen.api_key_env)
         self._folder = None if model is None else find_model("openai", model)
-        self._counting_folder = self._counter_folder(asked)
+        self._counting_folder = self._counter_folder(chosen)
         self._dataset = dataset
-        processes = asked.processes
-        self._at_a_time = asked.concurrency or BATCH_CONNECTIONS // processes * processes
+        processes = chosen.processes
+        self._at_a_time = chosen.concurrency or BATCH_CONNECTIONS // processes * processes
         self._concurrency = self._at_a_time // processes
-        self._dummy = asked.weights == "dummy"
+        self._dummy = chosen.weights == "dummy"
 
-    def _counter_folder(self, asked: OpenAiOptions) -> Path | None:
-        if asked.count_tokens != "reference":
+    def _counter_folder(self, options: OpenAiOptions) -> Path | None:
+        if options.count_tokens != "reference":
             return None
-        if asked.tokenizer is not None:
+        if options.tokenizer is not None:
             parts = "a tokenizer's files"
-            return find_model("openai", asked.tokenizer, file="tokenizer_config.json", parts=parts)
+            return find_model(
+                "openai", options.tokenizer, file="tokenizer_config.json", parts=parts
+            )
         if self._folder is None:
             raise SuiteError(
                 'engine openai: count_tokens = "reference" needs a tokenizer: set workload.model '
@@ -377,7 +379,7 @@ class OpenAiEngine(Engine):
         return int(options.get("clients") or 1)
 
     def require(self) -> None:
-        """Look for the libraries, and for the program that serves; nothing is started."""
+        """Check the libraries and the server's program; start nothing."""
         library()
         if _capabilities.has_tokenizer(self._folder) or self._counting_folder is not None:
             require_module("engine openai", "transformers", "openai", "the model's tokenizer")
@@ -429,7 +431,7 @@ class OpenAiEngine(Engine):
         return self._streams.loop
 
     def null_client(self, tokens: int) -> NullClient:
-        """Return one whose answers come in as many pieces as this server's came."""
+        """Return a client whose answers come in as many pieces as this server's."""
         pieces, counted = self._traffic.pieces, self._traffic.counted
         return NullClient(
             tokens=tokens,
@@ -444,15 +446,15 @@ class OpenAiEngine(Engine):
         )
 
     def accepted_drafts(self) -> int | None:
-        """Return the accepted draft tokens of the answers, else of the server's own counter."""
+        """Return the accepted draft tokens in the answers, else in the server's own counter."""
         if accepted := self._traffic.accepted:
             self._traffic.accepted = 0
             return accepted
         if os.environ.get(REPLICA_NUMBER, "0") != "0":
-            return 0  # the first of several clients asks for what the server counts
+            return 0  # only the first of several clients reads the server's counter
         total = self._streams.run(_capabilities.accepted_by_server(self._client, self._metrics))
-        before, self._accepted = self._accepted, total or 0
-        return None if total is None else max(0, total - before)
+        previous, self._accepted = self._accepted, total or 0
+        return None if total is None else max(0, total - previous)
 
     def answer_counts(self) -> Mapping[str, int]:
         seen, self._traffic.seen = self._traffic.seen, Counter()
@@ -476,8 +478,8 @@ class OpenAiEngine(Engine):
         return described
 
     def _open(self, undo: contextlib.ExitStack) -> None:
-        self.require()  # what is missing is said before a server is started
-        allow_files(undo)  # a server that is started here may then have them too
+        self.require()  # before a server is started
+        allow_files(undo)  # a server that is started here inherits the limit
         if self._server is not None:
             undo.enter_context(self._server)
         url = self._url if self._server is None else self._server.url
@@ -493,7 +495,7 @@ class OpenAiEngine(Engine):
             self._dataset, self._folder, self._options, self._generation, config, self._facts
         )
         self._capabilities = self._ask(client)
-        # Answers that are as long as the data set says are meant to be cut.
+        # Answers with a length from the data set are cut on purpose.
         cut = self._generation.check_lengths(self._dataset)
         self._checks = Checks(
             self._generation,
@@ -533,16 +535,16 @@ class OpenAiEngine(Engine):
         self._models = self._streams.run(
             _capabilities.names_of(client, name, self._options.served_model_answers)
         )
-        asked = (self._generation, self._models, self._source.bodies.count)
+        arguments = (self._generation, self._models, self._source.bodies.count)
         try:
-            return self._streams.run(_capabilities.probe(client, prompts, fields, *asked))
+            return self._streams.run(_capabilities.probe(client, prompts, fields, *arguments))
         except RunError:
-            if self._server is not None:  # that it died says more
+            if self._server is not None:  # its death explains more
                 self._server.check(within_s=1.0)
             raise
 
     def _describe_server(self) -> None:
-        """Add what was found; no address and no path, which baselines must not have."""
+        """Add facts on the server, without addresses and paths, which baselines must not have."""
         capabilities = self._capabilities
         asked_fewest = "min_tokens" in capabilities.fields or not self._generation.min_new_tokens
         self._facts |= {
@@ -556,7 +558,7 @@ class OpenAiEngine(Engine):
             "work.batch": str(self._at_a_time),
         }
         name, _, revision = (capabilities.model or self._models[0]).partition("@")
-        if not name.startswith("/"):  # a path is one of this machine
+        if not name.startswith("/"):  # a path is local to this machine
             self._facts["server.model"] = name
         if revision:
             self._facts["server.revision"] = revision
@@ -573,5 +575,5 @@ class OpenAiEngine(Engine):
             and self._folder is not None
             and _capabilities.has_weights(self._folder)
         ):
-            # What a server has loaded that runs already is known to it alone.
+            # Only a running server knows which weights it has loaded.
             self._facts |= weights_fact(self._folder)

@@ -1,4 +1,4 @@
-"""What a server can do, found by asking it before anything is timed."""
+"""Detect a server's capabilities by requests, before anything is timed."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from pytest_mlperf.extension import page_samples, read_server, some
 CACHE = "vllm:cache_config_info"
 
 METRICS_PATHS = ("/metrics", "/prometheus/metrics")
-"""Where servers show their metrics; trtllm-serve's first one is JSON."""
+"""Paths of servers' metrics; trtllm-serve's first one is JSON."""
 
 PAGE_TIMEOUT_SECONDS = 10.0
-"""Longest time for a page that a run can do without."""
+"""Maximum time for a page that a run does not need."""
 
 NO_PAGE = frozenset({404, 405, 501})
-"""What a server answers that has no list of models."""
+"""Status codes of servers without a list of models."""
 
 STABLE_LABELS = (
     *("block_size", "cache_dtype", "cpu_offload_gb", "enable_prefix_caching"),
     *("gpu_memory_utilization", "kv_cache_dtype_skip_layers", "num_gpu_blocks_override"),
     *("prefix_caching_hash_algo", "sliding_window", "swap_space"),
 )
-"""Labels of vLLM's metric that say how it was set up; others differ from start to start."""
+"""Labels of vLLM's metric that describe its set-up; others differ from start to start."""
 
 
 async def served_name(client: Client, model: str | None) -> str:
     """Return the server's name of its model.
 
-    That is the path if it is listed, or the only listed name, or else the path: some servers list
+    That is the path if it is listed, else the only listed name, else the path: some servers list
     all models that they could load.
     """
     try:
@@ -63,11 +63,11 @@ async def served_name(client: Client, model: str | None) -> str:
     return listed[0]
 
 
-async def names_of(client: Client, asked: str, others: Sequence[str]) -> tuple[str, ...]:
-    """Return the names under which the model may answer: the one asked for, then the suite's."""
+async def names_of(client: Client, requested: str, others: Sequence[str]) -> tuple[str, ...]:
+    """Return the names under which the model may answer, the requested one first."""
     listed = _names(await _page(client, "/v1/models")).items()
-    alike = [name for id_, more in listed if asked in (id_, *more) for name in (id_, *more)]
-    return tuple(dict.fromkeys((asked, *others, *alike)))
+    alike = [name for id_, more in listed if requested in (id_, *more) for name in (id_, *more)]
+    return tuple(dict.fromkeys((requested, *others, *alike)))
 
 
 def _names(page: bytes) -> dict[str, list[str]]:
@@ -94,7 +94,6 @@ async def metrics_page(client: Client) -> tuple[str | None, bytes]:
 
 
 async def server_facts(client: Client, metrics: bytes) -> Mapping[str, str]:
-    """Return a server's version and cache settings, if it reports them."""
     facts = {}
     try:
         version = parse_json(await _page(client, "/version") or b"{}").get("version")
@@ -117,7 +116,7 @@ async def accepted_by_server(client: Client, path: str | None) -> int | None:
 
 
 async def _page(client: Client, path: str) -> bytes:
-    """Return a page that a run can do without."""
+    """Return a page that a run does not need, or b""."""
     try:
         return await client.get(path, PAGE_TIMEOUT_SECONDS)
     except Failed:
@@ -129,20 +128,19 @@ def has_tokenizer(folder: Path | None) -> bool:
 
 
 def has_weights(folder: Path | None) -> bool:
-    """Whether a model's folder has weights, which belong to the fingerprint."""
     return folder is not None and any(folder.glob("*.safetensors*"))
 
 
 PROBE_TOKENS = 8
-"""Tokens of the answers to these questions; one or two may have no text yet."""
+"""Tokens of the answers to probes; one or two may have no text yet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capabilities:
-    """What a server was found to do: prompts go as "tokens" or "text", beside these fields.
+    """Capabilities of a server: the form of prompts, and further fields of requests.
 
-    Its streams carry token `ids`, or `usage`, or both. To each prompt it adds a `template` of so
-    many tokens; None: nobody knows. It answers as this `model`, set up as this `build`, or "".
+    Streams have token `ids`, or `usage`, or both. `template` is the number of tokens that the
+    server adds to each prompt, None if unknown. `model` and `build` are its own names, or "".
     """
 
     form: str
@@ -155,7 +153,7 @@ class Capabilities:
 
 
 Forms = Mapping[str, Callable[[], Prompt]]
-"""What a prompt can be sent as, the preferred one first, and what makes the first sample's so."""
+"""Forms of prompts, the preferred one first; each returns the first sample in this form."""
 
 
 async def probe(
@@ -168,9 +166,8 @@ async def probe(
 ) -> Capabilities:
     """Detect a server's capabilities with a few requests of a few tokens.
 
-    All of them have the fields `always`. The model may answer under the names `models`, the
-    requested one first; () allows any. `count` counts the tokens of texts; None without a
-    tokenizer.
+    All have the fields `always`. `models` are the allowed names of the model, the requested one
+    first; () allows any. `count` is None without a tokenizer.
     """
     few = min(PROBE_TOKENS, generation.max_new_tokens)
     fields = {**always, "max_tokens": few}
@@ -255,8 +252,8 @@ def _advice(status: int | None, model: str = "") -> str:
         return "; set api_key_env to the name of the environment variable that holds its key"
     if model and status in (400, 404):
         length = "; if it is about length, shorten the prompts or max_new_tokens"
-        asked = f'; the model was asked for as "{model}": see served_model'
-        return asked + length * (status == 400)
+        hint = f'; the model was asked for as "{model}": see served_model'
+        return hint + length * (status == 400)
     return ""
 
 
@@ -270,12 +267,12 @@ def _unsupported(option: str, value: object, field: str, failure: Failed) -> Run
 async def _together(
     client: Client, prompt: Prompt, fields: Mapping[str, Any], few: int
 ) -> StreamedAnswer:
-    """Send one request with all fields of a run, and return an answer whose tokens are counted."""
-    asked = {**prompt.fields, **fields, "max_tokens": few}
+    """Send one request with all fields of a run; return its answer, which must have counts."""
+    request = {**prompt.fields, **fields, "max_tokens": few}
     if "min_tokens" in fields:
-        asked["min_tokens"] = min(few, fields["min_tokens"])
+        request["min_tokens"] = min(few, fields["min_tokens"])
     try:
-        answer = await client.ask(encode(asked))
+        answer = await client.ask(encode(request))
     except Failed as failure:
         raise engine_error(
             "the server takes the fields of a request one by one, but not together "
@@ -292,7 +289,7 @@ async def _together(
 
 
 def _template(answer: StreamedAnswer, prompt: Prompt, form: str, count: Count | None) -> int | None:
-    """Return the tokens that a server adds to prompts, None if unknown; refuse a bad template."""
+    """Return the number of tokens that a server adds to prompts, None if unknown."""
     check_prompt(answer, prompt.tokens, form)
     counted, least = answer.prompt_tokens, prompt.fewest
     if counted is None or prompt.tokens is not None:
@@ -304,7 +301,6 @@ def _template(answer: StreamedAnswer, prompt: Prompt, form: str, count: Count | 
 
 
 def check_model(answer: StreamedAnswer, models: Sequence[str]) -> None:
-    """Refuse a server that answers with a model other than the requested one."""
     if models and not answer.is_of(models):
         raise engine_error(
             f'"{models[0]}" was asked for, and "{answer.model}" answered: ask the server that has '
@@ -314,7 +310,6 @@ def check_model(answer: StreamedAnswer, models: Sequence[str]) -> None:
 
 
 def check_prompt(answer: StreamedAnswer, expected: int | None, form: str) -> None:
-    """Refuse a server that reads a prompt other than the one sent."""
     counted = answer.prompt_tokens
     if expected is None or counted is None or counted == expected:
         return
@@ -330,5 +325,5 @@ def check_prompt(answer: StreamedAnswer, expected: int | None, form: str) -> Non
 
 
 def is_page(page: bytes) -> bool:
-    """Whether a text describes metrics at all, as every library that writes such pages does."""
+    """Return whether a page is in Prometheus' format."""
     return page.startswith((b"# HELP ", b"# TYPE ")) or b"\n# TYPE " in page

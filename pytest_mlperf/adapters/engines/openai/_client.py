@@ -1,4 +1,4 @@
-"""Requests to an OpenAI-compatible server: made before a run, answered in streams."""
+"""Make requests to an OpenAI-compatible server before a run, and read streamed answers."""
 
 from __future__ import annotations
 
@@ -25,41 +25,41 @@ from pytest_mlperf.adapters.engines.serving import MAX_PAGE_BYTES, parse_json
 from pytest_mlperf.extension import own_length, text_of
 
 ERROR_BYTES = 65_536
-"""What is read of an answer that is no stream."""
+"""Maximum bytes to read of an answer that is not a stream."""
 
 PAGE_TIMEOUT_SECONDS = 60.0
-"""Longest time in which a page about the server must be here, whatever request_timeout is."""
+"""Maximum time for a page about the server, whatever request_timeout is."""
 
 MAX_QUOTED_CHARACTERS = 300
 
 MAX_COUNTED_PROMPTS = 4096
-"""Prompts of text that are tokenised to know their lengths: the others are alike."""
+"""Maximum text prompts that are tokenised for their lengths; others are alike."""
 
 SALT_PROMPTS = 16
 MIN_WORD_TOKENS = 0.6
-"""Tokens of a word at least: usual tokenizers make one or more of each, few join words."""
+"""Minimum tokens per word: usual tokenizers make one or more, few join words."""
 
 NO_CONNECTION = "no connection"
-"""Kind of a failure that no server had a part in."""
+"""Kind of a failure without a server's response."""
 
 
 class Listener:
-    """Follows one answer as it comes; this one does nothing."""
+    """Callbacks of one streamed answer, which do nothing by default."""
 
     __slots__ = ()
 
     def heard(self) -> None:
-        """Take note that the server said something."""
+        """Note that the server sent data."""
 
     def tokens(self, count: int) -> None:
-        """Take note of tokens that are surely new."""
+        """Note tokens that are certainly new."""
 
     def complete(self) -> None:
         """Note that the answer is complete; called at most once."""
 
 
 class Client:
-    """One server's address, with the connections to it; used on one event loop."""
+    """Connections to one server; used on one event loop."""
 
     def __init__(self, url: str, path: str, key: str | None, timeout_s: float) -> None:
         self.url = url
@@ -69,7 +69,7 @@ class Client:
         headers = {
             "Host": self._connections.host,
             "User-Agent": "pytest-mlperf",
-            "Accept-Encoding": "identity",  # what is packed comes late
+            "Accept-Encoding": "identity",  # compressed data comes late
         }
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
@@ -82,16 +82,12 @@ class Client:
 
     @property
     def keeps_connections(self) -> bool:
-        """Whether the server is known to keep connections open between requests."""
         return self._connections.keeps
 
     async def stream(
         self, body: bytes, answer: StreamedAnswer, listener: Listener, header: bytes = b""
     ) -> None:
-        """Send a request and read its stream until the answer is complete, then to its end.
-
-        `header` holds further lines of the request's head, each with its line end.
-        """
+        """Send a request with further `header` lines; read the answer, then the stream's end."""
         request = b"%b%d\r\n%b\r\n%b" % (self._post, len(body), header, body)
         try:
             await self._connections.ask(request, Streamed(answer, listener))
@@ -122,10 +118,7 @@ class Client:
         return answer
 
     async def get(self, path: str, longest_s: float = PAGE_TIMEOUT_SECONDS) -> bytes:
-        """Return the page at a path of the server.
-
-        Raises Failed if there is none, or it takes too long or is too large.
-        """
+        """Return a page of the server; raise Failed if it is missing, late or too large."""
         limit_s = min(self._timeout_s, longest_s)
         request = f"GET {self._connections.path}{path} HTTP/1.1\r\n{self._headers}\r\n".encode()
         page = _Page(path)
@@ -142,7 +135,7 @@ class Client:
         return bytes(page.content)
 
     def mask(self, text: str) -> str:
-        """Return a server's words as one line that can be shown: no key, no control characters."""
+        """Return a server's text as one line without the key and control characters."""
         text = " ".join(text.split())
         if self._key is not None:
             text = text.replace(self._key, "***")
@@ -151,7 +144,7 @@ class Client:
 
 
 class _Page(Exchange):
-    """A page about the server, of which no more is kept in memory than it may have."""
+    """A page about the server, of limited size."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -167,11 +160,11 @@ class _Page(Exchange):
             raise Failed("too large", f"{self._path} has more than {MAX_PAGE_BYTES >> 20} MiB")
 
     def end(self) -> None:
-        """The page is whole."""
+        """Do nothing, since the page is complete."""
 
 
 class Streamed(Exchange):
-    """Reads a stream until the answer is complete, then to its end."""
+    """Read a stream until the answer is complete, then to its end."""
 
     def __init__(self, answer: StreamedAnswer, listener: Listener) -> None:
         self._answer = answer
@@ -199,7 +192,7 @@ class Streamed(Exchange):
             self._take(self._events.close())
         if self._done:
             return
-        # Some servers have no word for the end: the stream's own end says it.
+        # Some servers send no [DONE]: the end of the stream completes the answer.
         answer = self._answer
         if answer.finish is None:
             raise Failed("stream ended early", _so_far(answer))
@@ -207,10 +200,10 @@ class Streamed(Exchange):
         self._listener.complete()
 
     def _take(self, block: bytes) -> None:
-        answer, before = self._answer, self._answer.events
+        answer, event_count = self._answer, self._answer.events
         if new := answer.take(block):
             self._listener.tokens(new)
-        if (came := answer.events - before) > 1:
+        if (came := answer.events - event_count) > 1:
             answer.joined += came - 1
         if answer.complete:
             self._done = True
@@ -219,7 +212,7 @@ class Streamed(Exchange):
 
 @dataclass
 class _Refusal:
-    """An answer that is no stream of events; a part of it is read."""
+    """Response other than an event stream, read up to ERROR_BYTES."""
 
     status: int
     kind: str
@@ -245,7 +238,7 @@ class _Refusal:
 
 
 def encode(fields: Mapping[str, Any]) -> bytes:
-    """Return a request's fields as JSON; a text with half a character is refused."""
+    """Return a request's fields as JSON; refuse text with a lone surrogate."""
     try:
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError as error:
@@ -265,11 +258,11 @@ def _so_far(answer: StreamedAnswer) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prompt:
-    """One sample as a field of a request, and its tokens; None where they are not known.
+    """One sample as a field of a request, and its number of tokens, None if unknown.
 
     Attributes:
-        ids, text: What it is made of, one of both.
-        fewest: Fewer tokens than this it cannot have.
+        ids, text: Content of the prompt, one of both.
+        fewest: Minimum number of its tokens.
     """
 
     fields: Mapping[str, Any]
@@ -281,16 +274,17 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Body:
-    """A request that is ready to be sent, as JSON.
+    """A request as JSON, ready to be sent.
 
     Attributes:
-        prompt_tokens: Of the prompt; None: not known.
-        fewest: Fewer tokens than this the prompt cannot have.
-        exact: The server must count just `prompt_tokens`; else it may add a template or a token.
-        length: How long the answer is to be.
-        offers_tools: Calls of tools are the answer.
-        salt: What makes the prompt another one; None: nothing does.
-        place: What it replaces in `data`.
+        prompt_tokens: Tokens of the prompt; None if unknown.
+        fewest: Minimum tokens of the prompt.
+        exact: Whether the server must count exactly `prompt_tokens`, without template or begin
+            token.
+        length: Length of the answer, or None.
+        offers_tools: Whether calls of tools are the answer.
+        salt: Salt of the prompt, or None.
+        place: Bytes of `data` that the salt replaces.
     """
 
     data: bytes
@@ -303,25 +297,22 @@ class Body:
     place: SaltPlace | None = None
 
     def of(self, key: str) -> bytes:
-        """Return what is sent with the salt of a key, see `Salt`; "": as it is."""
+        """Return the request with the salt of a key; "" leaves it unchanged."""
         if not key or self.salt is None or self.place is None:
             return self.data
         salt = self.salt.text(key, self.place.words)
         return self.data[: self.place.begin] + salt + self.data[self.place.end :]
 
     def tokens_of(self, key: str) -> int | None:
-        """Return the tokens of the prompt with that salt."""
+        """Return the number of prompt tokens with the salt of a key."""
         if not key or self.salt is None or self.prompt_tokens is None:
             return self.prompt_tokens
         return self.prompt_tokens + self.salt.tokens(key)
 
 
 def as_text(tokenizer: Any, ids: Sequence[int]) -> tuple[str, bool]:
-    """Return token ids as text, and whether the tokenizer encodes it to the same ids.
-
-    Tokens before every text are left out, because the server adds them too.
-    """
-    added = list(tokenizer("")["input_ids"])
+    """Return token ids as text, and whether the tokenizer encodes it to the same ids."""
+    added = list(tokenizer("")["input_ids"])  # the server adds them, too
     begin = len(added) if list(ids[: len(added)]) == added else 0
     for start in sorted({begin, 0}, reverse=True):
         text = str(
@@ -336,16 +327,16 @@ def as_text(tokenizer: Any, ids: Sequence[int]) -> tuple[str, bool]:
 
 @dataclass(kw_only=True, slots=True)
 class Bodies:
-    """Prompts of the loaded samples as requests, by data set index.
+    """Requests of the loaded samples, by data set index.
 
     Attributes:
-        chat: Text is sent as a user's message.
-        as_they_are: The data set's text is sent unchanged.
-        salted: Timed runs ask other prompts each, of the same lengths.
-        count: Returns the tokens of texts; None: no tokenizer is at hand.
-        prompts: Makes checked token ids of samples otherwise.
-        tokenizer: Returns the model's; called where a server takes nothing but text.
-        seed_of: Gives by what a sample's answer is drawn, None: nothing that is told.
+        chat: Whether text is sent as a user's message.
+        as_they_are: Whether the data set's text is sent unchanged.
+        prompts: Returns token ids of samples otherwise.
+        tokenizer: Returns the model's tokenizer, for servers that only take text.
+        seed_of: Returns the sampling seed of a sample, or None.
+        salted: Whether timed runs send different prompts of the same lengths.
+        count: Returns the tokens of texts; None without a tokenizer.
     """
 
     dataset: Dataset
@@ -366,7 +357,7 @@ class Bodies:
         return self._bodies[index]
 
     def prompt(self, index: int, form: str) -> Prompt:
-        """Return a sample as "tokens" or as "text", for a question outside a run."""
+        """Return a sample as "tokens" or as "text", for a request outside a run."""
         return self._made(index, form)[0]
 
     def load(self, indices: Sequence[int], form: str, fields: Mapping[str, Any]) -> None:
@@ -390,7 +381,7 @@ class Bodies:
                 exact=index not in counts,
                 length=length,
                 salt=salt,
-                place=salt.place(data) if salt else None,
+                place=salt.place_in(data) if salt else None,
             )
         if changed:
             raise engine_error(
@@ -406,7 +397,6 @@ class Bodies:
     def of_sample(
         self, index: int, fields: Mapping[str, Any], length: int | None
     ) -> dict[str, int]:
-        """Return the request fields that differ by sample: its seed and its own length."""
         seed, fewest = self.seed_of(index), fields.get("min_tokens")
         changed = {} if seed is None else {"seed": seed}
         if length is not None:

@@ -1,4 +1,4 @@
-"""Turns of conversations as requests: messages with all that came before, salt, session header."""
+"""Make requests of turns of conversations: all earlier messages, salt, session header."""
 
 from __future__ import annotations
 
@@ -21,36 +21,34 @@ RESERVED_HEADERS = frozenset(
 CONTENT_START, PARTS_START = b'{"content":"', b'"content":['
 
 PART_SALT = Salt(around=(b'{"type":"text","text":"', b'"},'))
-"""Of a user's message in parts, as text and pictures: a part of its own, before the others."""
+"""Salt of a user's message in parts, such as text and pictures: a part before the others."""
 
 HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
-"""A header's name, RFC 9110."""
 
 
 def is_header(name: str) -> bool:
-    """Whether requests may have a further header of this name."""
     return bool(HEADER.fullmatch(name)) and name.lower() not in RESERVED_HEADERS
 
 
 def session_of(sink: Sink, sample: int) -> str:
-    """Return what a sink calls the conversation under way; "": the sample is asked alone."""
+    """Return the sink's name of a sample's conversation; "" for a single sample."""
     ask = getattr(sink, "session", None)
     return str(ask(sample)) if callable(ask) else ""
 
 
 def is_chat_of_parts(message: Mapping[str, Any]) -> bool:
-    """Whether a user says this in parts, as text and pictures."""
+    """Return whether a user's message has parts, such as text and pictures."""
     return message.get("role") == "user" and isinstance(message.get("content"), list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnBody(Body):
-    """A turn of a conversation, in parts that it shares with the other turns.
+    """A turn of a conversation, in parts that it shares with other turns.
 
     Attributes:
-        data: Up to the text of the first user's message, before which a salt is put.
-        rest: That message's text, and further messages.
-        end: The other fields.
+        data: Beginning up to the text of the first user's message, where the salt goes.
+        rest: Text of that message, and further messages.
+        end: Other fields.
     """
 
     rest: Sequence[bytes]
@@ -64,12 +62,12 @@ class TurnBody(Body):
 
 @dataclass(kw_only=True, slots=True)
 class TurnBodies(Bodies):
-    """Turns of conversations as requests; what turns have in common is kept once."""
+    """Requests of turns; parts that turns have in common are kept once."""
 
     _kept: dict[bytes, bytes] = field(default_factory=dict)
 
     def prompt(self, index: int, form: str) -> Prompt:  # noqa: ARG002 - a chat has one form
-        return Prompt(fields=self._asked(index), tokens=None)
+        return Prompt(fields=self._request(index), tokens=None)
 
     def load(
         self,
@@ -81,16 +79,16 @@ class TurnBodies(Bodies):
         for index in indices:
             if index in self._bodies:
                 continue
-            asked, length = self._asked(index), own_length(self.dataset, index)
+            request, length = self._request(index), own_length(self.dataset, index)
             more = self.of_sample(index, fields, length)
-            messages, parts = asked.pop("messages"), list[bytes]()
+            messages, parts = request.pop("messages"), list[bytes]()
             for message in messages:
-                # A message is kept beside its number, which no other one can have meanwhile.
+                # Keeping the message reserves its id.
                 kept = seen.get(id(message)) or (message, self._once(encode(message)))
                 seen[id(message)] = kept
                 parts.append(kept[1])
             self._bodies[index] = self._turn(
-                index, messages, parts, {**asked, **fields, **more}, length
+                index, messages, parts, {**request, **fields, **more}, length
             )
 
     def unload(self, indices: Sequence[int]) -> None:
@@ -98,13 +96,13 @@ class TurnBodies(Bodies):
         if not self._bodies:
             self._kept.clear()
 
-    def _asked(self, index: int) -> dict[str, Any]:
-        asked = self.dataset.input(index)
-        messages = asked.get("messages") if isinstance(asked, Mapping) else None
+    def _request(self, index: int) -> dict[str, Any]:
+        request = self.dataset.input(index)
+        messages = request.get("messages") if isinstance(request, Mapping) else None
         if not messages or not all(isinstance(each, Mapping) for each in messages):
             fault = "is no conversation, which has messages; a data set gives one or the other"
             raise refused_sample(index, fault)
-        return dict(asked)
+        return dict(request)
 
     def _turn(
         self,
@@ -114,7 +112,7 @@ class TurnBodies(Bodies):
         fields: Mapping[str, Any],
         length: int | None,
     ) -> Body:
-        """Cut the first user's message in two: a salt may come between, but for one of parts."""
+        """Return a turn's request, with a place for the salt in the first user's message."""
         users = (
             place
             for place, message in enumerate(messages)
@@ -125,9 +123,9 @@ class TurnBodies(Bodies):
             of_parts = (n for n, message in enumerate(messages) if is_chat_of_parts(message))
             if (first := next(of_parts, None)) is not None:
                 end = self._once(b"]," + encode(fields)[1:])
-                before = b'{"messages":[' + b"".join(part + b"," for part in parts[:first])
-                data = before + b",".join(parts[first:]) + end
-                at = data.index(PARTS_START, len(before)) + len(PARTS_START)
+                prefix = b'{"messages":[' + b"".join(part + b"," for part in parts[:first])
+                data = prefix + b",".join(parts[first:]) + end
+                at = data.index(PARTS_START, len(prefix)) + len(PARTS_START)
                 return Body(
                     data=data,
                     prompt_tokens=None,
@@ -139,10 +137,10 @@ class TurnBodies(Bodies):
             raise refused_sample(index, "is a conversation in which no user says anything")
         user = dict(messages[first])
         text = encode({"content": user.pop("content")})[len(CONTENT_START) :]
-        before = b"".join(part + b"," for part in parts[:first])
+        prefix = b"".join(part + b"," for part in parts[:first])
         opening = encode({**user, "content": ""})[:-2]
         return TurnBody(
-            data=self._once(b'{"messages":[' + before + opening),
+            data=self._once(b'{"messages":[' + prefix + opening),
             prompt_tokens=None,
             length=length,
             rest=(self._once(text), *parts[first + 1 :]),

@@ -1,8 +1,8 @@
-"""Output tokens by a reference tokenizer, as MLPerf Endpoints counts them.
+"""Count output tokens by a reference tokenizer, as MLPerf Endpoints does.
 
-Rules of mlcommons/endpoints at ea3327530376fef63d706f4105612e17c2c80a8d (2026-08-21): text alone is
-tokenised without special tokens; an answer with reasoning or calls of tools goes through the chat's
-template, less that of an empty answer. Tokens after the first piece are counted apart.
+Rules of mlcommons/endpoints at ea3327530376fef63d706f4105612e17c2c80a8d (2026-08-21): text is
+tokenised without special tokens; an answer with reasoning or tool calls is written by the chat's
+template, less an empty answer. Tokens after the first piece are counted apart.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from pytest_mlperf.adapters.engines import engine_error
 from pytest_mlperf.extension import text_of
 
 Piece = tuple[str, Any]
-"""What an event added to an answer: "text" or "reasoning" with a text, "tools" with their calls."""
+"""Kind and content of a part: "text" or "reasoning" with a text, "tools" with calls."""
 
 TEMPLATE_QUESTION = {"role": "user", "content": "x"}
 
 
 class ReferenceCount:
-    """Counts answers; slow, so that nothing is counted while anything is timed."""
+    """Count tokens of answers; too slow for use inside a timed run."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """Look once at what the template of a tokenizer writes around an empty answer."""
+        """Count the tokens of the tokenizer's chat template around an empty answer."""
         self._tokenizer = tokenizer
         self._frame: int | None = None
         if getattr(tokenizer, "chat_template", None):
-            with contextlib.suppress(RunError):  # one that wants more than a question and an answer
+            with contextlib.suppress(RunError):  # a template that needs more messages
                 self._frame = self._templated({"role": "assistant", "content": ""})
 
     def counts(self, answers: Mapping[int, Sequence[Piece]]) -> dict[int, tuple[int, int]]:
@@ -74,7 +74,7 @@ class ReferenceCount:
                 add_generation_prompt=False,
                 return_dict=False,
             )
-        except Exception as error:  # whatever a template of somebody raises
+        except Exception as error:  # templates can raise anything
             raise engine_error(
                 f"the tokenizer's chat template takes no such answer: {text_of(error)}"
             ) from error
@@ -85,7 +85,7 @@ PIECE_KINDS = ("text", "reasoning")
 
 
 def joined(texts: Iterable[str]) -> str:
-    """Join texts; JSON may carry a character in two halves, of which one alone is none."""
+    """Join texts; JSON may split a character into surrogates, of which a lone one is replaced."""
     return "".join(texts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -93,10 +93,10 @@ def merged(pieces: Iterable[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]
     """Join the events' pieces of tool calls, by `index`; parse arguments that are JSON."""
     calls: dict[int, dict[str, Any]] = {}
     for call in (call for piece in pieces for call in piece):
-        place, added = call.get("index"), call.get("function")
+        index, added = call.get("index"), call.get("function")
         parts = added if isinstance(added, dict) else {}
         function = calls.setdefault(
-            place if isinstance(place, int) else 0, {"name": "", "arguments": ""}
+            index if isinstance(index, int) else 0, {"name": "", "arguments": ""}
         )
         for key in function:
             value = parts.get(key) or ""

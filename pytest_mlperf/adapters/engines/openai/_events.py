@@ -1,4 +1,4 @@
-"""Server-sent events, what the events of one answer say, and how a request can fail."""
+"""Parse server-sent events and the answer in them, and name failures of requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_EVENT_BYTES = 1 << 20
 IDS = re.compile(rb'"token_ids": ?\[([^\]]*)\]')
 
 CHOICE, UNFINISHED = b'"choices":[{', b'"finish_reason":null'
-"""Where what a server says begins, and where it ends in an event that is not the last one."""
+"""Beginning and end of the choice in an event that is not the last one."""
 
 TEXT_SUBSTITUTES = {
     "reasoning_content": "reasoning",
@@ -31,8 +31,7 @@ TEXT_SUBSTITUTES = {
     "function_call": "tools",
     "refusal": "text",
 }
-"""What a piece of a chat's answer may have in place of text, and of which kind it is: its first
-token is the answer's."""
+"""Fields of a chat's answer in place of text, by kind; they may hold the first token."""
 
 BLANKS = " \t\r\n"
 
@@ -41,7 +40,7 @@ REASONING = frozenset(key for key, kind in TEXT_SUBSTITUTES.items() if kind == "
 VISIBLE = re.compile(
     rb'"(content|text|refusal)": ?"(?:\\[nrt]| )*+[^" ]|"(tool_calls|function_call)": ?[\[{]+ ?"'
 )
-"""In an event: a field that is more than reasoning and white space."""
+"""Field of an event with more than reasoning and white space."""
 
 MAX_QUOTED_BYTES = 120
 
@@ -51,8 +50,6 @@ FINISHES = frozenset({"stop", "length", "eos_token", "tool_calls", "function_cal
 
 
 class Failed(Exception):
-    """One request failed."""
-
     def __init__(self, kind: str, detail: str = "", *, status: int | None = None) -> None:
         super().__init__(f"{kind}: {detail}" if detail else kind)
         self.kind = kind
@@ -61,7 +58,6 @@ class Failed(Exception):
 
 
 def refused(status: int, reason: str) -> Failed:
-    """Return the failure of a request that a server answered with another status than 200."""
     words = HTTPStatus(status).phrase if status in set(HTTPStatus) else "unknown status"
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         words = "rate limit"
@@ -69,10 +65,7 @@ def refused(status: int, reason: str) -> Failed:
 
 
 class EventStream:
-    """Cuts a stream of bytes into whole events.
-
-    Lines end with LF, CRLF or CR.
-    """
+    """Split a stream of bytes into whole events; lines end with LF, CRLF or CR."""
 
     __slots__ = ("_after_cr", "_begun", "_rest")
 
@@ -99,10 +92,10 @@ class EventStream:
         return data if end > 1 else b""
 
     def close(self) -> bytes:
-        """Return the last event where a server left out the empty line after it."""
+        """Return the last event if the server left out the empty line after it, else b""."""
         rest, self._rest = self._rest.removeprefix(BOM).strip(b"\n"), b""
         last = payload(rest) if rest.startswith(b"data:") else b""
-        # Half an event is no broken one: the stream ended early.
+        # An incomplete event is not malformed: the stream ended early.
         return rest + b"\n\n" if last == END or last.endswith(b"}") else b""
 
     def _line_feeds(self, data: bytes) -> bytes:
@@ -120,33 +113,33 @@ def payload(block: bytes) -> bytes:
     lines = [line for line in block.split(b"\n") if line]
     for line in lines:
         if not line.startswith(EVENT_FIELDS):
-            raise Failed("malformed event", f"not a line of an event: {shown(line)}")
+            raise Failed("malformed event", f"not a line of an event: {quoted(line)}")
     return b"\n".join([line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")])
 
 
 @dataclass(kw_only=True, slots=True)
 class StreamedAnswer:
-    """One answer, as its events tell it; text and token ids are kept where anyone reads them.
+    """One answer, read from its events; text and token ids are kept only if `keeps`.
 
     Attributes:
-        pieces: What came in order, of any kind, kept as text is.
-        n_ids: How many token ids came, kept or not.
-        completion_tokens: The server's count; None until it says one, as that of the prompt's.
-        accepted: Tokens of a draft or prediction that it accepted, where it says so.
-        cached: Tokens of the prompt that it had in its cache; None: it does not say.
-        model, build: What the server calls its model, and the set-up of it; "": it does not say.
-        finish: Why it ended; None until it did.
-        fields: Fields of its events in which more than white space came: "content" or "text",
-            and those of `TEXT_SUBSTITUTES`. Events that are not parsed add the first that is no
-            reasoning.
-        started: Text or token ids came.
-        complete: Nothing more is needed of its stream.
-        events: Messages with a part of the answer; from the first on, all but its empty end.
-        joined: Those after the first that came in one read of the socket with an earlier one.
-        first_ids: Token ids in the first of them.
-        first_count: The server's count of tokens with the first of them; 0: it gave none.
-        reasoning_tokens: Tokens of reasoning as the server counts them, shown or not.
-        shows_reasoning: Reasoning is part of what came.
+        pieces: Parts of the answer in order, of any kind, kept like text.
+        n_ids: Number of token ids, kept or not.
+        completion_tokens: The server's count; None before it sends one. So is `prompt_tokens`.
+        accepted: Accepted draft or predicted tokens, if the server reports them.
+        cached: Cached tokens of the prompt; None if not reported.
+        model, build: Model name and system fingerprint of the server; "" if not reported.
+        finish: Reason of the end; None before it.
+        fields: Fields with more than white space: "content" or "text", and keys of
+            `TEXT_SUBSTITUTES`. Unparsed events add the first that is not reasoning.
+        started: Whether text or token ids arrived.
+        complete: Whether no more of the stream is needed.
+        events: Number of messages with a part of the answer, from the first on, without an empty
+            last.
+        joined: Messages after the first that arrived in one read with an earlier one.
+        first_ids: Token ids in the first message.
+        first_count: The server's count of tokens with the first message; 0 if not reported.
+        reasoning_tokens: The server's count of reasoning tokens, sent or not.
+        shows_reasoning: Whether reasoning was sent.
     """
 
     keeps: bool
@@ -173,19 +166,19 @@ class StreamedAnswer:
 
     @property
     def tokens(self) -> int | None:
-        """Its tokens as the server counts them, or else its token ids; None where neither came."""
+        """The server's count of tokens, else the number of token ids; None without either."""
         if self.completion_tokens is not None:
             return self.completion_tokens
         return self.n_ids or None
 
     @property
     def is_empty(self) -> bool:
-        """Whether its reader gets nothing: no text, no refusal and no calls."""
+        """Whether the answer has no text, no refusal and no calls."""
         return self.fields <= REASONING
 
     @property
     def hidden(self) -> int:
-        """Tokens of reasoning that the server counted and did not send: no more than fit."""
+        """Reasoning tokens that the server counted and did not send, at most those that fit."""
         if self.shows_reasoning or not self.reasoning_tokens:
             return 0
         room = (self.tokens or 0) - max(self.events, self.n_ids)
@@ -197,7 +190,7 @@ class StreamedAnswer:
 
     @property
     def in_first(self) -> int:
-        """Visible tokens of the first message; 0 if neither ids nor a running count tell them."""
+        """Visible tokens of the first message; 0 if neither ids nor a running count show them."""
         left = (self.tokens or 0) - self.first_count
         if self.first_count and not self.first_ids and left >= self.events - 1 > 0:
             return max(1, self.visible - left)
@@ -250,15 +243,15 @@ class StreamedAnswer:
         try:
             event = json.loads(content)
         except (ValueError, RecursionError):
-            raise Failed("malformed event", f"no JSON: {shown(content)}") from None
+            raise Failed("malformed event", f"no JSON: {quoted(content)}") from None
         if not isinstance(event, dict):
-            raise Failed("malformed event", f"no JSON object: {shown(content)}")
+            raise Failed("malformed event", f"no JSON object: {quoted(content)}")
         if problem := error_text(event):
             raise Failed("error in the stream", problem)
         try:
             choices = event.get("choices") or ()
             if len(choices) > 1 or (choices and choices[0].get("index")):
-                raise Failed("several answers", f"one was asked for: {shown(content)}")
+                raise Failed("several answers", f"one was asked for: {quoted(content)}")
             self.model, self.build = (
                 str(event.get(name) or before)[:MAX_NAME_CHARACTERS]
                 for name, before in (("model", self.model), ("system_fingerprint", self.build))
@@ -269,33 +262,33 @@ class StreamedAnswer:
                 self.first_count = self.completion_tokens or 0
         except (TypeError, AttributeError, KeyError, ValueError):
             raise Failed(
-                "malformed event", f"not as OpenAI's API has them: {shown(content)}"
+                "malformed event", f"not as OpenAI's API has them: {quoted(content)}"
             ) from None
         return new
 
     def _choice(self, choice: dict[str, Any]) -> int:
         delta = choice.get("delta")
         text = (choice if delta is None else delta).get("text" if delta is None else "content")
-        beside = [key for key in TEXT_SUBSTITUTES if delta.get(key)] if delta else []
-        self.fields.update(beside, ["content"] if str(text or "").strip(BLANKS) else [])
+        substitutes = [key for key in TEXT_SUBSTITUTES if delta.get(key)] if delta else []
+        self.fields.update(substitutes, ["content"] if str(text or "").strip(BLANKS) else [])
         ids = choice.get("token_ids") or []
         if not isinstance(text or "", str) or not isinstance(ids, list):
             raise TypeError("text is no text, or token ids are no list")
         reason = choice.get("finish_reason") or None
-        if text or beside or ids or reason is None:
-            self.completion_tokens = None  # a count before this one was of less
+        if text or substitutes or ids or reason is None:
+            self.completion_tokens = None  # an earlier count is outdated
         if reason is not None:
             if reason not in FINISHES:
                 raise Failed(f"finish_reason {str(reason)[:40]!r}", "the server gave up an answer")
             self.finish = reason
-        first = not self.started and bool(text or beside or ids)
+        first = not self.started and bool(text or substitutes or ids)
         self.started |= first
         if first:
             self.first_ids = len(ids)
             self.shows_reasoning = (text or "").startswith("<think")
         if delta and any(map(delta.get, REASONING)):
             self.shows_reasoning = True
-        self.events += bool(text or beside or ids) or (self.started and reason is None)
+        self.events += bool(text or substitutes or ids) or (self.started and reason is None)
         self.n_ids += len(ids)
         if self.keeps:
             self.ids += map(whole_number, ids)
@@ -343,31 +336,31 @@ def error_text(body: Any) -> str:
         error = error or body
     if isinstance(error, dict):
         error = error.get("message") or error
-    if isinstance(error, list):  # pydantic's list of what is wrong with a request
+    if isinstance(error, list):  # pydantic's list of errors
         error = "; ".join(
             words(item.get("msg", item) if isinstance(item, dict) else item) for item in error
         )
     return words(error) if error else ""
 
 
-def shown(data: bytes) -> str:
-    """Return the start of foreign bytes, in one line and without control characters."""
+def quoted(data: bytes) -> str:
+    """Return the start of untrusted bytes as a literal in one line."""
     text = data[:MAX_QUOTED_BYTES].decode("utf-8", "replace")
     return repr(text) + ("…" if len(data) > MAX_QUOTED_BYTES else "")
 
 
 def _added(events: bytes) -> tuple[int, int] | None:
-    """Count token ids and events that have nothing but more text or token ids; else None."""
+    """Return the numbers of token ids and of events if these only add text or ids, else None."""
     added = _added_alike(events)
     return _only_adds(events) if added is None else added
 
 
 def _added_alike(events: bytes) -> tuple[int, int] | None:
-    """Count as `_only_adds` does, in few passes, if events differ only in text and token ids.
+    """Count as `_only_adds` does, in fewer passes, if events differ only in text and ids.
 
-    An event is a head up to its choice, the choice, and a tail from `finish_reason` on that may
-    hold token ids. The tail of one and the head of the next are searched as one text, which takes a
-    quarter of the time. Any other field would have a quoted name, and quotes are counted.
+    An event has a head up to its choice, the choice, and a tail from `finish_reason` on that may
+    hold token ids. Searching a tail and the next head as one text takes a quarter of the time. Any
+    other field would have a quoted name, so quotes are counted.
     """
     first = events[: events.find(b"\n\n") + 2]
     begins, ends = first.find(CHOICE) + len(CHOICE), first.find(UNFINISHED)
@@ -377,10 +370,10 @@ def _added_alike(events: bytes) -> tuple[int, int] | None:
     count, odd = divmod(events.count(b"\n"), 2)
     if odd or _quotes(events) != count * _quotes(first):
         return None
-    before, has_ids, after = tail.partition(b'"token_ids":[')
+    start, has_ids, after = tail.partition(b'"token_ids":[')
     if has_ids:
         tail = after[after.find(b"]") :]
-        if events.count(before + has_ids) != count:
+        if events.count(start + has_ids) != count:
             return None
     if not events.endswith(tail) or events.count(tail + head) != count - 1:
         return None
@@ -400,10 +393,8 @@ def _ids_in(events: bytes) -> int:
 
 
 def _only_adds(events: bytes) -> tuple[int, int] | None:
-    """Count token ids and events that only add text or token ids; None for others.
-
-    JSON strings escape every quote, so that no text looks like one of these keys.
-    """
+    """Count token ids and events that only add text or token ids; None for others."""
+    # JSON strings escape every quote, so that no text looks like one of these keys.
     count = events.count(b"}\n\ndata: {") + 1
     whole = events.startswith(b"data: {") and events.endswith(b"}\n\n")
     if not whole or events.count(b"\n") != 2 * count:

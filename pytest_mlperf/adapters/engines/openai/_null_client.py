@@ -1,4 +1,4 @@
-"""The same client on a server that computes nothing: what it reaches is what it can do at most."""
+"""Run the same client on a server that computes nothing, to measure the client's limit."""
 
 from __future__ import annotations
 
@@ -24,16 +24,14 @@ from pytest_mlperf.extension import ChildProcess
 SERVER = Path(__file__).with_name("_null_server.py")
 
 START_TIMEOUT_SECONDS = 30.0
-"""A Python that takes longer to start is on a machine where nothing can be measured."""
 
 EXIT_SECONDS, KILL_SECONDS = 2.0, 5.0
 
 MAX_PORT_BYTES = 64
-"""A port has fewer digits."""
 
 
 class Uncounted(Checks):
-    """Refuses nothing: the server's answers have another length than what was asked for."""
+    """Accept all answers: those of the null server have a length of their own."""
 
     def passed(
         self,
@@ -49,7 +47,7 @@ class Uncounted(Checks):
 def drive(
     undo: contextlib.ExitStack, client: Client, traffic: Traffic, concurrency: int
 ) -> tuple[Streams, str]:
-    """Answer samples by a traffic until `undo` is closed; return how, and on which event loop."""
+    """Answer samples by a traffic until `undo` is closed; return streams and event loop kind."""
     loop, kind = new_loop()
     streams = Streams(traffic.answer, concurrency=concurrency, loop=loop)
     undo.callback(streams.close)
@@ -60,7 +58,7 @@ def drive(
 
 @contextlib.contextmanager
 def null_server(tokens: int, writes: int, api: str, *, ids: bool) -> Iterator[str]:
-    """Start a server that answers `tokens` in so many `writes`; yield its address."""
+    """Start a server that answers `tokens` tokens in `writes` writes; yield its address."""
     command = [sys.executable, "-I", "-S", str(SERVER), "--tokens", str(tokens), "--api", api]
     child = ChildProcess(
         [*command, "--writes", str(writes), *(["--ids"] if ids else [])],
@@ -84,10 +82,7 @@ def _port(child: ChildProcess) -> int:
 
 
 class NullClient(Engine):
-    """Sends the requests of another engine to a server that computes nothing.
-
-    The samples are those that the other engine has loaded.
-    """
+    """Send the requests that another engine has loaded to a server that computes nothing."""
 
     def __init__(
         self,
@@ -102,12 +97,6 @@ class NullClient(Engine):
         concurrency: int,
         timeout_s: float,
     ) -> None:
-        """Keep requests and answers; start nothing.
-
-        Answers have `tokens` each, in so many `writes`, in the form of `api`, with token ids if
-        `ids`. Requests go to `path`, at most `concurrency` at a time; `timeout_s` is the other
-        engine's.
-        """
         self._answers: dict[str, Any] = {"tokens": tokens, "writes": writes, "api": api, "ids": ids}
         self._path, self._bodies, self._generation = path, bodies, generation
         self._concurrency, self._timeout_s = concurrency, timeout_s

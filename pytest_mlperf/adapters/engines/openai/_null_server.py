@@ -1,8 +1,8 @@
-"""A server that computes nothing: every request is answered at once, by the same stream of tokens.
+"""Answer every request at once by the same stream of tokens, without computing anything.
 
 Run as `python _null_server.py --tokens 8 --writes 8 --api chat`; it prints its port and serves
-until its stdin ends. All streams under way get their next write in turn, as from servers that
-compute a step for all. Nothing of the package is imported, and nothing outside Python.
+until its stdin ends. Streams get their next write in turn, as from servers that batch steps. Only
+the standard library is imported.
 """
 
 from __future__ import annotations
@@ -54,8 +54,6 @@ def _chunk(data: bytes) -> bytes:
 
 
 class NullConnection(asyncio.Protocol):
-    """One connection; its requests come one after the other."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop, pieces: Sequence[bytes]) -> None:
         self._loop = loop
         self._pieces = pieces

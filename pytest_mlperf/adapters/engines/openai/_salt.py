@@ -1,4 +1,4 @@
-"""Words that make the prompts of a run other ones, so that no cache of prefixes knows them."""
+"""Put random words into the prompts of a run, so that no prefix cache has them."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ SALT = (
     "main make many mark mean meet mind mine miss moon more most move much must name near need "
     "next note once only open over page"
 )
-"""128 words that the usual vocabularies have whole, with the space before them."""
+"""128 words that are one token each in usual vocabularies, with the space before them."""
 
 SALT_WORDS = 10
-"""70 bits, and the same number of tokens in every salt."""
+"""Number of words: 70 bits, and the same number of tokens in every salt."""
 
 MARKS = (b'{"prompt":[', b'{"prompt":"', b'{"messages":[{"role":"user","content":"')
-"""How requests begin up to what a salt may change."""
+"""Beginnings of requests, up to the part that a salt may change."""
 
 MAX_POOL_ITEMS = 128
-"""Words or ids that a salt is drawn from at most: seven bits each."""
+"""Maximum number of words or ids that a salt is drawn from: seven bits each."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SaltPlace:
-    """Which bytes of a request a salt replaces, by so many words or ids."""
+    """Bytes of a request that a salt replaces, and its number of words or ids."""
 
     begin: int
     end: int
@@ -45,14 +45,14 @@ class SaltPlace:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Salt:
-    """Other words for each key near the beginning of a prompt, as many tokens each.
+    """Random words by key near the beginning of a prompt, with the same number of tokens.
 
     Attributes:
-        pool: Words or token ids that they are drawn from; (): `SALT`, in front of a text.
-        between: What stands after each of them.
-        replaces: They take the place of as many others; else the prompt becomes longer.
-        count: Returns the tokens of texts; None: no tokenizer is at hand.
-        around: What stands around all of them.
+        pool: Words or token ids to draw from; () puts words of `SALT` before a text.
+        between: Separator after each word or id.
+        replaces: Whether they replace as many others; else the prompt becomes longer.
+        count: Returns the tokens of texts; None without a tokenizer.
+        around: Bytes before and after words of `SALT`.
     """
 
     pool: tuple[bytes, ...] = ()
@@ -72,23 +72,21 @@ class Salt:
         return made
 
     def tokens(self, key: str) -> int:
-        """Return by how many tokens they make a prompt longer."""
+        """Return the number of tokens that the words of a key add to a prompt."""
         if self.replaces or self.pool or self.count is None:
             return 0 if self.replaces else SALT_WORDS
         salt = self.text(key, SALT_WORDS).decode().replace("\\n", "\n")
         with_salt, without = self.count([f"{salt}x", "x"])
         return with_salt - without
 
-    def place(self, data: bytes) -> SaltPlace:
-        """Return the salt's place: before a text, else after the first word or token id.
-
-        A begin token stays first, and a word with a space before it replaces one.
-        """
+    def place_in(self, data: bytes) -> SaltPlace:
+        """Return the place of a salt: before a text, else after the first word or token id."""
         begin = next(len(mark) for mark in MARKS if data.startswith(mark))
         if not self.pool:
             return SaltPlace(begin=begin, end=begin)
         whole = data[begin : data.index(b"]" if self.between == b"," else b'"', begin)]
         parts = whole.split(self.between, SALT_WORDS + 1)
+        # A begin token stays first, and a word with a space before it replaces one.
         begin += len(parts[0] + self.between) if len(parts) > 1 else 0
         if not self.replaces:
             return SaltPlace(begin=begin, end=begin)
@@ -102,9 +100,8 @@ def salt_for(
 ) -> Salt:
     """Return a salt for prompts of token ids or else a text.
 
-    It takes ids from the middle of those that occur: the first and last of a vocabulary are often
-    special. `count` counts the tokens of texts, None without a tokenizer; `replaces` says that the
-    prompts are synthetic.
+    Ids come from the middle of those in the prompts: a vocabulary's first and last are often
+    special. `count` is None without a tokenizer; `replaces` is for synthetic prompts.
     """
     if ids := sorted({one for of_prompt, _ in prompts for one in of_prompt}):
         few = ids[max(0, (len(ids) - MAX_POOL_ITEMS) // 2) :][:MAX_POOL_ITEMS]
@@ -124,5 +121,5 @@ def _drawn(key: str, words: Sequence[T]) -> list[T]:
 
 
 def salt_of(key: str) -> bytes:
-    """Return words that no other key has, as a part of a JSON string."""
+    """Return words that are unique to a key, as a part of a JSON string."""
     return f"[{' '.join(_drawn(key, SALT.split()))}]\\n\\n".encode()

@@ -1,4 +1,4 @@
-"""The requests of LoadGen's samples on their way, and the one error that their failures end in."""
+"""Send the requests of LoadGen's samples, and turn their failures into one error."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ COLLECT_SECONDS = 1.0
 POLL_SECONDS = 0.02
 DRAIN_SECONDS = 1.0
 MAX_EARLY_FAILURES = 10
-"""Where some requests may fail, so many may early in a run: its end tells the share."""
+"""Failures that are allowed early in a run in which a share of requests may fail."""
 
 MAX_COUNTED_KINDS = 24
-"""Kinds that are counted of answers: a server may call each of them otherwise."""
+"""Maximum kinds of answers to count: a server may give each of them another name."""
 
 MAX_FAILURE_KINDS = 6
 LOOKED_AT = 16
-"""First answers, those of the warm-up, whose text is held against the server's count of tokens."""
+"""Number of first answers whose text is compared with the server's count of tokens."""
 
 MAX_TEMPLATE_TOKENS = 8
-"""Tokens that a chat's template may put around an answer: counted, and no part of its text."""
+"""Maximum tokens of a chat's template around an answer: counted, but not in its text."""
 
 HINTS = {
     429: "set concurrency to what the server takes at a time, or raise its limit",
@@ -50,13 +50,13 @@ HINTS = {
 
 @dataclass(slots=True, eq=False)
 class Flight(Listener):
-    """A request under way, and its answer.
+    """A request in flight, and its answer.
 
     Attributes:
-        heard_s: When its stream last said something, on the loop's clock.
-        pieces: In which it came so far: reads, of one event or of many.
-        reported: Its sample is done, and its stream only has to end.
-        salt: What made its prompt another one, see `Body.of`.
+        heard_s: Time of the stream's last data, on the loop's clock [s].
+        pieces: Number of reads so far, of one or more events.
+        reported: Whether the sample is done, so that only the end of the stream is missing.
+        salt: Key of the prompt's salt, see `Body.of`.
     """
 
     run: SinkRequests
@@ -89,10 +89,9 @@ class SinkRequests:
     def __init__(
         self, sink: Sink, server: Server | None, timeout_s: float, more: Callable[[], bool]
     ) -> None:
-        """Start with no request; `more` tells whether samples are unfinished.
+        """Start without requests; `more` returns whether samples are unfinished.
 
-        A stream that began, or all of them, may be silent for `timeout_s`. The server was started
-        here and may die; None for one that runs anyway.
+        A stream that began, or all of them, may be silent for `timeout_s`.
         """
         self.sink = sink
         self.over = False
@@ -135,7 +134,7 @@ class SinkRequests:
         self._flights.discard(flight)
 
     def failed(self, flight: Flight, failure: Failed) -> None:
-        """Count a failure; the first, or the first too many, starts the end of the run."""
+        """Count a failure; the first one, or the first above the allowed share, ends the run."""
         if self.over or flight.reported:
             return
         self._counts[failure.kind] += 1
@@ -153,7 +152,6 @@ class SinkRequests:
             self._ending = self._loop.create_task(self._conclude())
 
     def stop(self, error: BaseException) -> None:
-        """End the run with an error at once; the first one wins."""
         if self.over:
             return
         self.over = True
@@ -170,7 +168,7 @@ class SinkRequests:
             self._ending.cancel()
 
     async def _conclude(self) -> None:
-        """Wait for further failures, and for a dying server to be dead; then tell."""
+        """Wait for further failures and the end of a dying server, then fail the run."""
         deadline = self._loop.time() + COLLECT_SECONDS
         dead = self._death()
         while dead is None and self._loop.time() < deadline and (self._server or self._more()):
@@ -207,13 +205,13 @@ class SinkRequests:
         )
 
     def _watch(self) -> None:
-        now = self._loop.time()
-        silent = now - self._heard_s > self._timeout_s
+        time_s = self._loop.time()
+        silent = time_s - self._heard_s > self._timeout_s
         for flight in tuple(self._flights):
             if flight.reported:
-                late = now - flight.heard_s > DRAIN_SECONDS
+                late = time_s - flight.heard_s > DRAIN_SECONDS
             else:
-                late = silent or (flight.begun and now - flight.heard_s > self._timeout_s)
+                late = silent or (flight.begun and time_s - flight.heard_s > self._timeout_s)
                 if late:
                     self.failed(flight, self._too_late(flight))
             if late:
@@ -233,7 +231,7 @@ class SinkRequests:
 
 
 class Checks:
-    """Refuses answers that are not what was asked for."""
+    """Refuse answers that do not match their request."""
 
     def __init__(
         self,
@@ -243,10 +241,9 @@ class Checks:
         models: Collection[str] = (),
         template: int = 0,
     ) -> None:
-        """Check answers of a model; one with random weights may never end by itself.
+        """Check answers; `watch_ends` is False if they may never end by themselves.
 
-        It may answer under the names `models`, () for any; the server adds `template` tokens to
-        prompts.
+        `models` are the allowed names, () for any; the server adds `template` tokens to prompts.
         """
         self._generation, self._models, self.template = generation, models, template
         watching = watch_ends and not generation.ignore_eos
@@ -256,11 +253,11 @@ class Checks:
     def passed(
         self, answer: StreamedAnswer, body: Body, index: int, sink: Sink, sent: int | None
     ) -> int:
-        """Return the tokens of an answer to a prompt of so many that were sent, if known."""
+        """Return the tokens of a valid answer; `sent` is the number of prompt tokens, if known."""
         tokens = answer.tokens
         if self._models and not answer.is_of(self._models):
-            asked = next(iter(self._models))
-            raise Failed("another model", f'"{answer.model}" answered for "{asked}"')
+            requested = next(iter(self._models))
+            raise Failed("another model", f'"{answer.model}" answered for "{requested}"')
         if tokens is None:
             raise Failed("uncounted answer", "it had neither usage nor token ids")
         if not tokens or not answer.started:
@@ -271,13 +268,13 @@ class Checks:
         if sink.times_tokens and tokens < 2:
             advice = "set min_new_tokens = 2, if the server takes it"
             raise too_short(self._generation, index, tokens, advice)
-        # Where outputs are read, their scores say what text without an end is worth.
+        # If outputs are read, the scorer judges text without an end.
         if not sink.wants_output:
             self._watch.note([answer.finish != "length"])
         return tokens
 
     def _check_counts(self, answer: StreamedAnswer, tokens: int) -> None:
-        # An end token may be counted and not told.
+        # An end token may be counted and not sent.
         missing = tokens - answer.hidden - answer.n_ids if answer.n_ids else 0
         if missing and (missing != 1 or answer.finish == "length"):
             raise Failed(
@@ -286,8 +283,8 @@ class Checks:
             )
 
     def _check_length(self, tokens: int, body: Body) -> None:
-        asked = self._generation.of(body.length)
-        most, fewest = asked.max_new_tokens, asked.min_new_tokens
+        generation = self._generation.of(body.length)
+        most, fewest = generation.max_new_tokens, generation.min_new_tokens
         if tokens > most:
             limit = "max_new_tokens" if body.length is None else "the sample's output_tokens"
             raise Failed("too many tokens", f"{tokens}, but {limit} = {most}")
@@ -300,7 +297,6 @@ class Checks:
 
 
 def check_prompt(counted: int | None, sent: int | None, body: Body) -> None:
-    """Refuse an answer to another prompt than the one that was sent."""
     if counted is None:
         return
     if sent is not None and (counted < sent or (body.exact and counted != sent)):
@@ -311,7 +307,7 @@ def check_prompt(counted: int | None, sent: int | None, body: Body) -> None:
 
 
 def output(answer: StreamedAnswer, generation: Generation, tokenizer: Any) -> bytes:
-    """Return an answer's tokens as scorers take them: int64, little-endian, end token included."""
+    """Return an answer's tokens for scorers: int64, little-endian, end token included."""
     ids = answer.ids
     if not ids:
         ids = list(tokenizer(joined(answer.text), add_special_tokens=False)["input_ids"])
@@ -319,31 +315,28 @@ def output(answer: StreamedAnswer, generation: Generation, tokenizer: Any) -> by
 
 
 def calls_or_text(answer: StreamedAnswer) -> bytes:
-    """Return an answer as scorers of function calls take it, in UTF-8: its calls, else its text.
+    """Return an answer in UTF-8 for scorers of function calls: its calls, else its text.
 
-    Calls are JSON, a list of tables as OpenAI's API has them; arguments that are no JSON stay text.
+    Calls are a JSON list in the form of OpenAI's API; arguments that are not JSON stay text.
     """
     calls = merged([value for kind, value in answer.pieces if kind == "tools"])
     return (json.dumps(calls) if calls else joined(answer.text)).encode()
 
 
 def _counts_unshown(answer: StreamedAnswer, tokens: int) -> bool:
-    """Return whether more tokens were counted than the text has bytes; a visible token has one.
-
-    The server rewrites tool calls.
-    """
+    """Return whether more tokens were counted than the text has bytes, one for each token."""
+    # The server rewrites tool calls.
     if answer.n_ids or answer.hidden or any(kind == "tools" for kind, _ in answer.pieces):
         return False
-    shown = "".join(value for _, value in answer.pieces).encode("utf-8", "surrogatepass")
-    return tokens > len(shown) + MAX_TEMPLATE_TOKENS
+    content = "".join(value for _, value in answer.pieces).encode("utf-8", "surrogatepass")
+    return tokens > len(content) + MAX_TEMPLATE_TOKENS
 
 
 MAX_OPEN_FILES = 65_536
-"""Files that a process may want to have open: a connection is one."""
 
 
 def allow_files(undo: contextlib.ExitStack) -> None:
-    """Let this process have as many connections as it may, until `undo` is closed."""
+    """Raise this process's limit of open files, and so of connections, until `undo` closes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < limit:
@@ -353,12 +346,12 @@ def allow_files(undo: contextlib.ExitStack) -> None:
 
 
 class Traffic:
-    """Answers samples by requests; lives on the event loop's thread.
+    """Answer samples by requests; lives on the event loop's thread.
 
-    `submitted` counts the samples handed over so far, on the thread that does it; `accepted` the
-    drafted tokens that the server says it accepted; `kept` are the answers by sample since somebody
-    took them, None: nobody does; `counted` are all tokens of answers, which came in `pieces`;
-    `seen` is what answers were since somebody took it.
+    `submitted` counts samples, on the thread that submits them; `accepted` counts draft tokens that
+    the server accepted. `kept` has answers by sample (None: not collected) and `seen` counts kinds
+    of answers, both since they were last taken. `counted` is the sum of tokens, which arrived in
+    `pieces`.
     """
 
     def __init__(self, client: Client, server: Server | None, timeout_s: float) -> None:
@@ -396,7 +389,7 @@ class Traffic:
     async def close(self) -> None:
         if self._run is not None:
             self._run.close()
-            await asyncio.sleep(0)  # what was cancelled ends in the loop's next pass
+            await asyncio.sleep(0)  # cancelled tasks end in the loop's next pass
         await self._client.close()
 
     def _report(self, flight: Flight) -> None:

@@ -1,7 +1,7 @@
 """Have MLCommons' client for MLPerf Endpoints measure a server, point by point.
 
-What is written for it and read of it is that of mlcommons/endpoints at
-ea3327530376fef63d706f4105612e17c2c80a8d (2026-08-21), `config/schema.py` and `commands/benchmark/`.
+Its files have the form of mlcommons/endpoints at ea3327530376fef63d706f4105612e17c2c80a8d
+(2026-08-21), `config/schema.py` and `commands/benchmark/`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pytest_mlperf.extension import (
 CLIENT_SOURCE = "git+https://github.com/mlcommons/endpoints"
 
 API = {"chat": "openai", "completions": "openai_completions"}
-"""Their words for what is asked; /v1/completions takes token ids alone from them."""
+"""The client's API types; it sends only token ids to /v1/completions."""
 
 VERSION_CODE = """\
 import importlib.metadata, json
@@ -49,51 +49,49 @@ print(json.dumps([importlib.metadata.version("inference-endpoint"), get_git_sha(
 """
 
 VERSION_TIMEOUT_SECONDS, KILL_TIMEOUT_SECONDS = 120.0, 5.0
-"""How long their package may take to be imported, and to be gone."""
+"""Maximum time to import the client's package, and to end after a kill."""
 
 POLL_SECONDS = 0.5
 
 START_TIMEOUT_SECONDS, MAX_DURATION_RATIO = 300.0, 1.5
-"""Beside a point's length and time-outs: to start, load a tokenizer and count all tokens; and so
-many times its length may a point take, whose end may be a number of requests."""
+"""Time to start and to count tokens, and multiple of its length that a point may take."""
 
 WARMUP_REQUESTS = 2
-"""Requests of their warm-up, for each that is kept under way."""
+"""Requests of the client's warm-up per request in flight."""
 
 ENDLESS_REQUESTS = 10**9
-"""More requests than a point issues: its end is a time."""
+"""More requests than a point issues, so that it ends by time."""
 
 KEY = "ENDPOINTS_API_KEY"
-"""Variable by which the server's key reaches the client: in no file, and in no command line."""
+"""Environment variable of the server's key, which is in no file and no command line."""
 
 PROMPTS_FILE = "prompts.jsonl"
-"""Beside the results of the points: what the client asked last."""
+"""The client's last prompts, next to the results of the points."""
 
 PACES_FOLDER = "paces"
 PACE_SHARE, REQUEST_SPARE_RATIO, TRIES = 0.1, 1.05, 3
-"""Such a run lasts this share of a point; a point has so many times the requests that it then
-needs, and is measured so often where it was too short all the same."""
+"""Length of a trial run as a share of a point, factor of spare requests, and attempts."""
 
 ACCURACY_TYPE = "accuracy"
-"""Their word for the type of a data set that is scored."""
 
 RESERVED_SETTINGS = frozenset({"runtime", "load_pattern"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointsOptions(OpenAiOptions):
-    """What a suite may say of a server, and of MLCommons' client.
+    """Options of engine endpoints: a server, and MLCommons' client.
 
     Attributes:
         api: "chat", or "completions", to which the client sends token ids.
         client: Command of the Python that has the client; `python` or `command` of the entry.
-        tokenizer: Folder or name by which the client counts tokens; None: the workload's model.
+        tokenizer: Folder or name of the tokenizer by which the client counts; None is the
+            workload's model.
         settings: Further tables of the client's settings, as {client = {num_workers = 4}}.
-        accuracy: Data sets by which the client scores too, in the words of its `datasets`, as
-            [{path = "questions.jsonl", accuracy_config = {...}}]: at one point of each region,
-            after its window. Nothing here judges these scores.
-        whole_passes: End a point after whole passes over the data set, of min_duration at least, as
-            MLPerf Endpoints asks, and not by its time. How many are needed is measured before.
+        accuracy: Data sets that the client scores, in the form of its `datasets`, as [{path =
+            "questions.jsonl", accuracy_config = {...}}]: at one point of each region, after its
+            window. These scores are not judged.
+        whole_passes: Whether a point ends after whole passes over the data set, of at least
+            min_duration, as in MLPerf Endpoints, and not by time. A trial run gives their number.
     """
 
     api: str = "chat"
@@ -104,7 +102,7 @@ class EndpointsOptions(OpenAiOptions):
     whole_passes: bool = False
 
     def _check_count(self) -> None:
-        """The client has a tokenizer whoever counts."""
+        """Allow a tokenizer with any count, because the client needs one."""
 
     def check(self) -> None:
         super().check()
@@ -117,8 +115,8 @@ class EndpointsOptions(OpenAiOptions):
             "clients": self.processes > 1,
             "min_new_tokens": self.min_new_tokens != 1 and self.api == "chat",
         }
-        for name, asked in unknown.items():
-            if asked:
+        for name, is_set in unknown.items():
+            if is_set:
                 raise SuiteError(
                     f"engine endpoints: {name} is nothing that MLCommons' client asks for; leave "
                     "it out, or set it up at the server",
@@ -136,11 +134,11 @@ class EndpointsOptions(OpenAiOptions):
                 "[[engines.options.accuracy]]",
                 option="accuracy",
             )
-        for each in self.accuracy:
-            self._check_accuracy(each)
+        for table in self.accuracy:
+            self._check_accuracy(table)
 
     def _check_accuracy(self, table: Mapping[str, Any]) -> None:
-        """Refuse what no data set of theirs for accuracy can be; they refuse the rest."""
+        """Refuse a table that the client cannot score; the client itself checks the rest."""
         path, how = table.get("path"), table.get("accuracy_config")
         fault = None
         if not isinstance(how, Mapping) or not how.get("eval_method"):
@@ -154,7 +152,7 @@ class EndpointsOptions(OpenAiOptions):
 
 
 class EndpointsEngine(OpenAiEngine):
-    """A server that MLCommons' client measures; warmed up, and asked for accuracy, by our own."""
+    """A server that MLCommons' client measures; warmed up and asked for accuracy by ours."""
 
     harness: ClassVar[str] = MLC_ENDPOINTS
     options: ClassVar[type[OpenAiOptions]] = EndpointsOptions
@@ -162,12 +160,13 @@ class EndpointsEngine(OpenAiEngine):
     def __init__(
         self, *, dataset: Dataset, model: str | None, precision: str, **options: Any
     ) -> None:
-        """Keep the options; nothing is started.
+        """Keep the options; start nothing.
 
         Args:
-            dataset: Its inputs are text, or of "completions" lists of token ids.
-            model: Folder of the model, whose tokenizer counts tokens; None: `tokenizer` does.
-            precision: The suite's word for what the server was set up for.
+            dataset: Its inputs are text, or for "completions" lists of token ids.
+            model: Folder of the model, whose tokenizer counts tokens; None needs option
+                `tokenizer`.
+            precision: The suite's name for the precision that the server was set up for.
         """
         super().__init__(dataset=dataset, model=model, precision=precision, **options)
         assert isinstance(self._options, EndpointsOptions)
@@ -189,7 +188,7 @@ class EndpointsEngine(OpenAiEngine):
         return {**super().describe(), **self._harness}
 
     def load_samples(self, indices: Sequence[int]) -> None:
-        """Refuse conversations, and answers of lengths of their own, which nothing asks for."""
+        """Refuse conversations and lengths of single answers, which the client cannot request."""
         for index in indices:
             if isinstance(self._dataset.input(index), Mapping):
                 raise refused_sample(
@@ -215,11 +214,11 @@ class EndpointsEngine(OpenAiEngine):
         *,
         scored: bool,
     ) -> None:
-        """Have the client keep `concurrency` requests under way; leave its result in a new folder.
+        """Have the client keep `concurrency` requests in flight, with its result in a new folder.
 
-        Its configuration, log and prompts lie beside it. `alive` is called when the client shows
-        progress. `scored` makes it score, too, if the suite names data sets for that. Raises
-        RunError if it fails or takes too long, after ending it.
+        Its configuration, log and prompts are next to that. `alive` is called on progress. With
+        `scored` it also scores the suite's accuracy data sets. Raises RunError if it fails or takes
+        too long, after ending it.
         """
         if settings.tokens and not self._tokenizer_name:
             raise engine_error(
@@ -228,13 +227,13 @@ class EndpointsEngine(OpenAiEngine):
             )
         length_s = settings.min_duration_ms / 1000
         content = self._configuration(concurrency, settings, folder.parent / PROMPTS_FILE)
-        asked = content
+        point_content = content
         if scored:
-            asked = {**content, "datasets": [*content["datasets"], *self._accuracy()]}
+            point_content = {**content, "datasets": [*content["datasets"], *self._accuracy()]}
         if self._ours.whole_passes:
-            self._measure_passes(content, asked, length_s, folder, alive)
+            self._measure_passes(content, point_content, length_s, folder, alive)
         else:
-            self._run(asked, _by_time(length_s), folder, length_s, alive)
+            self._run(point_content, _by_time(length_s), folder, length_s, alive)
 
     def _accuracy(self) -> list[Mapping[str, Any]]:
         return [
@@ -252,16 +251,12 @@ class EndpointsEngine(OpenAiEngine):
     def _measure_passes(
         self,
         content: Mapping[str, Any],
-        asked: Mapping[str, Any],
+        point_content: Mapping[str, Any],
         length_s: float,
         folder: Path,
         alive: Callable[[], None],
     ) -> None:
-        """Measure whole passes of at least `length_s`; an earlier or trial run gives their number.
-
-        `content` is the request of a run that finds the pace, `asked` that of the point itself.
-        `alive` is called when the client shows progress.
-        """
+        """Measure whole passes of at least `length_s`; a trial run of `content` finds how many."""
         paces, passed = folder.parent / PACES_FOLDER, len(self._loaded)
         paces.mkdir(exist_ok=True)
         pace, pace_s = paces / folder.name, PACE_SHARE * length_s
@@ -274,7 +269,7 @@ class EndpointsEngine(OpenAiEngine):
                 )
             requests = math.ceil(rate * length_s * REQUEST_SPARE_RATIO / passed) * passed
             fixed = {**_by_time(length_s), "max_duration_ms": 0, "n_samples_to_issue": requests}
-            self._run(asked, fixed, folder, requests / rate, alive)
+            self._run(point_content, fixed, folder, requests / rate, alive)
             if self._point(folder).duration_s >= length_s:
                 return
             pace = paces / f"{folder.name}.{attempt}"
@@ -299,9 +294,9 @@ class EndpointsEngine(OpenAiEngine):
         alive: Callable[[], None],
     ) -> None:
         settings = {**content["settings"], "runtime": {**content["settings"]["runtime"], **runtime}}
-        asked = {**content, "settings": settings, "report_dir": _escaped(str(folder))}
+        configuration = {**content, "settings": settings, "report_dir": _escaped(str(folder))}
         config = folder.with_name(f"{folder.name}.json")
-        config.write_text(json.dumps(asked, indent=1) + "\n", encoding="utf-8")
+        config.write_text(json.dumps(configuration, indent=1) + "\n", encoding="utf-8")
         self._write_prompts(folder.parent / PROMPTS_FILE)
         self._follow(config, folder, expected_s, alive, scores=len(content["datasets"]) > 1)
 
@@ -309,8 +304,8 @@ class EndpointsEngine(OpenAiEngine):
         chat, key = self._options.api == "chat", secrets.token_hex(8)
         with file.open("w", encoding="utf-8") as lines:
             for index in self._loaded:
-                asked = json.loads(self._source.bodies[index].of(key))
-                prompt = asked["messages"][0]["content"] if chat else asked["prompt"]
+                request = json.loads(self._source.bodies[index].of(key))
+                prompt = request["messages"][0]["content"] if chat else request["prompt"]
                 if not chat and isinstance(prompt, str):
                     raise engine_error(
                         "MLCommons' client sends token ids to /v1/completions, which this server "
@@ -322,15 +317,12 @@ class EndpointsEngine(OpenAiEngine):
     def _configuration(
         self, concurrency: int, settings: LoadGenSettings, prompts: Path
     ) -> dict[str, Any]:
-        """Return the client's configuration of a point, without its end and result folder.
-
-        Texts have `$$` for `$`, as it expands variables.
-        """
-        asked, wait_s = self._ours, self._options.request_timeout
-        minimum = {} if asked.api == "chat" else {"min_new_tokens": asked.min_new_tokens}
+        """Return the client's configuration of a point, without its end and result folder."""
+        options, wait_s = self._ours, self._options.request_timeout
+        minimum = {} if options.api == "chat" else {"min_new_tokens": options.min_new_tokens}
         seeded = {} if settings.seeds.model is None else {"seed": settings.seeds.model}
         named = {"tokenizer_name": self._tokenizer_name} if self._tokenizer_name else {}
-        content: dict[str, Any] = _escaped(
+        content: dict[str, Any] = _escaped(  # the client expands variables
             {
                 "name": "pytest-mlperf",
                 "version": "1.0",
@@ -339,7 +331,7 @@ class EndpointsEngine(OpenAiEngine):
                     "name": self._capabilities.fields["model"],
                     "temperature": 0.0,
                     "streaming": "on",
-                    "max_new_tokens": asked.max_new_tokens,
+                    "max_new_tokens": options.max_new_tokens,
                     **minimum,
                     **named,
                     **seeded,
@@ -352,14 +344,14 @@ class EndpointsEngine(OpenAiEngine):
                         "n_requests": WARMUP_REQUESTS * concurrency,
                         "drain": True,
                     },
-                    **asked.settings,
+                    **options.settings,
                     "runtime": {
                         "scheduler_random_seed": settings.seeds.schedule,
                         "dataloader_random_seed": settings.seeds.sample_index,
                     },
                     "load_pattern": {"type": "concurrency", "target_concurrency": concurrency},
                 },
-                "endpoint_config": {"endpoints": [self._client.url], "api_type": API[asked.api]},
+                "endpoint_config": {"endpoints": [self._client.url], "api_type": API[options.api]},
             }
         )
         if self._key:
@@ -393,7 +385,7 @@ class EndpointsEngine(OpenAiEngine):
                     size, heard_s = grown, now_s
                     alive()
                 if window is not None and window.is_over():
-                    # Scoring takes what it takes: the test's own patience is the limit.
+                    # Only the test's own time-out limits scoring.
                     heard_s = begun_s = now_s
                 if now_s - heard_s > quiet_s:
                     raise self._broke(
@@ -419,7 +411,7 @@ def _are_tables(value: object) -> bool:
 
 
 class _WindowEnd:
-    """Tells from the client's growing events whether it has measured, and only scores."""
+    """Detect by the client's events whether its window is over, so that it only scores."""
 
     def __init__(self, events: Path) -> None:
         self._events, self._read, self._over = events, 0, False
@@ -461,7 +453,7 @@ def _escaped(value: Any) -> Any:
 
 
 def _environment() -> dict[str, str]:
-    """Return this process's variables without those that are about this Python."""
+    """Return this process's environment without the variables of this Python."""
     about_this = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     return {key: value for key, value in os.environ.items() if key not in about_this}
 

@@ -1,4 +1,4 @@
-"""Servers that engines ask: one of our own, started and surely ended, and what any one sends."""
+"""Start and end servers, and parse the pages of any server."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from pytest_mlperf.extension import parse_json as untrusted_json
 
 MAX_PAGE_BYTES = 1 << 24
 MAX_COUNT = 1 << 53
-"""Counts are below this: JSON of other languages has no whole numbers beyond."""
+"""Exclusive bound of counts: JSON of other languages has no exact numbers beyond."""
 
 
 def parse_json(data: bytes) -> Any:
     """Parse a page as JSON; raise ValueError for bad JSON, deep nesting or bad UTF-8."""
     value = untrusted_json(data)
-    if b"\\ud" in data.lower():  # half a character that is escaped passes the parser
+    if b"\\ud" in data.lower():  # the parser accepts escaped lone surrogates
         json.dumps(value, ensure_ascii=False).encode()
     return value
 
@@ -61,7 +61,7 @@ WIDTH = 200
 SEARCHED = 1 << 18
 
 ENGINE_LOG = "engine.log"
-"""What a worker prints goes to a file of this name in the folder of its run."""
+"""Name of the file with a worker's output, in the folder of its run."""
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 """Colours, cursor movements and titles of terminals (ECMA-48: CSI and OSC)."""
@@ -79,10 +79,7 @@ _PORT = re.compile(
 
 
 def new_log() -> Path:
-    """Return a new, empty file: server.log in the run's folder, else a temporary one.
-
-    The worker's stderr is a file in the run's folder: an engine has no other sign of that folder.
-    """
+    """Return an empty log: server.log in the run's folder, as stderr, or a temporary file."""
     try:
         stderr = Path("/proc/self/fd/2").readlink()
         if stderr.name == ENGINE_LOG and stderr.is_file():
@@ -97,17 +94,17 @@ def new_log() -> Path:
 
 
 def last_lines(log: Path) -> list[str]:
-    """Return the last lines of a log as a terminal would show them, control characters escaped."""
+    """Return the last lines of a log as a terminal shows them; escape control characters."""
     return _lines(log)[-LINES:]
 
 
 def about_memory(log: Path) -> str | None:
-    """Return the log's last line about a lack of memory; much may follow it."""
+    """Return the log's last line about a lack of memory, or None; other lines may follow it."""
     return next((line for line in reversed(_lines(log)) if _MEMORY.search(line)), None)
 
 
 def port_was_taken(log: Path) -> bool:
-    """Whether the log says that the server could not listen on its port."""
+    """Return whether the log reports that the server's port was in use."""
     return any(_PORT.search(line) for line in _lines(log))
 
 
@@ -118,20 +115,20 @@ def _lines(log: Path) -> list[str]:
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return []
-    # A progress bar writes its line again and again: the last state is what is seen.
+    # A progress bar rewrites its line: only the last state is kept.
     raw = (line.rstrip().rpartition("\r")[2] for line in text.split("\n"))
-    shown = (broken(_ESCAPES.sub("", line)).strip() for line in raw)
-    return [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in shown if line]
+    cleaned = (broken(_ESCAPES.sub("", line)).strip() for line in raw)
+    return [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in cleaned if line]
 
 
 COMMAND_PLACEHOLDERS = ("model", "host", "port")
 
 _PLACEHOLDER = re.compile(r"(?<![{$])\{([A-Za-z_]\w*)\}")
-"""{port}, but not {"json": 1}, ${VARIABLE} or {{a template}}."""
+"""Matches {port}, but not {"json": 1}, ${VARIABLE} or {{a template}}."""
 
 
 def check_command(command: Sequence[str], model: str | None) -> None:
-    """Refuse a command line that cannot start a server."""
+    """Raise SuiteError for a command line that cannot start a server."""
     if not command:
         raise SuiteError(
             f"serve = {command!r} is no list of words; e.g. "
@@ -203,7 +200,7 @@ UNKNOWN_END = "gone"
 
 
 class ServerProcess:
-    """One start of a server."""
+    """Process of a server, started and watched by the launcher."""
 
     def __init__(
         self,
@@ -242,7 +239,7 @@ class ServerProcess:
         raise engine_error(f"{title}: {command[0]} cannot be started: {reason}")
 
     def ended(self, within_s: float = 0.0) -> int | str | None:
-        """Return its exit code, minus a signal, or UNKNOWN_END; None while it runs. Thread-safe."""
+        """Return the exit code, minus a signal, or UNKNOWN_END; None if it runs. Thread-safe."""
         with self._lock:
             deadline = time.monotonic() + within_s
             if self._end is None and (event := self._event(deadline)):
@@ -250,7 +247,7 @@ class ServerProcess:
             return self._end
 
     def stop(self) -> None:
-        """End it with all that it started; returns when nothing is left of it."""
+        """End the server and its descendants; return when none is left."""
         self._launcher.end(
             alone_s=KILL_GRACE_SECONDS + KILL_TIMEOUT_SECONDS + LAUNCHER_MARGIN_SECONDS
         )
@@ -274,7 +271,7 @@ CONNECT_TIMEOUT_SECONDS = 5.0
 
 
 def require_listening(engine: str, host: str, port: int) -> None:
-    """Open a connection; nothing is sent."""
+    """Raise an error if no server accepts a connection; send nothing."""
     try:
         socket.create_connection((host, port), CONNECT_TIMEOUT_SECONDS).close()
     except OSError as error:
@@ -287,14 +284,14 @@ def require_listening(engine: str, host: str, port: int) -> None:
 HOST = "127.0.0.1"
 
 STARTS = 3
-"""Between our look for a free port and the server's use of it, others may take it."""
+"""Maximum number of starts: other processes may take a free port before the server does."""
 
 PROBE_TIMEOUT_SECONDS = 5.0
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.5
 
 
 class Server:
-    """Starts a server on entry, and leaves nothing of it on exit."""
+    """Start a server on entry, and end it with all its descendants on exit."""
 
     url: str
     log: Path
@@ -309,9 +306,9 @@ class Server:
         start_timeout_s: float,
         environment: Mapping[str, str],
     ) -> None:
-        """Keep the command, in which {model}, {host} and {port} are replaced.
+        """Check the command, in which {model}, {host} and {port} are replaced.
 
-        GET `health` answers 200 when the server is ready. `environment` adds to this process's own.
+        GET `health` returns 200 when the server is ready. `environment` adds to this process's own.
         """
         try:
             check_command(command, model)
@@ -322,7 +319,7 @@ class Server:
         self._model = model
         self._health = health
         self._start_timeout_s = start_timeout_s
-        # What waits in a buffer when the server is killed would be missing in its log.
+        # A killed server would lose buffered output, which its log needs.
         self._environment = {"PYTHONUNBUFFERED": "1", **os.environ, **environment}
         self._process: ServerProcess | None = None
 
@@ -344,7 +341,7 @@ class Server:
 
     def __exit__(self, *exc_info: object) -> None:
         self._stop()
-        # A log of another name lies in no run's folder, where nobody will look for it.
+        # A log of another name is a temporary file.
         if exc_info[0] is None and self.log.name != "server.log":
             with contextlib.suppress(OSError):
                 self.log.unlink()
@@ -358,7 +355,7 @@ class Server:
             raise engine_error(f"{self._how(end)}{self.log_tail()}", str(self.log))
 
     def log_tail(self) -> str:
-        """Return how its log ends, to be appended to any message about what went wrong."""
+        """Return the end of the log, to append to an error message."""
         memory, lines = about_memory(self.log), last_lines(self.log)
         if not lines:
             return f"; its log {self.log} is empty"
@@ -366,7 +363,7 @@ class Server:
         return f"; its log {self.log}{cause} ends: {' | '.join(lines)}"
 
     def _start(self, program: str, *, last: bool) -> bool:
-        """Start the server and wait for it; False where another port is to be tried."""
+        """Start the server and wait for it; return False to try another port."""
         port = free_port()
         self.url = f"http://{HOST}:{port}"
         values = {"model": self._model or "", "host": HOST, "port": str(port)}
@@ -385,7 +382,7 @@ class Server:
         raise engine_error(f"{self._how(end, when)}{retries}{self.log_tail()}", str(self.log))
 
     def _wait_for_health(self, port: int) -> int | str | None:
-        """Wait until the server is healthy; return None, or how it ended before that."""
+        """Wait until the server is healthy; return None, or how it ended before."""
         assert self._process is not None
         deadline = time.monotonic() + self._start_timeout_s
         pause_s, answer = MIN_PAUSE_SECONDS, "nothing"
@@ -397,7 +394,7 @@ class Server:
                 port, self._health, min(PROBE_TIMEOUT_SECONDS, max(left_s, MIN_PAUSE_SECONDS))
             )
             if answer == "200":
-                # Another process's answer must not pass for that of a server that ended.
+                # If the server has ended, another process may have answered.
                 return self._process.ended()
             pause_s = min(1.5 * pause_s, MAX_PAUSE_SECONDS)
         raise engine_error(
@@ -431,7 +428,7 @@ def _check_waiting(health: str, start_timeout_s: float) -> None:
 
 
 def ask(port: int, path: str, timeout_s: float) -> str:
-    """Return the status code that a server here answers a GET with, or what came instead."""
+    """Return the status code of a GET to a local server, or a description of the failure."""
     connection = http.client.HTTPConnection(HOST, port, timeout=timeout_s)
     try:
         connection.request("GET", path)

@@ -1,10 +1,9 @@
-"""Start a server, tell how it ends, and let nothing of it live on.
+"""Start a server, report its end, and end all its descendants.
 
-Run as a script of its own: `python -I -S launch.py GRACE_S PARENT COMMAND...`. It is a
-process between worker and server because a worker that was killed cannot clean up. It stops the
-server when its stdin ends or the process PARENT does; what it has to tell it writes to stdout, as
-JSON lines: {"pid": N}, then {"ended": EXIT CODE, or minus the signal}, or {"failed": WHY} where
-there is nothing to start. Its stderr is the server's log.
+Run as a script: `python -I -S _launch.py GRACE_S PARENT COMMAND...`. It is a process between worker
+and server because a killed worker cannot clean up. It stops the server when its stdin or the
+process PARENT ends. It writes JSON lines to stdout: {"pid": N}, then {"ended": EXIT CODE, or minus
+the signal}, or {"failed": REASON} if the start fails. Its stderr is the server's log.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
-"""Linux: the signal a process gets when the one that started it ends."""
+"""Linux: signal that a process gets when its parent ends."""
 
 PR_SET_CHILD_SUBREAPER = 36
-"""Linux: orphans below this process become its children, so that none is lost."""
+"""Linux: orphaned descendants become children of this process, so that none is lost."""
 
 KILL_TIMEOUT_SECONDS = 10.0
-"""A process that a SIGKILL does not end in this time hangs in the kernel."""
+"""A process that survives SIGKILL for this time hangs in the kernel."""
 
 POLL_SECONDS = 0.05
 
 
 class Keeper:
-    """The server and all that came from it."""
+    """A server and all its descendants."""
 
     def __init__(self, pid: int, woken: int, parent: int) -> None:
         self._pid = pid
@@ -45,16 +44,15 @@ class Keeper:
         self._poll = select.poll()
         self._poll.register(woken, select.POLLIN)
         self._poll.register(0, select.POLLIN)
-        with contextlib.suppress(OSError, AttributeError):  # without pidfd stdin's end must do
+        with contextlib.suppress(OSError, AttributeError):  # without pidfd, stdin's end suffices
             self._poll.register(os.pidfd_open(parent), select.POLLIN)
 
     def watch(self) -> None:
-        """Wait until the server has ended or the parent is gone."""
         while not (self._ended or self._released or self._childless):
             self._wait(None)
 
     def end(self, grace_s: float) -> None:
-        """End all that came from the server: politely first, for sure in the end."""
+        """End the server and its descendants: by SIGTERM, after `grace_s` by SIGKILL."""
         deadline = time.monotonic() + grace_s
         self._signal(signal.SIGTERM)
         while not self._childless and (left := deadline - time.monotonic()) > 0:
@@ -70,7 +68,7 @@ class Keeper:
             return
         for descriptor, _ in self._poll.poll(None if timeout_s is None else timeout_s * 1000):
             if descriptor == self._woken:
-                # A service manager may end every process politely.
+                # A service manager may send SIGTERM to every process.
                 self._released |= signal.SIGTERM in os.read(descriptor, 4096)
             else:
                 self._released = True
@@ -139,7 +137,7 @@ def start(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def tell(**event: object) -> None:
-    """Send an event; a parent that is gone shows at stdin."""
+    """Write an event to stdout; the end of stdin shows that the parent is gone."""
     with contextlib.suppress(OSError):
         os.write(1, json.dumps(event).encode() + b"\n")
 

@@ -1,4 +1,4 @@
-"""Tasks of engines that run a graph of tensors: what suites call them, what each can do."""
+"""Tasks of engines that run a graph of tensors."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Answers are the logits of start and end of each token: float32, shape (seq, 2)."""
+    """Answer with the start and end logits of each token: float32, shape (seq, 2)."""
 
     def bind(self, graph: Graph, batch_size: int) -> Answerer:
         check_batch(graph, batch_size)
-        if not any(names(each) == IDS for each in graph.inputs):
+        if not any(names(tensor) == IDS for tensor in graph.inputs):
             raise graph.refuse(
-                f"has no input input_ids, but {', '.join(each.name for each in graph.inputs)}; "
+                f"has no input input_ids, but {', '.join(tensor.name for tensor in graph.inputs)}; "
                 'task = "answer" runs encoders such as BERT'
             )
         widths = set()
-        for each in graph.inputs:
-            if len(each.shape) != 2:
+        for tensor in graph.inputs:
+            if len(tensor.shape) != 2:
                 raise graph.refuse(
-                    f"its input {each.name!r} has shape {each.shape}; "
+                    f"its input {tensor.name!r} has shape {tensor.shape}; "
                     'task = "answer" runs models whose inputs have shape (batch, seq)'
                 )
-            widths |= {each.shape[1]} if isinstance(each.shape[1], int) else set()
+            widths |= {tensor.shape[1]} if isinstance(tensor.shape[1], int) else set()
         return Answerer(
             graph=graph,
             at_once=batch_size,
             outputs=_pick_outputs(graph),
             width=max(widths, default=None),
-            masked=any(names(each) == MASK for each in graph.inputs),
+            masked=any(names(tensor) == MASK for tensor in graph.inputs),
         )
 
     def describe(self) -> Mapping[str, str]:
@@ -62,10 +62,9 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Answerer(TaskRunner):
-    """A model that finds answers.
+    """Model with start and end logits, each (batch, seq), or both in one, (batch, seq, 2).
 
-    Its outputs are logits of start and end, each (batch, seq), or both in one, (batch, seq, 2).
-    `width` is the number of tokens that it takes, if it takes no other.
+    `width` is its fixed number of tokens, or None.
     """
 
     outputs: Sequence[str]
@@ -77,7 +76,6 @@ class Answerer(TaskRunner):
         return self.width is None
 
     def prepare(self, raw: Any, index: int) -> Sample:
-        """Return the arrays of a sample as the model takes them, each of shape (seq,)."""
         sample = take(self.graph, raw, index)
         shapes = {array.shape for array in sample.values()}
         length = self.key(sample)
@@ -102,7 +100,6 @@ class Answerer(TaskRunner):
         return int(next(iter(sample.values())).size)
 
     def run_batch(self, _indices: Sequence[int], samples: Sequence[Sample]) -> Iterable[bytes]:
-        """Return the logits of each sample, as many as it has tokens."""
         lengths = [self.key(sample) for sample in samples]
         width = self.width or max(lengths)
         feed = {name: pad([sample[name] for sample in samples], width) for name in samples[0]}
@@ -110,7 +107,7 @@ class Answerer(TaskRunner):
         return [row[:length].tobytes() for row, length in zip(logits, lengths, strict=True)]
 
     def groups(self, samples: Sequence[Sample]) -> Iterator[list[int]]:
-        """Return the places of samples that go together: all, if the model sees padding as such."""
+        """Return one batch of all samples if the model masks padding, else batches by length."""
         return iter([list(range(len(samples)))]) if self.masked else super().groups(samples)
 
     def _logits(self, feed: Mapping[str, NDArray[Any]], expected: tuple[int, int]) -> NDArray[Any]:
@@ -128,7 +125,7 @@ class Answerer(TaskRunner):
 
 
 def pad(arrays: Sequence[NDArray[Any]], width: int) -> NDArray[Any]:
-    """Return arrays of shape (length,) as one, (number, width), with zeros behind them."""
+    """Join arrays of shape (length,) to (number, width), padded with zeros."""
     import numpy as np
 
     if all(len(array) == width for array in arrays):
@@ -156,15 +153,15 @@ def _pick_outputs(graph: Graph) -> Sequence[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class RawTensor:
-    """Answers are the sample's part of an output: the model's own type, little-endian."""
+    """Answer with the sample's rows of an output, in the model's type, little-endian."""
 
     output: str | None = None
 
     def bind(self, graph: Graph, batch_size: int) -> TensorRunner:
-        for each in graph.inputs:
-            if isinstance(each.shape[0], int) and batch_size != 1:
+        for tensor in graph.inputs:
+            if isinstance(tensor.shape[0], int) and batch_size != 1:
                 raise graph.refuse(
-                    f"the batch dimension is fixed at {each.shape[0]}, which does not fit "
+                    f"the batch dimension is fixed at {tensor.shape[0]}, which does not fit "
                     f"batch_size = {batch_size}; export the model with a dynamic batch, or set "
                     "batch_size = 1"
                 )
@@ -177,22 +174,21 @@ class RawTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRunner(TaskRunner):
-    """A model whose output is the answer.
+    """Model whose output is the answer.
 
-    A sample is one row of the model's batch, or several, as the user-item pairs of a recommender:
-    then its arrays have the batch dimension. In memory all have it.
+    A sample is one row of the model's batch, or several with the batch dimension, as the user-item
+    pairs of a recommender. `prepare` adds that dimension to others.
     """
 
     output: str
 
     def prepare(self, raw: Any, index: int) -> Sample:
-        """Return the arrays of a sample as the model takes them, the rows first."""
         sample = take(self.graph, raw, index)
-        for each in self.graph.inputs:
-            if sample[each.name].ndim != len(each.shape):
-                check_shape(self.graph, each, sample[each.name], each.shape[1:], index)
-                sample[each.name] = sample[each.name][None]
-            check_shape(self.graph, each, sample[each.name], each.shape, index)
+        for tensor in self.graph.inputs:
+            if sample[tensor.name].ndim != len(tensor.shape):
+                check_shape(self.graph, tensor, sample[tensor.name], tensor.shape[1:], index)
+                sample[tensor.name] = sample[tensor.name][None]
+            check_shape(self.graph, tensor, sample[tensor.name], tensor.shape, index)
         if len({len(array) for array in sample.values()}) != 1:
             arrays = ", ".join(f"{name} {array.shape}" for name, array in sample.items())
             raise self.graph.refuse(
@@ -243,11 +239,10 @@ TASKS: Mapping[str, Any] = {
     "segment": Segment,
     "tensor": RawTensor,
 }
-"""Their fields are the options that only they have."""
 
 
 def make_task(name: str, options: Mapping[str, Any]) -> Task:
-    """Return a task with its options; None leaves one to the task. The caller names the engine."""
+    """Return a task with those options that are not None; the caller names the engine."""
     if name not in TASKS:
         raise SuiteError(f"task = {name!r} is not one of {', '.join(TASKS)}", option="task")
     chosen = {option: value for option, value in options.items() if value is not None}
@@ -267,24 +262,23 @@ def make_task(name: str, options: Mapping[str, Any]) -> Task:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions:
-    """What a suite may say of a task; None leaves it to the task.
+    """Options of a task; None is the task's default.
 
     Attributes:
-        task: What an answer is, little-endian. "classify": the class, int64. "answer": logits of
-            start and end of each token, float32, shape (seq, 2). "detect": float32 rows of index,
+        task: Form of an answer, little-endian. "classify": the class, int64. "answer": start and
+            end logits of each token, float32, shape (seq, 2). "detect": float32 rows of index,
             ymin, xmin, ymax, xmax, score, label; "yolo": the same, for exports of YOLO and data set
-            coco. "segment": the class of each voxel, uint8.
-            "tensor": an output as it is.
-        batch_size: Samples per call of the model at most; windows, for "segment".
+            coco. "segment": the class of each voxel, uint8. "tensor": an output as it is.
+        batch_size: Maximum samples per call of the model; windows, for "segment".
         class_offset: "classify": added to the class, by default 0; -1 for MLPerf's
             resnet50_v1.onnx, whose class 0 is the background.
         box_order: "detect": "xyxy", the default, or "yxyx".
         box_unit: "detect": "pixel", the default, or "image" for shares of its sides.
-        score_threshold: "detect": boxes with a lower score are left out; by default 0.05. "yolo":
-            with no higher score; by default 0.001.
-        iou_threshold: "yolo": boxes that overlap a better one of their class more are left out, if
-            the model has not done so; by default 0.7.
-        max_detections: "detect", "yolo": boxes that are kept at most; by default all, and 300.
+        score_threshold: "detect": lowest score of a box, by default 0.05. "yolo": the score that a
+            box must exceed, by default 0.001.
+        iou_threshold: "yolo": maximum overlap with a better box of the same class, by default 0.7,
+            unless the model has suppressed boxes itself.
+        max_detections: "detect", "yolo": maximum number of boxes; by default all, and 300.
         roi_shape: "segment": depth, height and width of a window, by default 128 each.
         overlap: "segment": share of a window that the next covers again, by default 0.5.
         output: "segment", "tensor": name of the output; by default the only one.
@@ -307,7 +301,7 @@ class TaskOptions:
 
 
 class TaskEngine(Engine):
-    """Base class of engines that answer samples as a task says."""
+    """Base of engines that answer samples by a task."""
 
     name: ClassVar[str]
 
@@ -315,16 +309,16 @@ class TaskEngine(Engine):
     _runner: TaskRunner
     _queue: WorkQueue | None = None
 
-    def __init__(self, dataset: Dataset, asked: TaskOptions) -> None:
-        rule = number_of("batch_size", asked.batch_size, "samples")
+    def __init__(self, dataset: Dataset, options: TaskOptions) -> None:
+        rule = number_of("batch_size", options.batch_size, "samples")
         require_options(f"engine {self.name}", [rule])
-        more = {k: v for k, v in asked.of_task().items() if k not in {"task", "batch_size"}}
+        more = {k: v for k, v in options.of_task().items() if k not in {"task", "batch_size"}}
         try:
-            self._task = make_task(asked.task, more)
+            self._task = make_task(options.task, more)
         except SuiteError as error:
             raise SuiteError(f"engine {self.name}: {error}", option=error.options) from error
         self._dataset = dataset
-        self._batch_size = asked.batch_size
+        self._batch_size = options.batch_size
         self._samples: dict[int, Sample] = {}
 
     def __exit__(self, *_: object) -> None:
@@ -353,7 +347,7 @@ class TaskEngine(Engine):
             self._queue.put(ids, indices, sink)
 
     def _bind(self, graph: Graph, threads: int) -> None:
-        """Make ready for a model, and start threads; with 0 of them `submit` does the work."""
+        """Bind the task to a model, and start threads; with 0 of them `submit` does the work."""
         self._graph = graph
         self._runner = self._task.bind(graph, self._batch_size)
         if threads:

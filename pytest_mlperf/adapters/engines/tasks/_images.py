@@ -1,4 +1,4 @@
-"""Tasks whose answer is what is in an image: its class, its objects, the class of each voxel."""
+"""Tasks on images: classification, detection and segmentation."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CLASS_TYPES = {"tensor(int32)", "tensor(int64)"}
 
 @dataclass(frozen=True, kw_only=True)
 class Classify:
-    """Answers are class numbers: int64, little-endian."""
+    """Answer with class numbers: int64, little-endian."""
 
     class_offset: int = 0
 
     def bind(self, graph: graphs.Graph, batch_size: int) -> Classifier:
-        """Return the classifier of a model with scores (batch, classes) or classes (batch,)."""
+        """Return the runner of a model with scores (batch, classes) or classes (batch,)."""
         graphs.check_batch(graph, batch_size)
         return Classifier(
             graph=graph,
@@ -57,7 +57,7 @@ class Classifier(graphs.TaskRunner):
 
 
 def pick_output(outputs: Sequence[graphs.Tensor]) -> graphs.Tensor:
-    """Prefer class numbers to scores, and among those an output named like argmax."""
+    """Return an output of class numbers, if possible named like argmax, else of scores."""
     classes = [each for each in outputs if each.type in CLASS_TYPES]
     named = [each for each in classes if "argmax" in each.name.lower()]
     return (named or classes or list(outputs))[0]
@@ -70,19 +70,19 @@ OUTPUT_NAMES = {
 }
 
 ORDERS = {"xyxy": [1, 0, 3, 2], "yxyx": [0, 1, 2, 3]}
-"""Where a model puts ymin, xmin, ymax, xmax."""
+"""Columns of ymin, xmin, ymax, xmax, by box order."""
 
 UNITS = ("pixel", "image")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Detect:
-    """Answers are float32 rows of index, ymin, xmin, ymax, xmax, score, label.
+    """Answer with float32 rows of index, ymin, xmin, ymax, xmax, score, label.
 
-    Coordinates are shares of the image's height and width. Defaults are those of MLPerf's
-    RetinaNet: PostProcessOpenImagesRetinanet in vision/classification_and_detection/python/
-    openimages.py of https://github.com/mlcommons/inference. It stops at the first score below the
-    threshold; here every such box is left out, which is the same where scores fall.
+    Coordinates are shares of the image's height and width. Defaults are those of
+    PostProcessOpenImagesRetinanet in MLPerf's
+    vision/classification_and_detection/python/openimages.py. It stops at the first score below the
+    threshold; here all such boxes are dropped, which is the same for falling scores.
     """
 
     box_order: str = "xyxy"
@@ -99,10 +99,9 @@ class Detect:
         require_options("", rules)
 
     def bind(self, graph: graphs.Graph, batch_size: int) -> Detector:
-        """Return the detector of a model with an image (batch, channels, height, width) first.
+        """Return the runner of a model with an image (batch, channels, height, width).
 
-        Outputs are boxes (n, 4), labels (n,) and scores (n,) of one image, or all with the batch
-        first.
+        Outputs are boxes (n, 4), labels (n,) and scores (n,), or all with the batch first.
         """
         graphs.check_batch(graph, batch_size)
         images = [each.name for each in graph.inputs if len(each.shape) == 4]
@@ -176,10 +175,9 @@ class Detector(graphs.TaskRunner):
         scores: NDArray[Any],
         size: tuple[int, int],
     ) -> NDArray[Any]:
-        """Return the rows that are kept, in the model's order, shape (rows, 7)."""
         import numpy as np
 
-        # What is not finite is no "lower score": the scorer is to see it.
+        # Keep scores that are not numbers, so that the scorer sees them.
         kept = np.flatnonzero(~(scores < self.options.score_threshold))
         most = self.options.max_detections
         if most is not None and len(kept) > most:
@@ -197,11 +195,11 @@ class Detector(graphs.TaskRunner):
 
 def _pick(graph: graphs.Graph, role: str) -> graphs.Tensor:
     for name in OUTPUT_NAMES[role]:
-        for each in graph.outputs:
-            if each.name.removesuffix(":0") == name:
-                return each
+        for tensor in graph.outputs:
+            if tensor.name.removesuffix(":0") == name:
+                return tensor
     raise graph.refuse(
-        f"gives {', '.join(each.name for each in graph.outputs)}, and no {role}; "
+        f"gives {', '.join(tensor.name for tensor in graph.outputs)}, and no {role}; "
         'task = "detect" needs the outputs boxes, labels and scores'
     )
 
@@ -213,11 +211,11 @@ WIDTH = 0.125
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Answers are the class of each voxel: uint8, shape (depth, height, width).
+    """Answer with the class of each voxel: uint8, shape (depth, height, width).
 
-    Windows overlap; what the model gives for each is weighted, most in the middle, and added up.
-    Source: inference_utils.py and base_SUT.py in vision/medical_imaging/3d-unet-kits19 of
-    https://github.com/mlcommons/inference; the same logits give the same classes.
+    Windows overlap; their scores are weighted, most in the middle, and added. The same logits give
+    the same classes as inference_utils.py and base_SUT.py in MLPerf's
+    vision/medical_imaging/3d-unet-kits19.
     """
 
     roi_shape: Sequence[int] = ROI_SHAPE
@@ -234,11 +232,11 @@ class Segment:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """From the start of a window to that of the next, in voxels."""
+        """Distance between the starts of two windows, in voxels."""
         return tuple(int(length * (1 - self.overlap)) for length in self.roi_shape)
 
     def bind(self, graph: graphs.Graph, batch_size: int) -> Segmenter:
-        """Return the segmenter of a model with one input (batch, channels, *roi_shape)."""
+        """Return the runner of a model with one input (batch, channels, *roi_shape)."""
         graphs.check_batch(graph, batch_size)
         taken = graph.inputs[0].shape
         if len(graph.inputs) != 1 or len(taken) != 5 or not graphs.fits(self.roi_shape, taken[2:]):
@@ -268,7 +266,7 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class Segmenter(graphs.TaskRunner):
-    """A model that segments, at most so many windows of one sample at a time."""
+    """Model for segmentation that runs `windows` windows of one sample at a time."""
 
     windows: int
     output: str
@@ -300,24 +298,20 @@ class Segmenter(graphs.TaskRunner):
         return [self._segment(each[self.graph.inputs[0].name]).tobytes() for each in samples]
 
     def _segment(self, volume: NDArray[Any]) -> NDArray[np.uint8]:
-        """Return the class of each voxel.
-
-        Needs memory for a float32 volume's size x (classes + 1), one batch of windows, and the
-        answer.
-        """
+        """Return the class of each voxel; takes classes + 1 float32 volumes of memory."""
         import numpy as np
 
         total: NDArray[np.float32] | None = None
         weight = np.zeros(volume.shape[1:], np.float32)
         starts = self._starts(volume.shape[1:])
         for first in range(0, len(starts), self.windows):
-            places = [self._place(start) for start in starts[first : first + self.windows]]
-            scores = self._scores(np.stack([volume[(slice(None), *place)] for place in places]))
+            regions = [self._region(start) for start in starts[first : first + self.windows]]
+            scores = self._scores(np.stack([volume[(slice(None), *region)] for region in regions]))
             if total is None:
                 total = np.zeros((scores.shape[1], *volume.shape[1:]), np.float32)
-            for window, place in zip(scores, places, strict=True):
-                total[(slice(None), *place)] += np.multiply(window, self.weights, out=window)
-                weight[place] += self.weights
+            for window, region in zip(scores, regions, strict=True):
+                total[(slice(None), *region)] += np.multiply(window, self.weights, out=window)
+                weight[region] += self.weights
         assert total is not None, "a volume holds at least one window"
         return highest(total, weight)
 
@@ -343,14 +337,14 @@ class Segmenter(graphs.TaskRunner):
             product(*(range(0, length - window + 1, stride) for length, window, stride in steps))
         )
 
-    def _place(self, start: Sequence[int]) -> tuple[slice, ...]:
+    def _region(self, start: Sequence[int]) -> tuple[slice, ...]:
         return tuple(
             slice(first, first + length) for first, length in zip(start, self.shape, strict=True)
         )
 
 
 def importance(shape: Sequence[int]) -> NDArray[np.float32]:
-    """Return the weights of a window's voxels, at most 1: the geometric mean of three Gaussians."""
+    """Return the weights of a window's voxels: geometric mean of three Gaussians, at most 1."""
     import numpy as np
 
     lines = []
@@ -363,12 +357,12 @@ def importance(shape: Sequence[int]) -> NDArray[np.float32]:
 
 
 def highest(total: NDArray[np.float32], weight: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return the class of the highest mean, the first of equal ones; writes on `total`."""
+    """Return the class of the highest mean, the first of equal ones; overwrite `total`."""
     import numpy as np
 
     classes = np.empty(weight.shape, np.uint8)
-    # Division rounds, and so decides between means that are nearly equal: it must not be left out.
-    # One slice at a time, since argmax gives 8 bytes a voxel.
+    # Rounding in the division decides between nearly equal means, so it must stay.
+    # Slices save memory, since argmax needs 8 bytes per voxel.
     for depth, divisor in enumerate(weight):
         total[:, depth] /= divisor
         classes[depth] = total[:, depth].argmax(axis=0)

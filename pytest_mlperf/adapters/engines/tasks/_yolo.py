@@ -1,4 +1,4 @@
-"""What MLPerf's YOLO answers: from the network's boxes to those that are kept, in the image."""
+"""Convert the boxes of MLPerf's YOLO to detections in the image."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ EXTRA_FIELDS = ("frame", "categories")
 
 @dataclass(frozen=True, kw_only=True)
 class Yolo:
-    """Answers are float32 rows of index, ymin, xmin, ymax, xmax, score, category.
+    """Answer with float32 rows of index, ymin, xmin, ymax, xmax, score, category.
 
     Coordinates are shares of the image's height and width, without its frame. Defaults are those of
-    MLPerf's reference: each place's best class, scores above 0.001, and at most 300 boxes that
-    overlap no better one of their class by more than 0.7.
+    MLPerf's reference: the best class of each place, scores above 0.001, and at most 300 boxes with
+    an IoU of at most 0.7 to better ones of their class.
     """
 
     score_threshold: float = 0.001
@@ -42,11 +42,11 @@ class Yolo:
         require_options("", rules)
 
     def bind(self, graph: Graph, batch_size: int) -> YoloDetector:
-        """Return the detector of a model with one image as input and one output with all boxes.
+        """Return the runner of a model with one image as input and one output with all boxes.
 
-        The output is (batch, 4 + classes, places): centre, width and height of each box, then the
-        scores of its classes. Or it is (batch, boxes, 6) of boxes chosen by the model: left, top,
-        right, bottom, score and class.
+        The output is (batch, 4 + classes, places): centre, width, height and class scores of each
+        box; or, for a model that suppresses boxes, (batch, boxes, 6): left, top, right, bottom,
+        score, class.
         """
         check_batch(graph, batch_size)
         if len(graph.inputs) != 1 or len(graph.inputs[0].shape) != 4:
@@ -102,11 +102,10 @@ class YoloDetector(TaskRunner):
             yield self._rows(index, sample, of_image).tobytes()
 
     def _rows(self, index: int, sample: Sample, boxes: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the rows of an image, best first, shape (rows, 7)."""
         import numpy as np
 
         corners, scores, classes = _read(boxes.astype(np.float32, copy=False))
-        # What is not finite is no "lower score": the scorer is to see it.
+        # Keep scores that are not numbers, so that the scorer sees them.
         some = np.flatnonzero(~(scores <= self.options.score_threshold))
         some = some[np.argsort(-scores[some], kind="stable")]
         if boxes.shape[-1] != SUPPRESSED_COLUMNS:
@@ -156,10 +155,9 @@ def suppress(
     overlap: float,
     most: int,
 ) -> NDArray[np.int64]:
-    """Return the boxes of `order`, best first, that no better one of their class covers.
+    """Return the boxes of `order`, best first, after non-maximum suppression by class.
 
-    `corners` has shape (boxes, 4). Two boxes may share `overlap` of their joint area; `most` are
-    kept.
+    `corners` has shape (boxes, 4). `overlap` is the largest IoU of two boxes; `most` are kept.
     """
     import numpy as np
 

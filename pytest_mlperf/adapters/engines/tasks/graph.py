@@ -1,4 +1,4 @@
-"""A model as an engine has opened it: what it takes and gives, and how it is run."""
+"""Inputs and outputs of an opened model, and its runs on samples."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ NUMPY = {
     "tensor(int64)": "int64",
     "tensor(bool)": "bool",
 }
-"""Types of a model's inputs, and their names in numpy."""
 
 INPUT_TYPES = {"fp64": "tensor(double)", "fp32": "tensor(float)", "fp16": "tensor(float16)"}
 NO_PRECISION = {f"tensor({each})" for each in ("int8", "uint8", "int32", "int64", "bool")}
-"""Numbers to look up, masks and images: their type is the same whatever the precision."""
+"""Types of ids, masks and images, which are the same for all precisions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tensor:
-    """An input or output of a model, its type in onnxruntime's words, e.g. "tensor(float)".
+    """An input or output of a model; `type` is onnxruntime's, e.g. "tensor(float)".
 
-    The shape begins with the batch; a length that may vary is a name or None.
+    The shape begins with the batch; a variable length is a name or None.
     """
 
     name: str
@@ -60,7 +59,7 @@ class Graph:
         return engine_error(f"{self.where}: {reason}")
 
     def pick(self, name: str | None) -> Tensor:
-        """Return the output of this name; None is the only one."""
+        """Return the output with a name; None is the only output."""
         matches = [each for each in self.outputs if name in (None, each.name)]
         if len(matches) == 1:
             return matches[0]
@@ -73,7 +72,7 @@ class Graph:
 
 
 def check_inputs(graph: Graph, precision: str | None) -> None:
-    """Refuse inputs that no data set can give, or that contradict the precision given."""
+    """Refuse inputs of a type that no data set has, or that contradicts the precision."""
     for tensor in graph.inputs:
         if tensor.type not in NUMPY:
             inputs = ", ".join(f"{each.name} {each.type}" for each in graph.inputs)
@@ -110,20 +109,20 @@ Sample = Mapping[str, "NDArray[Any]"]
 IDS = frozenset({"input_ids"})
 MASK = frozenset({"input_mask", "attention_mask"})
 SEGMENTS = frozenset({"segment_ids", "token_type_ids"})
-"""Names that an encoder's inputs have in MLPerf's models and in those of transformers."""
+"""Names of an encoder's inputs in MLPerf's models and in those of transformers."""
 
 
 def names(tensor: Tensor) -> frozenset[str]:
-    """Return the names that a data set may use for an input, without TensorFlow's ":0"."""
+    """Return the names of an input in a data set, without TensorFlow's ":0"."""
     name = tensor.name.removesuffix(":0")
     return next((each for each in (IDS, MASK, SEGMENTS) if name in each), frozenset({name}))
 
 
 def take(graph: Graph, raw: Any, index: int) -> dict[str, NDArray[Any]]:
-    """Return an array for each input of the model, in its type; shapes are not looked at.
+    """Return an array for each input of the model, in its type; check no shapes.
 
-    `raw` is one array, for a model with one input; or arrays by the names of its inputs, and what
-    it has no input for is left out. A list of arrays stands for NAME_0, NAME_1, ...
+    `raw` is one array for a model with one input, or arrays by name, of which others are ignored. A
+    list of arrays stands for NAME_0, NAME_1, ...
     """
     if isinstance(raw, Mapping):
         arrays = _by_name(graph, raw, index)
@@ -140,7 +139,7 @@ def take(graph: Graph, raw: Any, index: int) -> dict[str, NDArray[Any]]:
 def check_shape(
     graph: Graph, tensor: Tensor, sample: NDArray[Any], taken: Sequence[Any], index: int
 ) -> None:
-    """Refuse an array that does not fit; lengths with a name take any."""
+    """Refuse an array of another shape; named lengths are variable."""
     if not fits(sample.shape, taken):
         raise graph.refuse(
             f"input {tensor.name!r} takes samples of shape {tuple(taken)}, but sample {index} of "
@@ -149,7 +148,7 @@ def check_shape(
 
 
 def fits(shape: Sequence[int], taken: Sequence[int | str | None]) -> bool:
-    """Tell whether a shape matches the model's; named dimensions take any length."""
+    """Return whether a shape matches the model's; named lengths are variable."""
     return len(shape) == len(taken) and all(
         want == have for have, want in zip(shape, taken, strict=True) if isinstance(want, int)
     )
@@ -178,7 +177,7 @@ def _by_name(graph: Graph, raw: Mapping[str, Any], index: int) -> dict[str, Any]
 def _convert(graph: Graph, tensor: Tensor, raw: Any, index: int) -> NDArray[Any]:
     import numpy as np
 
-    # A mapped file would be read in the middle of a run.
+    # A mapped file would be read during a run.
     array = np.array(raw) if isinstance(raw, np.memmap) else np.asarray(raw)
     dtype = np.dtype(NUMPY[tensor.type])
     # A normalised image would wrap around in uint8: -1.0 would become 255.
@@ -211,50 +210,49 @@ def _list(graph: Graph) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRunner:
-    """A task with its model, and samples that lack the batch dimension; `at_once` so many at most.
-
-    The larger of two samples has the greater `key`.
-    """
+    """A task and its model, for at most `at_once` samples; larger samples have greater keys."""
 
     graph: Graph
     at_once: int
 
     @property
     def sorts(self) -> bool:
-        """Whether samples may differ in shape, so that a list is better put in order of `key`."""
+        """Whether samples may differ in shape, so that a list is better sorted by `key`."""
         return not all(
             isinstance(length, int) for each in self.graph.inputs for length in each.shape[1:]
         )
 
     def prepare(self, raw: Any, index: int) -> Sample:
         sample = take(self.graph, raw, index)
-        for each in self.graph.inputs:
-            check_shape(self.graph, each, sample[each.name], each.shape[1:], index)
+        for tensor in self.graph.inputs:
+            check_shape(self.graph, tensor, sample[tensor.name], tensor.shape[1:], index)
         return sample
 
     def key(self, sample: Sample) -> Any:
-        """Return what like samples have in common."""
+        """Return the key that samples of equal shape share."""
         return tuple(array.shape for array in sample.values())
 
     def run(self, indices: Sequence[int], samples: Sequence[Sample]) -> list[bytes]:
         answers = [b""] * len(samples)
-        for places in self.groups(samples):
-            batch = self.run_batch([indices[at] for at in places], [samples[at] for at in places])
-            for place, answer in zip(places, batch, strict=True):
-                answers[place] = answer
+        for positions in self.groups(samples):
+            batch = self.run_batch(
+                [indices[at] for at in positions], [samples[at] for at in positions]
+            )
+            for position, answer in zip(positions, batch, strict=True):
+                answers[position] = answer
         return answers
 
     def run_batch(self, indices: Sequence[int], samples: Sequence[Sample]) -> Iterable[bytes]:
         raise NotImplementedError
 
     def groups(self, samples: Sequence[Sample]) -> Iterator[list[int]]:
-        """Yield the places of samples of equal shape, in their order."""
+        """Yield the positions of samples with equal keys, in order."""
         if len(samples) == 1 or not self.sorts:
             yield list(range(len(samples)))
             return
         by_key: dict[Any, list[int]] = {}
-        for place, sample in enumerate(samples):
-            by_key.setdefault(self.key(sample), []).append(place)
+        for position, sample in enumerate(samples):
+            by_key.setdefault(self.key(sample), []).append(position)
         yield from by_key.values()
 
     def call(self, outputs: Sequence[str], samples: Sequence[Sample]) -> Sequence[NDArray[Any]]:
@@ -264,11 +262,11 @@ class TaskRunner:
 
 
 def stack(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Return arrays of equal shape as one, (number, *shape); a single one is not copied."""
+    """Join arrays of equal shape to (number, *shape); a single one is not copied."""
     import numpy as np
 
     if len(arrays) == 1:
         return arrays[0][None]
     shape = arrays[0].shape
-    # Joined and reshaped in a third of the time that numpy's stack takes for small arrays.
+    # For small arrays this takes a third of the time of numpy.stack.
     return np.concatenate(arrays).reshape(len(arrays), *shape) if shape else np.array(arrays)

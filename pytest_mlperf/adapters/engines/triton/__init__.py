@@ -1,4 +1,4 @@
-"""Ask a model on a server that speaks KServe v2, as Triton, MLServer and KServe do."""
+"""Query a model on a KServe v2 server, such as Triton, MLServer or KServe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = "a number of seconds above 0"
 
 
 class TritonEngine(TaskEngine):
-    """Answers samples with what a model on a server gives; `task` says how it is read."""
+    """Answer samples with a model on a server; `task` decides the form of an answer."""
 
     name = "triton"
     libraries = ("tritonclient",)
@@ -33,28 +33,26 @@ class TritonEngine(TaskEngine):
         Args:
             dataset: Its inputs are arrays of the model's input shape without the batch, or such
                 arrays by the names of the model's inputs.
-            model: What {model} in `serve` stands for; a server that runs already has its own.
-            precision: What the model computes in; the server is not asked for it.
-            options: Those of `TritonOptions`.
+            model: Value of {model} in `serve`; a running server has its own.
+            precision: Precision of the model; the server is not asked for it.
         """
-        self._options = asked = TritonOptions(**options)
-        super().__init__(dataset, asked)
-        served = asked.served_model
+        self._options = chosen = TritonOptions(**options)
+        super().__init__(dataset, chosen)
+        served = chosen.served_model
         rules = (
             one_of("precision", precision, PRECISIONS),
-            number_of("concurrency", asked.concurrency, "requests"),
+            number_of("concurrency", chosen.concurrency, "requests"),
             ("served_model", served, bool(served), "the name of a model on the server"),
-            ("request_timeout", asked.request_timeout, asked.request_timeout > 0, SECONDS),
-            ("start_timeout", asked.start_timeout, asked.start_timeout > 0, SECONDS),
+            ("request_timeout", chosen.request_timeout, chosen.request_timeout > 0, SECONDS),
+            ("start_timeout", chosen.start_timeout, chosen.start_timeout > 0, SECONDS),
         )
         require_options("engine triton", rules)
-        self._service = Service(asked, model)
+        self._service = Service(chosen, model)
         self._failure: MlperfError | None = None
         self._closing = threading.Event()
         self._open = ExitStack()
 
     def require(self) -> None:
-        """Import tritonclient's module for the protocol; contact and start no server."""
         self._library = _load_library(self._options.protocol)
         self._service.require()
 
@@ -87,7 +85,7 @@ class TritonEngine(TaskEngine):
         }
 
     def _complete(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        """Answer a batch; after a failure nothing more is asked, and the rest fails alike."""
+        """Answer a batch; after a failure send no more, and fail the rest with the same error."""
         if self._closing.is_set():
             return
         if self._failure is not None:
@@ -95,7 +93,7 @@ class TritonEngine(TaskEngine):
         try:
             super()._complete(ids, indices, sink)
         except MlperfError as error:
-            if self._closing.is_set():  # it is this engine that broke it off
+            if self._closing.is_set():  # this engine closed the connection
                 return
             self._failure = error
             raise
@@ -105,7 +103,7 @@ class TritonEngine(TaskEngine):
             return super()._answers(indices)
         except MlperfError:
             raise
-        # A task takes the batch that it gets for the batch that it asked for.
+        # A task does not expect a response to another batch.
         except Exception as error:
             raise self._graph.refuse(
                 f"its answer to {len(indices)} samples cannot be read: {error}"

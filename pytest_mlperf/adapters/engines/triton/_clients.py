@@ -1,4 +1,4 @@
-"""KServe v2 over HTTP and over gRPC, and how that can go wrong."""
+"""Clients of KServe v2 over HTTP and gRPC, and their errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 PORTS = {"http": 8000, "grpc": 8001}
-"""Protocols, and the ports that Triton answers them at unless it is told otherwise."""
+"""Protocols, and Triton's default port of each."""
 
 SECURE = {"http": "https", "grpc": "grpcs"}
 
@@ -33,10 +33,7 @@ LOCAL = re.compile(r"localhost|127\.\d+\.\d+\.\d+|\[::1\]", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Address:
-    """Where a server answers one protocol.
-
-    An IPv6 number stands in brackets; `path` is what stands before /v2, without a slash at its end.
-    """
+    """Address of a server for one protocol; `path` comes before /v2, IPv6 has brackets."""
 
     protocol: str
     host: str
@@ -46,7 +43,7 @@ class Address:
 
     @classmethod
     def of(cls, protocol: str, url: str) -> Self:
-        """Read "HOST:PORT", or a URL with the protocol's scheme."""
+        """Parse "HOST:PORT", or a URL with the protocol's scheme."""
         require_options("engine triton", [one_of("protocol", protocol, tuple(PORTS))])
         match = re.fullmatch(
             r"(?:(?P<scheme>\w+)://)?(?P<host>[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?"
@@ -87,7 +84,7 @@ class Address:
 
     @property
     def reach(self) -> str:
-        """Return "loopback" for a server on this machine by its address, else "network"."""
+        """Reach of the address: "loopback" if it is local, else "network"."""
         return "loopback" if LOCAL.fullmatch(self.host) else "network"
 
 
@@ -95,7 +92,7 @@ MAX_MESSAGE_CHARACTERS = 300
 
 
 class RequestError(Exception):
-    """A request had no answer, or none that can be read; the text says what came instead."""
+    """A request without a readable response; the text says what came instead."""
 
     def __init__(self, text: str, *, lost: bool = False) -> None:
         line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
@@ -118,7 +115,7 @@ class Connection(Protocol):
     def model(self) -> Mapping[str, Any]: ...
 
     def config(self) -> Mapping[str, Any]:
-        """Return the model's configuration as Triton gives it; {} where the server has none."""
+        """Return the model's configuration in Triton's form; {} if the server has none."""
 
     def names(self) -> Sequence[str]:
         """Return the names of the server's models; empty if not reported."""
@@ -129,7 +126,7 @@ class Connection(Protocol):
         """Return outputs and the model's version, for inputs in the types of its metadata."""
 
     def close(self) -> None:
-        """Close the connection; a request under way in another thread fails."""
+        """Close the connection; a request in flight in another thread fails."""
 
 
 def _tensors(kind: Any, inputs: Mapping[str, NDArray[Any]], **settings: Any) -> list[Any]:
@@ -213,7 +210,7 @@ class GrpcClient:
         for name in outputs:
             try:
                 array = result.as_numpy(name)
-            # What a broken answer makes of the parser is not foreseen.
+            # A broken response can make the parser raise anything.
             except Exception as error:
                 raise RequestError(
                     f"an answer whose output {name!r} cannot be read "
@@ -242,38 +239,37 @@ class GrpcClient:
                 raise RequestError(f"no answer within {self._timeout_s:g} s") from error
             text = f"gRPC {status.removeprefix('StatusCode.')}: {words}"
             raise RequestError(text, lost=status in LOST_STATUSES) from error
-        except ValueError as error:  # gRPC's way to say that the channel is closed
+        except ValueError as error:  # gRPC raises it if the channel is closed
             raise RequestError(str(error), lost=True) from error
 
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
 MAX_IDLE_SECONDS = 1.0
-"""A server may close a connection that rests; one that was just used it has no reason to."""
+"""Idle time after which a server may have closed a connection."""
 
 MAX_ANSWER_BYTES = 1 << 31
-"""Bytes of an answer with arrays at most: what gRPC's messages can hold."""
+"""Maximum bytes of a response with arrays: that of gRPC's messages."""
 
 READ_PIECE_BYTES = 1 << 20
-"""Bytes that are read at a time of an answer which does not say how long it is."""
+"""Bytes that are read at a time of a response without a stated length."""
 
 OK = 200
 
 
 class HttpClient:
-    """One connection that is kept open, and opened again when the server closed it at rest.
+    """A persistent connection, reopened if the server closed it while idle.
 
-    tritonclient writes and reads the messages, http.client carries them: tritonclient's own
-    connection runs on gevent, whose sockets belong to the thread that made them and cannot be
-    closed from another one when a server hangs. aiohttp, on a loop of its own that the threads wait
-    for, took 229 us of processor time and 430 us a request at an echo server, http.client 87 us and
-    248 us.
+    tritonclient encodes and decodes the messages, http.client transports them: tritonclient's own
+    connection runs on gevent, whose sockets cannot be closed from another thread when a server
+    hangs. At an echo server, a request took http.client 248 us and 87 us of CPU time, aiohttp on
+    its own loop 430 us and 229 us.
     """
 
     def __init__(
         self, address: Address, model: str, version: str, *, timeout_s: float, binary: bool
     ) -> None:
-        """Connect at the first request; `binary` arrays go as bytes behind the JSON, not in it."""
+        """Connect at the first request; `binary` arrays are bytes after the JSON, not in it."""
         kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
         self._connection = kind(address.host.strip("[]"), address.port, timeout=timeout_s)
         self._connection.auto_open = 0
@@ -330,7 +326,7 @@ class HttpClient:
             )
             arrays = {name: result.as_numpy(name) for name in outputs}
             version = str(result.get_response().get("model_version") or "")
-        # What a broken answer makes of the parser is not foreseen.
+        # A broken response can make the parser raise anything.
         except Exception as error:
             raise RequestError(
                 f"an answer that cannot be read ({type(error).__name__}: {error}): {_shown(data)}"
@@ -361,7 +357,7 @@ class HttpClient:
         *,
         most: int = MAX_PAGE_BYTES,
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
-        """Return status, headers and body of an answer, at most `most` bytes; a body makes a POST.
+        """Return status, headers and at most `most` bytes of a response; a body makes a POST.
 
         `length` bytes of the body are JSON, if not all.
         """
@@ -377,7 +373,7 @@ class HttpClient:
                 except ConnectionError:
                     if not rested or self._closed:
                         raise
-                # The server closed it while this request was on its way.
+                # The server closed the connection while this request was sent.
                 self._connection.close()
                 self._refresh()
                 return self._exchange(method, target, body, headers, most)
@@ -391,7 +387,7 @@ class HttpClient:
         if self._closed:
             raise ConnectionError("closed here")
         sock = self._connection.sock
-        # At rest nothing comes but the server's end of the connection.
+        # An idle connection is readable only if the server has closed it.
         if sock is not None and select.select([sock], [], [], 0)[0]:
             self._connection.close()
             sock = None
@@ -406,7 +402,7 @@ class HttpClient:
         self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], most: int
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
         self._connection.request(method, target, body, headers)
-        # One that ends with its connection is the connection's no longer: it is closed here.
+        # A response that ends with its connection must be closed separately.
         with self._connection.getresponse() as response:
             data = _body(response, most)
         self._used_s = time.monotonic()
@@ -427,7 +423,7 @@ BINARY = "application/octet-stream"
 
 
 def _body(response: http.client.HTTPResponse, most: int) -> bytes:
-    """Read an answer, of which no more is kept in memory than it may have."""
+    """Read a response, with at most `most` bytes in memory."""
     if response.length is not None and response.length <= most:
         return response.read()
     body = bytearray()

@@ -1,7 +1,4 @@
-"""A server that has a suite's model: started if need be, asked what it is, and what it answers.
-
-KServe v2, "Predict Protocol - Version 2": names, datatypes, and shapes in which -1 is any length.
-"""
+"""Start a KServe v2 server if necessary, read its metadata, and run a suite's model."""
 
 from __future__ import annotations
 
@@ -35,10 +32,10 @@ TYPES = {
     "FP32": "tensor(float)",
     "FP64": "tensor(double)",
 }
-"""Datatypes that the tasks know, and what they call them; others stay as the server says."""
+"""Names of KServe's datatypes in the tasks; others keep the server's name."""
 
 BINARY = "binary_tensor_data"
-"""The extension by which HTTP carries arrays as bytes; without, they are text in JSON."""
+"""Extension for arrays as bytes over HTTP; without it they are text in JSON."""
 
 CACHED = "response_cache"
 
@@ -50,30 +47,30 @@ HEALTH = "/v2/health/ready"
 GRPC_PORT = "{grpc_port}"
 
 EXIT_DELAY_SECONDS = 1.0
-"""A connection breaks a moment before the end of the process behind it shows."""
+"""Time from a broken connection to the visible end of the process behind it."""
 
 SERVER, MODEL = "the server was not ready", "the model was not ready, or is not there"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TritonOptions(TaskOptions):
-    """What a suite may say of a server and of requests.
+    """Options of engine triton.
 
     Attributes:
-        served_model: The model's name on the server.
+        served_model: Name of the model on the server.
         model_version: Version of the model; "" leaves the choice to the server.
         protocol: "http" or "grpc".
-        url: Where a server answers that runs already, HOST:PORT, or a URL with http, https, grpc or
-            grpcs; by default Triton's port of the protocol on this machine.
-        serve: Program and arguments that start the server; {model}, {host}, {port} (HTTP) and
-            {grpc_port} are replaced. It is stopped with all that it started.
-        environment: Variables that such a server gets besides those of this process.
-        start_timeout: Seconds until server and model must be ready.
-        request_timeout: Seconds in which an answer must come.
-        concurrency: Requests under way at a time at most, each on a connection of its own.
-        batch_size: Samples in one request at most; windows, for "segment".
-        binary: Whether HTTP carries arrays as bytes; by default where the server has the extension
-            binary_tensor_data, and as text in JSON where it has not.
+        url: Address of a running server: HOST:PORT, or a URL with http, https, grpc or grpcs; by
+            default Triton's port of the protocol on this machine.
+        serve: Command that starts the server; {model}, {host}, {port} (HTTP) and {grpc_port} are
+            replaced. It is stopped with all its descendants.
+        environment: Further environment variables of such a server.
+        start_timeout: Time until server and model must be ready [s].
+        request_timeout: Time until a response must be complete [s].
+        concurrency: Maximum number of requests in flight, each on its own connection.
+        batch_size: Maximum samples per request; windows, for "segment".
+        binary: Whether HTTP carries arrays as bytes; by default if the server has the extension
+            binary_tensor_data, else as text in JSON.
     """
 
     served_model: str
@@ -106,7 +103,7 @@ def _server_facts(metadata: Mapping[str, Any], where: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFacts:
-    """What a server says of a model; `config` is Triton's, {} from other servers."""
+    """A server's description of a model; `config` is Triton's, {} from other servers."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -126,18 +123,19 @@ class ModelFacts:
             platform=str(metadata.get("platform") or ""),
             config=config,
         )
-        for each in facts.inputs:
-            if each.type not in NUMPY:
+        for tensor in facts.inputs:
+            if tensor.type not in NUMPY:
                 raise broken(
                     where,
-                    f"its input {each.name!r} is {each.type}; this engine sends {', '.join(TYPES)}",
+                    f"its input {tensor.name!r} is {tensor.type}; this engine sends "
+                    f"{', '.join(TYPES)}",
                 )
-            if not each.shape:
-                raise broken(where, f"its input {each.name!r} has no batch dimension")
+            if not tensor.shape:
+                raise broken(where, f"its input {tensor.name!r} has no batch dimension")
         return facts
 
     def check(self, batch_size: int, where: str) -> None:
-        """Refuse a batch that is too large, and a server that answers from memory."""
+        """Refuse a batch that is too large, and a server that caches responses."""
         largest = self.config.get("max_batch_size")
         if type(largest) is int and 0 < largest < batch_size:
             raise broken(
@@ -158,14 +156,14 @@ class ModelFacts:
         if not self.config:
             return facts
         text = json.dumps(self.config, sort_keys=True)
-        shown = {
+        speed_settings = {
             f"config.{name}": value if isinstance(value, str) else json.dumps(value, sort_keys=True)
             for name in SHOWN_CONFIG
             if (value := self.config.get(name))
         }
         return {
             **facts,
-            **shown,
+            **speed_settings,
             "config.max_batch_size": str(self.config.get("max_batch_size", 0)),
             "config_sha256": hashlib.sha256(text.encode()).hexdigest()[:16],
         }
@@ -180,19 +178,19 @@ def _tensors(metadata: Mapping[str, Any], key: str, where: str) -> tuple[Tensor,
             "complete the model's settings on the server",
         )
     tensors = []
-    for each in listed:
+    for entry in listed:
         try:
-            kind = str(each["datatype"])
+            kind = str(entry["datatype"])
             # Over gRPC, 64-bit numbers come as text.
-            lengths = [int(length) for length in each.get("shape", ())]
-            name = each["name"]
+            lengths = [int(length) for length in entry.get("shape", ())]
+            name = entry["name"]
         except (TypeError, KeyError, ValueError, OverflowError, AttributeError) as error:
             raise broken(
                 where,
-                f"its metadata has {key} that cannot be read: {_short(each)}; expected "
+                f"its metadata has {key} that cannot be read: {_short(entry)}; expected "
                 "a name, a datatype and a shape of whole numbers",
             ) from error
-        shape = tuple(length if length >= 0 else None for length in lengths)
+        shape = tuple(length if length >= 0 else None for length in lengths)  # -1 is any length
         tensors.append(Tensor(name=str(name), type=TYPES.get(kind, kind), shape=shape))
     return tuple(tensors)
 
@@ -203,7 +201,7 @@ def _short(value: object) -> str:
 
 
 class ClientPool:
-    """Clients, one for each thread that asks, and a count of what was asked."""
+    """Clients, one per thread, and counts of their requests."""
 
     def __init__(self, connect: Callable[[], _clients.Connection]) -> None:
         self.answered = 0
@@ -217,7 +215,7 @@ class ClientPool:
     def infer(
         self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]
     ) -> Sequence[NDArray[Any]]:
-        """Return outputs, of one version of the model alone; callable from several threads."""
+        """Return outputs; refuse a change of the model's version. Thread-safe."""
         client = self._client()
         with self._lock:
             self.under_way += 1
@@ -273,7 +271,7 @@ class RemoteGraph(Graph):
 
 
 class Service:
-    """A server that has the model, started on entry if need be."""
+    """A server with the model, started on entry if necessary."""
 
     def __init__(self, options: TritonOptions, model: str | None) -> None:
         self._options = options
@@ -347,7 +345,7 @@ class Service:
         return f"model {self._options.served_model!r} at {self._address}"
 
     def graph(self) -> RemoteGraph:
-        """Return the model, once it takes such batches and computes each answer."""
+        """Return the model, after checking the batch size and that responses are not cached."""
         self._model_facts.check(self._options.batch_size, self.where)
         return RemoteGraph(
             where=self.where,
@@ -370,11 +368,11 @@ class Service:
         if self._address.protocol == "http":
             facts["arrays"] = "bytes" if self._bytes else "JSON"
         if options.serve is not None:
-            # Of paths the last part, which names no user.
+            # Paths are cut to the last part, which names no user.
             words = (PurePath(w).name if w.startswith(("/", "~")) else w for w in options.serve)
             facts["serve"] = " ".join(words)
             facts |= {f"environment.{name}": v for name, v in options.environment.items()}
-            # What a server has loaded that runs already is known to it alone.
+            # Only a running server knows which weights it has loaded.
             if self._model is not None and (digest := _sha256(Path(self._model))):
                 facts["weights_sha256"] = digest[:16]
         return facts
