@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -396,6 +398,23 @@ def require_attention(name: str) -> None:
         )
 
 
+class StageTimes:
+    """Sums the seconds of stages until they are taken; any thread may add some."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    def add(self, stage: str, seconds: float) -> None:
+        with self._lock:
+            self._seconds[stage] += seconds
+
+    def take(self) -> dict[str, float]:
+        with self._lock:
+            seconds, self._seconds = dict(self._seconds), defaultdict(float)
+        return seconds
+
+
 class LoadedSamples(Protocol):
     """What keeps samples that are ready to be worked on."""
 
@@ -425,6 +444,7 @@ class TorchBase(Engine):
         self._options.check(precision)
         self._dataset = dataset
         self._precision = precision
+        self._stages = StageTimes()
         self._find(model)
 
     @classmethod
@@ -470,6 +490,9 @@ class TorchBase(Engine):
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         self._work(ids, indices, sink)
+
+    def stage_seconds(self) -> Mapping[str, float]:
+        return self._stages.take()
 
     def describe(self) -> Mapping[str, str]:
         return dict(self._facts)
