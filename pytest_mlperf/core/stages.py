@@ -6,15 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from pytest_mlperf.core.metrics import METRICS, is_stage, point_of
+from pytest_mlperf.core.metrics import METRICS, at_point, is_stage, point_of
 from pytest_mlperf.core.numbers import quantity, times
 
 STAGE_SHARE = 0.05
 """A stage whose time differs by a smaller share takes as long as before."""
 
 SHARE_OF_ALL = 0.02
-"""So does one whose difference is a smaller share of all stages together: a queue of microseconds
-may double and explains nothing."""
+"""So does one whose difference is a smaller share of all stages together, or of the median latency:
+a queue of microseconds may double and explains nothing."""
+
+
+LATENCY = "latency_p50"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,21 +59,16 @@ def stage_times(
     if not now or not before:
         return {}
     names = [n for n in now[0] if is_stage(n) and all(n in run for run in (*now, *before))]
-    by_point: dict[float | None, list[str]] = {}
+    usual = {name: median(run[name] for run in before) for name in names}
+    times_at: dict[float | None, list[StageTime]] = {}
     for name in names:
-        by_point.setdefault(point_of(name), []).append(name)
-    return {point: _at(stages, now, before) for point, stages in by_point.items()}
-
-
-def _at(
-    names: Sequence[str], now: Sequence[Mapping[str, float]], before: Sequence[Mapping[str, float]]
-) -> list[StageTime]:
-    medians = {name: median(run[name] for run in before) for name in names}
-    total = sum(medians.values())
-    found = []
-    for name, usual in medians.items():
+        point = point_of(name)
+        whole = LATENCY if point is None else at_point(LATENCY, point)
+        latency = median(run.get(whole, 0.0) for run in before)
+        all_stages = sum(usual[each] for each in names if point_of(each) == point)
         here, others = median(run[name] for run in now), [run[name] for run in before]
-        beyond = not min(others) <= here <= max(others)
-        much = abs(here - usual) > max(STAGE_SHARE * usual, SHARE_OF_ALL * total)
-        found.append(StageTime(metric=name, before=usual, now=here, moved=beyond and much))
-    return found
+        least = max(STAGE_SHARE * usual[name], SHARE_OF_ALL * max(all_stages, latency))
+        moved = abs(here - usual[name]) > least and not min(others) <= here <= max(others)
+        stage = StageTime(metric=name, before=usual[name], now=here, moved=moved)
+        times_at.setdefault(point, []).append(stage)
+    return times_at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,37 @@ def close(images: NDArray[np.uint8], others: NDArray[np.uint8]) -> bool:
     """Within a grey level, and most of them the same."""
     apart = np.abs(images.astype(int) - others)
     return bool(apart.max() <= 1 and (apart == 0).mean() > 0.99)
+
+
+@pytest.mark.parametrize("slow", ["text_encoder", "unet", "vae"])
+def test_the_time_of_a_slowed_part_is_in_its_stage(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    """Two batches of two steps; the parts fill the time, whatever else a machine does."""
+    with open_engine(tiny, Captions(PROMPTS[:4], latents()), steps=2, batch_size=2) as engine:
+        parts = engine._samples._pipe
+        place, name = {
+            "text_encoder": (parts.text_encoder, "forward"),
+            "unet": (parts.unet, "forward"),
+            "vae": (parts.vae, "decode"),
+        }[slow]
+        original = getattr(place, name)
+
+        def delayed(*args: Any, **own: Any) -> Any:
+            time.sleep(0.3)
+            return original(*args, **own)
+
+        engine.stage_seconds()
+        monkeypatch.setattr(place, name, delayed)
+        begun_s = time.perf_counter()
+        ask(engine, 4)
+        took_s = time.perf_counter() - begun_s
+        seconds = engine.stage_seconds()
+
+    assert set(seconds) == {"text_encoder", "unet", "vae"}
+    assert seconds[slow] >= 2 * 0.3
+    assert sum(seconds.values()) <= took_s
+    assert sum(seconds.values()) >= 0.5 * took_s
 
 
 def test_a_prompt_alone_has_the_very_image_of_the_pipeline(tiny: Path, plain: Any) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -46,6 +48,55 @@ def test_each_timed_token_is_reported_once(counting: Path, batching: str, num_be
                 assert counts(sink) == COUNTS
                 reports = [sink.reports(100 + place) for place in range(len(COUNTS))]
                 assert reports == (timed if times_tokens else [["done"]] * len(COUNTS))
+
+
+@pytest.mark.parametrize(
+    ("batching", "num_beams", "stages"),
+    [
+        ("static", 1, {"prefill", "decode"}),
+        ("dynamic", 1, {"prefill", "decode"}),
+        ("auto", 2, {"prefill", "decode"}),
+        ("continuous", 1, set()),
+    ],
+)
+def test_the_stages_are_the_first_step_and_all_others(
+    counting: Path, batching: str, num_beams: int, stages: set[str]
+) -> None:
+    """They fill the time of the work, are taken once, and continuous batching mixes them."""
+    options: dict[str, Any] = {"batching": batching, "num_beams": num_beams}
+    with open_engine(counting, PROMPTS, max_new_tokens=14, **options) as engine:
+        begun_s = perf_counter()
+        ask(engine, Recorder(expected=len(PROMPTS)), len(PROMPTS))
+        took_s = perf_counter() - begun_s
+        seconds = engine.stage_seconds()
+        again = engine.stage_seconds()
+
+    assert set(seconds) == stages
+    assert again == {}
+    assert all(each > 0 for each in seconds.values())
+    assert sum(seconds.values()) <= took_s
+
+
+def test_a_slow_first_step_is_in_prefill_and_slow_others_in_decode(
+    counting: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of seven prompts in three batches, the longest answer has 12 tokens."""
+    for slow, least in (("prefill", 3 * 0.05), ("decode", 11 * 0.05)):
+        options: dict[str, Any] = {"batching": "static", "batch_size": 3, "max_new_tokens": 14}
+        with open_engine(counting, PROMPTS, **options) as engine:
+            model, first = engine._work.__self__._text.model, slow == "prefill"
+            forward = model.forward
+
+            def delayed(*args: Any, forward: Any = forward, first: bool = first, **own: Any) -> Any:
+                if (own["input_ids"].shape[1] > 1) is first:
+                    time.sleep(0.05)
+                return forward(*args, **own)
+
+            monkeypatch.setattr(model, "forward", delayed)
+            ask(engine, Recorder(expected=len(PROMPTS)), len(PROMPTS))
+            seconds = engine.stage_seconds()
+            assert seconds[slow] >= least
+            assert max(seconds, key=lambda stage: seconds[stage]) == slow
 
 
 def test_a_row_is_done_when_it_ends_not_when_its_batch_does(counting: Path) -> None:
