@@ -125,7 +125,8 @@ def served(
 
     The `log` is empty if the engine is no client. `shared` is the data set's share of prompt tokens
     that earlier prompts begin with, None if unknown. Gated `limits` of the server, and the times of
-    its stages, become metrics of the run. `answers` has each window's counts, see `Engine.answer_counts`.
+    its stages, become metrics of the run. `answers` has each window's counts, see
+    `Engine.answer_counts`.
     """
     by_usage = {
         _share_at(point): min(1.0, counts["cached_tokens"] / whole)

@@ -8,7 +8,7 @@ from numbers import Real
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Engine
-from pytest_mlperf.core.metrics import STAGE, is_stage
+from pytest_mlperf.core.metrics import STAGE, STAGE_METRIC
 
 MAX_STAGES = 16
 SLACK_SHARE, SLACK_SECONDS = 0.01, 0.1
@@ -27,7 +27,7 @@ def stages_of(engine: Engine, duration_s: float, processes: int = 1) -> dict[str
     if len(stages) > MAX_STAGES:
         raise _refused(f"{len(stages)} stages; {MAX_STAGES} at most are kept")
     for name, seconds in stages.items():
-        if not (isinstance(name, str) and is_stage(f"{STAGE}{name}")):
+        if not (isinstance(name, str) and STAGE_METRIC.fullmatch(f"{STAGE}{name}")):
             raise _refused(
                 f"the name {name!r:.60}; a name is a small letter and up to 31 small letters, "
                 "digits and _"

@@ -80,11 +80,12 @@ def test_the_stages_are_the_first_step_and_all_others(
 def test_a_slow_first_step_is_in_prefill_and_slow_others_in_decode(
     counting: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of seven prompts in three batches, the longest answer has 12 tokens."""
-    for slow, least in (("prefill", 3 * 0.05), ("decode", 11 * 0.05)):
-        options: dict[str, Any] = {"batching": "static", "batch_size": 3, "max_new_tokens": 14}
+    """Of seven prompts in two batches, the longest answer has 12 tokens."""
+    for slow, least in (("prefill", 2 * 0.05), ("decode", 11 * 0.05)):
+        options: dict[str, Any] = {"batching": "static", "batch_size": 4, "max_new_tokens": 14}
         with open_engine(counting, PROMPTS, **options) as engine:
-            model, first = engine._work.__self__._text.model, slow == "prefill"
+            work: Any = engine._work
+            model, first = work.__self__._text.model, slow == "prefill"
             forward = model.forward
 
             def delayed(*args: Any, forward: Any = forward, first: bool = first, **own: Any) -> Any:
