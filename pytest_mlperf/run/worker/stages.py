@@ -46,5 +46,5 @@ def stages_of(engine: Engine, duration_s: float, processes: int = 1) -> dict[str
     return seconds_by_name
 
 
-def _refused(what: str) -> RunError:
-    return RunError("engine", f"stage_seconds() returns {what}")
+def _refused(problem: str) -> RunError:
+    return RunError("engine", f"stage_seconds() returns {problem}")

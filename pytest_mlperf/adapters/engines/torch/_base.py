@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
-import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -32,6 +30,7 @@ from pytest_mlperf.adapters.engines.llm.model_folder import (
     read_config,
 )
 from pytest_mlperf.adapters.engines.llm.tools import ToolOptions
+from pytest_mlperf.adapters.engines.torch._stages import StageTimes
 from pytest_mlperf.extension import PLAIN_PRECISIONS, PrecisionName, Rule, require_options
 
 QUANTISED_PRECISIONS: tuple[PrecisionName, ...] = ("int8", "int4", "fp8")
@@ -396,23 +395,6 @@ def require_attention(name: str) -> None:
             "not installed; pip install flash-attn, or leave attention out",
             option="attention",
         )
-
-
-class StageTimes:
-    """Sums the seconds of stages until they are taken; any thread may add some."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._seconds: defaultdict[str, float] = defaultdict(float)
-
-    def add(self, stage: str, seconds: float) -> None:
-        with self._lock:
-            self._seconds[stage] += seconds
-
-    def take(self) -> dict[str, float]:
-        with self._lock:
-            seconds, self._seconds = dict(self._seconds), defaultdict(float)
-        return seconds
 
 
 class LoadedSamples(Protocol):

@@ -29,9 +29,10 @@ from pytest_mlperf.adapters.engines import engine_error
 from pytest_mlperf.adapters.engines.llm.generation import Answers, Generation, TokenPrompts
 from pytest_mlperf.adapters.engines.llm.pictures import PictureChats
 from pytest_mlperf.adapters.engines.llm.streaming import Arrivals
-from pytest_mlperf.adapters.engines.torch._base import StageTimes, TorchOptions
-from pytest_mlperf.adapters.engines.torch._devices import Stopwatch, enough_memory
+from pytest_mlperf.adapters.engines.torch._base import TorchOptions
+from pytest_mlperf.adapters.engines.torch._devices import enough_memory
 from pytest_mlperf.adapters.engines.torch._sampling import DrawnOnly, numbers
+from pytest_mlperf.adapters.engines.torch._stages import StageTimes, Stopwatch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,14 +18,12 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
 
 from pytest_mlperf import EnvironmentFault
 from pytest_mlperf.adapters.engines import broken, engine_error, not_installed
-from pytest_mlperf.adapters.engines.torch._base import StageTimes
 from pytest_mlperf.extension import PLAIN_PRECISIONS, text_of
 
 TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -81,22 +79,6 @@ def enough_memory(batch_size: int, advice: str) -> Iterator[None]:
         raise engine_error(
             f"the accelerator ran out of memory with batch_size = {batch_size}; {advice} ({error})"
         ) from error
-
-
-class Stopwatch:
-    """Divides the time of one batch among stages, one after the other."""
-
-    def __init__(self, stages: StageTimes, device: Any) -> None:
-        self._stages, self._device = stages, device
-        self._begun_s = perf_counter()
-
-    def end(self, stage: str) -> None:
-        """End a stage: what is queued on a GPU belongs to it, so that is waited for."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        ended_s = perf_counter()
-        self._stages.add(stage, ended_s - self._begun_s)
-        self._begun_s = ended_s
 
 
 def release_memory() -> None:

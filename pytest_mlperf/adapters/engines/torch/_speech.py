@@ -15,10 +15,10 @@ from pytest_mlperf.adapters.engines import broken
 from pytest_mlperf.adapters.engines.llm.generation import Generation
 from pytest_mlperf.adapters.engines.llm.speech import RATE, clip_of
 from pytest_mlperf.adapters.engines.llm.transcripts import Transcripts
-from pytest_mlperf.adapters.engines.torch._base import StageTimes
 from pytest_mlperf.adapters.engines.torch._batching import Batch, Streamer, generation_config
-from pytest_mlperf.adapters.engines.torch._devices import Stopwatch, enough_memory
+from pytest_mlperf.adapters.engines.torch._devices import enough_memory
 from pytest_mlperf.adapters.engines.torch._sampling import DrawnOnly, numbers
+from pytest_mlperf.adapters.engines.torch._stages import StageTimes, Stopwatch
 from pytest_mlperf.extension import text_of
 
 

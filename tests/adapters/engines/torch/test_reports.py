@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_mlperf.adapters.engines.torch import _stages
 from pytest_mlperf.core.errors import RunError
 from tests.adapters.engines.recording import Recorder, ask
 from tests.adapters.engines.torch.models import open_engine
@@ -77,27 +77,29 @@ def test_the_stages_are_the_first_step_and_all_others(
     assert sum(seconds.values()) <= took_s
 
 
-def test_a_slow_first_step_is_in_prefill_and_slow_others_in_decode(
-    counting: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("num_beams", "expected"),
+    [(1, {"prefill": 2.0, "decode": 8.0 + 11.0}), (2, {"prefill": 2.0, "decode": 2 * 13.0})],
+)
+def test_each_step_counts_once_in_its_stage(
+    counting: Path, monkeypatch: pytest.MonkeyPatch, num_beams: int, expected: dict[str, float]
 ) -> None:
-    """Of seven prompts in two batches, the longest answer has 12 tokens."""
-    for slow, least in (("prefill", 2 * 0.05), ("decode", 11 * 0.05)):
-        options: dict[str, Any] = {"batching": "static", "batch_size": 4, "max_new_tokens": 14}
-        with open_engine(counting, PROMPTS, **options) as engine:
-            work: Any = engine._work
-            model, first = work.__self__._text.model, slow == "prefill"
-            forward = model.forward
+    """Seven prompts in two batches, whose longest answers have 9 and 12 tokens: a step is 1 s."""
+    clock = [0.0]
+    monkeypatch.setattr(_stages, "perf_counter", lambda: clock[0])
+    options: dict[str, Any] = {"batching": "static", "batch_size": 4, "num_beams": num_beams}
+    with open_engine(counting, PROMPTS, max_new_tokens=14, **options) as engine:
+        work: Any = engine._work
+        model = work.__self__._text.model
+        forward = model.forward
 
-            def delayed(*args: Any, forward: Any = forward, first: bool = first, **own: Any) -> Any:
-                if (own["input_ids"].shape[1] > 1) is first:
-                    time.sleep(0.05)
-                return forward(*args, **own)
+        def step(*args: Any, **own: Any) -> Any:
+            clock[0] += 1.0
+            return forward(*args, **own)
 
-            monkeypatch.setattr(model, "forward", delayed)
-            ask(engine, Recorder(expected=len(PROMPTS)), len(PROMPTS))
-            seconds = engine.stage_seconds()
-            assert seconds[slow] >= least
-            assert max(seconds, key=lambda stage: seconds[stage]) == slow
+        monkeypatch.setattr(model, "forward", step)
+        ask(engine, Recorder(expected=len(PROMPTS)), len(PROMPTS))
+        assert engine.stage_seconds() == expected
 
 
 def test_a_row_is_done_when_it_ends_not_when_its_batch_does(counting: Path) -> None:

@@ -29,6 +29,7 @@ from pytest_mlperf.adapters.engines.torch import _checkpoint as checkpoint
 from pytest_mlperf.adapters.engines.torch import _devices as devices
 from pytest_mlperf.adapters.engines.torch._checkpoint import quiet_and_offline
 from pytest_mlperf.adapters.engines.torch._devices import dtype_name
+from pytest_mlperf.adapters.engines.torch._stages import StageTimes, Stopwatch
 from pytest_mlperf.adapters.engines.torch.diffusion._convolutions import unet_class
 from pytest_mlperf.extension import sha256, some, text_of
 
@@ -368,7 +369,7 @@ class Images:
         pipe: Any,
         dataset: Dataset,
         options: _base.DiffusionOptions,
-        stages: _base.StageTimes,
+        stages: StageTimes,
         *,
         dtype: Any,
     ) -> None:
@@ -461,7 +462,7 @@ class Images:
         if self._cache is not None:
             self._cache.start()
         advice = "lower batch_size, or set vae_slicing = true"
-        watch = devices.Stopwatch(self._stages, self._device)
+        watch = Stopwatch(self._stages, self._device)
         with devices.enough_memory(self._options.batch_size, advice), torch.inference_mode():
             embeds, pooled = self._encode([sample.tokens for sample in samples])
             watch.end("text_encoder")
