@@ -465,7 +465,7 @@ def _stages(facts: _Facts) -> Iterator[Cause]:
         if not (changed := [stage for stage in stages if stage.moved]):
             continue
         still = [stage.title for stage in stages if not stage.moved]
-        fits = any((stage.now > stage.before) == (facts.direction < 0) for stage in changed)
+        fits = any((s.current_s > s.baseline_s) == (facts.direction < 0) for s in changed)
         says = " and ".join(stage.says for stage in changed)
         says += f"; {' and '.join(still)} as before" if still else ""
         tells = fits and (still or len(stages) == 1)

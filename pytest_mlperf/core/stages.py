@@ -12,27 +12,26 @@ from pytest_mlperf.core.numbers import quantity, times
 STAGE_SHARE = 0.05
 """A stage whose time differs by a smaller share takes as long as before."""
 
-SHARE_OF_ALL = 0.02
+WHOLE_SHARE = 0.02
 """So does one whose difference is a smaller share of all stages together, or of the median latency:
 a queue of microseconds may double and explains nothing."""
-
 
 LATENCY = "latency_p50"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageTime:
-    """The time of a stage beside a baseline's, seconds per sample.
+    """The time of a stage, seconds per sample, medians over runs.
 
     Attributes:
         metric: "stage_unet", at a point of a curve "stage_queue@64".
-        before, now: Medians over the runs of each side.
+        baseline_s, current_s: In the runs of the baseline, and of the test.
         moved: It lies beyond every run of the baseline, by more than the shares above.
     """
 
     metric: str
-    before: float
-    now: float
+    baseline_s: float
+    current_s: float
     moved: bool
 
     @property
@@ -42,33 +41,38 @@ class StageTime:
 
     @property
     def says(self) -> str:
-        """Return "unet takes 1.31x as long (779 ms → 1.02 s a sample)"."""
-        before, now = (quantity(self.metric, seconds) for seconds in (self.before, self.now))
-        return f"{self.title} takes {times(self.now / self.before)} as long ({before} → {now})"
+        """Return "unet takes 1.31x as long (779 ms → 1.02 s)"."""
+        sides = " → ".join(quantity(self.metric, s) for s in (self.baseline_s, self.current_s))
+        return f"{self.title} takes {times(self.current_s / self.baseline_s)} as long ({sides})"
 
 
 def stage_times(
-    now: Sequence[Mapping[str, float]], before: Sequence[Mapping[str, float]]
+    runs: Sequence[Mapping[str, float]], baseline_runs: Sequence[Mapping[str, float]]
 ) -> dict[float | None, list[StageTime]]:
     """Return the stages that all runs have, by point of a curve; None: of no curve.
 
     Args:
-        now: The metrics of each run.
-        before: The same of the baseline's runs.
+        runs: The metrics of each run of a test.
+        baseline_runs: The same of the baseline's runs.
     """
-    if not now or not before:
+    if not runs or not baseline_runs:
         return {}
-    names = [n for n in now[0] if is_stage(n) and all(n in run for run in (*now, *before))]
-    usual = {name: median(run[name] for run in before) for name in names}
-    times_at: dict[float | None, list[StageTime]] = {}
+    names = [n for n in runs[0] if is_stage(n) and all(n in r for r in (*runs, *baseline_runs))]
+    by_point: dict[float | None, list[StageTime]] = {}
     for name in names:
         point = point_of(name)
-        whole = LATENCY if point is None else at_point(LATENCY, point)
-        latency = median(run.get(whole, 0.0) for run in before)
-        all_stages = sum(usual[each] for each in names if point_of(each) == point)
-        here, others = median(run[name] for run in now), [run[name] for run in before]
-        least = max(STAGE_SHARE * usual[name], SHARE_OF_ALL * max(all_stages, latency))
-        moved = abs(here - usual[name]) > least and not min(others) <= here <= max(others)
-        stage = StageTime(metric=name, before=usual[name], now=here, moved=moved)
-        times_at.setdefault(point, []).append(stage)
-    return times_at
+        latency = LATENCY if point is None else at_point(LATENCY, point)
+        stages_s = [sum(r[n] for n in names if point_of(n) == point) for r in baseline_runs]
+        whole_s = max(median(stages_s), median(r.get(latency, 0.0) for r in baseline_runs))
+        times_s = [run[name] for run in baseline_runs]
+        current_s, baseline_s = median(run[name] for run in runs), median(times_s)
+        least_s = max(STAGE_SHARE * baseline_s, WHOLE_SHARE * whole_s)
+        beyond = not min(times_s) <= current_s <= max(times_s)
+        stage = StageTime(
+            metric=name,
+            baseline_s=baseline_s,
+            current_s=current_s,
+            moved=beyond and abs(current_s - baseline_s) > least_s,
+        )
+        by_point.setdefault(point, []).append(stage)
+    return by_point
