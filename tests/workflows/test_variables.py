@@ -81,7 +81,7 @@ def needed(case: Any) -> set[str]:
 
 
 def test_the_default_suites_need_the_default_extras_models_and_data() -> None:
-    """Cases of v4.1 for an H100 run in their job's environment, but for two engines of libraries."""
+    """Cases of v4.1 for an H100 run in the Python of their job, but for two engines' own."""
     extras = evaluated("extras", {})
 
     wanted = set[str]().union(*map(needed, cases_of("suites/datacenter")))
