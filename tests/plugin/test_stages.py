@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.verdict import Outcome
+from tests.adapters.engines.openai.echo import QUEUED_S, echo_server
 from tests.exporters import exporting, page
 from tests.plugin.project import OFFLINE, OPTIONS, RATE, Project
+from tests.plugin.test_more_clients import ENGINE, LIMITS, POINT
 from tests.plugin.test_server_metrics import FREQUENT
 
 pytestmark = pytest.mark.process
@@ -47,6 +49,25 @@ def test_a_slowed_stage_is_a_cause_of_the_drop(project: Project) -> None:
     assert unet.change > 1.5
     text = " ".join(result.stdout.str().split())
     assert "unet takes " in text.partition("likely")[2]
+
+
+def test_the_queue_of_a_server_is_a_stage_at_each_point(project: Project) -> None:
+    """Engine openai asks a server whose requests each waited for 2 ms by its own count."""
+    project.pytester.makeconftest(FREQUENT)
+    with echo_server(service_ms=10) as url:
+        engine = ENGINE.format(url=url, more="")
+        file = project.suite(engines=engine, scenarios=POINT.replace("[8]", "[1, 8]"), more=LIMITS)
+        text = file.read_text("utf-8").replace("[workload]", "[workload]\ntokens = true")
+        prompts = '{ use = "prompts", samples = 64, input_tokens = { fixed = 32 } }'
+        file.write_text(text.replace('{ use = "synthetic", samples = 32 }', prompts), "utf-8")
+        project.run_process("suites", "-omlperf_warmup=never", "--mlperf-json=r.json")
+
+    verdict = project.verdicts("r.json")["performance"]
+    runs = (*verdict.runs, *verdict.invalid_runs)
+    assert runs
+    for run in runs:
+        stages = {n: value for n, value in run.metrics.items() if n.startswith("stage_")}
+        assert stages == pytest.approx({f"stage_queue@{n}": QUEUED_S for n in (1, 8)})
 
 
 def test_a_longer_queue_of_a_server_is_a_cause_of_the_drop(project: Project) -> None:
