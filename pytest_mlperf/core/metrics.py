@@ -229,10 +229,10 @@ METRICS: dict[str, Metric] = _Table(
 _PLACES = {name: place for place, name in enumerate(METRICS)}
 
 
-def in_order(metric: str) -> tuple[float, int]:
+def in_order(metric: str) -> tuple[float, int, str]:
     """Return a key that sorts metrics as the table does, stages and a curve's points behind it."""
     base, _, point = metric.partition("@")
-    return float(point or 0), _PLACES.get(base, len(_PLACES))
+    return float(point or 0), _PLACES.get(base, len(_PLACES)), base
 
 
 COUNTS = frozenset({"tokens_per_sample", "gen_len"})
