@@ -212,7 +212,9 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     used = replace(evidence.settings, target_qps=evidence.target_qps)
     length = length_findings(used, result["duration_s"], probed=evidence.probed)
     witnesses += [start_findings(job, result["slow_start"]), length]
-    witnesses += [replica_findings(result), _resources(evidence, result, timed), _stages(result)]
+    witnesses += [replica_findings(result), _resources(evidence, result, timed)]
+    if not evidence.settings.points:  # those of a curve would be mixed
+        witnesses.append(_stages(result))
     shared = evidence.loaded["dataset"].get("sizes", {}).get("prefix_share")
     answers: Answers = {None: result["answer_counts"]}
     if isinstance(timed, CurveLog):

@@ -169,8 +169,7 @@ class RunFinished:
         slow_start: What the first tenth of the run added, see `clocks.slow_start`.
         answer_counts: What the answers were, see `Engine.answer_counts`.
         salt: The name by which the run's prompts were other ones, see `Sink`.
-        stages: How long each stage of the engine took in the whole run, see `Engine.stage_seconds`;
-            empty: it does not tell, or the run is a curve.
+        stages: How long each stage of the engine took in the whole run, see `Engine.stage_seconds`.
     """
 
     issued: int

@@ -512,10 +512,7 @@ class EngineWorker:
         with self._reporter.blaming("engine"):
             client = self._engine.client_lateness()
             drafts = self._engine.accepted_drafts()
-            stages = {}
-            if not self._spec.settings.points:  # a curve's points would be mixed
-                processes = max(1, len(self._spec.replicas))
-                stages = stages_of(self._engine, sink.duration_s, processes)
+            stages = stages_of(self._engine, sink.duration_s, len(self._spec.replicas) or 1)
         result = result_of(sink, client, drafts, window, self._engine, stages)
         content = {"phase": phase, "settings": used, "result": result, "spent": self._spent}
         atomic.write_text(folder / "run.json", json.dumps(content, indent=2, sort_keys=True))
