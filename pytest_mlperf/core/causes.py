@@ -24,6 +24,7 @@ from pytest_mlperf.core.reason import Sign, SignKey
 from pytest_mlperf.core.rulings.accuracy import risen_flaws
 from pytest_mlperf.core.rulings.stragglers import stragglers
 from pytest_mlperf.core.server.changes import HIDDEN_SHARE, ServerChange, points_of, server_changes
+from pytest_mlperf.core.stages import StageTime, stage_times
 from pytest_mlperf.core.untrusted_text import some
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.judge.inputs import Direction
@@ -437,6 +438,7 @@ def _shares_at(facts: _Facts, point: float | None) -> dict[str, float]:
         if definition.dimension in {
             metrics.Dimension.START,
             metrics.Dimension.MEMORY,
+            metrics.Dimension.STAGE,
         }:  # none of its answers
             continue
         lower = definition.direction is Direction.LOWER
@@ -455,6 +457,27 @@ def _worst_at(facts: _Facts, point: float | None) -> str:
     fell = {metric.metric for metric in facts.verdict.metrics if metric.fails}
     name = max(shares, key=lambda metric: (metric in fell, abs(shares[metric])))
     return f"{metrics.METRICS[name].title} {change(shares[name])}"
+
+
+def _stages(facts: _Facts) -> Iterator[Cause]:
+    """Yield which stages took the time; where all of them did, it is none of them in particular."""
+    for point, stages in islice(_stage_times(facts).items(), MAX_CURVE_POINTS):
+        if not (changed := [stage for stage in stages if stage.moved]):
+            continue
+        still = [stage.title for stage in stages if not stage.moved]
+        fits = any((s.current_s > s.baseline_s) == (facts.direction < 0) for s in changed)
+        says = " and ".join(stage.says for stage in changed)
+        says += f"; {' and '.join(still)} as before" if still else ""
+        tells = fits and (still or len(stages) == 1)
+        strength = Strength.PLAUSIBLE if tells else Strength.HINT
+        where = "" if point is None else f"at {point:,}: "
+        yield Cause(rule="stages", says=f"{where}{says}", strength=strength)
+
+
+def _stage_times(facts: _Facts) -> dict[float | None, list[StageTime]]:
+    if facts.baseline is None:
+        return {}
+    return stage_times(*([r.metrics for r in s] for s in (facts.verdict.runs, facts.baseline.runs)))
 
 
 def _errors(facts: _Facts) -> Iterator[Cause]:
@@ -543,6 +566,7 @@ _RULES: tuple[Callable[[_Facts], Iterable[Cause]], ...] = (
     _seen,
     _replicas,
     _server,
+    _stages,
     _errors,
     _machine,
 )
@@ -642,6 +666,9 @@ def _unchanged(facts: _Facts) -> Iterator[str]:
     for title, before, now in _lengths(facts):
         if abs(now / before - 1) < OUTPUT:
             yield f"{_length(now)} {title}, {_length(before)} in the baseline"
+    stages = [stage for at in _stage_times(facts).values() for stage in at]
+    if stages and not any(stage.moved for stage in stages):
+        yield f"{' and '.join(dict.fromkeys(s.title for s in stages))} take as long as before"
     if facts.baseline is not None:
         sides = verdict.runs, facts.baseline.runs
         shown = (

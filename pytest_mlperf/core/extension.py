@@ -328,6 +328,16 @@ class Engine:
         """
         return {}
 
+    def stage_seconds(self) -> Mapping[str, float]:
+        """Return how long stages of the work took since it was last asked, seconds by name.
+
+        A name, as "prefill" or "unet", is a small letter and up to 31 small letters, digits and
+        "_"; 16 stages at most. No instant counts twice in a process, so that the sum is at most the
+        time that passed; a batch counts once. Of a timed run each becomes the metric `stage_NAME`,
+        seconds per sample. {}: the engine does not tell.
+        """
+        return {}
+
     def metrics_pages(self) -> Sequence[str] | None:
         """Return addresses of the Prometheus pages of the server that it asks, once it has loaded.
 

@@ -27,6 +27,7 @@ class Dimension(StrEnum):
     SHARE = "share"
     MEMORY = "memory"
     START = "time before the first sample"
+    STAGE = "time of a stage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,17 @@ POINT_METRIC = re.compile(rf"(?P<base>\w+)@(?P<point>{POINT})")
 "ttft_p50@0.5" that of an open loop with one request in two seconds."""
 
 
+STAGE = "stage_"
+STAGE_METRIC = re.compile(rf"{STAGE}(?P<stage>[a-z][a-z0-9_]{{0,31}})")
+"""Time of one stage of the work, seconds per sample: "stage_unet". Engines and servers name the
+stages, so that the table has no rows for them; they are reported, and no suite can gate one."""
+
+
+def is_stage(metric: str) -> bool:
+    """Whether a metric is the time of a stage, also at a point of a curve."""
+    return STAGE_METRIC.fullmatch(metric.partition("@")[0]) is not None
+
+
 def at_point(metric: str, point: float) -> str:
     """Return the name of a metric at one point of a curve."""
     return f"{metric}@{point}"
@@ -113,9 +125,12 @@ def _number(point: str) -> int | float:
 
 
 class _Table(dict[str, Metric]):
-    """Metrics by name; those at points of a curve are made of theirs when somebody asks."""
+    """Metrics by name; stages, and metrics at points of a curve, are made when somebody asks."""
 
     def __missing__(self, name: str) -> Metric:
+        if stage := STAGE_METRIC.fullmatch(name):
+            title = f"{stage['stage'].replace('_', ' ')} stage"
+            return _time(name, title, dimension=Dimension.STAGE, limit=0.05)
         named = POINT_METRIC.fullmatch(name)
         if named is None or named["base"] not in self:
             raise KeyError(name)
@@ -128,7 +143,8 @@ class _Table(dict[str, Metric]):
         if super().__contains__(name):
             return True
         named = POINT_METRIC.fullmatch(name) if isinstance(name, str) else None
-        return named is not None and super().__contains__(named["base"])
+        base = named["base"] if named else name
+        return isinstance(base, str) and (super().__contains__(base) or is_stage(base))
 
     def get(self, name: str, default: Any = None) -> Any:
         try:
@@ -213,10 +229,10 @@ METRICS: dict[str, Metric] = _Table(
 _PLACES = {name: place for place, name in enumerate(METRICS)}
 
 
-def in_order(metric: str) -> tuple[float, int]:
-    """Return a key that sorts metrics as the table does, those of a curve's points behind it."""
+def in_order(metric: str) -> tuple[float, int, str]:
+    """Return a key that sorts metrics as the table does, stages and a curve's points behind it."""
     base, _, point = metric.partition("@")
-    return float(point or 0), _PLACES[base]
+    return float(point or 0), _PLACES.get(base, len(_PLACES)), base
 
 
 COUNTS = frozenset({"tokens_per_sample", "gen_len"})

@@ -21,6 +21,7 @@ from pytest_mlperf.core.metrics import (
     LOAD_TIME,
     PEAK_DEVICE_MEMORY,
     PEAK_HOST_MEMORY,
+    STAGE,
     at_point,
 )
 from pytest_mlperf.core.numbers import quantity
@@ -212,6 +213,8 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     length = length_findings(used, result["duration_s"], probed=evidence.probed)
     witnesses += [start_findings(job, result["slow_start"]), length]
     witnesses += [replica_findings(result), _resources(evidence, result, timed)]
+    if not evidence.settings.points:  # those of a curve would be mixed
+        witnesses.append(_stages(result))
     shared = evidence.loaded["dataset"].get("sizes", {}).get("prefix_share")
     answers: Answers = {None: result["answer_counts"]}
     if isinstance(timed, CurveLog):
@@ -285,6 +288,12 @@ def _resources(evidence: Evidence, result: Event, timed: TimedLog) -> Findings:
         BUILD_TIME: evidence.build_s,
     }
     return Findings(metrics={name: float(value) for name, value in taken.items() if value})
+
+
+def _stages(result: Event) -> Findings:
+    samples = max(1, result["completed"])
+    taken = {f"{STAGE}{name}": seconds / samples for name, seconds in result["stages"].items()}
+    return Findings(metrics={name: seconds for name, seconds in taken.items() if seconds})
 
 
 def _read_curve(

@@ -15,6 +15,7 @@ from pytest_mlperf.core.metrics import (
     PREFIX_HIT_SHARE,
     SERVER_METRICS,
     at_point,
+    is_stage,
     point_of,
 )
 from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, Sign, SignKey
@@ -123,8 +124,9 @@ def served(
     """Return a server's figures in the windows of a run.
 
     The `log` is empty if the engine is no client. `shared` is the data set's share of prompt tokens
-    that earlier prompts begin with, None if unknown. Gated `limits` of the server become metrics of
-    the run. `answers` has each window's counts, see `Engine.answer_counts`.
+    that earlier prompts begin with, None if unknown. Gated `limits` of the server, and the times of
+    its stages, become metrics of the run. `answers` has each window's counts, see
+    `Engine.answer_counts`.
     """
     by_usage = {
         _share_at(point): min(1.0, counts["cached_tokens"] / whole)
@@ -138,7 +140,9 @@ def served(
     elif is_read:
         windows = {None: timed.window_s}
     seen = server_seen(log.readings if is_read else (), windows)
-    seen = replace(seen, values={**by_usage, **seen.values})
+    stages = {name: value for name, value in seen.values.items() if is_stage(name) and value}
+    others = {name: value for name, value in seen.values.items() if not is_stage(name)}
+    seen = replace(seen, values={**by_usage, **others})
     prefixes = () if shared is None else _beside_prompts(seen.values, shared)
     foreign = _beside_ours(seen.values, timed.points) if isinstance(timed, CurveLog) else ()
     signs = (*(_missed(log, windows) if is_read else ()), *foreign, *prefixes)
@@ -147,7 +151,7 @@ def served(
     gated = {name: seen.values[name] for name in limits if name in seen.values}
     return Served(
         server=seen.values,
-        metrics={name: value for name, value in gated.items() if value},
+        metrics={**stages, **{name: value for name, value in gated.items() if value}},
         zero=tuple(name for name, value in gated.items() if not value),
         notes=(*lack, *seen.notes, *(sign.in_words() for sign in signs), *absent),
         signs=signs,

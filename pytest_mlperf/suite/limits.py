@@ -28,6 +28,7 @@ from pytest_mlperf.core.metrics import (
     TOKENS_PER_JOULE,
     UNGATED,
     at_point,
+    is_stage,
     point_of,
 )
 from pytest_mlperf.core.rulings.accuracy import Margin
@@ -146,7 +147,7 @@ def _table_defects(
         if where == ("limits", OF_BEST):
             yield from _share_defects(where, bound)
             continue
-        if name in UNGATED:
+        if name in UNGATED or is_stage(name):
             kind = " a count: it is" if name in COUNTS else ""
             yield where, f"{name} is{kind} reported, and cannot be gated"
             continue

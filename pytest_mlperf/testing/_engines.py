@@ -13,9 +13,11 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Engine
 from pytest_mlperf.core.rulings.ruling import miscounted
 from pytest_mlperf.run.worker import samples as data_sets
+from pytest_mlperf.run.worker.stages import stages_of
 from pytest_mlperf.testing._checks import check_factory, demand, name_of, short
 from pytest_mlperf.testing._sink import RecordingSink
 
@@ -133,6 +135,8 @@ class _EngineTrial:
 
     def everything(self, indices: range) -> None:
         self._describe()
+        self.engine.stage_seconds()
+        begun_s = time.monotonic()
         half = (len(indices) + 1) // 2
         for block in (indices[:half], indices[half:]):
             if block:
@@ -143,6 +147,10 @@ class _EngineTrial:
             [*reversed(indices), *indices], size=None, wants_output=False, way="all at once again"
         )
         self.engine.unload_samples(indices)
+        try:
+            stages_of(self.engine, time.monotonic() - begun_s)
+        except RunError as error:
+            raise AssertionError(f"{self.title}: {error}") from None
         lateness = self.engine.client_lateness()
         demand(
             all(isfinite(value) for value in lateness.values()),

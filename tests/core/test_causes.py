@@ -183,6 +183,63 @@ def test_what_the_sampler_saw_is_evidence() -> None:
         assert [cause.says for cause in found if cause.rule == "seen"] == expected
 
 
+UNET = {"stage_text_encoder": 0.05, "stage_unet": 0.779, "stage_vae": 0.1}
+
+
+def staged(now_s: dict[str, float], *before_s: dict[str, float]) -> list[tuple[str, Strength]]:
+    """Return what is told of stages, in seconds a sample, of a test that got worse."""
+    runs = tuple(now(metrics={**verdicts.run(1).metrics, **now_s}) for _ in range(2))
+    baseline = record(*(kept(n, metrics=times) for n, times in enumerate(before_s or (UNET,))))
+    found = causes(drop(runs=runs), baseline, ())
+    return [(cause.says, cause.strength) for cause in found if cause.rule == "stages"]
+
+
+def test_a_stage_that_takes_longer_is_named_beside_those_that_do_not() -> None:
+    slow = {**UNET, "stage_unet": 1.02}
+    says = "unet takes 1.31x as long (779 ms → 1.02 s); text encoder and vae as before"
+    assert staged(slow) == [(says, Strength.PLAUSIBLE)]
+    for changed in (
+        {**UNET, "stage_unet": 0.8},  # 3 %
+        {**UNET, "stage_text_encoder": 0.06},  # 20 % of a stage, 1 % of all
+        {"stage_other": 9.0},
+        {},
+    ):
+        assert staged(changed) == []
+    # As slow in one of the baseline's runs, and one that lacks the stage.
+    assert staged(slow, UNET, slow, UNET) == []
+    assert staged(slow, UNET, {}) == []
+    faster = {**UNET, "stage_unet": 0.3}
+    ((_, strength),) = staged(faster)
+    assert strength is Strength.HINT
+
+
+def test_all_stages_that_take_longer_are_a_hint_and_one_alone_is_a_cause() -> None:
+    ((says, strength),) = staged({name: 1.5 * seconds for name, seconds in UNET.items()})
+    assert says.startswith("text encoder takes 1.50x as long (50 ms → 75 ms) and unet takes")
+    assert strength is Strength.HINT
+    queue = {"stage_queue@1": 1e-5, "stage_queue@64": 0.031, "stage_prefill@64": 0.1}
+    slow = {"stage_queue@1": 2e-5, "stage_queue@64": 0.384, "stage_prefill@64": 0.101}
+    alone = ("at 1: queue takes 2.00x as long (10 µs → 20 µs)", Strength.PLAUSIBLE)
+    assert staged(slow, queue)[0] == alone
+    assert staged(slow, {**queue, "latency_p50@1": 0.2}) == [
+        (
+            "at 64: queue takes 12.4x as long (31 ms → 384 ms); prefill as before",
+            Strength.PLAUSIBLE,
+        ),
+    ]
+
+
+def test_stages_that_take_as_long_as_before_were_looked_at() -> None:
+    runs = (now(metrics={**verdicts.run(1).metrics, **UNET}),)
+    (*_, last) = causes(drop(runs=runs), record(kept(metrics=UNET)), ())
+
+    assert last.rule == "none"
+    assert "text encoder and unet and vae take as long as before" in last.says
+    scored = replace(verdicts.ACC_DROP, runs=(now(metrics={"stage_unet": 9.0}),))
+    found = causes(scored, record(kept(metrics=UNET)), ())
+    assert "stages" not in {cause.rule for cause in found}
+
+
 def of_length(verdict: Verdict, before: float, after: float) -> tuple[Cause, ...]:
     length = MetricVerdict(metric="tokens_per_sample", outcome=None, now=after, baseline=before)
     return causes(replace(verdict, metrics=(*verdict.metrics, length)), None, ())

@@ -57,6 +57,8 @@ def test_metrics_are_in_the_order_of_the_table_and_points_behind() -> None:
     """A curve is judged by tokens where they were measured."""
     names = ["latency_p50@8", "throughput@8", "latency_p50", "throughput@1", "throughput"]
 
+    ordered = ["load_time", "stage_unet", "stage_vae", "throughput@1", "stage_queue@1"]
+    assert sorted({*ordered}, key=in_order) == ordered
     assert sorted(names, key=in_order) == [
         "throughput",
         "latency_p50",

@@ -145,6 +145,34 @@ def test_a_server_that_was_started_again_is_told_and_its_counts_go_on() -> None:
     assert gauge.values == {"prefix_hit_share": 0.5}
 
 
+QUEUED = """vllm:request_queue_time_seconds_sum{{engine="0"}} {0}
+vllm:request_queue_time_seconds_count{{engine="0"}} {1}
+vllm:request_queue_time_seconds_sum{{engine="1"}} {0}
+vllm:request_queue_time_seconds_count{{engine="1"}} {1}
+vllm:request_queue_time_seconds_bucket{{engine="0",le="0.3"}} 7
+vllm:request_prefill_time_seconds_sum 40
+vllm:request_prefill_time_seconds_count 80
+"""
+
+
+def test_stages_are_mean_times_of_the_requests_that_ended_in_a_window() -> None:
+    """Of all copies together; of a stage in which none ended nothing is known."""
+    pages = [QUEUED.format(*each).encode() for each in ((900, 30), (910, 40), (925, 60), (999, 99))]
+    readings = [
+        ServerReading(time_s=100.5 + n, values=read_server(page)) for n, page in enumerate(pages)
+    ]
+
+    assert server_seen(readings, {None: (100.0, 103.0)}).values == {"stage_queue": 25 / 30}
+    at = server_seen(readings, {64: (101.0, 103.0)}).values
+    assert at == {"stage_queue@64": 15 / 20}
+    for page in (
+        "sglang:queue_time_seconds_sum 3\nsglang:queue_time_seconds_count 4\n",
+        "trtllm_request_queue_time_seconds_sum 3\ntrtllm_request_queue_time_seconds_count 4\n",
+        "tgi_request_queue_duration_sum 3\ntgi_request_queue_duration_count 4\n",
+    ):
+        assert read_server(page.encode()) == {"queue_sum": 3, "queue_count": 4}
+
+
 BEFORE = [{"waiting": w, "running": 64.0, "prefix_hit_share": 0.5} for w in (0.0, 0.4, 0.1)]
 
 

@@ -207,6 +207,24 @@ def test_metrics_of_a_server_that_limits_name_become_metrics_of_the_run() -> Non
     assert at_8.metrics == {"draft_length@8": 3.0}
 
 
+def test_stages_of_a_server_are_metrics_of_the_run_without_a_limit() -> None:
+    """At each point of a curve; no time at all is no metric."""
+    log = log_of(
+        [
+            {"queue_sum": 3.0 * n, "queue_count": 4.0 * n, "decode_sum": 1.0,
+             "decode_count": 9.0 * n, "waiting": 1.0}
+            for n in range(3)
+        ]
+    )  # fmt: skip
+    seen = served(log, Window(9.5, 13.0))
+
+    assert seen.metrics == {"stage_queue": 0.75}
+    assert seen.zero == ()
+    assert seen.server == {"waiting": 1.0, "waiting_max": 1.0}
+    at_64 = served(log, curve(_point(64, 9.5)))
+    assert at_64.metrics == {"stage_queue@64": 0.75}
+
+
 @pytest.mark.parametrize(
     ("log", "cause"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.hardware.specs import known_gpus
 from pytest_mlperf.rounds import ROUNDS, load_round
 from pytest_mlperf.rounds.work import find_work
+from pytest_mlperf.suite.pairs import plan_pairs
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from pytest_mlperf.suite.resolve import dataset_of, model_of
 
@@ -22,10 +24,13 @@ FOLDERS = {
     kind: sorted((ROOT / "suites" / kind).glob("*.mlperf.toml")) for kind in ("datacenter", "edge")
 }
 FILES = [(kind, file) for kind, files in FOLDERS.items() for file in files]
+POWER, SERVING = (
+    sorted((ROOT / "suites" / kind).glob("*.mlperf.toml")) for kind in ("power", "serving")
+)
 GPUS = {"H100", "H200", "B200", "GH200", "A100", "L40S"}
 NEWER = {"B300", "GB300", "RTX_PRO_6000"}
 EDGE = {"L4", "L40S", "A10", "RTX_PRO_6000", "GB10", "Thor"}
-SYSTEMS = {"2xH100", "8xH100", "8xH200", "8xB200"}
+SYSTEMS = {"2xH100", "8xH100", "8xH200", "8xB200", "8xA100", "8xL40S"}
 NEWER_SYSTEMS = {"8xB300", "4xGB300", "8xRTX_PRO_6000"}
 
 OF_ONE_SCENARIO = {
@@ -84,7 +89,7 @@ def test_suites_are_mlperfs_own_in_every_scenario_of_their_kind() -> None:
 
 def test_the_official_profile_has_mlperfs_gate() -> None:
     """What nothing scores is refused, and what LoadGen does not run; quick says which it is."""
-    for _, file in FILES:
+    for file in (*(file for _, file in FILES), *POWER):
         if planned_of(file)[0].suite.gaps:
             with pytest.raises(SuiteError, match="an official result needs"):
                 read_suites([file], "official")
@@ -126,6 +131,7 @@ KEYS_AND_VALUES = {
     "llama2-70b": (2 * 80 * 8 * 128, 1024),
     "mixtral-8x7b": (2 * 32 * 8 * 128, 2048),
     "llama3_1-8b": (2 * 32 * 8 * 128, 4096 - 128),
+    "llama3_1-405b": (2 * 126 * 8 * 128, 24576 - 2000),
 }
 """Numbers that a model keeps of a token, 2 bytes each; and tokens of the longest prompt."""
 
@@ -144,6 +150,53 @@ def test_a_batch_of_transformers_fits_beside_the_weights() -> None:
         assert weights + cache < 0.9 * min(s for s in sizes if s > weights), case.case.id
 
 
+BYTES_PER_WEIGHT = {"bf16": 2.0, "fp8": 1.0, "nvfp4": 0.5625, "int4-awq": 0.5, "gptq": 0.5}
+"""Least bytes of a weight; scales of the four-bit integers come on top."""
+
+
+def test_a_copy_of_a_model_and_its_longest_sample_fit_into_its_gpus() -> None:
+    """Libraries share memory out among samples themselves: one at least must fit."""
+    specs, checked = known_gpus().values(), set()
+    for case in (*datacenter("tensorrt_llm"), *datacenter("vllm")):
+        name, options = workload_of(case), case.options
+        if name not in KEYS_AND_VALUES:
+            continue
+        numbers, longest = KEYS_AND_VALUES[name]
+        parameters = find_work(name).parameters  # type: ignore[union-attr]
+        cache_bytes = 1 if options.get("kv_cache_dtype") == "fp8" else 2
+        cache = (longest + options["max_new_tokens"]) * numbers * cache_bytes
+        parts = prod(options.get(f"{way}_parallel_size", 1) for way in ("tensor", "pipeline"))
+        kind = split(case.case.accelerator)[1]
+        sizes = [parts * (spec.memory or 0.0) for spec in specs if spec.accelerator == kind]
+        weights = parameters * BYTES_PER_WEIGHT[case.case.precision]
+        assert weights + cache < 0.95 * min(s for s in sizes if s > weights), case.case.id
+        checked.add((name, case.case.precision))
+    assert {("llama2-70b", "gptq"), ("llama2-70b", "bf16"), ("mixtral-8x7b", "fp8")} <= checked
+
+
+def test_serving_asks_for_throughput_at_a_latency_and_for_the_least_latency() -> None:
+    rate, users, parallel = (planned_of(file) for file in SERVING)
+    searched = [case for case in rate if case.scenario.find]
+    assert {case.scenario.find.in_words for case in searched} == {"ttft_p99 < 1 s"}  # type: ignore[union-attr]
+    assert {case.case.engine for case in searched} == {"tensorrt-llm-ttft", "vllm-ttft"}
+    suite = rate[0].suite
+    assert suite.of_best == 0.4
+    assert suite.price("8xH200") is not None
+    assert {case.case.scenario for case in (*users, *parallel)} == {"Concurrency"}
+    assert users[0].suite.price("H200") is not None
+    claims = {(pair.case.engine, pair.metric) for pair in plan_pairs(parallel)}
+    assert claims == {
+        (f"{use}-{a}-vs-{use}-{b}", metric)
+        for use in ("tensorrt-llm", "vllm")
+        for a, b, metric in (
+            ("tp8", "pp8", "tps_per_user@1"),
+            ("pp8", "tp8", "tokens_per_second@256"),
+        )
+    }
+    others = {case.case.id for file in FOLDERS["datacenter"] for case in planned_of(file)}
+    assert not others & {case.case.id for case in (*rate, *users, *parallel)}
+
+
 def test_the_matrix_has_engines_accelerators_and_scenarios() -> None:
     named = {case.case.accelerator for file in FOLDERS["datacenter"] for case in planned_of(file)}
     assert named == GPUS | NEWER | SYSTEMS | NEWER_SYSTEMS
@@ -160,6 +213,12 @@ def test_the_matrix_has_engines_accelerators_and_scenarios() -> None:
         "whisper-Offline-torch-whisper-bf16-B300",
         "whisper-Offline-vllm-bf16-8xH200",
         "qwen3-vl-235b-a22b-Interactive-vllm-fp8-4xGB300",
+        *(f"llama2-70b-99.9-Offline-{use}-fp8-H100" for use in ("vllm", "tensorrt_llm")),
+        *(f"llama2-70b-99.9-Server-vllm{form}-bf16-8xA100" for form in ("", "-tp8")),
+        *(f"llama2-70b-99-Offline-tensorrt_llm-int4-awq-{gpu}" for gpu in ("H100", "A100")),
+        *(f"llama2-70b-99-Server-vllm-gptq-{gpu}" for gpu in ("H100", "A100", "8xA100")),
+        "stable-diffusion-xl-Server-torch-diffusion-fp16-8xL40S",
+        *(f"bert-99-Offline-{one}-H100" for one in ("ort-tensorrt-int8", "torch-fp8")),
     } <= ids
 
 
@@ -205,7 +264,7 @@ def test_every_file_that_a_suite_needs_is_on_the_page_of_workloads() -> None:
     """docs/workloads.md says of each path where MLPerf has what belongs there."""
     page = (ROOT / "docs" / "workloads.md").read_text("utf-8")
     lacking = []
-    for _, file in FILES:
+    for file in (*(file for _, file in FILES), *POWER, *SERVING):
         named = re.findall(r'"\$\{(MLPERF_\w+)\}(/[^"]+)"', file.read_text("utf-8"))
         assert len(named) >= 2, file
         lacking += [
@@ -215,11 +274,12 @@ def test_every_file_that_a_suite_needs_is_on_the_page_of_workloads() -> None:
     assert lacking == []
 
 
-POWER = sorted((ROOT / "suites" / "power").glob("*.mlperf.toml"))
-
-
 def test_suites_of_power_gate_energy_on_h200s_and_share_no_baseline() -> None:
     """A sweep has a case at each power limit and gates none."""
+    networks = {workload_of(planned_of(file)[0]) for file in POWER}
+    assert networks == {
+        name for name, own in load_round("v4.1").workloads.items() if "datacenter" in own.systems
+    }
     planned = [case for file in POWER if "sweep" in file.name for case in planned_of(file)]
     assert {case.case.accelerator for case in planned} == {"H200"}
     assert {case.case.engine.rpartition("-")[2] for case in planned} == {"400W", "550W", "700W"}

@@ -228,6 +228,7 @@ WRONG: list[tuple[type[Engine], str]] = [
     (FAILS, "failed\\(\\) was given 'out of memory'; it takes an exception object"),
     (returning("metrics_pages", "http://a"), r"metrics_pages\(\) returned 'http://a': return addr"),
     (returning("accepted_drafts", 2.5), r"\(\) returned 2\.5: return a number of tokens, or None"),
+    (returning("stage_seconds", {"unet": 1e6}), r"returns 1e\+06 s in all, of a run of .+ s"),
     (working(time_tokens), r"first_tokens\(\) was called where times_tokens is false"),
     (returning("describe", {"version": 3}), r"returned \{'version': 3\}: return text by name"),
     (DescribesChance, r"describe\(\) returned .+, then .+: return what stays the same"),

@@ -7,11 +7,28 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean
 
-from pytest_mlperf.core.metrics import DRAFT_LENGTH, at_point
+from pytest_mlperf.core.metrics import DRAFT_LENGTH, STAGE, at_point, is_stage
 from pytest_mlperf.core.numbers import MAX_RATE
 from pytest_mlperf.core.prometheus import page_samples
 
+STAGE_HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
+    "queue": (
+        "vllm:request_queue_time_seconds",
+        "sglang:queue_time_seconds",
+        "trtllm_request_queue_time_seconds",
+        "tgi_request_queue_duration",
+    ),
+    "prefill": ("vllm:request_prefill_time_seconds", "trtllm_request_prefill_time_seconds"),
+    "decode": ("vllm:request_decode_time_seconds", "trtllm_request_decode_time_seconds"),
+}
+"""Stages of a request, by the names of the histograms in which servers keep their times."""
+
 COUNTERS: Mapping[str, tuple[str, ...]] = {
+    **{
+        f"{stage}_{part}": tuple(f"{name}_{part}" for name in names)
+        for stage, names in STAGE_HISTOGRAMS.items()
+        for part in ("sum", "count")
+    },
     "prefix_hits": (
         "vllm:prefix_cache_hits_total",
         "vllm:gpu_prefix_cache_hits_total",
@@ -87,11 +104,13 @@ OF_COPIES: Mapping[str, Callable[[Sequence[float]], float]] = {
 fullest counts."""
 
 RATIOS = {
+    **{f"{STAGE}{stage}": (f"{stage}_sum", f"{stage}_count") for stage in STAGE_HISTOGRAMS},
     "prefix_hit_share": ("prefix_hits", "prefix_queries"),
     "draft_acceptance": ("accepted", "drafted"),
     DRAFT_LENGTH: ("accepted", "drafts"),
 }
-"""Shares over a window, of two counters; where a server has no such counters, of its gauge.
+"""Shares over a window, of two counters; where a server has no such counters, of its gauge. Of a
+stage it is the mean time of the requests that ended, seconds.
 
 `draft_length` is the mean acceptance length: tokens per step of speculative decoding, 1 + accepted
 tokens / drafts, as one more token comes from the model itself. vLLM's log computes it likewise
@@ -154,8 +173,8 @@ class ServerSeen:
 
     Attributes:
         values: By name: the mean of each gauge, its largest value (`waiting_max`), shares,
-            `draft_length`, and how often a request was preempted; of a curve at each point,
-            "waiting@64".
+            `draft_length`, the times of stages (`stage_queue`), and how often a request was
+            preempted; of a curve at each point, "waiting@64".
         notes: What is to be known about it.
     """
 
@@ -201,7 +220,10 @@ def _counts(inside: Sequence[Mapping[str, float]]) -> dict[str, float]:
         for name, (part, whole) in RATIOS.items()
         if part in grown and grown.get(whole)
     }
-    shares = {n: 1 + r if n == DRAFT_LENGTH else min(1.0, r) for n, r in ratios.items()}
+    shares = {
+        n: 1 + r if n == DRAFT_LENGTH else r if is_stage(n) else min(1.0, r)
+        for n, r in ratios.items()
+    }
     return {**shares, **{name: grown[name] for name in ("preemptions",) if name in grown}}
 
 

@@ -183,6 +183,7 @@ OF_WORKER: Mapping[str, Fields] = {
             hidden_share=optional(is_duration),
             answer_counts=by_name(is_count),
             salt=is_text,
+            stages=by_name(is_duration),
         ),
     },
     "ready": {},

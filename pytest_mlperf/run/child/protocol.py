@@ -169,6 +169,7 @@ class RunFinished:
         slow_start: What the first tenth of the run added, see `clocks.slow_start`.
         answer_counts: What the answers were, see `Engine.answer_counts`.
         salt: The name by which the run's prompts were other ones, see `Sink`.
+        stages: How long each stage of the engine took in the whole run, see `Engine.stage_seconds`.
     """
 
     issued: int
@@ -191,3 +192,4 @@ class RunFinished:
     hidden_share: float | None = None
     answer_counts: Mapping[str, int] = field(default_factory=dict)
     salt: str = ""
+    stages: Mapping[str, float] = field(default_factory=dict)

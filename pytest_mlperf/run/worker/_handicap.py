@@ -45,6 +45,9 @@ class EngineAround(Engine):
     def answer_counts(self) -> Mapping[str, int]:
         return self._engine.answer_counts()
 
+    def stage_seconds(self) -> Mapping[str, float]:
+        return self._engine.stage_seconds()
+
     def metrics_pages(self) -> Sequence[str] | None:
         return self._engine.metrics_pages()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from math import fsum
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -86,6 +87,11 @@ class ReplicatedEngine(Engine):
         """Return the sums of what replicas counted."""
         counts = self._group.ask_all("answer_counts", "counting answers")
         return sum(map(Counter, counts), Counter[str]())
+
+    def stage_seconds(self) -> Mapping[str, float]:
+        """Return the sums of what replicas spent on each stage."""
+        spent = self._group.ask_all("stage_seconds", "timing stages")
+        return {n: fsum(one.get(n, 0.0) for one in spent) for n in dict.fromkeys(chain(*spent))}
 
     def metrics_pages(self) -> Sequence[str] | None:
         """Return the pages of all replicas' servers, each once."""

@@ -57,6 +57,7 @@ from pytest_mlperf.run.worker.samples import (
     require_same,
     sizes,
 )
+from pytest_mlperf.run.worker.stages import stages_of
 from pytest_mlperf.stores import atomic
 
 # --- to bring an engine to speed without LoadGen, and find the rate to offer it --------------
@@ -504,13 +505,15 @@ class EngineWorker:
             self._engine.client_lateness()  # what was before this run is no part of it
             self._engine.accepted_drafts()
             self._engine.answer_counts()
+            self._engine.stage_seconds()
         window = Window(self._watch)
         with progress(self._reporter, phase, pulse or sink):
             yield window
         with self._reporter.blaming("engine"):
             client = self._engine.client_lateness()
             drafts = self._engine.accepted_drafts()
-        result = result_of(sink, client, drafts, window, self._engine)
+            stages = stages_of(self._engine, sink.duration_s, len(self._spec.replicas) or 1)
+        result = result_of(sink, client, drafts, window, self._engine, stages)
         content = {"phase": phase, "settings": used, "result": result, "spent": self._spent}
         atomic.write_text(folder / "run.json", json.dumps(content, indent=2, sort_keys=True))
         if tokens_of := sink.answer_tokens.by_index:
@@ -572,6 +575,7 @@ def result_of(
     drafts: int | None,
     window: Window,
     engine: Engine,
+    stages: Mapping[str, float],
 ) -> dict[str, Any]:
     """Return a `RunFinished` as plain data."""
     finished = RunFinished(
@@ -591,6 +595,7 @@ def result_of(
         clock_moved_s=window.clock_moved_s,
         slow_start=sink.slow_start,
         answer_counts=dict(engine.answer_counts()),
+        stages=stages,
         salt=sink.run,
         finishes=dict(sink.ends.most_common(MAX_FINISH_REASONS)),
         replicas=engine.each() if isinstance(engine, ReplicatedEngine) else (),

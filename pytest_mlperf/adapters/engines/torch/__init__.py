@@ -135,7 +135,11 @@ class TorchEngine(TokenBase):
         )
 
         text = TextModel(
-            model=model, generation=self._generation, prompts=self._samples, answers=self._answers
+            model=model,
+            generation=self._generation,
+            prompts=self._samples,
+            answers=self._answers,
+            stages=self._stages,
         )
         pictured = isinstance(self._samples.chats, PictureChats)
         if not can_join(model):

@@ -30,6 +30,7 @@ from pytest_mlperf.adapters.engines.llm.model_folder import (
     read_config,
 )
 from pytest_mlperf.adapters.engines.llm.tools import ToolOptions
+from pytest_mlperf.adapters.engines.torch._stages import StageTimes
 from pytest_mlperf.extension import PLAIN_PRECISIONS, PrecisionName, Rule, require_options
 
 QUANTISED_PRECISIONS: tuple[PrecisionName, ...] = ("int8", "int4", "fp8")
@@ -425,6 +426,7 @@ class TorchBase(Engine):
         self._options.check(precision)
         self._dataset = dataset
         self._precision = precision
+        self._stages = StageTimes()
         self._find(model)
 
     @classmethod
@@ -470,6 +472,9 @@ class TorchBase(Engine):
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         self._work(ids, indices, sink)
+
+    def stage_seconds(self) -> Mapping[str, float]:
+        return self._stages.take()
 
     def describe(self) -> Mapping[str, str]:
         return dict(self._facts)

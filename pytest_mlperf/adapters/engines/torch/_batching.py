@@ -32,6 +32,7 @@ from pytest_mlperf.adapters.engines.llm.streaming import Arrivals
 from pytest_mlperf.adapters.engines.torch._base import TorchOptions
 from pytest_mlperf.adapters.engines.torch._devices import enough_memory
 from pytest_mlperf.adapters.engines.torch._sampling import DrawnOnly, numbers
+from pytest_mlperf.adapters.engines.torch._stages import StageTimes, Stopwatch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +59,7 @@ class TextModel:
     generation: Generation
     prompts: TokenPrompts
     answers: Answers
+    stages: StageTimes
 
 
 class StaticBatches:
@@ -79,8 +81,9 @@ class StaticBatches:
                 self._generate(batch)
 
     def _generate(self, batch: Batch) -> None:
-        tokens, mask = self._pad(batch.indices)
         device = self._text.model.device
+        watch = Stopwatch(self._text.stages, device)
+        tokens, mask = self._pad(batch.indices)
         tokens, mask = (each.to(device, non_blocking=True) for each in (tokens, mask))
         generation, processors = self._text.generation, []
         if generation.is_drawn:
@@ -97,11 +100,12 @@ class StaticBatches:
                 features = chats.features(batch.indices, tokens)
                 inputs |= {name: each.to(device) for name, each in features.items()}
             if generation.num_beams == 1:
-                streamer = Streamer(batch, generation, self._text.answers)
+                streamer = Streamer(batch, generation, self._text.answers, watch)
                 self._text.model.generate(**inputs, streamer=streamer)
                 return
-            watch = [_FirstStep(batch)] if batch.sink.times_tokens else None
-            generated = self._text.model.generate(**inputs, stopping_criteria=watch)
+            first = _FirstStep(batch, watch)
+            generated = self._text.model.generate(**inputs, stopping_criteria=[first])
+            watch.end("decode")
         rows = [generation.cut(row) for row in generated[:, tokens.shape[1] :].tolist()]
         self._text.answers.deliver(batch.ids, batch.indices, rows, batch.sink)
 
@@ -140,10 +144,16 @@ def generation_config(generation: Generation, *, static_cache: bool = False) -> 
 
 
 class Streamer:
-    """Takes every step's tokens; a row is reported when it ends, not later."""
+    """Takes every step's tokens; a row is reported when it ends, not later.
 
-    def __init__(self, batch: Batch, generation: Generation, answers: Answers) -> None:
+    The first step is the stage "prefill", all others are "decode".
+    """
+
+    def __init__(
+        self, batch: Batch, generation: Generation, answers: Answers, watch: Stopwatch
+    ) -> None:
         self._batch = batch
+        self._watch = watch
         self._ends = generation.ends
         self._last_step = generation.max_new_tokens
         self._answers = answers
@@ -157,6 +167,7 @@ class Streamer:
             self._seen_prompts = True
             return
         tokens = value.tolist()
+        self._watch.end("decode" if self._steps else "prefill")
         self._steps.append(tokens)
         if self._batch.sink.times_tokens:
             self._stamp()
@@ -183,15 +194,18 @@ class Streamer:
 class _FirstStep:
     """Reports the first tokens of a beam search, whose later tokens may still change."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, watch: Stopwatch) -> None:
         self._batch = batch
+        self._watch = watch
         self._reported = False
 
     def __call__(self, input_ids: Any, *_: Any, **__: Any) -> Any:
         """Stop nothing: return False for each of `input_ids` (rows, tokens)."""
         if not self._reported:
             self._reported = True
-            self._batch.sink.first_tokens(self._batch.ids)
+            self._watch.end("prefill")
+            if self._batch.sink.times_tokens:
+                self._batch.sink.first_tokens(self._batch.ids)
         return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
 
 

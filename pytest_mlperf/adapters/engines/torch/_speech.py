@@ -18,6 +18,7 @@ from pytest_mlperf.adapters.engines.llm.transcripts import Transcripts
 from pytest_mlperf.adapters.engines.torch._batching import Batch, Streamer, generation_config
 from pytest_mlperf.adapters.engines.torch._devices import enough_memory
 from pytest_mlperf.adapters.engines.torch._sampling import DrawnOnly, numbers
+from pytest_mlperf.adapters.engines.torch._stages import StageTimes, Stopwatch
 from pytest_mlperf.extension import text_of
 
 
@@ -52,6 +53,7 @@ class HearingModel:
     prompt: Sequence[int]
     generation: Generation
     answers: Transcripts
+    stages: StageTimes
 
 
 class Speech:
@@ -89,6 +91,7 @@ class Speech:
     def _write_down(self, batch: Batch) -> None:
         hearing = self._hearing
         device, dtype = hearing.model.device, hearing.model.dtype
+        watch = Stopwatch(hearing.stages, device)
         features = hearing.features(
             [self._clips[index] for index in batch.indices],
             sampling_rate=RATE,
@@ -109,5 +112,5 @@ class Speech:
             decoder_input_ids=tokens,
             logits_processor=processors,
             generation_config=self._config,
-            streamer=Streamer(batch, generation, hearing.answers),
+            streamer=Streamer(batch, generation, hearing.answers, watch),
         )

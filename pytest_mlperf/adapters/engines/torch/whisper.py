@@ -97,6 +97,7 @@ class WhisperEngine(TokenBase):
                 prompt=prompt,
                 generation=generation,
                 answers=Transcripts(generation, tokenizer, watch_ends=not self._dummy),
+                stages=self._stages,
             ),
             batch_size=options.batch_size,
         )

@@ -32,8 +32,14 @@ HEAD = (
     b"Transfer-Encoding: chunked\r\n\r\n"
 )
 LAST = b"0\r\n\r\n"
-METRICS = b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running %d\n"
-"""The page of a vLLM that waits for nothing."""
+METRICS = (
+    b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running %d\n"
+    b"# TYPE vllm:request_queue_time_seconds histogram\n"
+    b"vllm:request_queue_time_seconds_sum %f\nvllm:request_queue_time_seconds_count %d\n"
+)
+"""The page of a vLLM in which no request waits, and each one waited for `QUEUED_S`."""
+
+QUEUED_S = 0.002
 
 
 def chunked(data: bytes) -> bytes:
@@ -130,6 +136,7 @@ class Echo(asyncio.Protocol):
     """
 
     running = 0
+    ended = 0
     answers: list[dict[str, Any]] = []  # noqa: RUF012 - of the whole server
 
     def __init__(
@@ -232,6 +239,7 @@ class Echo(asyncio.Protocol):
 
     def _write(self, part: bytes, note: dict[str, Any] | None = None) -> None:
         Echo.running -= part.endswith(LAST)
+        Echo.ended += part.endswith(LAST)
         self._transport.write(part)
         if note is not None:
             note["last_s"] = asyncio.get_running_loop().time()
@@ -242,7 +250,7 @@ class Echo(asyncio.Protocol):
             b"/health": b"{}",
             b"/v1/models": b'{"object":"list","data":[{"id":"echo"}]}',
             b"/version": b'{"version":"1.2.3"}',
-            b"/metrics": METRICS % Echo.running,
+            b"/metrics": METRICS % (Echo.running, QUEUED_S * Echo.ended, Echo.ended),
             b"/truth": json.dumps([one for one in Echo.answers if "last_s" in one]).encode(),
         }
         body = known.get(path, b"")

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
+from pytest_mlperf.adapters.engines.torch import _stages
 from pytest_mlperf.adapters.engines.torch.diffusion import DiffusionEngine
 from pytest_mlperf.core.errors import RunError
 from tests.adapters.engines.torch.models import (
@@ -64,6 +65,35 @@ def close(images: NDArray[np.uint8], others: NDArray[np.uint8]) -> bool:
     """Within a grey level, and most of them the same."""
     apart = np.abs(images.astype(int) - others)
     return bool(apart.max() <= 1 and (apart == 0).mean() > 0.99)
+
+
+def test_each_part_of_the_pipeline_is_a_stage(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two batches of two steps: each call of a part takes a time of its own, nothing else does."""
+    clock = [0.0]
+    monkeypatch.setattr(_stages, "perf_counter", lambda: clock[0])
+    with open_engine(tiny, Captions(PROMPTS[:4], latents()), steps=2, batch_size=2) as engine:
+        pipe = engine._samples._pipe
+        parts = [
+            (pipe.text_encoder, "forward", 0.5),
+            (pipe.text_encoder_2, "forward", 0.25),
+            (pipe.unet, "forward", 8.0),
+            (pipe.vae, "decode", 1.0),
+        ]
+        for part, name, seconds in parts:
+            original = getattr(part, name)
+
+            def timed(
+                *args: Any, original: Any = original, seconds: float = seconds, **own: Any
+            ) -> Any:
+                clock[0] += seconds
+                return original(*args, **own)
+
+            monkeypatch.setattr(part, name, timed)
+        ask(engine, 4)
+        seconds_by_stage = engine.stage_seconds()
+        assert engine.stage_seconds() == {}
+
+    assert seconds_by_stage == {"text_encoder": 2 * 0.75, "unet": 2 * 2 * 8.0, "vae": 2 * 1.0}
 
 
 def test_a_prompt_alone_has_the_very_image_of_the_pipeline(tiny: Path, plain: Any) -> None:

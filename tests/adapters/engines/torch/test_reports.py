@@ -6,11 +6,13 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
 import torch
 
+from pytest_mlperf.adapters.engines.torch import _stages
 from pytest_mlperf.core.errors import RunError
 from tests.adapters.engines.recording import Recorder, ask
 from tests.adapters.engines.torch.models import open_engine
@@ -46,6 +48,58 @@ def test_each_timed_token_is_reported_once(counting: Path, batching: str, num_be
                 assert counts(sink) == COUNTS
                 reports = [sink.reports(100 + place) for place in range(len(COUNTS))]
                 assert reports == (timed if times_tokens else [["done"]] * len(COUNTS))
+
+
+@pytest.mark.parametrize(
+    ("batching", "num_beams", "stages"),
+    [
+        ("static", 1, {"prefill", "decode"}),
+        ("dynamic", 1, {"prefill", "decode"}),
+        ("auto", 2, {"prefill", "decode"}),
+        ("continuous", 1, set()),
+    ],
+)
+def test_the_stages_are_the_first_step_and_all_others(
+    counting: Path, batching: str, num_beams: int, stages: set[str]
+) -> None:
+    """They fill the time of the work, are taken once, and continuous batching mixes them."""
+    options: dict[str, Any] = {"batching": batching, "num_beams": num_beams}
+    with open_engine(counting, PROMPTS, max_new_tokens=14, **options) as engine:
+        begun_s = perf_counter()
+        ask(engine, Recorder(expected=len(PROMPTS)), len(PROMPTS))
+        took_s = perf_counter() - begun_s
+        seconds = engine.stage_seconds()
+        again = engine.stage_seconds()
+
+    assert set(seconds) == stages
+    assert again == {}
+    assert all(each > 0 for each in seconds.values())
+    assert sum(seconds.values()) <= took_s
+
+
+@pytest.mark.parametrize(
+    ("num_beams", "expected"),
+    [(1, {"prefill": 2.0, "decode": 8.0 + 11.0}), (2, {"prefill": 2.0, "decode": 2 * 13.0})],
+)
+def test_each_step_counts_once_in_its_stage(
+    counting: Path, monkeypatch: pytest.MonkeyPatch, num_beams: int, expected: dict[str, float]
+) -> None:
+    """Seven prompts in two batches, whose longest answers have 9 and 12 tokens: a step is 1 s."""
+    clock = [0.0]
+    monkeypatch.setattr(_stages, "perf_counter", lambda: clock[0])
+    options: dict[str, Any] = {"batching": "static", "batch_size": 4, "num_beams": num_beams}
+    with open_engine(counting, PROMPTS, max_new_tokens=14, **options) as engine:
+        work: Any = engine._work
+        model = work.__self__._text.model
+        forward = model.forward
+
+        def step(*args: Any, **own: Any) -> Any:
+            clock[0] += 1.0
+            return forward(*args, **own)
+
+        monkeypatch.setattr(model, "forward", step)
+        ask(engine, Recorder(expected=len(PROMPTS)), len(PROMPTS))
+        assert engine.stage_seconds() == expected
 
 
 def test_a_row_is_done_when_it_ends_not_when_its_batch_does(counting: Path) -> None:

@@ -85,7 +85,9 @@ class DiffusionEngine(_base.TorchBase):
 
         options = self._options
         loaded = open_pipeline(self._folder, self._scheduler, options, self._precision)
-        self._samples = Images(loaded.pipe, self._dataset, options, dtype=loaded.dtype)
+        self._samples = Images(
+            loaded.pipe, self._dataset, options, self._stages, dtype=loaded.dtype
+        )
         self._facts |= {**loaded.facts, **self._samples.describe()}
         self._start_queue(self._samples.run, undo)
 

@@ -29,6 +29,7 @@ from pytest_mlperf.adapters.engines.torch import _checkpoint as checkpoint
 from pytest_mlperf.adapters.engines.torch import _devices as devices
 from pytest_mlperf.adapters.engines.torch._checkpoint import quiet_and_offline
 from pytest_mlperf.adapters.engines.torch._devices import dtype_name
+from pytest_mlperf.adapters.engines.torch._stages import StageTimes, Stopwatch
 from pytest_mlperf.adapters.engines.torch.diffusion._convolutions import unet_class
 from pytest_mlperf.extension import sha256, some, text_of
 
@@ -364,9 +365,16 @@ class Images:
     """Keeps loaded prompts as tokens, and makes their images; `run` is for one thread."""
 
     def __init__(
-        self, pipe: Any, dataset: Dataset, options: _base.DiffusionOptions, *, dtype: Any
+        self,
+        pipe: Any,
+        dataset: Dataset,
+        options: _base.DiffusionOptions,
+        stages: StageTimes,
+        *,
+        dtype: Any,
     ) -> None:
         self._pipe = pipe
+        self._stages = stages
         self._dataset = dataset
         self._options = options
         self._dtype = dtype
@@ -454,8 +462,10 @@ class Images:
         if self._cache is not None:
             self._cache.start()
         advice = "lower batch_size, or set vae_slicing = true"
+        watch = Stopwatch(self._stages, self._device)
         with devices.enough_memory(self._options.batch_size, advice), torch.inference_mode():
             embeds, pooled = self._encode([sample.tokens for sample in samples])
+            watch.end("text_encoder")
             negative, negative_pooled = self._negative
             latents = self._pipe(
                 prompt_embeds=embeds,
@@ -471,7 +481,10 @@ class Images:
                 ),
                 output_type="latent",
             ).images
-            return self._decode(latents, indices)
+            watch.end("unet")
+            images = self._decode(latents, indices)
+            watch.end("vae")
+        return images
 
     def _encode(self, tokens: Sequence[tuple[Any, ...]]) -> tuple[Any, Any]:
         """Return the text encoders' output for prompts, each its tokens by encoder, (1, tokens).

@@ -1,0 +1,43 @@
+"""How long the stages of a torch engine took; light to import."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from time import perf_counter
+from typing import Any
+
+
+class StageTimes:
+    """Sums the seconds of stages until they are taken; any thread may add some."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    def add(self, stage: str, seconds: float) -> None:
+        with self._lock:
+            self._seconds[stage] += seconds
+
+    def take(self) -> dict[str, float]:
+        with self._lock:
+            seconds, self._seconds = dict(self._seconds), defaultdict(float)
+        return seconds
+
+
+class Stopwatch:
+    """Divides the time of one batch among stages, one after the other."""
+
+    def __init__(self, stages: StageTimes, device: Any) -> None:
+        self._stages, self._device = stages, device
+        self._begun_s = perf_counter()
+
+    def end(self, stage: str) -> None:
+        """End a stage: what is queued on a GPU belongs to it, so that is waited for."""
+        if self._device.type == "cuda":
+            import torch
+
+            torch.cuda.synchronize(self._device)
+        ended_s = perf_counter()
+        self._stages.add(stage, ended_s - self._begun_s)
+        self._begun_s = ended_s

@@ -1,0 +1,78 @@
+"""Which stages of the work take longer, or less long, than in the runs of a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from pytest_mlperf.core.metrics import METRICS, at_point, is_stage, point_of
+from pytest_mlperf.core.numbers import quantity, times
+
+STAGE_SHARE = 0.05
+"""A stage whose time differs by a smaller share takes as long as before."""
+
+WHOLE_SHARE = 0.02
+"""So does one whose difference is a smaller share of all stages together, or of the median latency:
+a queue of microseconds may double and explains nothing."""
+
+LATENCY = "latency_p50"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageTime:
+    """The time of a stage, seconds per sample, medians over runs.
+
+    Attributes:
+        metric: "stage_unet", at a point of a curve "stage_queue@64".
+        baseline_s, current_s: In the runs of the baseline, and of the test.
+        moved: It lies beyond every run of the baseline, by more than the shares above.
+    """
+
+    metric: str
+    baseline_s: float
+    current_s: float
+    moved: bool
+
+    @property
+    def title(self) -> str:
+        """The name of the stage: "text encoder"."""
+        return METRICS[self.metric.partition("@")[0]].title.removesuffix(" stage")
+
+    @property
+    def says(self) -> str:
+        """Return "unet takes 1.31x as long (779 ms → 1.02 s)"."""
+        sides = " → ".join(quantity(self.metric, s) for s in (self.baseline_s, self.current_s))
+        return f"{self.title} takes {times(self.current_s / self.baseline_s)} as long ({sides})"
+
+
+def stage_times(
+    runs: Sequence[Mapping[str, float]], baseline_runs: Sequence[Mapping[str, float]]
+) -> dict[float | None, list[StageTime]]:
+    """Return the stages that all runs have, by point of a curve; None: of no curve.
+
+    Args:
+        runs: The metrics of each run of a test.
+        baseline_runs: The same of the baseline's runs.
+    """
+    if not runs or not baseline_runs:
+        return {}
+    names = [n for n in runs[0] if is_stage(n) and all(n in r for r in (*runs, *baseline_runs))]
+    by_point: dict[float | None, list[StageTime]] = {}
+    for name in names:
+        point = point_of(name)
+        latency = LATENCY if point is None else at_point(LATENCY, point)
+        stages_s = [sum(r[n] for n in names if point_of(n) == point) for r in baseline_runs]
+        whole_s = max(median(stages_s), median(r.get(latency, 0.0) for r in baseline_runs))
+        times_s = [run[name] for run in baseline_runs]
+        current_s, baseline_s = median(run[name] for run in runs), median(times_s)
+        least_s = max(STAGE_SHARE * baseline_s, WHOLE_SHARE * whole_s)
+        beyond = not min(times_s) <= current_s <= max(times_s)
+        stage = StageTime(
+            metric=name,
+            baseline_s=baseline_s,
+            current_s=current_s,
+            moved=beyond and abs(current_s - baseline_s) > least_s,
+        )
+        by_point.setdefault(point, []).append(stage)
+    return by_point
