@@ -155,7 +155,11 @@ class RoundWorkload:
         task: What it does, in one word.
         performance_samples: Samples held in memory during a performance run.
         accuracy_samples: Samples of an accuracy run, where that has a data set of its own.
-        scorer: Name of the scorer; "" where this release has none.
+        scorer: Name of the scorer that decides the gates; "" where this release has none.
+        ungated_scorer: Name of a scorer that needs a tool or a judge of the user's and decides no
+            gate of MLPerf's; "" for none.
+        temperature: Temperature at which the reference draws tokens; 0 takes the likeliest.
+        twin_temperature: Likewise of the tiny twin in suites/tiny.
         metrics: What is gated, by our name; a scenario may have its own.
         targets: Shares of the reference that are gates, e.g. (0.99,). 1 where every gate is
             absolute.
@@ -179,6 +183,9 @@ class RoundWorkload:
     performance_samples: int
     accuracy_samples: int | None = None
     scorer: str
+    ungated_scorer: str = ""
+    temperature: float = 0.0
+    twin_temperature: float = 0.0
     metrics: Mapping[str, RoundMetric]
     targets: tuple[float, ...]
     suffixed: bool = False
