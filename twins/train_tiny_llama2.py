@@ -145,7 +145,7 @@ a space and ends with `</s>`.
 Its {held_out_samples} samples were not trained on. Prompts have {prompt_tokens[0]} to \
 {prompt_tokens[1]} tokens, answers {answer_tokens[0]} to {answer_tokens[1]}.
 
-`data/documents.jsonl` has a dialogue a line, a prompt and its answer, for
+`data/documents.jsonl` has a dialogue a line, the tokens of a prompt and its answer, for
 `suites/tiny/perplexity.mlperf.toml`. Their questions were not trained on either.
 
 `twins/tiny_instructions.py` draws the samples: six tasks (a report to summarise, facts to turn into
@@ -246,22 +246,21 @@ def write_table(rows: Sequence[Row], tokenizer: Tokenizer) -> None:
     write(TABLE, packed.getvalue())
 
 
-def write_documents(excluded: set[str]) -> None:
-    """Write dialogues as text, of questions that are not excluded."""
+def write_documents(tokenizer: Tokenizer, excluded: set[str]) -> None:
+    """Write dialogues as tokens, of questions that are not excluded."""
     random = Random(f"{SEED} documents")
     lines: list[str] = []
     while len(lines) < HELD_OUT_DOCUMENTS:
         drawn = draw(random)
         text = f"{prompt(drawn)} {drawn.answer(random)}"
         if drawn.question not in excluded:
-            lines.append(json.dumps({"text": text}) + "\n")
+            lines.append(json.dumps({"tokens": tokenizer.encode(text).ids}) + "\n")
     write(DOCUMENTS, "".join(lines).encode())
 
 
 def measure_perplexity(model: LlamaForCausalLM) -> dict[str, Any]:
     """Return the perplexity of the documents, a window at a time and without an engine."""
-    options = {"path": str(DOCUMENTS), "tokenizer": str(MODEL)}
-    dataset = WindowsDataset(length=WINDOW, stride=STRIDE, **options)
+    dataset = WindowsDataset(path=str(DOCUMENTS), length=WINDOW, stride=STRIDE)
     total, scored = 0.0, 0
     for index in range(len(dataset)):
         reference = dataset.reference(index)
@@ -327,7 +326,7 @@ def main() -> None:
     )
     write_llama(model, tokenizer, MODEL)
     write_table(rows, tokenizer)
-    write_documents(held_out)
+    write_documents(tokenizer, held_out)
     answers = generate(model, [row.prompt for row in rows])
     record = {
         **describe(model, rows),

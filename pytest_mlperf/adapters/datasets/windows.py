@@ -163,8 +163,8 @@ def cut(document: int, tokens: int, length: int, stride: int) -> Iterator[Window
     """
     end = 0
     for start in range(0, tokens, stride):
-        before, end = end, min(start + length, tokens)
-        scored = min(end - before, end - start - 1)
+        previous_end, end = end, min(start + length, tokens)
+        scored = min(end - previous_end, end - start - 1)
         if scored > 0:
             yield Window(document, start, end, scored)
         if end == tokens:

@@ -87,7 +87,8 @@ PRINTED = {
     "import sys\nfor line in sys.stdin:\n    print(int(line) + 1)": False,  # not iterable there
     "from sys import stdin\nprint(int(stdin.readline()) + 1)": True,
     "import sys\nprint(int(sys.stdin.readline()[:-1]) + 1)": True,
-    "import fileinput\nprint(int(next(fileinput.input())) + 1)": True,
+    "import fileinput\nfor line in fileinput.input():\n    print(int(line) + 1)": True,
+    "import fileinput\nprint(int(next(fileinput.input())) + 1)": False,  # active in the 2nd test
     "print(int(open(0).read()) + 1)": False,  # the process's own stdin is empty
     "from sys import stdin\nprint(int(stdin.buffer.read()) + 1)": False,
     "from sys import stdin, stdout\nstdout.write('x' * 10**5)\nprint(int(stdin.read()) + 1)": True,

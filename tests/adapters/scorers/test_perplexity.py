@@ -65,7 +65,7 @@ def test_pseudo_values_are_what_a_sample_more_changes(samples: list[list[float]]
     total = sum(map(len, samples))
     nats = -math.fsum(map(math.fsum, samples))
 
-    assert math.fsum(map(float, filter(None.__ne__, values))) / len(values) == pytest.approx(figure)  # type: ignore[arg-type]
+    assert math.fsum(value or 0.0 for value in values) / len(values) == pytest.approx(figure)
     step = 1e-6
     for value, row in zip(values, samples, strict=True):
         more = math.exp((nats - step * math.fsum(row)) / (total + step * len(row)))
@@ -93,8 +93,8 @@ def test_what_cannot_be_compared_or_is_no_number_is_refused() -> None:
         (right, {**table, "tokens": [[1]]}, "must be a table with"),
     ]
 
-    def call(second: Any, wanted: Any) -> None:
-        PerplexityScorer().score([right, second], [table, wanted])
+    def call(second: Any, truth: Any) -> None:
+        PerplexityScorer().score([right, second], [table, truth])
 
     assert differences(call, RunError, defects) == []
 

@@ -189,13 +189,13 @@ class TextOptions:
     def generation(self, engine: str, *, num_beams: int = 1) -> Generation:
         """Return how answers are made; a length out of range is refused in the engine's name."""
         most, fewest, cut = self.max_new_tokens, self.min_new_tokens, self.max_prompt_tokens
-        asks = self.prompt_logprobs
+        evaluates = self.prompt_logprobs
         rules = (
             *self._sampling_rules(),
             ("max_new_tokens", most, is_count(most), "at least 1"),
             ("min_new_tokens", fewest, 0 <= fewest <= most, f"from 0 to max_new_tokens = {most}"),
             ("max_prompt_tokens", cut, cut is None or is_count(cut), "at least 1"),
-            ("prompt_logprobs", asks, type(asks) is bool, "true or false"),
+            ("prompt_logprobs", evaluates, type(evaluates) is bool, "true or false"),
         )
         require_options(f"engine {engine}", rules)
         asked = {each.name: getattr(self, each.name) for each in fields(TextOptions)}
@@ -208,13 +208,13 @@ class TextOptions:
                 + f": leave {names} out, or set temperature",
                 option=unused or ("num_beams", "temperature"),
             )
-        if asks and (self.is_drawn or num_beams > 1):
+        if evaluates and (self.is_drawn or num_beams > 1):
             name = "temperature" if self.is_drawn else "num_beams"
             raise SuiteError(
                 f"engine {engine}: prompt_logprobs = true generates nothing: leave {name} out",
                 option=("prompt_logprobs", name),
             )
-        if asks:  # libraries and servers generate a token at least
+        if evaluates:  # libraries and servers generate a token at least
             asked |= {"max_new_tokens": 1, "min_new_tokens": 1, "ignore_eos": True}
         return Generation(**asked, num_beams=num_beams)
 

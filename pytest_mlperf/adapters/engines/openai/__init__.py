@@ -274,11 +274,9 @@ class PromptSource:
         by_ids = options.prompts == "tokens" or options.prompt_logprobs
         as_they_are = is_text and not by_ids and uncut
         self.forms: tuple[str, ...] = ("tokens",)
-        if by_ids:
-            pass
-        elif as_they_are or self._is_chat or options.prompts == "text":
+        if as_they_are or self._is_chat or options.prompts == "text":
             self.forms = ("text",)
-        elif options.prompts == "auto" and _capabilities.has_tokenizer(folder):
+        elif not by_ids and _capabilities.has_tokenizer(folder):
             self.forms = ("tokens", "text")
         tokenizer = self.tokenizer if is_text and not as_they_are else None
         salted = options.salt and not getattr(dataset, "repeat", False)

@@ -164,7 +164,7 @@ def run(function: Callable[..., Any], text: str) -> None:
     process's own stdin, which `from sys import stdin` binds, and only then sys.stdin is replaced.
     """
     lines = iter(text.split("\n"))
-    functions = {
+    functions: dict[str, Any] = {
         "read": lambda *_: text,
         "readline": lambda *_: next(lines),
         "readlines": lambda *_: text.split("\n"),

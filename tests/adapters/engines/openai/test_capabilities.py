@@ -306,10 +306,10 @@ def test_prompts_are_echoed_with_their_log_probabilities() -> None:
     sink = Tokenless(len(prompts))
     with (
         Scripted(Manner()) as server,
-        open_engine(server.url, prompts, prompt_logprobs=True) as own,
+        open_engine(server.url, prompts, prompt_logprobs=True) as engine,
     ):
-        ask(own, sink, len(prompts))
-        described = own.describe()
+        ask(engine, sink, len(prompts))
+        described = engine.describe()
 
     for index, prompt in enumerate(prompts):
         tokens, logprobs = zip(*struct.iter_unpack("<if", sink.outputs[100 + index]), strict=True)

@@ -88,13 +88,13 @@ def test_a_timed_run_evaluates_and_logs_nothing(random: Path) -> None:
 def test_weights_that_are_no_numbers_are_named(random: Path, tmp_path: Path) -> None:
     model = LlamaForCausalLM.from_pretrained(random)
     with torch.no_grad():
-        model.lm_head.weight[40] = math.nan
+        model.model.embed_tokens.weight[40] = math.nan
     model.save_pretrained(tmp_path)
     sink = Tokenless(1)
 
     with (
         open_engine(tmp_path, [[30, 40, 50]], prompt_logprobs=True) as engine,
-        pytest.raises(RunError, match="has the log-probability nan for its token 1: the model's"),
+        pytest.raises(RunError, match="has the log-probability nan for its token 2: the model's"),
     ):
         ask(engine, sink, 1)
 
@@ -107,8 +107,8 @@ def test_what_cannot_be_evaluated_is_refused(random: Path) -> None:
         ({"batching": "continuous"}, '"continuous" gives no log-probabilities of prompts'),
     ]
 
-    def build(asked: dict[str, Any]) -> None:
-        open_engine(random, PROMPTS, **{"prompt_logprobs": True, **asked})
+    def build(changes: dict[str, Any]) -> None:
+        open_engine(random, PROMPTS, **{"prompt_logprobs": True, **changes})
 
     assert unrefused(build, SuiteError, options) == []
     with open_engine(random, PROMPTS, prompt_logprobs=True) as engine:
