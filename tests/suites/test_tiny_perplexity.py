@@ -1,4 +1,4 @@
-"""Perplexity through the whole path: equal to transformers', kept by bf16 and int8, lost by damage."""
+"""Perplexity through the whole path: that of transformers, kept by int8, lost by damage."""
 
 from __future__ import annotations
 
@@ -60,6 +60,6 @@ def test_a_loss_above_one_per_cent_fails_and_smaller_ones_pass(tmp_path: Path) -
     )
 
     results = json.loads((folder / "results.json").read_text("utf-8"))
-    outcomes = {case["case"]: case["verdict"]["outcome"] for case in results["cases"]}
+    outcomes = [case["verdict"]["outcome"] for case in results["cases"]]
     assert done.returncode == 1, done.stdout
-    assert outcomes == {}
+    assert outcomes == ["ok", "ok", "ok", "ACC DROP"]

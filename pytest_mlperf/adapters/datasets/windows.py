@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 JSON_LINES = ".jsonl"
-TEXT_COLUMN, TOKENS_COLUMN = "text", "tokens"
+TEXT_KEY, TOKENS_KEY = "text", "tokens"
 
 HEADING = re.compile(r" ?= [^=].* = ?\n?")
 """The title of an article of WikiText; titles of its sections have more signs."""
@@ -60,8 +60,8 @@ class WindowsOptions(ChecksumOptions):
 
     Attributes:
         path: JSON Lines (.jsonl) with a document in each object, as "text" or as "tokens", a list
-            of token ids; or a text file, which is one document, or an article for each title of
-            WikiText (" = Title = ").
+            of token ids. Or a text file: one document, or one for each article of WikiText, which
+            begins with " = Title = ".
         tokenizer: Folder of the model, with its tokenizer; of documents that are text. It puts the
             tokens before a document that it puts before every text.
         length: Most tokens of a window, at least 2.
@@ -177,7 +177,7 @@ def _documents(path: Path, asked: WindowsOptions) -> Iterator[NDArray[np.int32]]
     source = SampleFile(file=path, row="line", whole="file")
     tokenizer = load_tokenizer("windows", asked.tokenizer) if asked.tokenizer else None
     for line, column, value in _values(source):
-        if column == TOKENS_COLUMN:
+        if column == TOKENS_KEY:
             yield token_list(source, line, column, value, "document")
         elif tokenizer is None:
             raise SuiteError(
@@ -194,9 +194,9 @@ def _values(source: SampleFile) -> Iterator[tuple[int, str, Any]]:
         yield from _articles(source.file)
         return
     for line, record in json_lines.objects(source.file):
-        columns = [name for name in (TOKENS_COLUMN, TEXT_COLUMN) if name in record]
+        columns = [name for name in (TOKENS_KEY, TEXT_KEY) if name in record]
         if not columns:
-            raise source.wrong(line, TEXT_COLUMN, "neither it nor 'tokens' is there")
+            raise source.wrong(line, TEXT_KEY, "neither it nor 'tokens' is there")
         yield line, columns[0], record[columns[0]]
 
 
@@ -205,8 +205,8 @@ def _articles(path: Path) -> Iterator[tuple[int, str, str]]:
     for number, line in enumerate(json_lines.lines_of(path), 1):
         if HEADING.fullmatch(line):
             if "".join(lines).strip():
-                yield first, TEXT_COLUMN, "".join(lines)
+                yield first, TEXT_KEY, "".join(lines)
             first, lines = number, []
         lines.append(line)
     if "".join(lines).strip():
-        yield first, TEXT_COLUMN, "".join(lines)
+        yield first, TEXT_KEY, "".join(lines)

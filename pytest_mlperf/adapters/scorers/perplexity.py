@@ -32,7 +32,7 @@ class PerplexityScorer(ModelFreeScorer[NoOptions]):
 
     Source: F. Jelinek, R. L. Mercer, L. R. Bahl, J. K. Baker, "Perplexity - a measure of the
         difficulty of speech recognition tasks", Journal of the Acoustical Society of America 62
-        (1977); its error as of a quotient of sums, by the derivative of the exponential.
+        (1977). Its error is that of a quotient of sums times the derivative of the exponential.
     """
 
     metrics = ("perplexity",)

@@ -32,6 +32,7 @@ class WordAccuracyScorer(scorers.ModelFreeScorer[scorers.NoOptions]):
     Like there, words are joined on the way from the left without looking back, an answer to silence
     adds errors and no words, so that accuracy may be below 0, and what is spoken loses characters
     that are no label. Unlike there, a number that is no label's is an error that names its sample.
+    An answer that ends the normaliser with an error, such as 5,000 digits, keeps its words.
     """
 
     metrics = ("accuracy",)

@@ -94,7 +94,7 @@ def test_weights_that_are_no_numbers_are_named(random: Path, tmp_path: Path) -> 
 
     with (
         open_engine(tmp_path, [[30, 40, 50]], prompt_logprobs=True) as engine,
-        pytest.raises(RunError, match="has the log-probability nan for its token 2: the model's"),
+        pytest.raises(RunError, match="has the log-probability nan for its token 1: the model's"),
     ):
         ask(engine, sink, 1)
 
