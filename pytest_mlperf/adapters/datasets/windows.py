@@ -39,7 +39,7 @@ HEADING = re.compile(r" ?= [^=].* = ?\n?")
 """The title of an article of WikiText; titles of its sections have more signs."""
 
 
-class Window(NamedTuple):
+class TokenWindow(NamedTuple):
     """A part of a document.
 
     Attributes:
@@ -101,7 +101,7 @@ class WindowsOptions(ChecksumOptions):
         )
 
 
-class WindowsDataset(FileDataset[Window]):
+class WindowsDataset(FileDataset[TokenWindow]):
     """Windows of documents as token ids, for scorer perplexity; windows of a document are a group.
 
     Documents, or rests of them, of less than two tokens have none.
@@ -151,11 +151,11 @@ class WindowsDataset(FileDataset[Window]):
             ),
         ).hexdigest()
 
-    def _tokens(self, window: Window) -> NDArray[np.int32]:
+    def _tokens(self, window: TokenWindow) -> NDArray[np.int32]:
         return self._documents[window.document][window.start : window.end]
 
 
-def cut(document: int, tokens: int, length: int, stride: int) -> Iterator[Window]:
+def cut(document: int, tokens: int, length: int, stride: int) -> Iterator[TokenWindow]:
     """Yield the windows of a document of so many tokens, see `WindowsOptions`.
 
     >>> [tuple(window)[1:] for window in cut(0, 9, 4, 2)]
@@ -166,7 +166,7 @@ def cut(document: int, tokens: int, length: int, stride: int) -> Iterator[Window
         previous_end, end = end, min(start + length, tokens)
         scored = min(end - previous_end, end - start - 1)
         if scored > 0:
-            yield Window(document, start, end, scored)
+            yield TokenWindow(document, start, end, scored)
         if end == tokens:
             return
 
