@@ -167,8 +167,7 @@ class Suite(Table):
         if rules:
             gates = f", which MLPerf gates by {', '.join(rules.metrics)}" if rules.metrics else ""
             unscored = f"nothing here scores {rules.name} of {self.round}{gates}"
-            use = rules.ungated_scorer or "package.module:name"
-            scorer = f'a scorer of your own: scorer = {{ use = "{use}" }}'
+            scorer = 'a scorer of your own: scorer = { use = "package.module:name" }'
         return f"performance only: {unscored}; a wrong model would pass; {scorer}"
 
     @property

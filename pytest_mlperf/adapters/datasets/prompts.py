@@ -10,9 +10,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from pytest_mlperf import EnvironmentFault, RunError, SuiteError, UnavailableError
+from pytest_mlperf import RunError, SuiteError
 from pytest_mlperf.adapters.datasets.files import FileDataset, require_enough, wrong
-from pytest_mlperf.extension import text_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -209,38 +208,6 @@ def token_list(source: SampleFile, row: int, column: str, cell: Any, kind: str) 
     if defect := token_defect(cell, kind) or "":
         raise source.wrong(row, column, defect)
     return cell
-
-
-def require_tokenizer(folder: str) -> None:
-    """Refuse a folder of a tokenizer that is not here."""
-    if not Path(folder).is_dir():
-        raise UnavailableError(
-            f"{folder}: this folder of a tokenizer does not exist; set the data set's tokenizer to "
-            "the model's folder",
-            option="tokenizer",
-        )
-
-
-def load_tokenizer(dataset: str, folder: str) -> Any:
-    """Return transformers' tokenizer of a folder; nothing is downloaded, and no code run."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise EnvironmentFault(
-            f"data set {dataset}: tokenizer needs transformers, which is not installed; try: pip "
-            "install transformers",
-            option="tokenizer",
-        ) from error
-    require_tokenizer(folder)
-    try:
-        return transformers.AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
-    # What a broken file raises depends on the library that reads it.
-    except Exception as error:
-        raise RunError(
-            "dataset", f"{folder}: transformers reads no tokenizer: {text_of(error)}"
-        ) from error
 
 
 def _describe(cell: Any) -> str:

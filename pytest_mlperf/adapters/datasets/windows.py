@@ -19,12 +19,11 @@ from pytest_mlperf.adapters.datasets.files import (
     json_lines,
     wrong,
 )
+from pytest_mlperf.adapters.datasets.files.tokenizer import load_tokenizer, require_tokenizer
 from pytest_mlperf.adapters.datasets.prompts import (
     SampleFile,
     encode,
     hash_of,
-    load_tokenizer,
-    require_tokenizer,
     token_list,
 )
 

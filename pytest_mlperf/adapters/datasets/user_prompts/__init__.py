@@ -16,6 +16,7 @@ from typing import Any
 from pytest_mlperf import RunError, SuiteError
 from pytest_mlperf.adapters.datasets.files import FileOptions, find_file, require_enough
 from pytest_mlperf.adapters.datasets.files.frames import no_pyarrow
+from pytest_mlperf.adapters.datasets.files.tokenizer import require_tokenizer
 from pytest_mlperf.adapters.datasets.prompts import (
     PromptDataset,
     SampleFile,
@@ -24,7 +25,6 @@ from pytest_mlperf.adapters.datasets.prompts import (
     TokenLists,
     encode,
     hash_of,
-    require_tokenizer,
     token_list,
 )
 from pytest_mlperf.adapters.datasets.user_prompts._records import read

@@ -11,7 +11,7 @@ from statistics import NormalDist
 from typing import Any
 
 from pytest_mlperf import RunError, SuiteError
-from pytest_mlperf.adapters.datasets.prompts import load_tokenizer
+from pytest_mlperf.adapters.datasets.files.tokenizer import load_tokenizer
 
 VERSION = 1
 """Goes up with whatever changes the prompts of given options."""
