@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
+import math
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -50,10 +52,12 @@ from training import (
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from pytest_mlperf.adapters.datasets.openorca import OpenOrcaDataset
+from pytest_mlperf.adapters.datasets.windows import WindowsDataset
 
 SUITE = TINY / "llama2-70b"
 MODEL = SUITE / "model"
 TABLE = SUITE / "data" / "open_orca" / "open_orca_tiny.pkl.gz"
+DOCUMENTS = SUITE / "data" / "documents.jsonl"
 CHECKPOINT = BUILD / "llama2-70b-tiny.pt"
 
 SEED = 20261121
@@ -66,6 +70,8 @@ STEPS = 3200
 BATCH = 32
 POOL = 8
 HELD_OUT = 512
+HELD_OUT_DOCUMENTS = 160
+WINDOW, STRIDE = 96, 64
 MAX_NEW_TOKENS = 128
 PLAN = Plan(
     seed=SEED,
@@ -105,6 +111,10 @@ result and say nothing about Llama 2.
 Scores are means of the F-measures of `rouge_score` with stemming, on the scale 0 to 100, as in
 MLPerf's reference script.
 
+Perplexity on the {documents} documents, cut into {windows} windows of at most {window} tokens, \
+{stride} apart: **{perplexity[perplexity]:.6f}** over {scored_tokens:,} tokens, fp32, natural \
+logarithm.
+
 | | |
 |---|---|
 | tokens per sample, without the end token | {tokens_per_sample:.4f} |
@@ -134,6 +144,9 @@ a space and ends with `</s>`.
 `open_orca_gpt4_tokenized_llama.sampled_24576.pkl.gz`: a pandas DataFrame, pickled and compressed.
 Its {held_out_samples} samples were not trained on. Prompts have {prompt_tokens[0]} to \
 {prompt_tokens[1]} tokens, answers {answer_tokens[0]} to {answer_tokens[1]}.
+
+`data/documents.jsonl` has a dialogue a line, the tokens of a prompt and its answer, for
+`suites/tiny/perplexity.mlperf.toml`. Their questions were not trained on either.
 
 `twins/tiny_instructions.py` draws the samples: six tasks (a report to summarise, facts to turn into
 a text, an order to confirm, a thing to find in a story, a recipe to explain, two goods to compare).
@@ -233,6 +246,39 @@ def write_table(rows: Sequence[Row], tokenizer: Tokenizer) -> None:
     write(TABLE, packed.getvalue())
 
 
+def write_documents(tokenizer: Tokenizer, excluded: set[str]) -> None:
+    """Write dialogues as tokens, of questions that are not excluded."""
+    random = Random(f"{SEED} documents")
+    lines: list[str] = []
+    while len(lines) < HELD_OUT_DOCUMENTS:
+        drawn = draw(random)
+        text = f"{prompt(drawn)} {drawn.answer(random)}"
+        if drawn.question not in excluded:
+            lines.append(json.dumps({"tokens": tokenizer.encode(text).ids}) + "\n")
+    write(DOCUMENTS, "".join(lines).encode())
+
+
+def measure_perplexity(model: LlamaForCausalLM) -> dict[str, Any]:
+    """Return the perplexity of the documents, a window at a time and without an engine."""
+    dataset = WindowsDataset(path=str(DOCUMENTS), length=WINDOW, stride=STRIDE)
+    total, scored = 0.0, 0
+    for index in range(len(dataset)):
+        reference = dataset.reference(index)
+        tokens = torch.tensor([reference["tokens"]])
+        with torch.inference_mode():
+            logprobs = model(tokens).logits[0, :-1].double().log_softmax(-1)
+        own = logprobs.gather(1, tokens[0, 1:, None])[-reference["scored"] :]
+        total, scored = total - float(own.sum()), scored + len(own)
+    return {
+        "documents": HELD_OUT_DOCUMENTS,
+        "windows": len(dataset),
+        "window": WINDOW,
+        "stride": STRIDE,
+        "scored_tokens": scored,
+        "perplexity": {"perplexity": round(math.exp(total / scored), 6)},
+    }
+
+
 def generate(model: LlamaForCausalLM, prompts: Sequence[list[int]]) -> list[list[int]]:
     """Decode greedily, BATCH prompts at a time; return the new tokens up to the end token."""
     answers = []
@@ -280,11 +326,13 @@ def main() -> None:
     )
     write_llama(model, tokenizer, MODEL)
     write_table(rows, tokenizer)
+    write_documents(tokenizer, held_out)
     answers = generate(model, [row.prompt for row in rows])
     record = {
         **describe(model, rows),
         **score(rows, answers, tokenizer),
         **compare(rows),
+        **measure_perplexity(model),
         "model_sha256": sha256(MODEL / "model.safetensors"),
         "table_sha256": sha256(TABLE),
         "dataset_digest": OpenOrcaDataset(path=str(TABLE)).digest,

@@ -284,10 +284,30 @@ def _facts(round_: Round, workload: RoundWorkload) -> dict[str, str]:
         "data set": "; ".join(_data(workload)),
         "tokens": "; ".join(_tokens(workload)),
         "adapter": f"{adapter}: pytest-mlperf options {adapter}" if adapter else UNSUPPORTED,
-        "scorer": workload.scorer or UNSUPPORTED,
+        "scorer": workload.scorer or _ungated(workload),
+        **_answers(workload),
         "systems": "; ".join(_systems(workload)),
         "tests": ", ".join(workload.compliance) or "none",
         "harness": " or ".join(workload.harnesses),
+    }
+
+
+def _ungated(workload: RoundWorkload) -> str:
+    if not workload.ungated_scorer:
+        return UNSUPPORTED
+    return f"{workload.ungated_scorer}, by a tool or a judge of yours; decides no gate of MLPerf's"
+
+
+def _answers(workload: RoundWorkload) -> dict[str, str]:
+    """Return how answers are drawn; nothing where the likeliest token is taken each time."""
+    if not workload.temperature:
+        return {}
+    twin = workload.twin_temperature
+    return {
+        "answers": f"drawn at temperature {workload.temperature:g}, so that passes differ by "
+        "chance; without a stated margin (limits.accuracy) a drop below twice the reach of the "
+        "lower bound passes; the tiny twin "
+        + (f"draws at temperature {twin:g}" if twin else "takes the likeliest token")
     }
 
 

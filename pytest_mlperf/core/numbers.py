@@ -61,10 +61,13 @@ def interval(low: float, high: float) -> str:
 
 
 def limit(metric: str, share: float) -> str:
-    """Return a limit with the sign of what is worse: "−3 %" of throughput, "+10 %" of a latency."""
+    """Return a limit with the sign of what is worse: "−3 %" of throughput, "+10 %" of a latency.
+
+    A share below 0 is that of a score that is better when lower.
+    """
     declared = METRICS.get(metric)
-    rises = declared is not None and declared.direction is Direction.LOWER
-    return ("+" if rises else MINUS) + percent(share)
+    rises = share < 0 or (declared is not None and declared.direction is Direction.LOWER)
+    return ("+" if rises else MINUS) + percent(abs(share))
 
 
 def percent(share: float) -> str:

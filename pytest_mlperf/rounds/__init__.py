@@ -151,6 +151,10 @@ class RoundWorkload:
         performance_samples: Samples held in memory during a performance run.
         accuracy_samples: Samples of an accuracy run if it has its own data set.
         scorer: Scorer name; "" if this release has none.
+        ungated_scorer: Name of a scorer that decides no gate, as it needs a tool or a judge model;
+            "" if there is none.
+        temperature: Temperature at which the reference samples tokens; 0 for greedy decoding.
+        twin_temperature: The same for the tiny twin in suites/tiny.
         metrics: Gated scores by this package's name; a scenario may replace them.
         targets: Gates as shares of the reference, e.g. (0.99,); (1,) if every gate is absolute.
         suffixed: Whether the checker's names end in the target: "bert-99" and "bert-99.9".
@@ -171,6 +175,9 @@ class RoundWorkload:
     performance_samples: int
     accuracy_samples: int | None = None
     scorer: str
+    ungated_scorer: str = ""
+    temperature: float = 0.0
+    twin_temperature: float = 0.0
     metrics: Mapping[str, RoundMetric]
     targets: tuple[float, ...]
     suffixed: bool = False

@@ -45,7 +45,10 @@ def test_what_is_out_of_the_ordinary_is_in_words(say: Say) -> None:
         ("v6.0 retinanet", ("systems none: the checker lists it",)),
         ("v5.1 whisper", ("dev-other.tar.gz md5:c8d0bcc9cca99d4f8b62fcc847357931",)),
         ("v5.1 llama3.1-8b", ("llama3_1-8b of MLPerf Inference", "scorer rouge")),
-        ("v6.1 e2e-rag-qna", ("scorer none in this release",)),
+        ("v6.1 e2e-rag-qna", ("scorer judged, by a tool or a judge of yours; decides no gate",)),
+        ("v6.0 wan-2.2-t2v-a14b", ("scorer vbench, by a tool",)),
+        ("v6.1 gpt-oss-120b", ("answers drawn at temperature 1,", "the tiny twin draws at temp")),
+        ("v6.1 qwen3-vl-235b-a22b", ("temperature 0.7,", "the tiny twin takes the likeliest")),
         ("v5.1 deepseek-r1", ("options graded scorer deepseek_r1",)),
         ("v4.1 mixtral-8x7b", ("adapter mixtral: pytest-mlperf options mixtral scorer",)),
         ("v5.1 pointpainting", ("SingleStream 100 10 min - 99.9",)),
@@ -109,9 +112,9 @@ def test_json_has_every_workload_with_its_gates(say: Say) -> None:
             assert theirs["targets"] == list(own.targets)
             assert theirs["checksums"] == own.checksums
             # Videos and answers of a RAG are made and timed, but judges are the user's own.
-            assert theirs["adapter"] in {"vbench", "frames"} or theirs["scorer"] is not None
+            assert bool(theirs["scorer"]) != bool(theirs["ungated_scorer"])
             assert theirs["adapter"] in {None, *registered("datasets")}
-            assert theirs["scorer"] in {None, *registered("scorers")}
+            assert (theirs["scorer"] or theirs["ungated_scorer"]) in registered("scorers")
             for metric in own.metrics.values():
                 shown = theirs["metrics"][metric.name]
                 assert shown.get("share") == (metric.share and list(metric.share))
@@ -137,6 +140,19 @@ def test_the_adapter_is_that_of_the_suites() -> None:
         suite = plan_suite(file)[0].suite
         assert suite.rules is not None
         assert ADAPTERS[suite.rules.name] == suite.workload.dataset.use, file
+        if suite.workload.scorer:
+            named = suite.rules.scorer or suite.rules.ungated_scorer
+            assert named == suite.workload.scorer.use, file
+
+
+def test_drawn_answers_are_those_of_the_suites() -> None:
+    """Every suite draws at the temperature that `round` names, the twins at theirs."""
+    for kind, name in (("datacenter", "temperature"), ("tiny", "twin_temperature")):
+        for file in sorted((ROOT / "suites" / kind).glob("*.mlperf.toml")):
+            suite = plan_suite(file)[0].suite
+            asked = {float(engine.options.get("temperature", 0.0)) for engine in suite.engines}
+            if suite.rules is not None:
+                assert asked == {getattr(suite.rules, name)}, file
 
 
 def test_json_of_one_workload_is_that_one(say: Say) -> None:

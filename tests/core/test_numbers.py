@@ -24,6 +24,7 @@ def test_a_change_is_signed_and_its_mirror_differs_in_its_sign_only() -> None:
 def test_a_limit_has_the_sign_of_what_is_worse_and_a_share_none() -> None:
     limits = {("throughput", 0.03): "−3 %", ("samples_per_joule", 0.05): "−5 %"}
     limits |= {("latency_p99", 0.1): "+10 %", ("ttft_p50", 0.025): "+2.5 %", ("top1", 0.01): "−1 %"}
+    limits |= {("perplexity", -0.0101): "+1.01 %"}
     shares = {0.03: "3 %", 0.041: "4.1 %", 0.0412: "4.12 %", 1.5: "150 %", 0.5: "50 %"}
 
     assert {pair: limit(*pair) for pair in limits} == limits

@@ -36,6 +36,7 @@ EXPECTED = {
     "bert": "fp32 fp16 int8 int4",
     "llama2-70b": "fp32 fp16 int8 int4",
     "dlrm-v2": "fp32 bf16 fp16 int8 int4",
+    "perplexity": "fp32 bf16 int8",
     "gptj": "fp32 bf16 fp16 int8 int4",
     "mixtral-8x7b": "fp32 bf16 fp16 int8 int4",
     "stable-diffusion-xl": "fp32 bf16 int8 int4",

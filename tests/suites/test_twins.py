@@ -60,6 +60,13 @@ ROWS = (
     Row(suite="llama3.1-8b", judged="rouge1"),
     Row(suite="llama3.1-8b-edge", shared="llama3.1-8b", judged="rouge1", trained="edge"),
     Row(suite="mixtral-8x7b"),
+    Row(
+        suite="perplexity",
+        shared="llama2-70b",
+        judged="perplexity",
+        libraries=LANGUAGE[:2],
+        trained="perplexity",
+    ),
     Row(suite="qwen3-vl", libraries=("torch", "transformers", "PIL", "rapidfuzz")),
     Row(suite="qwen3.6", libraries=LANGUAGE[:2], scenario="SingleStream"),
     Row(suite="resnet50", baseline="onnxruntime.fp32", judged="top1", libraries=VISION),

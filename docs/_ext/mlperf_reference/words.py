@@ -195,6 +195,7 @@ SCORES: Mapping[str, tuple[str, str, str]] = {
     "scene": ("0–100", "higher", "VBench's: the scene that was asked for."),
     "normalized": ("0–100", "higher", "Right calls, kinds of questions alike (BFCL)."),
     "normalized_entropy": ("0 and up", "lower", "Cross entropy by that of the mean label."),
+    "perplexity": ("1 and up", "lower", "e to the mean negative log-probability of a token."),
     "gauc": ("0–1", "higher", "Mean of the area under each request's ROC curve."),
     "clip": ("0–100", "higher", "100 times the cosine of caption and image."),
     "fid": ("0 and up", "lower", "Fréchet distance to the statistics of real images."),

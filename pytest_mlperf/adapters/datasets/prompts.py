@@ -185,6 +185,23 @@ def token_defect(cell: Any, kind: str) -> str | None:
     return "a token is negative or above 2**31" if cell.min() < 0 or cell.max() >= 2**31 else None
 
 
+def token_list(source: SampleFile, row: int, column: str, cell: Any, kind: str) -> Any:
+    """Return a list of token ids as an array, or refuse it; `kind` is for messages."""
+    import numpy as np
+
+    listed = isinstance(cell, list) and cell and all(type(token) is int for token in cell)
+    if listed and 0 <= min(cell) <= max(cell) < 2**31:
+        cell = np.array(cell, np.int32)
+    if not isinstance(cell, list | np.ndarray):
+        defect = f"a value of type {type(cell).__name__} is neither text nor a list of token ids"
+        raise source.wrong(row, column, defect)
+    if listed and isinstance(cell, list):
+        raise source.wrong(row, column, "a token is negative or above 2**31")
+    if defect := token_defect(cell, kind) or "":
+        raise source.wrong(row, column, defect)
+    return cell
+
+
 def _describe(cell: Any) -> str:
     import numpy as np
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.scorers import require_choice, require_outputs, require_texts
@@ -14,9 +14,7 @@ from pytest_mlperf.adapters.scorers.text import TOKEN_DTYPES, DecoderOptions, Te
 SEPARATOR = " > "
 """Between the levels of a category, from the root on."""
 
-EXTRA_KEYS = {"v6.0": "ignore", "v6.1": "forbid"}
-"""What each round does about keys of an answer that were not asked for."""
-
+SCHEMAS = ("v6.0", "v6.1")
 
 TEXT_TYPE = "text"
 
@@ -28,14 +26,13 @@ class CategoryF1Options(DecoderOptions):
     Attributes:
         dtype: Type of the token ids in an output, little-endian: "int32" or "int64", as engines
             here give them; or "text", UTF-8, as MLPerf's own implementation logs answers.
-        schema: The round whose answers they are: "v6.1" takes one with further keys for none,
-            "v6.0" ignores them.
+        schema: The round whose answers they are, "v6.0" or "v6.1". Both read answers alike.
     """
 
     schema: str = "v6.1"
 
     def __post_init__(self) -> None:
-        require_choice("category_f1", "schema", self.schema, EXTRA_KEYS)
+        require_choice("category_f1", "schema", self.schema, SCHEMAS)
         require_choice("category_f1", "dtype", self.dtype, (*TOKEN_DTYPES, TEXT_TYPE))
 
     @property
@@ -50,7 +47,8 @@ class CategoryF1Scorer(TextScorer[CategoryF1Options]):
     Precision and recall are the levels that agree, from the root on, by those predicted and by
     those annotated, over all samples. An answer must be JSON with "category" and "brand", texts,
     and "is_secondhand", which pydantic takes for true or false: also "yes" or 1. Any other answer,
-    such as one in a code fence, counts as a path as long as the right one, and wrong.
+    such as one in a code fence or with a further key, counts as a path as long as the right one,
+    and wrong.
     Source: evaluation.py and schema.py in multimodal/qwen3-vl/src/mlperf_inf_mm_q3vl of
     https://github.com/mlcommons/inference, which ends with an error where an answer is no UTF-8;
     here that is an answer of no use. What it prints of brands and second hand gates nothing, and is
@@ -70,7 +68,7 @@ class CategoryF1Scorer(TextScorer[CategoryF1Options]):
 
         require_outputs("category_f1", outputs, references)
         targets = require_texts("category_f1", references, "the category")
-        category = _reader(EXTRA_KEYS[self._asked.schema])
+        category = _reader()
         if self._asked.decodes:
             outputs = [text.encode() for text in self._decoder.decode(outputs).texts]
         counts = [
@@ -91,12 +89,12 @@ class CategoryF1Scorer(TextScorer[CategoryF1Options]):
         )
 
 
-def _reader(extra: Any) -> Callable[[bytes], str | None]:
+def _reader() -> Callable[[bytes], str | None]:
     from pydantic import ConfigDict, ValidationError, create_model
 
     schema = create_model(
         "ProductMetadata",
-        __config__=ConfigDict(extra=extra),
+        __config__=ConfigDict(extra="forbid"),
         category=(str, ...),
         brand=(str, ...),
         is_secondhand=(bool, ...),

@@ -32,6 +32,7 @@ class WordAccuracyScorer(scorers.ModelFreeScorer[scorers.NoOptions]):
     Like there, words are joined on the way from the left without looking back, an answer to silence
     adds errors and no words, so that accuracy may be below 0, and what is spoken loses characters
     that are no label. Unlike there, a number that is no label's is an error that names its sample.
+    An answer that ends the normaliser with an error, such as 5,000 digits, keeps its words.
     """
 
     metrics = ("accuracy",)
@@ -51,8 +52,17 @@ class WordAccuracyScorer(scorers.ModelFreeScorer[scorers.NoOptions]):
         spoken = scorers.require_texts("word_accuracy", references, "the transcript")
         counts = []
         for sample, text in enumerate(spoken):
-            heard = _normal(sample, _answer(sample, outputs[sample]), normalise)
-            right = _normal(sample, "".join(filter(SPEECH_LABELS.__contains__, text)), normalise)
+            answer = _answer(sample, outputs[sample])
+            heard = _normal(answer, normalise)
+            transcript = "".join(filter(SPEECH_LABELS.__contains__, text))
+            right = _normal(transcript, normalise)
+            if right is None:
+                raise scorer_error(
+                    f"scorer word_accuracy: the transcript of sample {sample}, {transcript[:40]!r} "
+                    f"({len(transcript):,} characters), cannot be normalised; correct the data set"
+                )
+            if heard is None:
+                heard = answer.split()
             counts.append(word_errors(heard, right))
         errors, words = np.array(counts, np.float64).T
         if not (total := words.sum()):
@@ -101,14 +111,12 @@ def _answer(sample: int, output: bytes) -> str:
     return "".join(SPEECH_LABELS[place] for place in places.tolist())
 
 
-def _normal(sample: int, text: str, normalise: Callable[[str], str]) -> list[str]:
+def _normal(text: str, normalise: Callable[[str], str]) -> list[str] | None:
+    """Return normalised words; None for a text that ends the normaliser with an error."""
     try:
         return normalise(text).split()
-    except Exception as error:  # such as of a number of 5,000 digits, which no int is made of
-        raise scorer_error(
-            f"scorer word_accuracy: {text[:40]!r} ({len(text):,} characters) of sample {sample} "
-            f"cannot be normalised: {error!r:.80}",
-        ) from error
+    except Exception:  # such as of a number of 5,000 digits, which no int is made of
+        return None
 
 
 def _wrong(sample: int, defect: str) -> RunError:

@@ -195,6 +195,28 @@ def test_hostile_values_and_answers_take_no_time() -> None:
     calls_in("[" * 100_000)
 
 
+HOSTILE = {
+    "minus signs": f"a_b(x={'-' * 900}y)",
+    "a long sum": f"a_b(x={'1+' * 1500}y)",
+    "attributes": f"a_b(x=y{'.a' * 1500})",
+    "indices": f"a_b(x=y{'[0]' * 1000})",
+    "functions": f"a_b(x={'lambda:' * 500}1)",
+    "brackets": f"a_b(x={'[' * 1900}{']' * 1900})",
+    "more digits than Python writes": f"a_b(x=0x{'f' * 4000})",
+    "no float": json.dumps([{"name": "a_b", "arguments": f'{{"x": {"9" * 400}}}'}]),
+    "deep arguments": json.dumps([{"name": "a_b", "arguments": '{"x":' * 3000 + "1" + "}" * 3000}]),
+    "no arguments": json.dumps([{"name": "a_b", "arguments": None}]),
+    "half a pair": json.dumps([{"name": "a_b", "arguments": {"x": "\ud800"}}]),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_answer_is_wrong_and_does_not_end_the_scoring(name: str) -> None:
+    references = [FLOAT, INT, TEXTS, LISTS, DICTS, {**INT, "subset": "live_parallel"}]
+
+    assert [accuracy(HOSTILE[name].encode(), one) for one in references] == [0.0] * 6
+
+
 REFERENCES = [TEXTS, INT, {**INT, "subset": "live_simple"}, {"subset": "irrelevance"}, JAVA]
 ANSWERS = [
     answer(("a_b", {"x": "NEW YORK NY"})),

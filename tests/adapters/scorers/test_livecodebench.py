@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import importlib.util
+import io
 import json
+import os
 import pickle
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +27,7 @@ from pytest_mlperf.adapters.scorers.code.livecodebench import (
 from pytest_mlperf.adapters.scorers.reasoning._answers import final_program, program
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from tests.adapters.scorers.refusals import differences
+from tests.adapters.scorers.stdin_idioms import IDIOMS
 
 FINAL = "<|channel|>final<|message|>"
 
@@ -79,8 +85,17 @@ PRINTED = {
     "import sys\nprint(int(sys.stdin.read()) + 1.0)": True,
     "import sys\nprint(int(sys.stdin.buffer.readline()) + 1)": True,
     "import sys\nfor line in sys.stdin:\n    print(int(line) + 1)": False,  # not iterable there
-    "from sys import stdin\nprint(int(stdin.readline()) + 1)": False,  # bound before it is replaced
-    "print(int(open(0).read()) + 1)": False,  # likewise
+    "from sys import stdin\nprint(int(stdin.readline()) + 1)": True,
+    "import sys\nprint(int(sys.stdin.readline()[:-1]) + 1)": True,
+    "import fileinput\nfor line in fileinput.input():\n    print(int(line) + 1)": True,
+    "import fileinput\nprint(int(next(fileinput.input())) + 1)": False,  # active in the 2nd test
+    "print(int(open(0).read()) + 1)": False,  # the process's own stdin is empty
+    "from sys import stdin\nprint(int(stdin.buffer.read()) + 1)": False,
+    "from sys import stdin, stdout\nstdout.write('x' * 10**5)\nprint(int(stdin.read()) + 1)": True,
+    "from sys import stdout\nstdout.write(str(int(input()) + 1))": False,  # not what is captured
+    "import sympy\nprint(sympy.Integer(input()) + 1)": importlib.util.find_spec("sympy")
+    is not None,
+    "import joblib\nprint(int(input()) + 1)": False,
     "print(int(input()) + 1)\nexit()": True,
     "print(int(input()) + 1)\nquit()": False,
     "print(int(input()) + 1)\nraise KeyboardInterrupt": False,
@@ -91,6 +106,31 @@ PRINTED = {
 """Programs that read a number and should print the next one: whether they pass."""
 
 
+def printed(code: str, text: str) -> str | None:
+    """Return what a program prints that reads a text; None if it raises."""
+    function = livecodebench_inside.load(
+        livecodebench_inside.as_function(code), livecodebench_inside.FUNCTION, 60
+    )
+    with contextlib.redirect_stdout(io.StringIO()) as stream:
+        try:
+            livecodebench_inside.run(function, text)
+        except Exception:  # whatever a program raises
+            return None
+    return stream.getvalue()
+
+
+def test_programs_read_as_in_livecodebenchs_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = sys.getrecursionlimit()  # which LiveCodeBench's preamble raises
+    with open(os.devnull, encoding="utf-8") as empty:  # noqa: PTH123 -- as its processes have
+        monkeypatch.setattr(sys, "stdin", empty)
+        monkeypatch.setattr(sys, "argv", ["program"])
+        outcomes = [(code, text, printed(code, text)) for code, text, _ in IDIOMS]
+    sys.setrecursionlimit(limit)
+
+    assert len(IDIOMS) >= 41
+    assert [pair for pair in zip(outcomes, IDIOMS, strict=True) if pair[0] != pair[1]] == []
+
+
 CALLED = {
     "def f(x, y): return (x, y)": True,  # a tuple is a list
     "class Solution:\n    def f(self, x, y):\n        print(x)\n        return [x, y]": True,
@@ -99,6 +139,7 @@ CALLED = {
     "def g(x, y): return [x, y]": False,
     "def f(x, y): exit()": False,
     "def f(x): return [x, [1]]": False,
+    "def f(x, y):\n    print('x' * 10**5, flush=True)\n    return [x, y]": True,
     "def f(x: List[int], y): return [x, y]": True,
 }
 """Functions that should return both arguments: whether they pass."""

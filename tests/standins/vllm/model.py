@@ -19,7 +19,7 @@ import torch
 from vllm.api import VERSION
 from vllm.encoder_cache import CACHE
 from vllm.faults import fault_of
-from vllm.outputs import CompletionOutput, RequestOutput, RequestStateStats
+from vllm.outputs import CompletionOutput, Logprob, RequestOutput, RequestStateStats
 from vllm.renderer import Renderer
 from vllm.sampling_params import SamplingParams
 from vllm.v1.metrics.reader import COUNTED
@@ -134,7 +134,21 @@ class Model:
         row.told = len(row.answer)
         quiet = self.fault == "silent" or self.args.disable_log_stats
         answers = [CompletionOutput(new, row.reason)]
-        return RequestOutput(row.prompt, answers, None if quiet else row.stats)
+        stats = None if quiet else row.stats
+        return RequestOutput(row.prompt, answers, stats, self._prompt_logprobs(row))
+
+    def _prompt_logprobs(self, row: Row) -> list[dict[int, Logprob] | None] | None:
+        """Return for each token of the prompt its log-probability, and that of the likeliest."""
+        if row.sampling.prompt_logprobs is None:
+            return None
+        tables: list[dict[int, Logprob] | None] = [None]
+        for place, token in enumerate(row.prompt[1:], 1):
+            with torch.inference_mode():
+                scores = self._model.scores(row.prompt[:place], row.encoded).log_softmax(-1)
+            tables.append(
+                {each: Logprob(float(scores[each])) for each in (int(scores.argmax()), token)}
+            )
+        return tables
 
     def config(self) -> Any:
         args = self.args

@@ -19,7 +19,13 @@ class CompletionOutput:
 
 
 @dataclass(slots=True)
+class Logprob:
+    logprob: float
+
+
+@dataclass(slots=True)
 class RequestOutput:
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     metrics: RequestStateStats | None = field(default=None)
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None

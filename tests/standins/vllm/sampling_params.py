@@ -23,6 +23,7 @@ class SamplingParams:
         self.ignore_eos = given.pop("ignore_eos", False)
         self.stop_token_ids = list(given.pop("stop_token_ids", None) or [])
         self.detokenize = given.pop("detokenize", True)
+        self.prompt_logprobs = given.pop("prompt_logprobs", None)
         self.output_kind = given.pop("output_kind", RequestOutputKind.CUMULATIVE)
         assert not given, "this stand-in cannot do that"
         if self.min_tokens > self.max_tokens:

@@ -11,11 +11,12 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
+from typing import Any
 
-from pytest_mlperf import RunError, SuiteError, UnavailableError
+from pytest_mlperf import RunError, SuiteError
 from pytest_mlperf.adapters.datasets.files import FileOptions, find_file, require_enough
 from pytest_mlperf.adapters.datasets.files.frames import no_pyarrow
+from pytest_mlperf.adapters.datasets.files.tokenizer import require_tokenizer
 from pytest_mlperf.adapters.datasets.prompts import (
     PromptDataset,
     SampleFile,
@@ -24,7 +25,7 @@ from pytest_mlperf.adapters.datasets.prompts import (
     TokenLists,
     encode,
     hash_of,
-    token_defect,
+    token_list,
 )
 from pytest_mlperf.adapters.datasets.user_prompts._records import read
 from pytest_mlperf.adapters.datasets.user_prompts._synthetic import (
@@ -138,12 +139,8 @@ class UserPromptsOptions(FileOptions):
         )
 
     def find(self) -> Sequence[Path]:
-        if self.tokenizer is not None and not Path(self.tokenizer).is_dir():
-            raise UnavailableError(
-                f"{self.tokenizer}: this folder of a tokenizer does not exist; set the data "
-                "set's tokenizer to the model's folder",
-                option="tokenizer",
-            )
+        if self.tokenizer is not None:
+            require_tokenizer(self.tokenizer)
         if self.path is None:
             return ()
         files = [Path(name) for name in sorted(glob.glob(self.path))]  # noqa: PTH207 - has a root
@@ -300,23 +297,7 @@ def _value(source: SampleFile, row: int, column: str, part: str, cell: Any) -> A
         if not cell:
             raise source.wrong(row, column, "the prompt is empty")
         return encode(cell)
-    return _tokens(source, row, column, cell)
-
-
-def _tokens(source: SampleFile, row: int, column: str, cell: Any) -> Any:
-    import numpy as np
-
-    listed = isinstance(cell, list) and cell and all(type(token) is int for token in cell)
-    if listed and 0 <= min(cell) <= max(cell) < 2**31:
-        cell = np.array(cell, np.int32)
-    if not isinstance(cell, list | np.ndarray):
-        defect = f"a value of type {type(cell).__name__} is neither text nor a list of token ids"
-        raise source.wrong(row, column, defect)
-    if listed and isinstance(cell, list):
-        raise source.wrong(row, column, "a token is negative or above 2**31")
-    if defect := cast("str", token_defect(cell, "prompt")):
-        raise source.wrong(row, column, defect)
-    return cell
+    return token_list(source, row, column, cell, "prompt")
 
 
 def _length(source: SampleFile, row: int, column: str, cell: Any) -> int:

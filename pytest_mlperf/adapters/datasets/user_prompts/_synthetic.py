@@ -7,12 +7,11 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from pytest_mlperf import EnvironmentFault, RunError, SuiteError, UnavailableError
-from pytest_mlperf.extension import text_of
+from pytest_mlperf import RunError, SuiteError
+from pytest_mlperf.adapters.datasets.files.tokenizer import load_tokenizer
 
 VERSION = 1
 """Version of the generator: raise it if the prompts of the same options change."""
@@ -215,26 +214,4 @@ class MadeUp:
     @cached_property
     def _tokenizer(self) -> Any:
         assert self.tokenizer is not None
-        try:
-            import transformers
-        except ImportError as error:
-            raise EnvironmentFault(
-                "data set prompts: tokenizer needs transformers, which is not installed; try: pip "
-                "install transformers",
-                option="tokenizer",
-            ) from error
-        if not Path(self.tokenizer).is_dir():
-            raise UnavailableError(
-                f"{self.tokenizer}: this folder of a tokenizer does not exist; set the data set's "
-                "tokenizer to the model's folder",
-                option="tokenizer",
-            )
-        try:
-            return transformers.AutoTokenizer.from_pretrained(
-                self.tokenizer, local_files_only=True, trust_remote_code=False
-            )
-        # What a broken file raises depends on the library that reads it.
-        except Exception as error:
-            raise RunError(
-                "dataset", f"{self.tokenizer}: transformers reads no tokenizer: {text_of(error)}"
-            ) from error
+        return load_tokenizer("prompts", self.tokenizer)

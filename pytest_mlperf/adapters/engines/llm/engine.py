@@ -18,6 +18,8 @@ from pytest_mlperf.adapters.engines.llm.generation import (
     Generation,
     TextOptions,
     TokenPrompts,
+    logprobs_output,
+    refuse_times,
 )
 from pytest_mlperf.adapters.engines.llm.model_folder import Config, find_model, tokenizer_for
 from pytest_mlperf.adapters.engines.llm.pictures import PictureChats
@@ -158,6 +160,7 @@ class LibraryEngine(Engine):
         return self._task.answers.take_counts()
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        refuse_times(self._generation, self.options.engine, sink)
         if sink.needs_first_tokens and self._options.whole is not None:
             option, value = self._options.whole
             raise self._options.refused(
@@ -226,6 +229,13 @@ class GenerateTask:
     generation: Generation
     answers: Answers
     gaps: StampGaps
+
+    def report_prompt(
+        self, request: StreamedRequest, tokens: Sequence[int], logprobs: Sequence[float]
+    ) -> None:
+        """Report a prompt that was evaluated, with the tokens that the library evaluated."""
+        output = logprobs_output(request.index, tokens, logprobs)
+        request.done(output if request.sink.wants_output else None, None)
 
     def report(
         self, request: StreamedRequest, row: Sequence[int], prompt: int | None = None

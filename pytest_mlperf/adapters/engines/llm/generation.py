@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_mlperf import Dataset, RunError, Sink, SuiteError
+from pytest_mlperf.adapters.conventions import pack_logprobs
 from pytest_mlperf.adapters.engines import engine_error, is_count, refused_sample
 from pytest_mlperf.extension import Rule, own_length, require_options
 
@@ -167,6 +168,8 @@ class TextOptions:
         top_k: Drawn are so many of the likeliest tokens alone; None: all.
         seed: Of what is drawn, plus the sample's index: each sample then has the same answer in
             every run as far as the library keeps to it. None draws others each time.
+        prompt_logprobs: Answer each prompt with the log-probabilities of its own tokens, for scorer
+            perplexity, and generate nothing; options of generated tokens are not used.
     """
 
     max_new_tokens: int = 128
@@ -177,6 +180,7 @@ class TextOptions:
     top_p: float = 1.0
     top_k: int | None = None
     seed: int | None = None
+    prompt_logprobs: bool = False
 
     @property
     def is_drawn(self) -> bool:
@@ -185,11 +189,13 @@ class TextOptions:
     def generation(self, engine: str, *, num_beams: int = 1) -> Generation:
         """Return how answers are made; a length out of range is refused in the engine's name."""
         most, fewest, cut = self.max_new_tokens, self.min_new_tokens, self.max_prompt_tokens
+        evaluates = self.prompt_logprobs
         rules = (
             *self._sampling_rules(),
             ("max_new_tokens", most, is_count(most), "at least 1"),
             ("min_new_tokens", fewest, 0 <= fewest <= most, f"from 0 to max_new_tokens = {most}"),
             ("max_prompt_tokens", cut, cut is None or is_count(cut), "at least 1"),
+            ("prompt_logprobs", evaluates, type(evaluates) is bool, "true or false"),
         )
         require_options(f"engine {engine}", rules)
         asked = {each.name: getattr(self, each.name) for each in fields(TextOptions)}
@@ -202,6 +208,14 @@ class TextOptions:
                 + f": leave {names} out, or set temperature",
                 option=unused or ("num_beams", "temperature"),
             )
+        if evaluates and (self.is_drawn or num_beams > 1):
+            name = "temperature" if self.is_drawn else "num_beams"
+            raise SuiteError(
+                f"engine {engine}: prompt_logprobs = true generates nothing: leave {name} out",
+                option=("prompt_logprobs", name),
+            )
+        if evaluates:  # libraries and servers generate a token at least
+            asked |= {"max_new_tokens": 1, "min_new_tokens": 1, "ignore_eos": True}
         return Generation(**asked, num_beams=num_beams)
 
     def _sampling_rules(self) -> Iterator[Rule]:
@@ -252,6 +266,12 @@ class Generation(TextOptions):
                 "or sound, which are nothing without their end",
                 option="max_prompt_tokens",
             )
+        if self.prompt_logprobs and (chats is not None or clips is not None):
+            raise SuiteError(
+                "prompt_logprobs is for prompts of text or token ids, and the data set has chats "
+                "or sound; use data set windows, or leave it out",
+                option="prompt_logprobs",
+            )
         return TokenPrompts(
             dataset=dataset,
             tokenizer=tokenizer,
@@ -284,6 +304,9 @@ class Generation(TextOptions):
 
     def describe(self) -> Mapping[str, str]:
         cut = self.max_prompt_tokens
+        if self.prompt_logprobs:  # nothing else decides them, so that engines can be compared
+            cuts = {} if cut is None else {"generation.max_prompt_tokens": str(cut)}
+            return {"generation.prompt_logprobs": "true", **cuts}
         return {
             "generation.max_new_tokens": str(self.max_new_tokens),
             "generation.min_new_tokens": str(self.min_new_tokens),
@@ -320,6 +343,41 @@ class Generation(TextOptions):
 def packed(ids: Sequence[int]) -> bytes:
     """Return token ids as scorers take them: int64, little-endian."""
     return struct.pack(f"<{len(ids)}q", *ids)
+
+
+def logprobs_output(index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> bytes:
+    """Return the output of a sample whose prompt was evaluated, see `pack_logprobs`.
+
+    The first log-probability is not used: nothing comes before that token.
+    """
+    if len(logprobs) != len(tokens):
+        raise refused_sample(
+            index,
+            f"has {len(tokens)} tokens, and {len(logprobs)} log-probabilities came: the prompt was "
+            "not evaluated as it is",
+        )
+    for place, logprob in enumerate(logprobs[1:], 1):
+        if not -math.inf < logprob <= MAX_LOGPROB:
+            raise refused_sample(
+                index,
+                f"has the log-probability {logprob:g} for its token {place}: the model's numbers "
+                "overflow or its weights are damaged",
+            )
+    return pack_logprobs(tokens, [math.nan, *logprobs[1:]])
+
+
+MAX_LOGPROB = 1e-3
+"""Rounding may leave a log-probability this much above 0."""
+
+
+def refuse_times(generation: Generation, engine: str, sink: Sink) -> None:
+    """Refuse to time tokens where prompts are evaluated and none are generated."""
+    if generation.prompt_logprobs and sink.times_tokens:
+        raise SuiteError(
+            f"engine {engine}: prompt_logprobs = true generates no tokens that could be timed; set "
+            "tokens = false in [workload], or leave it out",
+            option="prompt_logprobs",
+        )
 
 
 def _worded(value: float | None) -> str:

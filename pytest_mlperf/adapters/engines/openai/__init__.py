@@ -17,7 +17,12 @@ from urllib.parse import urlsplit
 from pytest_mlperf import Dataset, Engine, EnvironmentFault, RunError, Sink, SuiteError
 from pytest_mlperf.adapters.connections import library
 from pytest_mlperf.adapters.engines import engine_error, number_of, one_of, require_module
-from pytest_mlperf.adapters.engines.llm.generation import DRAWING, Generation, TextOptions
+from pytest_mlperf.adapters.engines.llm.generation import (
+    DRAWING,
+    Generation,
+    TextOptions,
+    refuse_times,
+)
 from pytest_mlperf.adapters.engines.llm.model_folder import (
     Config,
     find_model,
@@ -44,6 +49,12 @@ APIS = ("completions", "chat")
 PROMPT_KINDS = ("auto", "tokens", "text")
 WEIGHT_SOURCES = ("checkpoint", "dummy")
 COUNTS = ("server", "reference")
+
+ECHO = {"echo": True, "logprobs": 1}
+"""Fields with which /v1/completions returns a prompt before its answer, with log-probabilities."""
+
+ECHOED = {("completions", "auto"), ("completions", "tokens")}
+"""Values of api and prompts with which prompts are echoed as the token ids that they are."""
 
 DEFAULT_KEY = "OPENAI_API_KEY"
 """Optional environment variable; another name in a suite must be set."""
@@ -137,6 +148,12 @@ class OpenAiOptions(TextOptions):
             ),
         )
         require_options("engine openai", rules)
+        if self.prompt_logprobs and (self.api, self.prompts) not in ECHOED:
+            raise SuiteError(
+                "engine openai: prompt_logprobs = true sends token ids to /v1/completions, which "
+                'gives their log-probabilities: set api = "completions", and leave prompts out',
+                option=("prompt_logprobs", "api", "prompts"),
+            )
         if self.api == "chat" and self.prompts == "tokens":
             raise SuiteError(
                 'engine openai: prompts = "tokens" with api = "chat": a chat takes text only; set '
@@ -255,11 +272,12 @@ class PromptSource:
             raise engine_error(
                 "the data set has conversations, which are not cut: leave max_prompt_tokens out"
             )
-        as_they_are = is_text and options.prompts != "tokens" and uncut
+        by_ids = options.prompts == "tokens" or options.prompt_logprobs
+        as_they_are = is_text and not by_ids and uncut
         self.forms: tuple[str, ...] = ("tokens",)
         if as_they_are or self._is_chat or options.prompts == "text":
             self.forms = ("text",)
-        elif options.prompts == "auto" and _capabilities.has_tokenizer(folder):
+        elif not by_ids and _capabilities.has_tokenizer(folder):
             self.forms = ("tokens", "text")
         tokenizer = self.tokenizer if is_text and not as_they_are else None
         salted = options.salt and not getattr(dataset, "repeat", False)
@@ -338,6 +356,10 @@ class OpenAiEngine(Engine):
         self._options = chosen = self.options(**options)
         chosen.check()
         self._generation = chosen.generation("openai")
+        if chosen.prompt_logprobs:  # the answer after an echoed prompt may end at once
+            self._generation = dataclasses.replace(
+                self._generation, ignore_eos=False, min_new_tokens=0
+            )
         self._url = None if chosen.url is None else base_url(chosen.url)
         self._server = None
         if chosen.serve is not None:
@@ -413,6 +435,7 @@ class OpenAiEngine(Engine):
         self._source.bodies.unload(indices)
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        refuse_times(self._generation, "openai", sink)
         if sink.wants_output and not self._gives_output:
             sink.failed(
                 engine_error(
@@ -504,7 +527,10 @@ class OpenAiEngine(Engine):
             template=self._capabilities.template or 0,
         )
         reads_text = not self._capabilities.ids and _capabilities.has_tokenizer(self._folder)
-        self._gives_output = self._capabilities.ids or reads_text or offers_tools(self._dataset)
+        evaluates = self._generation.prompt_logprobs
+        self._gives_output = (
+            evaluates or self._capabilities.ids or reads_text or offers_tools(self._dataset)
+        )
         tokenizer = self._source.tokenizer if reads_text else None
         bodies, header = self._source.bodies, self._options.session_header
         traffic.use(bodies, self._checks, self._generation, tokenizer, header)
@@ -532,12 +558,20 @@ class OpenAiEngine(Engine):
         drawn = {"temperature": self._generation.temperature or 0}
         drawn |= {n: x for n in DRAWING if (x := getattr(self._generation, n)) != DRAWING[n]}
         fields = {"model": name, "stream": True, **drawn, **self._options.extra}
+        if self._generation.prompt_logprobs:
+            fields |= ECHO
         self._models = self._streams.run(
             _capabilities.names_of(client, name, self._options.served_model_answers)
         )
         arguments = (self._generation, self._models, self._source.bodies.count)
         try:
-            return self._streams.run(_capabilities.probe(client, prompts, fields, *arguments))
+            capabilities = self._streams.run(
+                _capabilities.probe(client, prompts, fields, *arguments)
+            )
+            if self._generation.prompt_logprobs:
+                first = prompt(0, "tokens")
+                self._streams.run(_capabilities.check_echo(client, first, capabilities.fields))
+            return capabilities
         except RunError:
             if self._server is not None:  # its death explains more
                 self._server.check(within_s=1.0)

@@ -12,7 +12,7 @@ from pytest_mlperf.adapters.engines import engine_error
 from pytest_mlperf.adapters.engines.llm.generation import Generation
 from pytest_mlperf.adapters.engines.llm.model_folder import MAIN_TOKENIZER_FILES
 from pytest_mlperf.adapters.engines.openai._client import NO_CONNECTION, Client, Prompt, encode
-from pytest_mlperf.adapters.engines.openai._events import Failed, StreamedAnswer
+from pytest_mlperf.adapters.engines.openai._events import Failed, StreamedAnswer, prompt_logprobs
 from pytest_mlperf.adapters.engines.openai._salt import Count
 from pytest_mlperf.adapters.engines.serving import parse_json
 from pytest_mlperf.extension import page_samples, read_server, some
@@ -210,6 +210,19 @@ async def probe(
         model=client.mask(answer.model),
         build=client.mask(answer.build),
     )
+
+
+async def check_echo(client: Client, prompt: Prompt, fields: Mapping[str, Any]) -> None:
+    """Refuse a server that does not give the log-probabilities of a prompt's own tokens."""
+    try:
+        answer = await client.ask(encode({**prompt.fields, **fields}))
+        prompt_logprobs(answer, prompt.ids)
+    except Failed as failure:
+        raise engine_error(
+            f"prompt_logprobs = true, but the server at {client.url} does not give them "
+            f"({failure}); use a server that answers echo = true with logprobs in /v1/completions, "
+            "as vLLM, or engine torch or vllm",
+        ) from None
 
 
 async def _form(client: Client, forms: Forms, fields: Mapping[str, Any]) -> tuple[str, Prompt]:

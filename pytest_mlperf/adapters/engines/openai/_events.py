@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -140,6 +141,8 @@ class StreamedAnswer:
         first_count: The server's count of tokens with the first message; 0 if not reported.
         reasoning_tokens: The server's count of reasoning tokens, sent or not.
         shows_reasoning: Whether reasoning was sent.
+        logprobs: Log-probabilities of tokens in order, kept like text; None for tokens without one,
+            such as the first token of a prompt.
     """
 
     keeps: bool
@@ -163,6 +166,7 @@ class StreamedAnswer:
     first_count: int = 0
     reasoning_tokens: int = 0
     shows_reasoning: bool = False
+    logprobs: list[float | None] = field(default_factory=list)
 
     @property
     def tokens(self) -> int | None:
@@ -293,6 +297,8 @@ class StreamedAnswer:
         if self.keeps:
             self.ids += map(whole_number, ids)
             self.text += [text] if text else []
+            listed = (choice.get("logprobs") or {}).get("token_logprobs") or ()
+            self.logprobs += [None if value is None else float(value) for value in listed]
             self.pieces += _pieces(delta or {}, text)
         return len(ids) or int(first)
 
@@ -312,6 +318,17 @@ class StreamedAnswer:
             self.reasoning_tokens = whole_number(details["reasoning_tokens"])
         # Before the end it is a running count.
         self.complete = self.finish is not None
+
+
+def prompt_logprobs(answer: StreamedAnswer, ids: Sequence[int]) -> list[float]:
+    """Return the log-probabilities of a prompt's tokens, NaN for the first; raise Failed."""
+    came = answer.logprobs[: len(ids)]
+    if len(came) < len(ids) or None in came[1:]:
+        raise Failed(
+            "no log-probabilities of the prompt",
+            f"{len(answer.logprobs)} came for {len(ids)} tokens and the answer",
+        )
+    return [math.nan, *(value for value in came[1:] if value is not None)]
 
 
 def _pieces(delta: dict[str, Any], text: str | None) -> Iterator[Piece]:

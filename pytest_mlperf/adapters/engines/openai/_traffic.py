@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf import RunError, Sink
 from pytest_mlperf.adapters.engines import engine_error
-from pytest_mlperf.adapters.engines.llm.generation import EndWatch, Generation, too_short
+from pytest_mlperf.adapters.engines.llm.generation import (
+    EndWatch,
+    Generation,
+    logprobs_output,
+    too_short,
+)
 from pytest_mlperf.adapters.engines.llm.streaming import StreamedRequest
 from pytest_mlperf.adapters.engines.openai._client import Bodies, Body, Client, Listener
 from pytest_mlperf.adapters.engines.openai._conversations import session_of
 from pytest_mlperf.adapters.engines.openai._count import Piece, joined, merged
-from pytest_mlperf.adapters.engines.openai._events import Failed, StreamedAnswer
+from pytest_mlperf.adapters.engines.openai._events import Failed, StreamedAnswer, prompt_logprobs
 from pytest_mlperf.extension import REPLICA_NUMBER
 
 if TYPE_CHECKING:
@@ -398,7 +403,11 @@ class Traffic:
         tokens = self._checks.passed(answer, flight.body, request.index, request.sink, sent)
         self._note(answer, sent)
         output_bytes = None
-        if request.sink.wants_output:
+        evaluates = self._generation.prompt_logprobs
+        if request.sink.wants_output and evaluates:
+            ids = self._bodies.prompt(request.index, "tokens").ids
+            output_bytes = logprobs_output(request.index, ids, prompt_logprobs(answer, ids))
+        elif request.sink.wants_output:
             output_bytes = (
                 calls_or_text(answer)
                 if flight.body.offers_tools
@@ -422,7 +431,7 @@ class Traffic:
         self.pieces += flight.pieces
         reason = {"eos_token": "stop"}.get(answer.finish or "", answer.finish)
         prompt = answer.prompt_tokens if sent is None else sent
-        request.done(output_bytes, tokens, reason, prompt)
+        request.done(output_bytes, None if evaluates else tokens, reason, prompt)
 
     def _note(self, answer: StreamedAnswer, sent: int | None) -> None:
         """Count the kind of an answer, see `Engine.answer_counts`."""

@@ -123,6 +123,13 @@ class TensorRtLlmOptions(LibraryOptions):
 
     def check(self, precision: str) -> None:
         super().check(precision)
+        if self.prompt_logprobs:
+            raise self.refused(
+                "prompt_logprobs is not supported by this engine: it gives no log-probabilities of "
+                "a prompt's own tokens; use engine torch or vllm, or openai with a server that "
+                "answers echo with logprobs, or leave it out",
+                "prompt_logprobs",
+            )
         check_words(
             "tensorrt_llm",
             self,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_mlperf import Sink, SuiteError
 from pytest_mlperf.adapters.engines import engine_error, require_module
-from pytest_mlperf.adapters.engines.llm.generation import Answers, TokenPrompts
+from pytest_mlperf.adapters.engines.llm.generation import Answers, TokenPrompts, refuse_times
 from pytest_mlperf.adapters.engines.llm.model_folder import (
     picture_chats,
     read_config,
@@ -78,6 +78,7 @@ class TorchEngine(TokenBase):
             self._continuous.reserve()
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        refuse_times(self._generation, "torch", sink)
         work = self._work if len(ids) == 1 else self._lists
         work(ids, indices, sink)
 
@@ -106,7 +107,9 @@ class TorchEngine(TokenBase):
         self._samples = self._generation.prompts(
             self._dataset, tokenizer, loaded.vocabulary, loaded.context, chats=reader
         )
-        if self._generation.check_lengths(self._dataset):
+        if self._generation.prompt_logprobs:
+            self._samples.max_new_tokens = 0  # a prompt may be as long as the context
+        elif self._generation.check_lengths(self._dataset):
             raise engine_error(
                 "the data set says how long each answer is to be, which this engine cannot follow; "
                 "leave output_tokens out of the data set, and set max_new_tokens and ignore_eos"
@@ -128,6 +131,7 @@ class TorchEngine(TokenBase):
     def _build(self, model: Any, undo: ExitStack) -> None:
         from pytest_mlperf.adapters.engines.torch._batching import (
             ContinuousBatching,
+            LogprobBatches,
             StaticBatches,
             TextModel,
             can_join,
@@ -144,11 +148,13 @@ class TorchEngine(TokenBase):
         pictured = isinstance(self._samples.chats, PictureChats)
         if not can_join(model):
             self._facts["linear_attention"] = state_kernels()
-        static = StaticBatches(text, batch_size=self._options.batch_size)
+        evaluates = self._generation.prompt_logprobs
+        batches = LogprobBatches if evaluates else StaticBatches
+        static = batches(text, batch_size=self._options.batch_size)
         self._work = self._lists = static.run
         one = self._options.batching
         if one == "auto":
-            joins = self._options.may_join and not pictured and can_join(model)
+            joins = self._options.may_join and not (pictured or evaluates) and can_join(model)
             one = "continuous" if joins else "dynamic"
         elif one == "continuous" and pictured:
             raise SuiteError(

@@ -159,7 +159,7 @@ class TorchOptions(TokenOptions, ToolOptions):
     @property
     def may_join(self) -> bool:
         """Whether transformers' continuous batching can make such answers."""
-        return self.num_beams == 1 and not self.is_drawn
+        return self.num_beams == 1 and not (self.is_drawn or self.prompt_logprobs)
 
     def rules(self, precision: str) -> Iterator[Rule]:
         yield from super().rules(precision)
@@ -192,6 +192,12 @@ class TorchOptions(TokenOptions, ToolOptions):
             'batching = "continuous" draws no tokens, but temperature = '
             f'{self.temperature:g}; set batching = "static" or "dynamic"',
             *("batching", "temperature"),
+        )
+        yield (
+            self.batching == "continuous" and self.prompt_logprobs,
+            'batching = "continuous" gives no log-probabilities of prompts, which prompt_logprobs '
+            'asks for; set batching = "static" or "dynamic"',
+            *("batching", "prompt_logprobs"),
         )
         yield (
             self.batching == "auto" and self.may_join and self.attention == "eager",

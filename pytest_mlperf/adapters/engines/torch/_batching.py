@@ -26,7 +26,12 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 
 from pytest_mlperf import RunError, Sink, SuiteError
 from pytest_mlperf.adapters.engines import engine_error
-from pytest_mlperf.adapters.engines.llm.generation import Answers, Generation, TokenPrompts
+from pytest_mlperf.adapters.engines.llm.generation import (
+    Answers,
+    Generation,
+    TokenPrompts,
+    logprobs_output,
+)
 from pytest_mlperf.adapters.engines.llm.pictures import PictureChats
 from pytest_mlperf.adapters.engines.llm.streaming import Arrivals
 from pytest_mlperf.adapters.engines.torch._base import TorchOptions
@@ -118,6 +123,35 @@ class StaticBatches:
         width = tokens.shape[1]
         lengths = torch.tensor([[len(row)] for row in rows])
         return tokens, (torch.arange(width) >= width - lengths).long()
+
+
+class LogprobBatches(StaticBatches):
+    """Evaluates prompts in place of generating, batch by batch, longest first."""
+
+    def _generate(self, batch: Batch) -> None:
+        rows = [self._text.prompts[index] for index in batch.indices]
+        device, width = self._text.model.device, max(map(len, rows))
+        padding = self._text.generation.padding
+        tokens = torch.tensor([[*row, *[padding] * (width - len(row))] for row in rows])
+        mask = torch.arange(width) < torch.tensor([[len(row)] for row in rows])
+        with torch.inference_mode():
+            logits = self._text.model(
+                input_ids=tokens.to(device), attention_mask=mask.long().to(device), use_cache=False
+            ).logits
+            outputs = [
+                logprobs_output(index, row, [math.nan, *_logprobs(scores, row)])
+                for index, row, scores in zip(batch.indices, rows, logits, strict=True)
+            ]
+        batch.sink.done(batch.ids, outputs if batch.sink.wants_output else None)
+
+
+def _logprobs(logits: Any, row: Sequence[int]) -> list[float]:
+    """Return the log-probability of each token but the first; logits have (tokens, vocabulary)."""
+    following = torch.tensor(row[1:], device=logits.device)
+    scores = logits[: len(row) - 1].float()  # a row at a time: float32 takes twice the room
+    chosen = scores.gather(1, following[:, None])[:, 0]
+    logprobs: list[float] = (chosen - scores.logsumexp(1)).tolist()
+    return logprobs
 
 
 def has_static_cache(model: Any) -> bool:

@@ -34,6 +34,8 @@ class WhisperOptions(TokenOptions):
     def rules(self, precision: str) -> Iterator[Rule]:
         yield from super().rules(precision)
         yield "temperature", self.temperature, not self.is_drawn, "0: transcripts are greedy"
+        evaluates = self.prompt_logprobs
+        yield "prompt_logprobs", evaluates, evaluates is False, "false: transcripts are generated"
 
 
 class WhisperEngine(TokenBase):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import math
 import multiprocessing
 import os
 import re
@@ -25,7 +26,7 @@ from typing import Any
 from pytest_mlperf import EnvironmentFault, MlperfError, RunError, Sink, WorkQueue
 from pytest_mlperf.adapters.engines import engine_error
 from pytest_mlperf.adapters.engines.llm.engine import GenerateTask, StampGaps, impossible
-from pytest_mlperf.adapters.engines.llm.generation import Generation
+from pytest_mlperf.adapters.engines.llm.generation import Generation, logprobs_output
 from pytest_mlperf.adapters.engines.llm.streaming import StreamedRequest, Streams
 from pytest_mlperf.adapters.engines.vllm._prompts import Prompts
 from pytest_mlperf.extension import text_of
@@ -326,7 +327,20 @@ def sampling_arguments(generation: Generation, output_kind: Any, index: int = 0)
         "stop_token_ids": list(generation.ends),
         "detokenize": False,
         "output_kind": output_kind,
+        **({"prompt_logprobs": 1} if generation.prompt_logprobs else {}),
     }
+
+
+def logprobs_of(output: Any) -> list[float]:
+    """Return the log-probabilities of a prompt's tokens, NaN for the first.
+
+    vLLM gives for each token a table by token id: its own, and the likeliest one's.
+    """
+    tables = [None, *output.prompt_logprobs[1:]]
+    return [
+        math.nan if table is None else float(table[token].logprob)
+        for token, table in zip(output.prompt_token_ids, tables, strict=True)
+    ]
 
 
 class SamplingByLength:
@@ -401,6 +415,10 @@ class AsyncBackend:
             if self._is_piecewise(request.sink):
                 compare(self._task.gaps, seen, output.metrics)
             self._task.check(request.index, row, output.outputs[0].finish_reason)
+            if self._task.generation.prompt_logprobs:
+                tokens = output.prompt_token_ids
+                self._task.report_prompt(request, tokens, logprobs_of(output))
+                return
             media = self._prompts.has_media
             self._task.report(request, row, len(output.prompt_token_ids) if media else None)
         except Exception as error:
@@ -464,6 +482,13 @@ class OfflineBackend:
         rows = [list(completion.token_ids) for completion in completions]
         for index, row, completion in zip(indices, rows, completions, strict=True):
             self._task.check(index, row, completion.finish_reason)
+        if self._task.generation.prompt_logprobs:
+            evaluated = [
+                logprobs_output(index, output.prompt_token_ids, logprobs_of(output))
+                for index, output in zip(indices, outputs, strict=True)
+            ]
+            sink.done(ids, evaluated if sink.wants_output else None)
+            return
         self._task.answers.deliver(ids, indices, rows, sink)
 
 

@@ -71,16 +71,20 @@ def toolchain(language: str) -> Toolchain:
     return TOOLCHAINS[language]()
 
 
-def python_toolchain(driver: Path) -> Toolchain:
-    """Return how to run a script, which may run DRIVER as `guard`, by this Python, with numpy."""
+def python_toolchain(driver: Path, *packages: str) -> Toolchain:
+    """Return how to run a script, which may run DRIVER as `guard`, by this Python.
+
+    Programs can import numpy and `packages`, those of them that are installed here.
+    """
     program, readable = readable_python()
     readable = dict(readable)
-    spec = importlib.util.find_spec("numpy")
-    if spec is not None and spec.submodule_search_locations:
-        numpy = Path(os.path.realpath(spec.submodule_search_locations[0]))
-        for folder in (numpy, numpy.with_name("numpy.libs")):
-            if folder.is_dir():
-                readable[f"{LIBRARIES_FOLDER}/python/{folder.name}"] = str(folder)
+    for name in ("numpy", *packages):
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations:
+            package = Path(os.path.realpath(spec.submodule_search_locations[0]))
+            for folder in (package, package.with_name(f"{name}.libs")):
+                if folder.is_dir():
+                    readable[f"{LIBRARIES_FOLDER}/python/{folder.name}"] = str(folder)
     files = {"driver": driver.read_bytes()}
     if driver != DRIVER:
         files["guard"] = DRIVER.read_bytes()

@@ -35,6 +35,9 @@ MAX_LINE_BYTES = 2**30
 
 INSIDE_SCRIPT = Path(__file__).with_name("livecodebench_inside.py")
 
+IMPORTABLE = ("sympy", "mpmath")
+"""Packages besides numpy that MLPerf's image of the evaluation has, for PRM800K's grader."""
+
 IDENTIFIER = re.compile(rb'(?<!\\)"question_id":\s*"([^"\\]+)"')
 
 
@@ -164,7 +167,7 @@ def passed_tests(
     missing = sum(identifier not in places for identifier, _ in programs)
     if missing:
         print(f"{scorer}: {missing:,} programs have no tests and count as wrong, as in MLPerf's")
-    toolchain = python_toolchain(INSIDE_SCRIPT)
+    toolchain = python_toolchain(INSIDE_SCRIPT, *IMPORTABLE)
     return in_parallel(
         [
             partial(_passes, archive, places.get(identifier), code, toolchain)
@@ -185,7 +188,7 @@ def _passes(
 
 def passes(task: ProblemTests, code: str, toolchain: Toolchain | None = None) -> bool:
     """Return whether a program passes all tests of a task."""
-    toolchain = toolchain or python_toolchain(INSIDE_SCRIPT)
+    toolchain = toolchain or python_toolchain(INSIDE_SCRIPT, *IMPORTABLE)
     content = json.dumps(
         {"code": code, "function": task.function, "tests": task.tests, "seconds": TEST_SECONDS}
     )

@@ -3,12 +3,14 @@
 It reads task.json and word.txt from its folder, and writes the word to its stdout if the program
 passed all tests: an exit code says less, since a program can leave early with any.
 
-What a program meets is what LiveCodeBench's runner gives it, with its peculiarities: `input()`
-takes an empty line for the end, and beyond the last line raises StopIteration; a program that
-reads is the body of a function; what it opens is its input; functions that end processes or change
-files are missing. The sandbox is what protects.
+A program meets what LiveCodeBench's runner gives it, with its peculiarities. A program that reads
+is the body of a function. `sys.stdin.readline()` and `input()` read line by line,
+`sys.stdin.read()` returns the whole input each time, and `sys.stdin` cannot be iterated. A `stdin`
+imported from sys is the process's own, with other functions: see `run`. `open(0)` is empty.
+Functions that end processes or change files are missing. The sandbox is what protects.
 
-Source: lcb_runner/evaluation/testing_util.py of https://github.com/LiveCodeBench/LiveCodeBench.
+Source: lcb_runner/evaluation/testing_util.py of https://github.com/LiveCodeBench/LiveCodeBench
+(28fef95; b1e7cab, which MLPerf pins, has the same).
 """
 
 # ruff: noqa: PTH107, PTH123
@@ -51,21 +53,16 @@ class TestTimeoutException(Exception):
 
 
 class Input:
-    """What a program that reads has as its stdin."""
+    """The stdin of a program that reads: a StringIO, but for `read`, `readlines` and iteration."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.lines = iter(text.split("\n"))
         self.buffer = Bytes(text.encode())
         self.stream = io.StringIO(text)
 
     def read(self, *_: object) -> str:
         """Return all of it, each time."""
         return self.text
-
-    def readline(self, *_: object) -> str:
-        """Return the next line, without its end."""
-        return next(self.lines)
 
     def readlines(self, *_: object) -> list[str]:
         """Return all lines, without their ends."""
@@ -161,9 +158,23 @@ def tests_of(task: dict[str, Any]) -> Sequence[tuple[str, str]]:
 
 
 def run(function: Callable[..., Any], text: str) -> None:
-    """Let a program read a text; it may end itself."""
-    opened = mock.patch("builtins.open", mock.mock_open(read_data=text))
-    with opened, mock.patch("sys.stdin", Input(text)), contextlib.suppress(SystemExit):
+    """Let a program read a text; it may end itself.
+
+    LiveCodeBench's decorators take effect from the bottom: the three functions replace those of the
+    process's own stdin, which `from sys import stdin` binds, and only then sys.stdin is replaced.
+    """
+    lines = iter(text.split("\n"))
+    functions: dict[str, Any] = {
+        "read": lambda *_: text,
+        "readline": lambda *_: next(lines),
+        "readlines": lambda *_: text.split("\n"),
+    }
+    with (
+        mock.patch.multiple(sys.stdin, **functions),
+        mock.patch("sys.stdin", Input(text)),
+        mock.patch("builtins.open", mock.mock_open(read_data=text)),
+        contextlib.suppress(SystemExit),
+    ):
         function()
 
 
@@ -183,7 +194,8 @@ def _same_line(printed: str, right: str) -> bool:
 
 
 def too_late(*_: object) -> None:
-    """End a test."""
+    """End a test; the message is part of what a program prints that goes on all the same."""
+    print("timeout occured: alarm went off")
     raise TestTimeoutException
 
 
@@ -196,6 +208,9 @@ def main() -> None:
     os.remove("task.json")
     os.remove("word.txt")
     out, write, leave = os.dup(1), os.write, os._exit
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):  # what a function prints is nobody's, and no word
+        os.dup2(nothing, stream)
     sys.set_int_max_str_digits(MAX_DIGITS)
     runpy.run_path("guard")["prepare"](task["code"], ending=("quit", "help"))
     signal.signal(signal.SIGALRM, too_late)

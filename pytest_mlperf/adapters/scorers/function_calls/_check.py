@@ -51,7 +51,7 @@ LANGUAGES: Mapping[str, Language] = {
 }
 """Of subsets that are not in Python."""
 
-DEFECTS = (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError)
+DEFECTS = (*(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),)
 """What BFCL's own checker ends with for answers that nobody expected; here they are wrong."""
 
 

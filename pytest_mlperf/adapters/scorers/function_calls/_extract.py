@@ -97,12 +97,13 @@ def _is_signature(inside: str) -> bool:
 
 
 def _arguments(inside: str) -> dict[str, Any]:
+    """Return arguments by name; under "_raw" those that Python cannot parse or write again."""
     try:
         body = ast.parse(f"dict({inside})", mode="eval").body
+        keywords = body.keywords if isinstance(body, ast.Call) else []
+        return {word.arg: _value(word.value) for word in keywords if word.arg is not None}
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {"_raw": inside}
-    keywords = body.keywords if isinstance(body, ast.Call) else []
-    return {one.arg: _value(one.value) for one in keywords if one.arg is not None}
 
 
 def _value(node: ast.expr) -> Any:

@@ -178,6 +178,13 @@ def piece(
     return event({"id": "x", "model": "tiny@main", "choices": [choice], "usage": counted})
 
 
+def echo(logprobs: list[float | None]) -> bytes:
+    """Return an event with a prompt and the log-probabilities of its tokens, as vLLM writes it."""
+    tables = {"token_logprobs": logprobs, "tokens": ["t"] * len(logprobs)}
+    choice = {"index": 0, "finish_reason": None, "text": "prompt", "logprobs": tables}
+    return event({"id": "x", "model": "tiny@main", "choices": [choice], "usage": None})
+
+
 def failure(status: str, message: str, **more: object) -> Reply:
     """Return a refusal as OpenAI's API words it."""
     body = {"error": {"message": message, "type": "x", **more}}
@@ -198,6 +205,8 @@ class Manner:
         ends: The stream's last event is [DONE].
         paths: What it has to GET.
         cached: Tokens of the prompt that it says it had in its cache.
+        echoes: Where a request says echo, it sends the prompt with log-probabilities first: of
+            token t those are -t / 1000.
     """
 
     tokens: int = 5
@@ -209,6 +218,7 @@ class Manner:
     ends: bool = True
     paths: dict[str, str] = field(default_factory=lambda: {"/v1/models": '{"data":[{"id":"m"}]}'})
     cached: int | None = None
+    echoes: bool = True
 
     def __call__(self, asked: Asked) -> Reply:
         if asked.method == "GET":
@@ -247,6 +257,9 @@ class Manner:
                     chat=chat,
                 )
             )
+        if self.echoes and asked.body.get("echo"):
+            ids = asked.body["prompt"]
+            parts.insert(0, echo([None, *(-token / 1000 for token in ids[1:])]))
         asked_for = bool(asked.body.get("stream_options"))
         if self.usage == "always" or (self.usage == "asked" and asked_for):
             parts.append(event({"id": "x", "choices": [], "usage": counted}))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import socket
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from tests.adapters.engines.openai.scripted import (
     Scripted,
     failure,
 )
+from tests.adapters.engines.recording import Tokenless, ask
 
 TINY = Path(__file__).parents[4] / "suites" / "tiny" / "llama2-70b" / "model"
 PROMPT = [1, 306, 402, 17]
@@ -296,3 +299,35 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
         assert "HTTP 401 (Unauthorized): bad Bearer ***" in sink.message
         assert "s3cret" not in sink.message + json.dumps(dict(engine.describe()))
     assert {asked.headers["authorization"] for asked in server.streams} == {"Bearer sk-s3cret"}
+
+
+def test_prompts_are_echoed_with_their_log_probabilities() -> None:
+    prompts = [PROMPT, [1, 5]]
+    sink = Tokenless(len(prompts))
+    with (
+        Scripted(Manner()) as server,
+        open_engine(server.url, prompts, prompt_logprobs=True) as engine,
+    ):
+        ask(engine, sink, len(prompts))
+        described = engine.describe()
+
+    for index, prompt in enumerate(prompts):
+        tokens, logprobs = zip(*struct.iter_unpack("<if", sink.outputs[100 + index]), strict=True)
+        assert list(tokens) == prompt
+        assert math.isnan(logprobs[0])
+        assert logprobs[1:] == pytest.approx([-token / 1000 for token in prompt[1:]])
+    assert [key for key in described if key.startswith("generation.")] == [
+        "generation.prompt_logprobs"
+    ]
+    body = server.streams[-1].body
+    assert (body["echo"], body["logprobs"], body["max_tokens"]) == (True, 1, 1)
+    assert "ignore_eos" not in body
+
+
+def test_a_server_without_log_probabilities_of_prompts_is_refused() -> None:
+    silent = refusal(Manner(echoes=False), prompt_logprobs=True)
+    strict = refusal(Manner(refuses=frozenset({"echo"})), prompt_logprobs=True)
+
+    assert "does not give them (no log-probabilities of the prompt: 0 came for 4 tokens" in silent
+    assert "use a server that answers echo = true with logprobs in /v1/completions" in silent
+    assert "Unexpected fields in the request: ['echo']" in strict

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from pytest_mlperf.adapters.conventions import LOGPROB_RECORD
 from pytest_mlperf.adapters.engines.vllm import VllmEngine
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.testing import check_engine
-from tests.adapters.engines.recording import Recorder, SizedSamples, ask, packed
+from tests.adapters.engines.recording import Recorder, SizedSamples, Tokenless, ask, packed
 from tests.adapters.engines.torch import models
 from tests.adapters.engines.torch.models import EOS, MIXED
 from tests.adapters.engines.vllm.running import answers, describe, open_engine
@@ -191,3 +193,21 @@ def test_accepted_drafts_are_counted(counting: Path) -> None:
             facts = engine.describe()
         assert facts.get("work.drafts") == ("true" if options else None)
         assert facts["work.batch"] == "256"
+
+
+def test_log_probabilities_of_prompts_are_those_of_the_torch_engine(random: Path) -> None:
+    def evaluated(engine: Any) -> list[Any]:
+        sink = Tokenless(len(MIXED))
+        with engine:
+            ask(engine, sink, len(MIXED))
+        return [
+            np.frombuffer(sink.outputs[100 + index], list(LOGPROB_RECORD))
+            for index in range(len(MIXED))
+        ]
+
+    usual = evaluated(models.open_engine(random, MIXED, prompt_logprobs=True))
+    for api in ("async", "offline"):
+        others = evaluated(open_engine(random, MIXED, prompt_logprobs=True, api=api))
+        for row, other in zip(usual, others, strict=True):
+            assert row["token"].tolist() == other["token"].tolist()
+            assert other["logprob"] == pytest.approx(row["logprob"], abs=1e-4, nan_ok=True)

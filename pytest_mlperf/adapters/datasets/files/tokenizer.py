@@ -1,0 +1,41 @@
+"""Load the tokenizer of a model for a data set that needs one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf import EnvironmentFault, RunError, UnavailableError
+from pytest_mlperf.extension import text_of
+
+
+def require_tokenizer(folder: str) -> None:
+    """Refuse a folder of a tokenizer that is not here."""
+    if not Path(folder).is_dir():
+        raise UnavailableError(
+            f"{folder}: this folder of a tokenizer does not exist; set the data set's tokenizer to "
+            "the model's folder",
+            option="tokenizer",
+        )
+
+
+def load_tokenizer(dataset: str, folder: str) -> Any:
+    """Return transformers' tokenizer of a folder; nothing is downloaded, and no code run."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise EnvironmentFault(
+            f"data set {dataset}: tokenizer needs transformers, which is not installed; try: pip "
+            "install transformers",
+            option="tokenizer",
+        ) from error
+    require_tokenizer(folder)
+    try:
+        return transformers.AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    # What a broken file raises depends on the library that reads it.
+    except Exception as error:
+        raise RunError(
+            "dataset", f"{folder}: transformers reads no tokenizer: {text_of(error)}"
+        ) from error

@@ -1,0 +1,211 @@
+"""Read documents and cut them into windows of tokens, whose perplexity is measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytest_mlperf import SuiteError
+from pytest_mlperf.adapters.datasets.files import (
+    ChecksumOptions,
+    FileDataset,
+    check_file,
+    find_file,
+    json_lines,
+    wrong,
+)
+from pytest_mlperf.adapters.datasets.files.tokenizer import load_tokenizer, require_tokenizer
+from pytest_mlperf.adapters.datasets.prompts import (
+    SampleFile,
+    encode,
+    hash_of,
+    token_list,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+JSON_LINES = ".jsonl"
+TEXT_KEY, TOKENS_KEY = "text", "tokens"
+
+HEADING = re.compile(r" ?= [^=].* = ?\n?")
+"""The title of an article of WikiText; titles of its sections have more signs."""
+
+
+class TokenWindow(NamedTuple):
+    """A part of a document.
+
+    Attributes:
+        document: Index of the document.
+        start, end: Places of its first token and after its last one.
+        scored: Number of its last tokens that are scored.
+    """
+
+    document: int
+    start: int
+    end: int
+    scored: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowsOptions(ChecksumOptions):
+    """Documents, and how they are cut.
+
+    Attributes:
+        path: JSON Lines (.jsonl) with a document in each object, as "text" or as "tokens", a list
+            of token ids. Or a text file: one document, or one for each article of WikiText, which
+            begins with " = Title = ".
+        tokenizer: Folder of the model, with its tokenizer; of documents that are text. It puts the
+            tokens before a document that it puts before every text.
+        length: Most tokens of a window, at least 2.
+        stride: Tokens from the begin of a window to that of the next one; None is `length`. Windows
+            that overlap score each token once, with at least `length - stride` tokens before it;
+            of others the first token is not scored.
+        count: Use the first `count` windows only; None uses all.
+    """
+
+    path: str
+    tokenizer: str | None = None
+    length: int = 512
+    stride: int | None = None
+
+    def __post_init__(self) -> None:
+        self.check("windows", count="windows", length="tokens", stride="tokens")
+        if self.length < 2:
+            message = "data set windows: length = 1 leaves no token with another one before it"
+            raise SuiteError(message, option="length")
+        if self.stride is not None and self.stride > self.length:
+            raise SuiteError(
+                f"data set windows: stride = {self.stride} is above length = {self.length}, so "
+                "that tokens would be left out; lower it, or leave it out",
+                option=("stride", "length"),
+            )
+
+    def find(self) -> Path:
+        if self.tokenizer is not None:
+            require_tokenizer(self.tokenizer)
+        return find_file(
+            Path(self.path),
+            official=(),
+            endings=(JSON_LINES, ".txt", ".raw", ".tokens"),
+            lacks="no file of documents",
+            whole="file of documents",
+            advice="set the data set's path to the file",
+        )
+
+
+class WindowsDataset(FileDataset[TokenWindow]):
+    """Windows of documents as token ids, for scorer perplexity; windows of a document are a group.
+
+    Documents, or rests of them, of less than two tokens have none.
+    """
+
+    optional_libraries = ("transformers",)
+    options = WindowsOptions
+    unit = "window"
+
+    def _read(self, asked: WindowsOptions, path: Path) -> None:
+        check_file(path, asked.checksum)
+        self._documents = [*_documents(path, asked)]
+        windows = [
+            window
+            for index, tokens in enumerate(self._documents)
+            for window in cut(index, len(tokens), asked.length, asked.stride or asked.length)
+        ]
+        if not windows:
+            raise wrong(path, "no document has two tokens", "set path to a file with documents")
+        self._keep(windows, asked.count, path, f"its documents have {len(windows):,} windows")
+
+    def input(self, index: int) -> list[int]:
+        """Return the token ids of a window."""
+        tokens: list[int] = self._tokens(self._sample(index)).tolist()
+        return tokens
+
+    def reference(self, index: int) -> dict[str, Any]:
+        """Return the token ids as "tokens", and as "scored" how many of the last are scored."""
+        return {"tokens": self.input(index), "scored": self._sample(index).scored}
+
+    def group(self, index: int) -> int:
+        """Return the document of a window: its windows change together."""
+        return self._sample(index).document
+
+    def sizes(self, indices: Sequence[int]) -> dict[str, float]:
+        """Return the mean number of tokens of these windows, "input_tokens"."""
+        return {"input_tokens": fmean(len(self._tokens(self._sample(i))) for i in indices)}
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 over tokens, documents and scored tokens of all windows, in order."""
+        return hash_of(
+            b"windows",
+            (
+                (self._tokens(each).astype("<i4").tobytes(), encode(repr(tuple(each))))
+                for each in self._samples
+            ),
+        ).hexdigest()
+
+    def _tokens(self, window: TokenWindow) -> NDArray[np.int32]:
+        return self._documents[window.document][window.start : window.end]
+
+
+def cut(document: int, tokens: int, length: int, stride: int) -> Iterator[TokenWindow]:
+    """Yield the windows of a document of so many tokens, see `WindowsOptions`.
+
+    >>> [tuple(window)[1:] for window in cut(0, 9, 4, 2)]
+    [(0, 4, 3), (2, 6, 2), (4, 8, 2), (6, 9, 1)]
+    """
+    end = 0
+    for start in range(0, tokens, stride):
+        previous_end, end = end, min(start + length, tokens)
+        scored = min(end - previous_end, end - start - 1)
+        if scored > 0:
+            yield TokenWindow(document, start, end, scored)
+        if end == tokens:
+            return
+
+
+def _documents(path: Path, asked: WindowsOptions) -> Iterator[NDArray[np.int32]]:
+    import numpy as np
+
+    source = SampleFile(file=path, row="line", whole="file")
+    tokenizer = load_tokenizer("windows", asked.tokenizer) if asked.tokenizer else None
+    for line, column, value in _values(source):
+        if column == TOKENS_KEY:
+            yield token_list(source, line, column, value, "document")
+        elif tokenizer is None:
+            raise SuiteError(
+                f"data set windows: {path} has text; set tokenizer to the model's folder",
+                option="tokenizer",
+            )
+        else:
+            yield np.array(tokenizer(source.text(line, column, value))["input_ids"], np.int32)
+
+
+def _values(source: SampleFile) -> Iterator[tuple[int, str, Any]]:
+    """Yield of each document its line, and its "text" or its "tokens"."""
+    if source.file.suffix != JSON_LINES:
+        yield from _articles(source.file)
+        return
+    for line, record in json_lines.objects(source.file):
+        columns = [name for name in (TOKENS_KEY, TEXT_KEY) if name in record]
+        if not columns:
+            raise source.wrong(line, TEXT_KEY, "neither it nor 'tokens' is there")
+        yield line, columns[0], record[columns[0]]
+
+
+def _articles(path: Path) -> Iterator[tuple[int, str, str]]:
+    first, lines = 1, list[str]()
+    for number, line in enumerate(json_lines.lines_of(path), 1):
+        if HEADING.fullmatch(line):
+            if "".join(lines).strip():
+                yield first, TEXT_KEY, "".join(lines)
+            first, lines = number, []
+        lines.append(line)
+    if "".join(lines).strip():
+        yield first, TEXT_KEY, "".join(lines)

@@ -1,0 +1,124 @@
+"""Score log-probabilities of texts: perplexity, weighted by tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytest_mlperf import Scores
+from pytest_mlperf.adapters.conventions import LOGPROB_RECORD
+from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
+from pytest_mlperf.adapters.scorers.leverage import ratio_scores
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MAX_MEAN_NATS = 700.0
+"""Mean negative log-probability above which its exponential is no float."""
+
+
+class PerplexityScorer(ModelFreeScorer[NoOptions]):
+    """Measures how well a model predicts the tokens of texts: lower is better.
+
+    "perplexity" is e to the mean negative log-probability (natural logarithm) of all scored tokens,
+    so that each token counts alike. A sample's score is its pseudo-value: the perplexity plus the
+    number of samples times the sample's influence on it, which its tokens weigh. With data set
+    windows, the windows of a document are a group, and documents are compared pair by pair.
+
+    Only equal tokens have comparable perplexities: an output whose token ids are not those of the
+    data set is an error.
+
+    Source: F. Jelinek, R. L. Mercer, L. R. Bahl, J. K. Baker, "Perplexity - a measure of the
+        difficulty of speech recognition tasks", Journal of the Acoustical Society of America 62
+        (1977). Its error is that of a quotient of sums times the derivative of the exponential.
+    """
+
+    metrics = ("perplexity",)
+
+    def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
+        """Score log-probabilities of prompts against the prompts' token ids.
+
+        An output has 8 bytes for each token of its prompt, little-endian: its id, int32, and its
+        log-probability given all tokens before it, float32; NaN for the first. A reference is a
+        table with "tokens", the ids, and "scored", how many of the last ones are scored.
+        """
+        import numpy as np
+
+        require_outputs("perplexity", outputs, references)
+        counts = [
+            _scored(sample, output, references[sample]) for sample, output in enumerate(outputs)
+        ]
+        sums, tokens = np.array(counts, np.float64).T
+        mean = float(sums.sum() / tokens.sum())
+        if mean > MAX_MEAN_NATS:
+            raise scorer_error(
+                f"scorer perplexity: the mean negative log-probability of a token is {mean:.6g}, "
+                "which no language model has; check the model's weights and precision"
+            )
+        perplexity = math.exp(mean)
+        pseudo, leverage = ratio_scores(sums, tokens, perplexity)
+        return Scores(
+            per_sample={"perplexity": [value + perplexity * (1.0 - mean) for value in pseudo]},
+            aggregate={"perplexity": perplexity},
+            lower=frozenset({"perplexity"}),
+            whole=frozenset({"perplexity"}),
+            leverage={"perplexity": leverage},
+        )
+
+
+def _scored(sample: int, output: bytes, reference: Any) -> tuple[float, int]:
+    """Return the summed negative log-probabilities of scored tokens, and how many those are."""
+    import numpy as np
+
+    tokens, scored = _reference(sample, reference)
+    kind = np.dtype(list(LOGPROB_RECORD))
+    where = f"scorer perplexity: the output of sample {sample}"
+    records = np.frombuffer(output, kind) if len(output) % kind.itemsize == 0 else None
+    if records is None or not len(records) or not np.isnan(records["logprob"][0]):
+        raise scorer_error(
+            f"{where}, {len(output)} bytes, is no list of log-probabilities of a prompt's tokens: "
+            "set prompt_logprobs = true in the options of engine torch, vllm or openai; other "
+            "engines of this release give none (an own engine: docs/own-engine.md)"
+        )
+    if not np.array_equal(records["token"], tokens):
+        raise scorer_error(
+            f"{where} is of other token ids than the data set's ({_difference(records, tokens)}); "
+            "perplexities of other tokens cannot be compared: use the tokenizer of the model for "
+            "both, and max_prompt_tokens of neither"
+        )
+    values = records["logprob"][-scored:].astype(np.float64)
+    if not np.isfinite(values).all():
+        raise scorer_error(
+            f"{where} has a log-probability that is no finite number; check the model's weights "
+            "and precision"
+        )
+    return float(-values.sum()), scored
+
+
+def _difference(records: NDArray[Any], tokens: NDArray[np.int64]) -> str:
+    import numpy as np
+
+    if len(records) != len(tokens):
+        return f"{len(records)} in place of {len(tokens)}"
+    place = int(np.flatnonzero(records["token"] != tokens)[0])
+    return f"{records['token'][place]} in place of {tokens[place]} at place {place}"
+
+
+def _reference(sample: int, reference: Any) -> tuple[NDArray[np.int64], int]:
+    import numpy as np
+
+    table = reference if isinstance(reference, Mapping) else {}
+    tokens, scored = table.get("tokens"), table.get("scored")
+    try:
+        ids = np.array(tokens, np.int64)
+    except (TypeError, ValueError, OverflowError):
+        ids = np.empty(0, np.int64)
+    if ids.ndim != 1 or type(scored) is not int or not 0 < scored < len(ids):
+        raise scorer_error(
+            f"scorer perplexity: the reference of sample {sample} is {reference!r:.80}; it must be "
+            'a table with "tokens", token ids, and "scored", how many of the last ones are scored, '
+            "fewer than all: use data set windows"
+        )
+    return ids, scored
