@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.runner import INVALID_TRIES
 from pytest_mlperf.core import compliance as rules
+from pytest_mlperf.core.answer_forms import TOKEN_CODES
 from pytest_mlperf.core.compliance import LoggedAnswer
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.core.job import AuditRun
@@ -20,7 +22,12 @@ from pytest_mlperf.rounds import RoundWorkload
 from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
 from pytest_mlperf.rounds.compliance import TESTS, audit_settings, constants, other_seeds
 from pytest_mlperf.run.accuracy import Scoring, score_logs
-from pytest_mlperf.run.answers import logged_answers, write_answers
+from pytest_mlperf.run.answers import (
+    answer_forms,
+    engine_answers,
+    logged_answers,
+    write_answers,
+)
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.score import ACCURACY_LOG
 from pytest_mlperf.stores import atomic
@@ -165,9 +172,10 @@ def _findings(
         return _beside_accuracy(test, logs, timed)
     if test in {"TEST04", "TEST05"}:
         return (rules.speed(test, _score(logs.beside), _score(logs.timed)),)
-    # The type of tokens is the scorer's, as the reference script is given it.
+    # The type of tokens is the log's, as the reference script is given it.
     options = case.planned.scorer.options if case.planned.scorer else {}
-    width = WIDTHS.get(str(options.get("dtype")), WIDTHS["int64"])
+    forms = answer_forms(logs.timed) or (str(options.get("dtype")),)
+    width = array(TOKEN_CODES.get(forms[-1], TOKEN_CODES["int64"])).itemsize
     if test == "TEST06":
         end = constants()["tokens"]["end"]
         scenario = case.planned.case.scenario
@@ -176,14 +184,11 @@ def _findings(
         suite = case.planned.suite.workload  # of a twin its own reference
         least = (suite.reference or {}).get("exact_match", 0.0) * suite.target
         least = least or constants()["small"]["score"]
-        scores = _scores_of(case, logs.folder / "scored", {one.index: one for one in timed})
+        outputs = engine_answers(logs.timed / ACCURACY_LOG)
+        scores = _scores_of(case, logs.folder / "scored", outputs)
         return (rules.as_accurate(scores.get("exact_match", 0.0), least),)
     low, high = _length(case, workload)
     return (rules.as_long(timed, low=low, high=high, width=width),)
-
-
-WIDTHS = {"int32": 4, "int64": 8}
-"""Bytes of a token, by the type that scorers of tokens take."""
 
 
 def _beside_accuracy(
@@ -234,15 +239,13 @@ def _scored(
         Faults, and notes: differing answers pass where their scores are alike.
     """
     assert logs.answers is not None
-    timed: dict[int, LoggedAnswer] = {}
-    for one in logged_answers(logs.timed / ACCURACY_LOG):
-        timed.setdefault(one.index, one)
-    before = {one.index: one for one in logged_answers(logs.answers) if one.index in timed}
-    timed = {index: one for index, one in timed.items() if index in before}
+    timed = engine_answers(logs.timed / ACCURACY_LOG)
+    accepted = engine_answers(logs.answers, timed)
     metrics = {**workload.metrics, **case.planned.round_scenario.metrics}
     scores = {}
-    for name, answers in (("baseline", before), ("compliance", timed)):
-        scores[name] = _scores_of(case, logs.folder / name, answers)
+    for name, outputs in (("baseline", accepted), ("compliance", timed)):
+        common = {index: outputs[index] for index in accepted}
+        scores[name] = _scores_of(case, logs.folder / name, common)
         text = "\n".join(accuracy_lines(scores[name], metrics)) + "\n"
         atomic.write_text(logs.folder / f"{name}_accuracy.txt", text)
     slack = {name: METRIC_SLACK_SHARES.get(name, 1 - workload.targets[0]) for name in metrics}
@@ -254,13 +257,13 @@ def _scored(
     return speed, (*audit.findings[0].faults, alike, *audit.notes)
 
 
-def _scores_of(case: CaseRuns, folder: Path, answers: dict[int, LoggedAnswer]) -> dict[str, float]:
+def _scores_of(case: CaseRuns, folder: Path, outputs: Mapping[int, bytes]) -> dict[str, float]:
     job = case.scoring_job
-    if job.scoring.scorer is None or not answers:
+    if job.scoring.scorer is None or not outputs:
         return {}
     folder.mkdir(exist_ok=True)
-    log, indices = folder / ACCURACY_LOG, sorted(answers)
-    write_answers(log, [answers[index].data for index in indices])
+    log, indices = folder / ACCURACY_LOG, sorted(outputs)
+    write_answers(log, [outputs[index] for index in indices])
     scoring = Scoring(
         folder=folder,
         dataset=job.dataset,

@@ -235,12 +235,15 @@ class ScoringPlan:
         data: The scored data set; None if the timed one is scored.
         scorer: The scorer; None if accuracy is not requested, or the case has performance only.
         written_scorer: The scorer as the suite writes it, whether accuracy is requested or not.
+        answer_forms: Form of the engine's answers and that of LoadGen's log, see
+            `core.answer_forms`; empty: both are alike.
         problems: Reasons why accuracy cannot be measured.
     """
 
     data: ScoredData | None = None
     scorer: Factory | None = None
     written_scorer: Factory | None = None
+    answer_forms: tuple[str, ...] = ()
     problems: tuple[CaseProblem, ...] = ()
 
 

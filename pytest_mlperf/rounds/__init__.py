@@ -165,6 +165,8 @@ class RoundWorkload:
         harnesses: What it may be run by: LOADGEN, ENDPOINTS.
         equal_issue: Every sample is issued equally often.
         tokens: It is a language model with token latencies.
+        log_dtype: Type of the integers that its scripts read from LoadGen's log unless told
+            otherwise; "": its answers are no tokens.
         lengths: Lengths of answers.
         compliance: Compliance tests of a closed submission.
         checksums: What MLPerf publishes of data files: "md5:..." or "sha256:..." by file name.
@@ -186,6 +188,7 @@ class RoundWorkload:
     harnesses: tuple[str, ...] = (LOADGEN,)
     equal_issue: bool = False
     tokens: bool = False
+    log_dtype: str = ""
     lengths: AnswerLengths = AnswerLengths()
     compliance: tuple[str, ...] = ()
     systems: Mapping[str, Systems] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_mlperf import registry
+from pytest_mlperf.core.answer_forms import TOKEN_CODES
 from pytest_mlperf.core.case import Phase
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableError
 from pytest_mlperf.core.job import (
@@ -146,6 +147,7 @@ def _job(planned: Planned, parts: _ResolvedParts, problems: Sequence[CaseProblem
             data=parts.accuracy,
             scorer=parts.scorer,
             written_scorer=planned.scorer,
+            answer_forms=_answer_forms(planned),
             problems=tuple(problems),
         ),
         elsewhere=parts.elsewhere,
@@ -354,6 +356,13 @@ def built_scorer(planned: Planned) -> Factory | None:
     expanded = available(planned.path, ("workload", "scorer"), scorer.options)
     options = {name: near(planned.path, value) for name, value in expanded.items()}
     return Factory(target=scorer.target, options=options)
+
+
+def _answer_forms(planned: Planned) -> tuple[str, ...]:
+    """Return the types of token ids in answers and in LoadGen's log; empty if both are alike."""
+    options, rules = planned.scorer.options if planned.scorer else {}, planned.suite.rules
+    forms = str(options.get("dtype", "int64")), rules.log_dtype if rules else ""
+    return forms if len({*forms} & TOKEN_CODES.keys()) == 2 else ()
 
 
 def _require_scores(planned: Planned, left_out: Mapping[str, str]) -> None:

@@ -73,6 +73,7 @@ class WorkerSpec:
         replicas: Processes that each load the engine; empty: the worker itself does.
         replica_patience_s: Longest time that one of them may take without a word.
         requests: Keep a record of each request of a loop of our own.
+        answer_forms: See `ScoringPlan`.
     """
 
     folder: str
@@ -92,6 +93,7 @@ class WorkerSpec:
     replicas: Sequence[ReplicaSpec] = ()
     replica_patience_s: float = 900.0
     requests: bool = False
+    answer_forms: Sequence[str] = ()
 
     def to_json(self) -> str:
         """Serialise to one line of JSON."""

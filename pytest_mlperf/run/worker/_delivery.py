@@ -356,10 +356,12 @@ class AuditTokenSink(TokenSink):
     wants_output = True
 
     def _hand_first(self, ids: Sequence[int], tokens: Sequence[bytes] | None) -> None:
-        _hand(self._port.first_token, self._port.response, ids, tokens or [b""] * len(ids))
+        first = self.as_logged(tokens or [b""] * len(ids))
+        _hand(self._port.first_token, self._port.response, ids, first)
 
     def _hand_done(self, ids: Sequence[int], outputs: Outputs, n_tokens: Sequence[int]) -> None:
-        _hand(self._port.complete, self._port.response, ids, outputs or (), n_tokens)
+        logged = self.as_logged(outputs or ())
+        _hand(self._port.complete, self._port.response, ids, logged, n_tokens)
 
 
 class OutputSink(GuardedSink):
@@ -413,7 +415,7 @@ class OutputSink(GuardedSink):
             self.answer_tokens.keep(ids, list(map(ids_in, outputs)))
         else:
             self.answer_tokens.keep(ids, [None] * len(ids) if n_tokens is None else n_tokens)
-        _hand(self._port.complete, self._port.response, ids, outputs)
+        _hand(self._port.complete, self._port.response, ids, self.as_logged(outputs))
         self._count(len(ids))
 
 

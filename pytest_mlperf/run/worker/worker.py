@@ -438,6 +438,8 @@ class EngineWorker:
         sink.counts_tokens = self._counts_tokens
         # Of a timed run's outputs it is for a compliance test to say what is wrong.
         sink.outputs_are_tokens = self._outputs_are_tokens and plan.phase == "accuracy"
+        if self._outputs_are_tokens:
+            sink.answer_forms = tuple(self._spec.answer_forms)
         engine = self._engine
         if plan.phase == "performance" and getattr(self._dataset, "in_order", False):
             engine = InOrder(engine)
@@ -512,7 +514,9 @@ class EngineWorker:
             drafts = self._engine.accepted_drafts()
         result = result_of(sink, client, drafts, window, self._engine)
         content = {"phase": phase, "settings": used, "result": result, "spent": self._spent}
-        atomic.write_text(folder / "run.json", json.dumps(content, indent=2, sort_keys=True))
+        if sink.wants_output:
+            content["answer_forms"] = sink.answer_forms
+        atomic.write_text(folder / over_time.RUN_FILE, json.dumps(content, indent=2, sort_keys=True))
         if tokens_of := sink.answer_tokens.by_index:
             atomic.write_text(folder / over_time.TOKENS_FILE, json.dumps(tokens_of) + "\n")
         self._reporter.event("finished", phase=phase, folder=str(folder), result=result)

@@ -1,0 +1,37 @@
+"""MLCommons' scripts at their defaults give our figures on the logs of the tiny twins.
+
+They run if MLPERF_INFERENCE names a checkout of mlcommons/inference.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.suites.tiny_twin import LANGUAGE, missing
+from tools.mlcommons_scripts import SCRIPTS, compared
+
+CHECKOUT = os.environ.get("MLPERF_INFERENCE", "")
+LIBRARIES = (*LANGUAGE, "pandas", "pyarrow", "rouge_score", "sympy", "whisper_normalizer")
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow,
+    pytest.mark.nightly,
+    pytest.mark.torch,
+    pytest.mark.skipif(not CHECKOUT, reason="MLPERF_INFERENCE names no checkout"),
+    pytest.mark.skipif(bool(missing(LIBRARIES)), reason=f"needs {missing(LIBRARIES)}"),
+]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_mlcommons_scripts_give_our_figures_on_the_logs_of_a_twin(
+    name: str, tmp_path: Path
+) -> None:
+    rows = list(compared(name, Path(CHECKOUT).resolve(), tmp_path))
+
+    assert len(rows) >= len(SCRIPTS[name].metrics) + len(SCRIPTS[name].tests)
+    assert [row.cells for row in rows if not row.agrees] == []
+    assert {row.ours for row in rows if row.figure == "verdict"} <= {"pass"}
