@@ -24,7 +24,8 @@ def converted(output: bytes, forms: Sequence[str]) -> bytes:
         ValueError: It has no such form, or the second one cannot hold it.
     """
     if tuple(forms) == TIMED_RANKED_ROWS:
-        return _without_labels(output)
+        count = candidates(output)
+        return output[: FLOAT_BYTES * (2 + count)] if count else output
     if len(forms) != 2 or not set(forms) <= TOKEN_CODES.keys():
         raise ValueError(f"no conversion is known between the forms {', '.join(forms)}")
     source, target = forms
@@ -38,12 +39,11 @@ def converted(output: bytes, forms: Sequence[str]) -> bytes:
         raise ValueError(f"a token id is beyond the range of {target}") from None
 
 
-def _without_labels(row: bytes) -> bytes:
-    """Return step, query and predictions of a float32 row; other answers as they are.
+def candidates(row: bytes) -> int:
+    """Return how many candidates a whole ranked row has; 0 if the answer is no such row.
 
-    A whole row is step, query, n predictions, n labels, n weights, and n.
+    A whole row is float32: step, query, n predictions, n labels, n weights, and n.
     """
     count, rest = divmod(len(row) // FLOAT_BYTES - 3, 3)
-    if rest or count < 1 or row[-FLOAT_BYTES:] != array("f", [count]).tobytes():
-        return row
-    return row[: FLOAT_BYTES * (2 + count)]
+    ends_so = count > 0 and row[-FLOAT_BYTES:] == array("f", [count]).tobytes()
+    return count if ends_so and not rest else 0

@@ -322,10 +322,15 @@ def _scored_data(planned: Planned) -> ScoredData | None:
     """Return the data of the accuracy pass; None: they are those that are timed."""
     if planned.data.shared:
         return None
+    return data_of(planned, "accuracy")
+
+
+def data_of(planned: Planned, phase: Phase) -> ScoredData:
+    """Return the data of a phase with what they must be; raises what `dataset_of` does."""
     return ScoredData(
-        dataset=dataset_of(planned, "accuracy"),
-        expected=planned.data.expected("accuracy"),
-        facts=_data_facts(planned, "accuracy"),
+        dataset=dataset_of(planned, phase),
+        expected=planned.data.expected(phase),
+        facts=_data_facts(planned, phase),
     )
 
 

@@ -403,6 +403,7 @@ class OutputSink(GuardedSink):
     ) -> None:
         """Complete these samples with one bytes object each; count tokens if the engine does."""
         wrong = output_fault(ids, outputs, n_tokens if self.outputs_are_tokens else None)
+        wrong = wrong or ("" if n_tokens is None else count_fault(ids, n_tokens))
         if wrong or outputs is None:
             self._fail(RunError("engine", wrong))
             return

@@ -253,7 +253,7 @@ class AnswerTokens:
 
     def keep(self, ids: Sequence[int], n_tokens: Sequence[int | None]) -> None:
         """Keep the tokens of these answers; None if the engine does not count."""
-        for sample, tokens in zip(ids, n_tokens, strict=False):
+        for sample, tokens in zip(ids, n_tokens, strict=True):
             index = self._index_of.pop(sample, -1)
             if tokens is not None:
                 self.add(index, tokens)
