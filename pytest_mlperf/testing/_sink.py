@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Counts, Outputs

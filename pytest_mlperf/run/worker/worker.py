@@ -516,7 +516,9 @@ class EngineWorker:
         content = {"phase": phase, "settings": used, "result": result, "spent": self._spent}
         if sink.wants_output:
             content["answer_forms"] = sink.answer_forms
-        atomic.write_text(folder / over_time.RUN_FILE, json.dumps(content, indent=2, sort_keys=True))
+        atomic.write_text(
+            folder / over_time.RUN_FILE, json.dumps(content, indent=2, sort_keys=True)
+        )
         if tokens_of := sink.answer_tokens.by_index:
             atomic.write_text(folder / over_time.TOKENS_FILE, json.dumps(tokens_of) + "\n")
         self._reporter.event("finished", phase=phase, folder=str(folder), result=result)

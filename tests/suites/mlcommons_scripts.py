@@ -1,6 +1,6 @@
 """Run MLCommons' accuracy and compliance scripts on the logs of tiny twins, beside our own figures.
 
-`python -m tools.mlcommons_scripts [TWIN ...]` measures twins and prints a table; `--write` puts it
+`python -m tests.suites.mlcommons_scripts [TWIN ...]` measures twins and prints a table; `--write` puts it
 into docs/workloads.md. MLPERF_INFERENCE names a checkout of mlcommons/inference. Scripts run at
 their defaults. What they would download is replaced, see `run_script`: the model's tokenizer, the
 metric ROUGE of a hub, and NLTK's sentences. Of deepseek-r1 programs and mathematics are graded by
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "suites" / "tiny"
 DOCS = ROOT / "docs" / "workloads.md"
 TABLE_MARKS = "<!-- mlcommons-scripts -->", "<!-- /mlcommons-scripts -->"
@@ -41,7 +41,7 @@ class Script:
 
     Attributes:
         path: Relative to the checkout.
-        arguments: With {log} for the log and {twin} for the twin's folder.
+        arguments: With {log} for the log, {folder} for its folder and {twin} for the twin's.
         metrics: Our scores that it prints too.
         tests: Compliance tests of which both sides judge the same log.
         dtype: Option -d of TEST06; its default is int32.
@@ -98,7 +98,7 @@ SCRIPTS: Mapping[str, Script] = {
     ),
     "whisper": Script(
         path="speech2text/accuracy_eval.py",
-        arguments="--log_dir {log}/.. --dataset_dir {twin}/data/librispeech "
+        arguments="--log_dir {folder} --dataset_dir {twin}/data/librispeech "
         "--manifest {twin}/data/librispeech/dev-all-repack.json",
         metrics=("accuracy",),
     ),
@@ -203,8 +203,9 @@ class _Session:
 
     def command(self, log: Path | str, arguments: str) -> list[str]:
         words = shlex.split(arguments.replace("{twin}", str(TINY / self.name)))
-        words = [str(log).join(word.split("{log}")) for word in words]
-        module = [sys.executable, "-m", "tools.mlcommons_scripts", "run"]
+        places = {"{log}": str(log), "{folder}": str(Path(log).parent)}
+        words = [places.get(word, word) for word in words]
+        module = [sys.executable, "-m", "tests.suites.mlcommons_scripts", "run"]
         script = self.checkout / SCRIPTS[self.name].path
         return [*module, str(script), str(TINY / self.name / "model"), *words]
 
@@ -222,7 +223,7 @@ class _Session:
         if test == "TEST07":
             data = "data/gpt-oss/perf_eval_tiny.parquet"
             arguments = script.arguments.replace("data/gpt-oss/acc_eval_tiny.parquet", data)
-            evaluation = shlex.join(self.command("LOG", arguments)).replace("LOG", "{accuracy_log}")
+            evaluation = shlex.join(self.command("{accuracy_log}", arguments))
             command += ["--accuracy-threshold", "0", "--accuracy-script", evaluation]
             figures["exact_match"] = r"'exact_match': ([\d.]+)"
         if test == "TEST09":
