@@ -12,7 +12,6 @@ import datetime as dt
 import json
 import shutil
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -196,7 +195,7 @@ class Holding:
             tests = plural(len(queue), "test")
             reporter.ensure_newline()
             reporter.write_line(f"mlperf: each case ran once; {tests} not decided yet, run again")
-        for held, following in pairwise([*queue, None]):
+        for held, following in zip(queue, [*queue[1:], None], strict=False):
             if session.shouldfail or session.shouldstop or (self._folder / "stop").exists():
                 return
             item = held.item

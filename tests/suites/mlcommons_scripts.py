@@ -1,10 +1,10 @@
 """Run MLCommons' accuracy and compliance scripts on the logs of tiny twins, beside our own figures.
 
-`python -m tests.suites.mlcommons_scripts [TWIN ...]` measures twins and prints a table; `--write` puts it
-into docs/workloads.md. MLPERF_INFERENCE names a checkout of mlcommons/inference. Scripts run at
-their defaults. What they would download is replaced, see `run_script`: the model's tokenizer, the
-metric ROUGE of a hub, and NLTK's sentences. Of deepseek-r1 programs and mathematics are graded by
-us, as LiveCodeBench's data and PRM800K are no part of the checkout.
+`python -m tests.suites.mlcommons_scripts [TWIN ...]` measures twins and prints a table; `--write`
+puts it into docs/workloads.md. MLPERF_INFERENCE names a checkout of mlcommons/inference. Scripts
+run at their defaults. What they would download is replaced, see `run_script`: the model's
+tokenizer, the metric ROUGE of a hub, and NLTK's sentences. Of deepseek-r1 programs and mathematics
+are graded by us, as LiveCodeBench's data and PRM800K are no part of the checkout.
 """
 
 from __future__ import annotations
@@ -195,8 +195,8 @@ class _Session:
 
     @property
     def answers(self) -> Path:
-        place = self.folder / self.verdicts["accuracy"]["accuracy"]["folder"]
-        return place / "accuracy" / "block-0" / LOG
+        place = str(self.verdicts["accuracy"]["accuracy"]["folder"])
+        return self.folder / place / "accuracy" / "block-0" / LOG
 
     def script(self, log: Path, arguments: str) -> str:
         return self._run(self.command(log, arguments))
@@ -267,14 +267,15 @@ def run_script(path: Path, tokenizer: str, arguments: Sequence[str]) -> None:
         *args,
         **{key: value for key, value in options.items() if key not in {"revision", "use_fast"}},
     )
-    for name, members in {
+    replaced: dict[str, dict[str, Any]] = {
         "evaluate": {"load": lambda _: types.SimpleNamespace(compute=rouge)},
         "nltk": {"download": lambda _: True, "sent_tokenize": lambda text: [text]},
         "evaluate_mbxp": {"evaluate_mbxp": lambda *_: 0.0},
         "whisper": {},
-    }.items():
+    }
+    for name, members in replaced.items():
         module = types.ModuleType(name)
-        vars(module).update(members)
+        module.__dict__.update(members)
         sys.modules[name] = module
     if "speech2text" in path.parts:
         normalizers = importlib.import_module("whisper_normalizer.english")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.suites.tiny_twin import LANGUAGE, missing
 from tests.suites.mlcommons_scripts import SCRIPTS, compared
+from tests.suites.tiny_twin import LANGUAGE, missing
 
 CHECKOUT = os.environ.get("MLPERF_INFERENCE", "")
 LIBRARIES = (*LANGUAGE, "pandas", "pyarrow", "rouge_score", "sympy", "whisper_normalizer")

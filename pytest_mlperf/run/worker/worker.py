@@ -514,10 +514,9 @@ class EngineWorker:
             drafts = self._engine.accepted_drafts()
         result = result_of(sink, client, drafts, window, self._engine)
         content = {"phase": phase, "settings": used, "result": result, "spent": self._spent}
-        if sink.wants_output:
-            content["answer_forms"] = sink.answer_forms
+        forms = {"answer_forms": sink.answer_forms} if sink.wants_output else {}
         atomic.write_text(
-            folder / over_time.RUN_FILE, json.dumps(content, indent=2, sort_keys=True)
+            folder / over_time.RUN_FILE, json.dumps(content | forms, indent=2, sort_keys=True)
         )
         if tokens_of := sink.answer_tokens.by_index:
             atomic.write_text(folder / over_time.TOKENS_FILE, json.dumps(tokens_of) + "\n")

@@ -35,8 +35,8 @@ def test_a_count_must_be_a_whole_number(key: str) -> None:
 
 @pytest.mark.parametrize("key", TEXTS)
 def test_what_the_checker_reads_as_text_must_be_one(key: str) -> None:
-    for value in ("", "8"):
-        assert problems(**{key: value}) == []
+    for text in ("", "8"):
+        assert problems(**{key: text}) == []
     for value in (8, 8.5, True):
         words = f"form/system.json: {key} is {value!r}; it must be a text in quotes"
         assert problems(**{key: value}) == [words]
