@@ -252,13 +252,14 @@ def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
     Raises:
         UnavailableError: The suite of a twin states no length.
     """
-    suite, own = case.planned.suite, case.planned.suite.workload
-    scored = (own.reference or {}).get("tokens_per_sample") if case.planned.data.shared else None
-    if tokens := own.timed_tokens or scored:
+    suite = case.planned.suite
+    twin = suite.workload
+    scored = (twin.reference or {}).get("tokens_per_sample") if case.planned.data.shared else None
+    if tokens := twin.timed_tokens or scored:
         return 0.9 * tokens, 1.1 * tokens
     if not suite.is_mlperf:
         raise UnavailableError(
-            f"TEST09 compares lengths with those of {own.name}'s own reference: set timed_tokens "
+            f"TEST09 compares lengths with those of {twin.name}'s own reference: set timed_tokens "
             "in [workload] to its mean tokens per answer"
         )
     table = constants()["length"]

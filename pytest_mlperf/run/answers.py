@@ -38,9 +38,9 @@ def answer_forms(folder: Path) -> tuple[str, ...]:
     """Return the form of the engine's answers in a run, and that of its log; empty if alike."""
     path = folder / RUN_FILE
     try:
-        run = parse_json(path.read_bytes()) if path.exists() else {}
-        return tuple(map(str, run.get("answer_forms", ())))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        run = parse_json(path.read_bytes()) if path.exists() else {"result": {}}
+        return tuple(map(str, run["result"].get("answer_forms", ())))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError("worker", f"cannot read {path}: {error}", str(path)) from None
 
 

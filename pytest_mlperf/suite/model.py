@@ -217,9 +217,9 @@ class Suite(Table):
 
         A scenario's own data are both of its phases' unless it says otherwise.
         """
-        own = self.workload.compliance_dataset
-        if phase == "compliance" and own:
-            return (*WORKLOAD, "compliance_dataset"), own
+        tested = self.workload.compliance_dataset
+        if phase == "compliance" and tested:
+            return (*WORKLOAD, "compliance_dataset"), tested
         names = ("accuracy_dataset", "dataset") if phase == "accuracy" else ("dataset",)
         tables = (
             (("scenarios", self.scenarios.index(scenario)), scenario),

@@ -81,7 +81,8 @@ class Lab:
         write_answers(logs / ACCURACY_LOG, self.answers)
         text = (logs / ACCURACY_LOG).read_text("utf-8")
         (logs / ACCURACY_LOG).write_text(text.replace('" }', '", "token_count" : 10 }'), "utf-8")
-        (logs / "run.json").write_text('{"answer_forms": ["int64", "int32"]}', "utf-8")
+        run = {"result": {"answer_forms": ["int64", "int32"]}}
+        (logs / "run.json").write_text(json.dumps(run), "utf-8")
         values = {"result_validity": "VALID", "qsl_reported_total_count": samples, "num_errors": 0}
         (logs / DETAIL).write_text("".join(entry(*item) for item in values.items()), "utf-8")
         invalid = () if self.valid or task.audit else (INVALID,)

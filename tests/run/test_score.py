@@ -67,9 +67,9 @@ def test_a_log_of_another_type_is_read_as_the_engine_answered_and_an_older_one_a
     logged = array("i", [5, 70_000, 2]).tobytes()
     for run, data in (
         (None, answer),
-        ({"phase": "accuracy"}, answer),
-        ({"answer_forms": []}, answer),
-        ({"answer_forms": ["int64", "int32"]}, logged),
+        ({"result": {"issued": 2}}, answer),
+        ({"result": {"answer_forms": []}}, answer),
+        ({"result": {"answer_forms": ["int64", "int32"]}}, logged),
     ):
         path = written(tmp_path, (0, data), (1, b""))
         if run is not None:
@@ -81,10 +81,11 @@ def test_a_log_of_another_type_is_read_as_the_engine_answered_and_an_older_one_a
         ('{"answer_forms": ["int64", "int32"]}', b"12345", "5 bytes are no whole number of int32"),
         ('{"answer_forms": ["int64", "text"]}', b"1234", "no conversion is known"),
         ('{"answer_forms": 3}', b"", "cannot read .*run.json"),
+        ("[]", b"", "cannot read .*run.json"),
         ('{"answer_forms', b"", "cannot read .*run.json"),
     ):
         path = written(tmp_path, (0, data))
-        (tmp_path / "run.json").write_text(run_text, "utf-8")
+        (tmp_path / "run.json").write_text(f'{{"result": {run_text}}}', "utf-8")
         with pytest.raises(RunError, match=reason):
             AccuracyLog(path)[0]
         with pytest.raises(RunError, match=reason):

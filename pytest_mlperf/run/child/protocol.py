@@ -170,6 +170,7 @@ class RunFinished:
         clock_moved_s: How far the wall clock was set meanwhile; above 0: forward.
         slow_start: What the first tenth of the run added, see `clocks.slow_start`.
         answer_counts: What the answers were, see `Engine.answer_counts`.
+        answer_forms: The engine's form of answers and that of LoadGen's log; empty: both are alike.
         salt: The name by which the run's prompts were other ones, see `Sink`.
     """
 
@@ -192,4 +193,5 @@ class RunFinished:
     corrected: bool = False
     hidden_share: float | None = None
     answer_counts: Mapping[str, int] = field(default_factory=dict)
+    answer_forms: Sequence[str] = ()
     salt: str = ""
