@@ -366,7 +366,11 @@ def built_scorer(planned: Planned) -> Factory | None:
 def _answer_forms(planned: Planned) -> tuple[str, ...]:
     """Return the types of token ids in answers and in LoadGen's log; empty if both are alike."""
     options, rules = planned.scorer.options if planned.scorer else {}, planned.suite.rules
-    forms = str(options.get("dtype", "int64")), rules.log_dtype if rules else ""
+    # Answers to a round's workload without a scorer may be anything, as text that is attached.
+    read_as = options.get("answers", "tokens" if rules and rules.scorer else "")
+    if rules is None or read_as not in {"tokens", "ids"}:
+        return ()
+    forms = str(options.get("dtype", "int64")), rules.log_dtype
     return forms if len({*forms} & TOKEN_CODES.keys()) == 2 else ()
 
 
