@@ -16,7 +16,7 @@
 # make engines one tiny model through every engine that is here, beside each other
 # make mlserver a real KServe v2 server, for the tests of engine triton
 # make fleet   tests on a real Ray cluster of two nodes, which is installed for it, and on Slurm
-# make mlcommons  exported submissions, judged by MLCommons' checkers (MLPERF_INFERENCE=checkout)
+# make mlcommons  exported submissions and logs of twins, judged by MLCommons' scripts (MLPERF_INFERENCE=checkout)
 # make peers   the openai engine's client beside MLCommons', AIPerf and GuideLLM on one server
 # make servers each faulty server of the tests: its own truth beside what the openai engine says of it
 # make duplicates  the places in the package that share six or more lines
@@ -120,10 +120,11 @@ fleet: $(READY)
 	$(INSTALL) -e '.[ray]'
 	$(PYTEST) tests/addons/fleet
 
-# MLPERF_INFERENCE: a checkout of mlcommons/inference, whose checkers judge exported trees.
+# MLPERF_INFERENCE: a checkout of mlcommons/inference, whose checkers judge exported trees, and whose
+# accuracy and compliance scripts read the logs of the tiny twins.
 mlcommons: $(READY)
 	@test -n "$$MLPERF_INFERENCE" || { echo "make mlcommons: set MLPERF_INFERENCE to a checkout of mlcommons/inference" >&2; exit 1; }
-	$(PYTEST) tests/addons/official/test_submission.py
+	$(PYTEST) tests/addons/official/test_submission.py tests/suites/test_mlcommons_scripts.py
 
 # Debian's package chromium draws them.
 pictures: $(READY)

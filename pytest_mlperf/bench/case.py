@@ -267,7 +267,9 @@ class CaseRuns(CaseRunner):
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
     ) -> ProcessResult:
         """Run one fresh process and keep what it gave; a case that broke stays broken."""
-        if self._broken:
+        # INVALID runs say nothing against a compliance test's run, or an accuracy pass.
+        timed = performance and not (at and at.audit)
+        if self._broken and (timed or not isinstance(self._broken, Unjudgeable)):
             raise self._broken
         try:
             process = super().process(performance=performance, ask=ask, at=at)
@@ -300,7 +302,7 @@ class CaseRuns(CaseRunner):
         now, sides = self.subject.fingerprint, list[Iterable[tuple[int, float | None]]]()
         if stored := self._passes.load(key := accuracy_key(self.job, now)):
             tokens = stored[1].per_sample.get(OUTPUT_TOKENS, ())
-            sides.append(zip(stored[1].indices, tokens, strict=False))
+            sides.append(zip(stored[1].indices, tokens, strict=bool(tokens)))
         if self.planned.scorer_name and (accepted := self.scores.accepted):
             before = accepted.baseline.fingerprint
             if accuracy_key(self.job, before) == key and not unknown_facts(before, now):

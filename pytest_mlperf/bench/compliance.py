@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from pytest_mlperf.bench.case import CaseRuns
-from pytest_mlperf.bench.runner import INVALID_TRIES
+from pytest_mlperf.bench.runner import INVALID_TRIES, Unjudgeable
 from pytest_mlperf.core import compliance as rules
+from pytest_mlperf.core.answer_forms import TOKEN_CODES
 from pytest_mlperf.core.compliance import LoggedAnswer
 from pytest_mlperf.core.errors import RunError, UnavailableError
-from pytest_mlperf.core.job import AuditRun
+from pytest_mlperf.core.job import AuditRun, Job, ScoredData
 from pytest_mlperf.core.measurement import Accuracy, Run, median_run
 from pytest_mlperf.core.rulings.disturbance import load_in_words
 from pytest_mlperf.core.rulings.ruling import Ruling, lost_of
@@ -20,10 +23,16 @@ from pytest_mlperf.rounds import RoundWorkload
 from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
 from pytest_mlperf.rounds.compliance import TESTS, audit_settings, constants, other_seeds
 from pytest_mlperf.run.accuracy import Scoring, score_logs
-from pytest_mlperf.run.answers import logged_answers, write_answers
+from pytest_mlperf.run.answers import (
+    answer_forms,
+    engine_answers,
+    logged_answers,
+    write_answers,
+)
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.score import ACCURACY_LOG
 from pytest_mlperf.stores import atomic
+from pytest_mlperf.suite.resolve import data_of
 
 SCENARIO_KEYS = {
     "Offline": "result_samples_per_second",
@@ -82,25 +91,26 @@ def judge_audit(case: CaseRuns, test: str) -> Audited:
     """
     workload = case.planned.suite.rules
     assert workload is not None
-    if test == "TEST07" and case.planned.suite.is_mlperf:
-        raise UnavailableError(
-            "TEST07 is made on MLPerf's 990 samples of GPQA (acc_eval_compliance_gpqa.parquet), "
-            "which no suite can name beside its data yet; make it with the reference's script"
-        )
     needs = TESTS[test].needs
+    data = _data(case) if test == "TEST07" else None
+    bounds = _length(case, workload) if test == "TEST09" else (0.0, inf)
     if not case.runs and (needs or case.rate is None):
-        case.add_run()
+        try:
+            case.add_run()
+        except Unjudgeable:  # it may be compared with nothing, and tells the rate all the same
+            if "run" in needs:
+                raise
     answers = _answers(case) if "answers" in needs else None
     reference = median_run(case.runs, case.planned.case.scenario) if case.runs else None
     rate = reference.target_qps if reference else case.rate
     assert rate is not None
-    run = _measured(case, test, rate, workload)
+    run = _measured(case, test, rate, data)
     logs = _Logs(
         folder=Path(run.folder).parent,
         reference=Path(reference.folder) if reference else None,
         answers=answers,
     )
-    audit = rules.Audit(test=test, findings=_findings(case, test, logs, workload))
+    audit = rules.Audit(test=test, findings=_findings(case, test, logs, data, bounds))
     for finding in audit.findings:
         atomic.write_text(logs.folder / finding.file, finding.text)
     faults, more = audit.faults, audit.notes
@@ -127,11 +137,28 @@ def _notes(test: str, faults: tuple[str, ...], notes: tuple[str, ...]) -> tuple[
     )
 
 
-def _measured(case: CaseRuns, test: str, rate: float, workload: RoundWorkload) -> Run:
+def _data(case: CaseRuns) -> ScoredData:
+    """Return the data of TEST07, with their truths.
+
+    Raises:
+        UnavailableError: They are not here, or an MLPerf suite does not name them.
+    """
+    suite = case.planned.suite
+    if suite.is_mlperf and not suite.workload.compliance_dataset:
+        raise UnavailableError(
+            "TEST07 is made on MLPerf's 990 samples of GPQA: name acc_eval_compliance_gpqa.parquet "
+            "as compliance_dataset in [workload]"
+        )
+    return data_of(case.planned, "compliance")
+
+
+def _measured(case: CaseRuns, test: str, rate: float, data: ScoredData | None) -> Run:
     """Make the run, again where LoadGen calls one INVALID that must be valid."""
+    workload = case.planned.suite.rules
+    assert workload is not None
     settings = audit_settings(test, workload.name)
     seeds = other_seeds(case.planned.suite.round) if test == "TEST05" else None
-    audit = AuditRun(test=test, settings=settings, seeds=seeds)
+    audit = AuditRun(test=test, settings=settings, seeds=seeds, data=data)
     for _ in range(INVALID_TRIES):
         run = case.audit(audit, rate)
         if "run" not in TESTS[test].needs or parse_detail(Path(run.folder) / DETAIL).valid:
@@ -158,32 +185,35 @@ def _answers(case: CaseRuns) -> Path:
 
 
 def _findings(
-    case: CaseRuns, test: str, logs: _Logs, workload: RoundWorkload
+    case: CaseRuns,
+    test: str,
+    logs: _Logs,
+    data: ScoredData | None,
+    bounds: tuple[float, float],
 ) -> tuple[rules.Finding, ...]:
     timed = logged_answers(logs.timed / ACCURACY_LOG)
     if test in {"TEST01", "TEST08"}:
         return _beside_accuracy(test, logs, timed)
     if test in {"TEST04", "TEST05"}:
         return (rules.speed(test, _score(logs.beside), _score(logs.timed)),)
-    # The type of tokens is the scorer's, as the reference script is given it.
+    # The type of tokens is the log's, as the reference script is given it.
     options = case.planned.scorer.options if case.planned.scorer else {}
-    width = WIDTHS.get(str(options.get("dtype")), WIDTHS["int64"])
+    forms = answer_forms(logs.timed) or (str(options.get("dtype")),)
+    width = array(TOKEN_CODES.get(forms[-1], TOKEN_CODES["int64"])).itemsize
     if test == "TEST06":
         end = constants()["tokens"]["end"]
         scenario = case.planned.case.scenario
         return (rules.tokens_as_counted(timed, scenario=scenario, end=end, width=width),)
-    if test == "TEST07":
+    if data:
         suite = case.planned.suite.workload  # of a twin its own reference
         least = (suite.reference or {}).get("exact_match", 0.0) * suite.target
         least = least or constants()["small"]["score"]
-        scores = _scores_of(case, logs.folder / "scored", {one.index: one for one in timed})
+        outputs = engine_answers(logs.timed / ACCURACY_LOG)
+        samples = int(parse_detail(logs.timed / DETAIL).values.get("qsl_reported_total_count", 0))
+        job = case.scoring_job.on(data)
+        scores = _scores_of(case, job, logs.folder / "scored", outputs, samples)
         return (rules.as_accurate(scores.get("exact_match", 0.0), least),)
-    low, high = _length(case, workload)
-    return (rules.as_long(timed, low=low, high=high, width=width),)
-
-
-WIDTHS = {"int32": 4, "int64": 8}
-"""Bytes of a token, by the type that scorers of tokens take."""
+    return (rules.as_long(timed, low=bounds[0], high=bounds[1], width=width),)
 
 
 def _beside_accuracy(
@@ -217,9 +247,21 @@ def _score(folder: Path) -> rules.SpeedScore:
 
 
 def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
-    """Return between what the mean length of answers must be; a twin's is its own, 10 % apart."""
-    if reference := (case.planned.suite.workload.reference or {}).get("tokens_per_sample"):
-        return 0.9 * reference, 1.1 * reference
+    """Return between what the mean length of answers must be; a twin's is its own, 10 % apart.
+
+    Raises:
+        UnavailableError: The suite of a twin states no length.
+    """
+    suite = case.planned.suite
+    twin = suite.workload
+    scored = (twin.reference or {}).get("tokens_per_sample") if case.planned.data.shared else None
+    if tokens := twin.timed_tokens or scored:
+        return 0.9 * tokens, 1.1 * tokens
+    if not suite.is_mlperf:
+        raise UnavailableError(
+            f"TEST09 compares lengths with those of {twin.name}'s own reference: set timed_tokens "
+            "in [workload] to its mean tokens per answer"
+        )
     table = constants()["length"]
     bounds = table.get(workload.name, table["gpt-oss-120b"])
     return bounds["low"], bounds["high"]
@@ -234,15 +276,13 @@ def _scored(
         Faults, and notes: differing answers pass where their scores are alike.
     """
     assert logs.answers is not None
-    timed: dict[int, LoggedAnswer] = {}
-    for one in logged_answers(logs.timed / ACCURACY_LOG):
-        timed.setdefault(one.index, one)
-    before = {one.index: one for one in logged_answers(logs.answers) if one.index in timed}
-    timed = {index: one for index, one in timed.items() if index in before}
+    timed = engine_answers(logs.timed / ACCURACY_LOG)
+    accepted = engine_answers(logs.answers, timed)
     metrics = {**workload.metrics, **case.planned.round_scenario.metrics}
-    scores = {}
-    for name, answers in (("baseline", before), ("compliance", timed)):
-        scores[name] = _scores_of(case, logs.folder / name, answers)
+    job, samples, scores = case.scoring_job, case.scored_pass.accuracy.total, {}
+    for name, outputs in (("baseline", accepted), ("compliance", timed)):
+        common = {index: outputs[index] for index in accepted}
+        scores[name] = _scores_of(case, job, logs.folder / name, common, samples)
         text = "\n".join(accuracy_lines(scores[name], metrics)) + "\n"
         atomic.write_text(logs.folder / f"{name}_accuracy.txt", text)
     slack = {name: METRIC_SLACK_SHARES.get(name, 1 - workload.targets[0]) for name in metrics}
@@ -254,13 +294,15 @@ def _scored(
     return speed, (*audit.findings[0].faults, alike, *audit.notes)
 
 
-def _scores_of(case: CaseRuns, folder: Path, answers: dict[int, LoggedAnswer]) -> dict[str, float]:
-    job = case.scoring_job
-    if job.scoring.scorer is None or not answers:
+def _scores_of(
+    case: CaseRuns, job: Job, folder: Path, outputs: Mapping[int, bytes], samples: int
+) -> dict[str, float]:
+    """Score outputs to some of the samples of a job's data set in a folder of their own."""
+    if job.scoring.scorer is None or not outputs:
         return {}
     folder.mkdir(exist_ok=True)
-    log, indices = folder / ACCURACY_LOG, sorted(answers)
-    write_answers(log, [answers[index].data for index in indices])
+    log, indices = folder / ACCURACY_LOG, sorted(outputs)
+    write_answers(log, [outputs[index] for index in indices])
     scoring = Scoring(
         folder=folder,
         dataset=job.dataset,
@@ -271,4 +313,4 @@ def _scores_of(case: CaseRuns, folder: Path, answers: dict[int, LoggedAnswer]) -
         show=case.show,
     )
     block = {"log": str(log), "indices": indices}
-    return dict(score_logs(scoring, [block], case.scored_pass.accuracy.total)[0].scores)
+    return dict(score_logs(scoring, [block], samples)[0].scores)

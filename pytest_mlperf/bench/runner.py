@@ -366,6 +366,9 @@ class CaseRunner:
         if self.clients > 1:
             options = {**job.engine.options, "clients": self.clients}
             job = replace(job, engine=replace(job.engine, options=options))
+        data = audit.data if audit else None
+        if data:
+            job = job.on(data)
         process = measure(
             job if performance else job.scored,
             at.conditions if at else self._conditions,
@@ -380,6 +383,8 @@ class CaseRunner:
                 audit=audit,
             ),
         )
+        if data:
+            return process
         if performance or self.planned.data.shared:
             self.subject, self.files = process.subject, process.files
         if not performance or self.planned.data.shared:

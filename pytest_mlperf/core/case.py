@@ -77,8 +77,8 @@ Kind = Literal["accuracy", "performance", "efficiency", "pair", Audit]
 
 AUDITS: tuple[Audit, ...] = get_args(Audit)
 
-Phase = Literal["performance", "accuracy"]
-"""What a data set is read for: to be timed, or to be scored."""
+Phase = Literal["performance", "accuracy", "compliance"]
+"""What a data set is read for: to be timed, to be scored, or both in compliance test TEST07."""
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+]*(-[A-Za-z0-9._+]+)*")
 """Names appear in test ids, on the command line and as file names."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, inf, log
 
+from pytest_mlperf.core.answer_forms import candidates
 from pytest_mlperf.core.numbers import change
 
 PASS_LINE, FAIL_LINE = "TEST PASS", "TEST FAIL"
@@ -333,30 +334,37 @@ def as_long(timed: Iterable[LoggedAnswer], *, low: float, high: float, width: in
 def same_predictions(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAnswer]) -> Finding:
     """Check TEST08: normalized entropies of a timed run are those of the accuracy run.
 
-    Answers are matched by the two numbers that begin them, which of dlrm-v3 name the sample; each
-    is float32: both numbers, predictions, labels, weights, and how many candidates there are.
+    Answers are matched by the two numbers that begin them, which of dlrm-v3 name the sample. Those
+    of the accuracy run are whole rows, see `candidates`; those of the timed run end with their
+    predictions.
     """
     accepted = {}
     entries = 0
     for answer in accuracy:
-        row = _floats(answer.data)
         entries += 1
-        accepted[row[0], row[1]] = _Ranked.of(row)
-    logged = matched = unmatched = differing = 0
+        if count := candidates(answer.data):
+            row = _floats(answer.data)
+            parts = (row[2 + k * count : 2 + (k + 1) * count] for k in range(3))
+            accepted[tuple(row[:2])] = _Ranked(*parts)
+    logged = matched = unmatched = misshapen = differing = 0
     for answer in timed:
         row = _floats(answer.data)
         logged += 1
-        ranked = accepted.get((row[0], row[1]))
+        ranked = accepted.get(tuple(row[:2]))
         if ranked is None:
             unmatched += 1
             continue
         matched += 1
+        if len(row[2:]) != len(ranked.labels):
+            misshapen += 1
+            continue
         before, now = ranked.entropy(ranked.predictions), ranked.entropy(row[2:])
         differing += abs(now - before) > NE_SLACK * abs(before)
     faults = [
         words
         for wrong, words in (
             (differing, f"entropies of {differing:,} of {matched:,} samples differ by over 0.1 %"),
+            (misshapen, f"{misshapen:,} samples have more or fewer predictions than labels"),
             (unmatched, f"{unmatched:,} samples are none of the accuracy run"),
             (not matched, "no logged answer is of a sample of the accuracy run"),
         )
@@ -367,7 +375,7 @@ def same_predictions(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAns
         f"num_perf_log_entries = {logged}",
         f"num_matched = {matched}",
         f"num_unmatched = {unmatched}",
-        f"num_ne_mismatch = {differing}",
+        f"num_ne_mismatch = {differing + misshapen}",
         f"tolerance = {100 * NE_SLACK:.2f}%",
     ]
     return _accuracy(lines, faults)
@@ -385,17 +393,12 @@ class _Ranked:
     labels: Sequence[float]
     weights: Sequence[float]
 
-    @classmethod
-    def of(cls, row: Sequence[float]) -> _Ranked:
-        count = int(row[-1])
-        return cls(*(row[2 + k * count : 2 + (k + 1) * count] for k in range(3)))
-
     def entropy(self, predictions: Sequence[float]) -> float:
         """Return the cross entropy over that of the mean label; 0 where nothing weighs."""
         total = sum(self.weights)
         if not total:
             return 0.0
-        rows = zip(self.weights, map(_inside, self.labels), map(_inside, predictions), strict=False)
+        rows = zip(self.weights, map(_inside, self.labels), map(_inside, predictions), strict=True)
         cross = -sum(w * (y * log(p) + (1 - y) * log(1 - p)) for w, y, p in rows)
         pairs = zip(self.weights, map(_inside, self.labels), strict=True)
         share = _inside(sum(w * y for w, y in pairs) / total)

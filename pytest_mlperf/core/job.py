@@ -118,11 +118,16 @@ class LoadGenSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRun:
-    """A run for a compliance test: what LoadGen is told besides, and other seeds where it asks."""
+    """A run for a compliance test: what LoadGen is told besides, and other seeds where it asks.
+
+    Attributes:
+        data: What it asks in place of the data that are timed; None: those.
+    """
 
     test: str
     settings: Mapping[str, int]
     seeds: Seeds | None = None
+    data: ScoredData | None = None
 
 
 # --- a case, resolved ------------------------------------------------------------------------
@@ -235,12 +240,15 @@ class ScoringPlan:
         data: The scored data set; None if the timed one is scored.
         scorer: The scorer; None if accuracy is not requested, or the case has performance only.
         written_scorer: The scorer as the suite writes it, whether accuracy is requested or not.
+        answer_forms: Form of the engine's answers and that of LoadGen's log, see
+            `core.answer_forms`; empty: both are alike.
         problems: Reasons why accuracy cannot be measured.
     """
 
     data: ScoredData | None = None
     scorer: Factory | None = None
     written_scorer: Factory | None = None
+    answer_forms: tuple[str, ...] = ()
     problems: tuple[CaseProblem, ...] = ()
 
 
@@ -332,14 +340,14 @@ class Job:
     @property
     def scored(self) -> Job:
         """This case on the data that are scored."""
-        data = self.scoring.data
-        if data is None:
-            return self
-        facts = {**self.facts, **data.facts}
+        return self if self.scoring.data is None else self.on(self.scoring.data)
+
+    def on(self, data: ScoredData) -> Job:
+        """Return this case on other data, which are both timed and scored."""
         return replace(
             self,
             dataset=data.dataset,
             expected=data.expected,
-            facts=facts,
+            facts={**self.facts, **data.facts},
             scoring=replace(self.scoring, data=None),
         )

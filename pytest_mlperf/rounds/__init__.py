@@ -162,6 +162,8 @@ class RoundWorkload:
         harnesses: Permitted harnesses: LOADGEN, ENDPOINTS.
         equal_issue: Whether every sample is issued equally often.
         tokens: Whether it is a language model with token latencies.
+        log_dtype: Integer type that its scripts read from LoadGen's log by default; "" if answers
+            are not tokens.
         compliance: Compliance tests of a closed submission.
         checksums: Published checksums by file name: "md5:..." or "sha256:...".
     """
@@ -185,6 +187,7 @@ class RoundWorkload:
     harnesses: tuple[str, ...] = (LOADGEN,)
     equal_issue: bool = False
     tokens: bool = False
+    log_dtype: str = ""
     lengths: AnswerLengths = AnswerLengths()
     compliance: tuple[str, ...] = ()
     systems: Mapping[str, Systems] = field(default_factory=dict)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from pytest_mlperf.core.answer_forms import converted
 from pytest_mlperf.core.compliance import LoggedAnswer
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.untrusted import parse_json
-from pytest_mlperf.run.worker.clocks import TOKENS_FILE
+from pytest_mlperf.run.worker.clocks import RUN_FILE, TOKENS_FILE
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.foreign import UnfitError, lines_of
 
@@ -31,6 +32,28 @@ def logged_answers(log: Path) -> Iterator[LoggedAnswer]:
         raise RunError("loadgen", f"cannot read {log}: {error.strerror}", str(log)) from error
     except UnfitError as error:
         raise RunError("loadgen", f"{log} is {error}, and no log", str(log)) from None
+
+
+def answer_forms(folder: Path) -> tuple[str, ...]:
+    """Return the form of the engine's answers in a run, and that of its log; empty if alike."""
+    path = folder / RUN_FILE
+    try:
+        run = parse_json(path.read_bytes()) if path.exists() else {"result": {}}
+        return tuple(map(str, run["result"].get("answer_forms", ())))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunError("worker", f"cannot read {path}: {error}", str(path)) from None
+
+
+def engine_answers(log: Path, samples: Collection[int] | None = None) -> dict[int, bytes]:
+    """Return the first answer to each sample of a log, or to some, as the engine gave it."""
+    forms, outputs = answer_forms(log.parent)[::-1], dict[int, bytes]()
+    for answer in logged_answers(log):
+        if samples is None or answer.index in samples:
+            outputs.setdefault(answer.index, answer.data)
+    try:
+        return {n: converted(o, forms) for n, o in outputs.items()} if forms else outputs
+    except ValueError as error:
+        raise RunError("loadgen", f"{log} is damaged: {error}", str(log)) from None
 
 
 def token_counts(folder: Path) -> dict[int, list[int]]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pytest_mlperf.core.answer_forms import TIMED_RANKED_ROWS
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from pytest_mlperf.core.job import STREAMS, AuditRun, Job, LoadGenSettings, require
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
@@ -351,9 +352,11 @@ def _worker(case: _Measured, build: Build | None, checkpoint: Checkpoint | None)
     """Return the worker, to be started; one elsewhere is told also what it does not inherit."""
     job, conditions, task = case.job, case.conditions, case.task
     settings = dataclasses.replace(job.settings, target_qps=task.target_qps)
+    answer_forms = job.scoring.answer_forms
     if audit := task.audit:
         seeds = audit.seeds or settings.seeds
         settings = dataclasses.replace(settings, audit=audit.settings, seeds=seeds)
+        answer_forms = TIMED_RANKED_ROWS if audit.test == "TEST08" else answer_forms
     environment = {**conditions.machine.environment(job.accelerator), **job.variables}
     spec = WorkerSpec(
         folder=str(case.folder),
@@ -366,6 +369,7 @@ def _worker(case: _Measured, build: Build | None, checkpoint: Checkpoint | None)
         performance=task.performance,
         handicap=conditions.handicap,
         requests=conditions.requests,
+        answer_forms=answer_forms,
         import_path=build.last if build else import_path(job.suite),
         import_first=build.first if build else (),
         import_not=build.never if build else (),

@@ -17,12 +17,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast, overload
 
+from pytest_mlperf.core.answer_forms import converted
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Scorer, Scores
 from pytest_mlperf.core.measurement import digest
 from pytest_mlperf.core.metrics import OUTPUT_TOKENS
 from pytest_mlperf.registry import imported
-from pytest_mlperf.run.answers import token_counts
+from pytest_mlperf.run.answers import answer_forms, token_counts
 from pytest_mlperf.run.child.protocol import import_as_parent
 from pytest_mlperf.run.child.reporter import Reporter, guard_group, leave
 from pytest_mlperf.run.worker.samples import as_dataset, groups_of, require_same
@@ -46,11 +47,13 @@ class AccuracyLog(Mapping[int, bytes]):
 
     Only places are kept in memory: the images of a diffusion model take 31 GB in this log.
     MultiStream fills its last query with samples it issued before; of such a sample the first
-    answer counts, as in MLPerf's reference scripts.
+    answer counts, as in MLPerf's reference scripts. Outputs have the form in which the engine gave
+    them, whatever the form of the log is.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._forms = answer_forms(path.parent)[::-1]
         self._places: dict[int, tuple[int, int]] = {}
         start, last = 0, b""
         try:
@@ -78,7 +81,8 @@ class AccuracyLog(Mapping[int, bytes]):
         try:
             with self._path.open("rb") as file:
                 file.seek(start)
-                return unhexlify(file.read(length))
+                output = unhexlify(file.read(length))
+            return converted(output, self._forms) if self._forms else output
         except (OSError, ValueError) as error:
             raise self._error(f"{self._path} changed while it was read: {error}") from error
 

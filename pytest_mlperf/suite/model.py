@@ -212,6 +212,9 @@ class Suite(Table):
 
         A scenario's `dataset` is for both phases, unless it has an `accuracy_dataset`.
         """
+        tested = self.workload.compliance_dataset
+        if phase == "compliance" and tested:
+            return (*WORKLOAD, "compliance_dataset"), tested
         names = ("accuracy_dataset", "dataset") if phase == "accuracy" else ("dataset",)
         tables = (
             (("scenarios", self.scenarios.index(scenario)), scenario),
@@ -346,12 +349,13 @@ def _workload(suite: Suite) -> Iterator[Defect]:
         )
     if suite.profile == "official" and suite.unofficial:
         yield ("workload", "name"), suite.unofficial
-    if workload.reference and suite.is_mlperf:
-        yield (
-            ("workload", "reference"),
-            f"{workload.name} has MLPerf's reference scores; "
-            'only a twin (twin_of = "...") or a workload of your own brings its own',
-        )
+    for key in ("reference", "timed_tokens") if suite.is_mlperf else ():
+        if getattr(workload, key):
+            yield (
+                ("workload", key),
+                f"{workload.name} has MLPerf's reference scores; "
+                'only a twin (twin_of = "...") or a workload of your own brings its own',
+            )
     if workload.reference and workload.scorer is None and suite.rules is None:
         yield (
             ("workload", "reference"),
@@ -367,6 +371,11 @@ def _data(suite: Suite) -> Iterator[Defect]:
     if gap := suite.data_gap:
         yield gap
     rules = suite.rules
+    for key, test in (("compliance_dataset", "TEST07"), ("timed_tokens", "TEST09")):
+        asked = rules is not None and test in rules.compliance
+        if getattr(suite.workload, key) is not None and not asked:
+            reason = f"only {test} reads it, which {suite.round} does not ask of this workload"
+            yield (*WORKLOAD, key), f"{reason}: remove it"
     if not (suite.workload.scorer or (rules and rules.scorer)):
         tables = [(WORKLOAD, suite.workload.accuracy_dataset)]
         tables += [(("scenarios", i), s.accuracy_dataset) for i, s in enumerate(suite.scenarios)]

@@ -17,6 +17,7 @@ from pytest_mlperf.core.rulings.accuracy import DEFAULT_MARGIN, Margin
 from pytest_mlperf.core.rulings.gate import GateWindow
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.rounds import RoundMetric, RoundScenario, RoundWorkload
+from pytest_mlperf.rounds.compliance import constants
 from pytest_mlperf.suite.claims import claim_defects
 from pytest_mlperf.suite.find import USUAL_RUNS, limits_of
 from pytest_mlperf.suite.limits import efficiency_limits
@@ -148,6 +149,8 @@ class CaseData:
         samples = self.constants.accuracy_samples or (rules.dataset_samples if rules else None)
         if phase == "accuracy" and not self.shared:
             samples = gate_samples(self.suite, self.constants)
+        if phase == "compliance":
+            samples = constants()["small"]["queries"]
         return Expected(
             samples=samples if is_whole else None,
             whose=f"MLPerf's {rules.name}" if rules else "",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_mlperf import registry
+from pytest_mlperf.core.answer_forms import TOKEN_CODES
 from pytest_mlperf.core.case import Phase
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableError
 from pytest_mlperf.core.job import (
@@ -138,6 +139,7 @@ def _job(planned: Planned, parts: _ResolvedParts, problems: Sequence[CaseProblem
             data=parts.accuracy,
             scorer=parts.scorer,
             written_scorer=planned.scorer,
+            answer_forms=_answer_forms(planned),
             problems=tuple(problems),
         ),
         elsewhere=parts.elsewhere,
@@ -311,10 +313,15 @@ def _scored_data(planned: Planned) -> ScoredData | None:
     """Return the data of the accuracy pass; None if they are the timed data."""
     if planned.data.shared:
         return None
+    return data_of(planned, "accuracy")
+
+
+def data_of(planned: Planned, phase: Phase) -> ScoredData:
+    """Return the data of a phase with what they must be; raises what `dataset_of` does."""
     return ScoredData(
-        dataset=dataset_of(planned, "accuracy"),
-        expected=planned.data.expected("accuracy"),
-        facts=_data_facts(planned, "accuracy"),
+        dataset=dataset_of(planned, phase),
+        expected=planned.data.expected(phase),
+        facts=_data_facts(planned, phase),
     )
 
 
@@ -345,6 +352,17 @@ def built_scorer(planned: Planned) -> Factory | None:
     expanded = available(planned.path, ("workload", "scorer"), scorer.options)
     options = {name: near(planned.path, value) for name, value in expanded.items()}
     return Factory(target=scorer.target, options=options)
+
+
+def _answer_forms(planned: Planned) -> tuple[str, ...]:
+    """Return the types of token ids in answers and in LoadGen's log; empty if both are alike."""
+    options, rules = planned.scorer.options if planned.scorer else {}, planned.suite.rules
+    # Answers to a round's workload without a scorer may be anything, as text that is attached.
+    read_as = options.get("answers", "tokens" if rules and rules.scorer else "")
+    if rules is None or read_as not in {"tokens", "ids"}:
+        return ()
+    forms = str(options.get("dtype", "int64")), rules.log_dtype
+    return forms if len({*forms} & TOKEN_CODES.keys()) == 2 else ()
 
 
 def _require_scores(planned: Planned, left_out: Mapping[str, str]) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
 from math import prod
-from typing import Any
+from typing import Any, get_args
 
 from pytest_mlperf import registry
+from pytest_mlperf.core.case import Phase
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.core.extension import Builder
 from pytest_mlperf.core.job import STREAMS
 from pytest_mlperf.core.untrusted_text import nearest, shown
 from pytest_mlperf.hardware.machine import split
-from pytest_mlperf.suite.model import PHASES, Suite
+from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.places import expand, unset_in
 from pytest_mlperf.suite.tables import (
     BuildStep,
@@ -28,7 +29,9 @@ from pytest_mlperf.suite.values import Defect, KeyPath
 def source_defects(suite: Suite) -> Iterator[Defect]:
     """Yield extensions that are not installed, and options that they do not accept."""
     scorer = suite.workload.scorer
-    for key, dataset in dict(suite.data_of(s, p) for s in suite.scenarios for p in PHASES).items():
+    for key, dataset in dict(
+        suite.data_of(s, p) for s in suite.scenarios for p in get_args(Phase)
+    ).items():
         options = dataset.options if dataset.path is None else {**dataset.options, "path": ""}
         defects = list(_extension_defects("datasets", dataset.use, options, key))
         yield from defects or _dataset_defects(dataset, key)

@@ -192,6 +192,10 @@ class Workload(Table):
         default=None,
         description="Data of the accuracy pass where they are others than those that are timed.",
     )
+    compliance_dataset: DatasetSource | None = Field(
+        default=None,
+        description="Data of compliance test TEST07 alone; default: those that are timed.",
+    )
     tokens: bool | None = Field(
         default=None,
         description="A language model: tokens are counted and timed; default: as in the round.",
@@ -201,6 +205,11 @@ class Workload(Table):
     )
     reference: dict[StrictStr, Rate] | None = Field(
         default=None, description="This suite's own reference scores by metric; never MLPerf's."
+    )
+    timed_tokens: Rate | None = Field(
+        default=None,
+        description="Mean tokens of this suite's own reference answers to the timed data, for "
+        "compliance test TEST09; default: tokens_per_sample of its reference.",
     )
     target: Share = Field(
         default=0.99, description='Share of the reference score that is the gate, e.g. "99%".'

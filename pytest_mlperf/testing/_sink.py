@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Counts, Outputs
@@ -80,7 +81,7 @@ class RecordingSink:
         """Record the first token of each of these samples."""
         with self._lock:
             self._report("first", ids, "first_tokens")
-            self.first.update(zip(ids, tokens or (), strict=False))
+            self._keep_beside(self.first, ids, tokens, "first_tokens", "tokens")
             for sample in ids:
                 if sample in self._begun:
                     self.faults.append(f"first_tokens() was given id {sample} a second time")
@@ -100,7 +101,7 @@ class RecordingSink:
         """Record how many tokens a user saw after the first message, and how many were hidden."""
         with self._lock:
             self.after_first.update(zip(ids, after_first, strict=True))
-            self.hidden.update(zip(ids, hidden or (), strict=False))
+            self._keep_beside(self.hidden, ids, hidden, "streamed", "hidden")
 
     def ended(
         self, ids: Sequence[int], reasons: Sequence[str], prompt_tokens: Counts = None
@@ -111,7 +112,7 @@ class RecordingSink:
                 self.reasons[sample] = reason
                 if sample in self._completed:
                     self.faults.append(f"ended() was given id {sample} after done()")
-            self.prompt_tokens.update(zip(ids, prompt_tokens or (), strict=False))
+            self._keep_beside(self.prompt_tokens, ids, prompt_tokens, "ended", "prompt_tokens")
 
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
         """Record the artefacts of these samples."""
@@ -257,8 +258,16 @@ class RecordingSink:
         if self._counts_tokens is not None and (n_tokens is not None) is not self._counts_tokens:
             rule = "needs n_tokens" if self._counts_tokens else "takes no n_tokens"
             self.faults.append(f"done() {rule} here, and was given {n_tokens!r}")
-        if n_tokens is None:
-            return
-        if len(n_tokens) != len(ids):
-            self.faults.append(f"done() was given {len(n_tokens)} counts for {len(ids)} ids")
-        self.n_tokens.update(zip(ids, n_tokens, strict=False))
+        self._keep_beside(self.n_tokens, ids, n_tokens, "done", "counts")
+
+    def _keep_beside(
+        self,
+        kept: dict[int, Any],
+        ids: Sequence[int],
+        values: Sequence[Any] | None,
+        call: str,
+        noun: str,
+    ) -> None:
+        if values is not None and len(values) != len(ids):
+            self.faults.append(f"{call}() was given {len(values)} {noun} for {len(ids)} ids")
+        kept.update(zip(ids, values or (), strict=False))

@@ -147,6 +147,14 @@ def test_test09_asks_for_a_mean_length_test07_for_a_score_and_test08_for_entropi
                                        (0.7, 4, False)):  # fmt: skip
         timed = array("f", [1, sample, prediction, 0.2]).tobytes()
         assert same_predictions(answers(whole), answers(timed)).passed is passed
+    for row, fault in (
+        ([1, 3, 0.7], "1 samples have more or fewer predictions than labels"),
+        ([1, 3, 0.7, 0.2, 1, 0, 1, 1, 2], "1 samples have more or fewer predictions than labels"),
+        ([], "1 samples are none of the accuracy run"),
+    ):
+        finding = same_predictions(answers(whole), answers(array("f", row).tobytes()))
+        assert fault in finding.faults
+    assert not same_predictions(answers(whole[:-4]), answers(timed)).passed
 
     answer = LoggedAnswer(index=0, data=array("i", [5, 6]).tobytes(), tokens=2)
 

@@ -193,6 +193,7 @@ def result_of(**changes: Any) -> dict[str, Any]:
         faults=[],
         completing_threads=1,
         replicas=[],
+        answer_forms=[],
         client={},
     )
     return {**asdict(usual), **changes}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from pytest_mlperf.adapters.scorers.top1 import Top1Scorer
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import digest
+from pytest_mlperf.run.answers import engine_answers
 from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog, Outputs
 
 OUTPUTS = [number.to_bytes(8, "little") for number in (1, 2, 3, 3)]
@@ -55,6 +58,38 @@ def written(folder: Path, *answers: tuple[int, bytes], more: str = "") -> Path:
     path = folder / ACCURACY_LOG
     path.write_text("[\n" + ",\n".join(lines) + "\n]\n", "utf-8")
     return path
+
+
+def test_a_log_of_another_type_is_read_as_the_engine_answered_and_an_older_one_as_it_is(
+    tmp_path: Path,
+) -> None:
+    answer = array("q", [5, 70_000, 2]).tobytes()
+    logged = array("i", [5, 70_000, 2]).tobytes()
+    for run, data in (
+        (None, answer),
+        ({"result": {"issued": 2}}, answer),
+        ({"result": {"answer_forms": []}}, answer),
+        ({"result": {"answer_forms": ["int64", "int32"]}}, logged),
+    ):
+        path = written(tmp_path, (0, data), (1, b""))
+        if run is not None:
+            (tmp_path / "run.json").write_text(json.dumps(run), "utf-8")
+        assert dict(AccuracyLog(path)) == engine_answers(path) == {0: answer, 1: b""}
+    assert engine_answers(path, {1, 2}) == {1: b""}
+
+    for run_text, data, reason in (
+        ('{"answer_forms": ["int64", "int32"]}', b"12345", "5 bytes are no whole number of int32"),
+        ('{"answer_forms": ["int64", "text"]}', b"1234", "no conversion is known"),
+        ('{"answer_forms": 3}', b"", "cannot read .*run.json"),
+        ("[]", b"", "cannot read .*run.json"),
+        ('{"answer_forms', b"", "cannot read .*run.json"),
+    ):
+        path = written(tmp_path, (0, data))
+        (tmp_path / "run.json").write_text(f'{{"result": {run_text}}}', "utf-8")
+        with pytest.raises(RunError, match=reason):
+            AccuracyLog(path)[0]
+        with pytest.raises(RunError, match=reason):
+            engine_answers(path)
 
 
 def test_token_fields_change_nothing_the_first_answer_counts_another_line_is_named(

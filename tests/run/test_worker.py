@@ -13,6 +13,7 @@ import pytest
 
 from pytest_mlperf.core.job import Scenario
 from pytest_mlperf.core.metrics import LOOPS
+from pytest_mlperf.run.answers import engine_answers, logged_answers
 from pytest_mlperf.run.child.protocol import Event, RunFinished
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog
@@ -197,6 +198,34 @@ def test_accuracy_keeps_many_outputs_whole_from_several_threads(tmp_path: Path) 
 
     log = AccuracyLog(folder / ACCURACY_LOG)
     assert sorted(log.items()) == [(index, index.to_bytes(8, "little")) for index in indices]
+
+
+def test_a_log_has_the_type_that_the_workloads_script_reads_and_ours_reads_the_engines(
+    tmp_path: Path,
+) -> None:
+    audit = {"mode": 2, "accuracy_log_sampling_target": 512}
+    with RunningWorker(
+        spec(
+            tmp_path,
+            settings=settings(audit=audit),
+            dataset_options={"samples": 64},
+            answer_forms=("int64", "int32"),
+        )
+    ) as worker:
+        folders = [Path(worker.wait_for("finished")["folder"])]
+        worker.wait_for("ready")
+        worker.send(command="accuracy", block=0, indices=list(range(64)))
+        folders.append(Path(worker.wait_for("finished")["folder"]))
+
+    for folder in folders:
+        log = folder / ACCURACY_LOG
+        given_answers = engine_answers(log)
+        assert {one.data for one in logged_answers(log)} == {
+            index.to_bytes(4, "little") for index in given_answers
+        }
+        assert given_answers == {index: index.to_bytes(8, "little") for index in given_answers}
+        assert dict(AccuracyLog(log)) == given_answers
+    assert len(given_answers) == 64
 
 
 def test_progress_comes_while_a_run_lasts(tmp_path: Path) -> None:

@@ -14,11 +14,14 @@ from pytest_mlperf.reports.terminal.selection import more
 from pytest_mlperf.rounds import LOADGEN, RoundWorkload, load_round
 from pytest_mlperf.suite.plan import Planned, in_profile, plan_suite
 from pytest_mlperf.suite.resolve import dataset_of
+from tests.jobs import job_of
 
 GPT_OSS = 'name = "gpt-oss-120b"'
 QWEN = 'name = "qwen3-vl-235b-a22b"'
 TIMED = 'dataset = { use = "synthetic", samples = 64 }'
 SCORED = 'accuracy_dataset = { use = "synthetic", samples = 32, seed = 1 }'
+TO_INT32 = ("int64", "int32")
+JUDGED = '{ use = "judged", url = "http://127.0.0.1/v1", judge = "tiny" }'
 ITS_OWN = 'dataset = { use = "synthetic", samples = 16, seed = 2 }'
 
 
@@ -129,3 +132,30 @@ def test_each_scored_data_set_has_accepted_scores_of_its_own(tmp_path: Path) -> 
 
     assert files == [*["null.fp32.json"] * 2, *["null.fp32.Interactive.json"] * 2]
     assert writers == ["Offline", "Offline", "Interactive", "Interactive"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "scorer", "forms"),
+    [
+        ('twin_of = "gpt-oss-120b"', "", TO_INT32),
+        ('twin_of = "gpt-oss-120b"', '{ use = "exact_match" }', TO_INT32),
+        ('twin_of = "gpt-oss-120b"', '{ use = "exact_match", dtype = "int32" }', ()),
+        ('twin_of = "gpt-oss-120b"', '{ use = "exact_match", answers = "text" }', ()),
+        ('twin_of = "deepseek-r1"', '{ use = "exact_match", answers = "ids" }', TO_INT32),
+        ('twin_of = "llama2-70b"', "", ()),
+        ('twin_of = "llama2-70b"', '{ use = "rouge", dtype = "int32" }', ("int32", "int64")),
+        ('twin_of = "e2e-rag-qna"', '{ use = "exact_match", answers = "tokens" }', TO_INT32),
+        ('twin_of = "e2e-rag-qna"', JUDGED, ()),
+        ('twin_of = "e2e-rag-qna"', "", ()),
+        ("tokens = true", '{ use = "exact_match" }', ()),
+        ('twin_of = "resnet50"', '{ use = "top1", dtype = "int32" }', ()),
+    ],
+)
+def test_logs_of_token_ids_have_the_type_of_the_workloads_script(
+    workload: str, scorer: str, forms: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Where a scorer reads something else than token ids the log has what the engine gives."""
+    text = f'name = "mine"\n{workload}\n{TIMED}' + (f"\nscorer = {scorer}" if scorer else "")
+    (planned,) = plan(tmp_path, text, ("Offline", ""), profile="quick", round_="v6.1")
+
+    assert job_of(planned).scoring.answer_forms == forms

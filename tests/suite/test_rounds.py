@@ -292,6 +292,17 @@ def test_workloads_have_words_scorers_harnesses_and_checksums() -> None:
         assert list(own.harnesses) == HARNESSES.get(where, [LOADGEN]), where
 
 
+INT32_LOGS = {"deepseek-r1", "gpt-oss-120b", "e2e-rag-qna"}
+"""Workloads whose scripts read int32 by default: eval_accuracy.py, eval_mlperf_accuracy.py, and
+TEST09. The others' --dtype is int64 unless told otherwise, at every tag since v4.1."""
+
+
+def test_logs_have_the_type_that_mlperfs_scripts_read_by_default() -> None:
+    for (_, name), own in EVERY.items():
+        generates = own.tokens or name in {"gptj", *INT32_LOGS}
+        assert own.log_dtype == ("int32" if name in INT32_LOGS else "int64" * generates)
+
+
 def test_bounds_are_the_window_else_the_target() -> None:
     cases: list[tuple[dict[str, Any], Ends]] = [
         ({}, (99.0, None)),

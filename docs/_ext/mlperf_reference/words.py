@@ -13,6 +13,10 @@ TABLES: Mapping[str, tuple[str, str]] = {
         "Of your own code they are the keyword arguments.",
     ),
     "workload.accuracy_dataset": ("`[workload.accuracy_dataset]`", "As `[workload.dataset]`."),
+    "workload.compliance_dataset": (
+        "`[workload.compliance_dataset]`",
+        "As `[workload.dataset]`.",
+    ),
     "scenarios.dataset": ("`[scenarios.dataset]`", "As `[workload.dataset]`."),
     "scenarios.accuracy_dataset": ("`[scenarios.accuracy_dataset]`", "As `[workload.dataset]`."),
     "workload.scorer": (

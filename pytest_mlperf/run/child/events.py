@@ -182,6 +182,7 @@ OF_WORKER: Mapping[str, Fields] = {
             corrected=is_flag,
             hidden_share=optional(is_duration),
             answer_counts=by_name(is_count),
+            answer_forms=each(is_text),
             salt=is_text,
             stages=by_name(is_duration),
         ),

@@ -73,6 +73,7 @@ class WorkerSpec:
         replicas: Processes that each load the engine; empty: the worker itself does.
         replica_patience_s: Longest time that one of them may take without a word.
         requests: Keep a record of each request of a loop of our own.
+        answer_forms: See `ScoringPlan`.
     """
 
     folder: str
@@ -92,6 +93,7 @@ class WorkerSpec:
     replicas: Sequence[ReplicaSpec] = ()
     replica_patience_s: float = 900.0
     requests: bool = False
+    answer_forms: Sequence[str] = ()
 
     def to_json(self) -> str:
         """Serialise to one line of JSON."""
@@ -168,6 +170,7 @@ class RunFinished:
         clock_moved_s: How far the wall clock was set meanwhile; above 0: forward.
         slow_start: What the first tenth of the run added, see `clocks.slow_start`.
         answer_counts: What the answers were, see `Engine.answer_counts`.
+        answer_forms: The engine's form of answers and that of LoadGen's log; empty: both are alike.
         salt: The name by which the run's prompts were other ones, see `Sink`.
         stages: How long each stage of the engine took in the whole run, see `Engine.stage_seconds`.
     """
@@ -191,5 +194,6 @@ class RunFinished:
     corrected: bool = False
     hidden_share: float | None = None
     answer_counts: Mapping[str, int] = field(default_factory=dict)
+    answer_forms: Sequence[str] = ()
     salt: str = ""
     stages: Mapping[str, float] = field(default_factory=dict)

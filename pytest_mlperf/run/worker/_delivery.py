@@ -356,10 +356,12 @@ class AuditTokenSink(TokenSink):
     wants_output = True
 
     def _hand_first(self, ids: Sequence[int], tokens: Sequence[bytes] | None) -> None:
-        _hand(self._port.first_token, self._port.response, ids, tokens or [b""] * len(ids))
+        first = self.as_logged(tokens or [b""] * len(ids))
+        _hand(self._port.first_token, self._port.response, ids, first)
 
     def _hand_done(self, ids: Sequence[int], outputs: Outputs, n_tokens: Sequence[int]) -> None:
-        _hand(self._port.complete, self._port.response, ids, outputs or (), n_tokens)
+        logged = self.as_logged(outputs or ())
+        _hand(self._port.complete, self._port.response, ids, logged, n_tokens)
 
 
 class OutputSink(GuardedSink):
@@ -401,6 +403,7 @@ class OutputSink(GuardedSink):
     ) -> None:
         """Complete these samples with one bytes object each; count tokens if the engine does."""
         wrong = output_fault(ids, outputs, n_tokens if self.outputs_are_tokens else None)
+        wrong = wrong or ("" if n_tokens is None else count_fault(ids, n_tokens))
         if wrong or outputs is None:
             self._fail(RunError("engine", wrong))
             return
@@ -413,7 +416,7 @@ class OutputSink(GuardedSink):
             self.answer_tokens.keep(ids, list(map(ids_in, outputs)))
         else:
             self.answer_tokens.keep(ids, [None] * len(ids) if n_tokens is None else n_tokens)
-        _hand(self._port.complete, self._port.response, ids, outputs)
+        _hand(self._port.complete, self._port.response, ids, self.as_logged(outputs))
         self._count(len(ids))
 
 

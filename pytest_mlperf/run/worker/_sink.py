@@ -13,6 +13,7 @@ from operator import length_hint
 from time import perf_counter
 from typing import Any
 
+from pytest_mlperf.core.answer_forms import converted
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Counts, Outputs
 from pytest_mlperf.run.worker.clocks import TokenTimes
@@ -252,7 +253,7 @@ class AnswerTokens:
 
     def keep(self, ids: Sequence[int], n_tokens: Sequence[int | None]) -> None:
         """Keep the tokens of these answers; None if the engine does not count."""
-        for sample, tokens in zip(ids, n_tokens, strict=False):
+        for sample, tokens in zip(ids, n_tokens, strict=True):
             index = self._index_of.pop(sample, -1)
             if tokens is not None:
                 self.add(index, tokens)
@@ -275,6 +276,7 @@ class GuardedSink:
 
     Attributes:
         counts_tokens, outputs_are_tokens: Of the engine; what is text has a length of its own.
+        answer_forms: Form of the engine's answers and that of LoadGen's log; empty: both are alike.
         answer_tokens: The tokens of each answer by data set index.
         stamps: Times of completions.
         recent: Ids and indices of the lists that were issued last.
@@ -286,6 +288,7 @@ class GuardedSink:
     needs_first_tokens = False
     may_fail = 0.0
     counts_tokens, outputs_are_tokens = False, True
+    answer_forms: tuple[str, ...] = ()
     _times: TokenTimes | None = None
 
     def __init__(self, fail: Fail) -> None:
@@ -304,6 +307,16 @@ class GuardedSink:
         self.stamps = Stamps()
         self._first_issue_s = 0.0
         self._last_completion_s = 0.0
+
+    def as_logged(self, answers: Sequence[bytes]) -> Sequence[bytes]:
+        """Return answers in the form of LoadGen's log; one that has no such form ends the run."""
+        try:
+            forms = self.answer_forms
+            return [converted(answer, forms) for answer in answers] if forms else answers
+        except ValueError as error:
+            advice = "set the scorer's dtype to the type of the engine's token ids"
+            self._fail(RunError("engine", f"done() was given a wrong output: {error}; {advice}"))
+            raise
 
     @property
     def outstanding(self) -> int:

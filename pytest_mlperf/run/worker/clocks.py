@@ -275,6 +275,9 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 LATENCIES_FILE = "latencies.json"
+RUN_FILE = "run.json"
+"""Beside the logs of every run: what it was asked, and what the worker measured itself."""
+
 TOKENS_FILE = "tokens.json"
 """Beside the logs of any run in which tokens were counted: by sample those of each answer."""
 

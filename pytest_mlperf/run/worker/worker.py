@@ -42,6 +42,7 @@ from pytest_mlperf.run.worker._harness import Pulse, measured
 from pytest_mlperf.run.worker._in_order import InOrder
 from pytest_mlperf.run.worker._replicas import ReplicatedEngine
 from pytest_mlperf.run.worker._sink import CountingSink, Fail, Faults, GuardedSink
+from pytest_mlperf.run.worker.clocks import RUN_FILE
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Conversations, conversations
 from pytest_mlperf.run.worker.model_files import model_files_facts
@@ -439,6 +440,7 @@ class EngineWorker:
         sink.counts_tokens = self._counts_tokens
         # Of a timed run's outputs it is for a compliance test to say what is wrong.
         sink.outputs_are_tokens = self._outputs_are_tokens and plan.phase == "accuracy"
+        sink.answer_forms = tuple(self._spec.answer_forms) if self._outputs_are_tokens else ()
         engine = self._engine
         if plan.phase == "performance" and getattr(self._dataset, "in_order", False):
             engine = InOrder(engine)
@@ -515,7 +517,7 @@ class EngineWorker:
             stages = stages_of(self._engine, sink.duration_s, len(self._spec.replicas) or 1)
         result = result_of(sink, client, drafts, window, self._engine, stages)
         content = {"phase": phase, "settings": used, "result": result, "spent": self._spent}
-        atomic.write_text(folder / "run.json", json.dumps(content, indent=2, sort_keys=True))
+        atomic.write_text(folder / RUN_FILE, json.dumps(content, indent=2, sort_keys=True))
         if tokens_of := sink.answer_tokens.by_index:
             atomic.write_text(folder / over_time.TOKENS_FILE, json.dumps(tokens_of) + "\n")
         self._reporter.event("finished", phase=phase, folder=str(folder), result=result)
@@ -596,6 +598,7 @@ def result_of(
         slow_start=sink.slow_start,
         answer_counts=dict(engine.answer_counts()),
         stages=stages,
+        answer_forms=sink.answer_forms if sink.wants_output else (),
         salt=sink.run,
         finishes=dict(sink.ends.most_common(MAX_FINISH_REASONS)),
         replicas=engine.each() if isinstance(engine, ReplicatedEngine) else (),

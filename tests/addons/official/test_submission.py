@@ -434,6 +434,8 @@ DAMAGES: list[tuple[str, object, int, int]] = [
     ("{system}", {"status": "soon"}, 1, 1),
     ("{system}", {"cooling": ""}, 1, 1),
     ("{system}", {"accelerators_per_node": "many"}, 3, 0),
+    ("{system}", {"sw_notes": 8, "hw_notes": "x"}, 3, 3),
+    ("{system}", {"status": 8}, 1, 3),
     ("{system}", {"system_type": "desk"}, 3, 1),
     ("{system}", {"submitter": "Emca"}, 1, 1),
     ("{system}", {"division": "open"}, 1, 1),

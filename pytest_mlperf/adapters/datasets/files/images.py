@@ -118,7 +118,7 @@ def check_images(folder: Path, names: Sequence[str]) -> list[tuple[int, int]]:
     require_pillow()
     sizes: list[tuple[int, int]] = []
     damaged: list[tuple[str, str]] = []
-    for name, inspected in zip(names, _inspect_all(folder, names), strict=False):
+    for name, inspected in zip(names, _inspect_all(folder, names), strict=True):
         if not isinstance(inspected, str):
             sizes.append(inspected)
             continue

@@ -12,8 +12,11 @@ from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.rounds import Round
 from pytest_mlperf.run.logs import Detail, parse_detail
 
-NUMBERS = ("number_of_nodes", "accelerators_per_node")
-"""Keys of system.json that MLCommons' checker converts to whole numbers: other text crashes it."""
+NUMBERS = ("number_of_nodes", "host_processors_per_node", "accelerators_per_node")
+"""Keys of system.json that MLCommons' checker and report convert to whole numbers: others crash."""
+
+TEXTS = ("status", "system_type", "hw_notes", "sw_notes", "is_network")
+"""Keys of system.json that the checker treats as text: it crashes on a number."""
 
 TIMED_TESTS = ("TEST01", "TEST04", "TEST05")
 """Compliance tests whose runs obey the rules of a performance run."""
@@ -29,15 +32,23 @@ def refusals(
     if blanks := len(list(form.blanks())):
         yield f"{plural(blanks, 'blank')} left: grep -r '{MARK}' {form.folder}"
     for key in NUMBERS:
-        value = form.description.get(key, 0)
-        if not isinstance(value, int | float) and not str(value).isdecimal():
+        if not _is_whole(value := form.description.get(key, 0)):
             yield f"{form.folder / SYSTEM_FILE}: {key} is {value!r}; it must be a whole number"
+    for key in TEXTS:
+        if not isinstance(value := form.description.get(key, ""), str):
+            yield f"{form.folder / SYSTEM_FILE}: {key} is {value!r}; it must be a text in quotes"
     for name in names:
         if " " in name:
             yield f"{name}: rename it, names must have no spaces"
     for entry in entries:
         for problem in _entry(entry, rules, closed=form.division == "closed"):
             yield f"{entry.benchmark} {entry.scenario}{problem}"
+
+
+def _is_whole(value: object) -> bool:
+    if isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, int) or str(value).isdecimal()
 
 
 def _entry(entry: Entry, rules: Round, *, closed: bool) -> Iterator[str]:

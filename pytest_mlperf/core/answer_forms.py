@@ -1,0 +1,49 @@
+"""Convert answers from the form that an engine returns to the form that MLPerf's scripts read.
+
+A pair of forms names both: ("int64", "int32") are types of token ids, little-endian.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+TOKEN_CODES = {"int32": "i", "int64": "q"}
+"""Type codes of `array` by type of a token id."""
+
+TIMED_RANKED_ROWS = ("ranked row", "predictions")
+"""Forms of dlrm-v3 in timed runs: TEST08 reads rows without labels, weights and their count."""
+
+FLOAT_BYTES = 4
+
+
+def converted(output: bytes, forms: Sequence[str]) -> bytes:
+    """Return an answer of the first form in the second one.
+
+    Raises:
+        ValueError: It has no such form, or the second one cannot hold it.
+    """
+    if tuple(forms) == TIMED_RANKED_ROWS:
+        count = candidates(output)
+        return output[: FLOAT_BYTES * (2 + count)] if count else output
+    if len(forms) != 2 or not set(forms) <= TOKEN_CODES.keys():
+        raise ValueError(f"no conversion is known between the forms {', '.join(forms)}")
+    source, target = forms
+    ids = array(TOKEN_CODES[source])
+    if len(output) % ids.itemsize:
+        raise ValueError(f"{len(output)} bytes are no whole number of {source} token ids")
+    ids.frombytes(output)
+    try:
+        return array(TOKEN_CODES[target], ids).tobytes()
+    except OverflowError:
+        raise ValueError(f"a token id is beyond the range of {target}") from None
+
+
+def candidates(row: bytes) -> int:
+    """Return how many candidates a whole ranked row has; 0 if the answer is no such row.
+
+    A whole row is float32: step, query, n predictions, n labels, n weights, and n.
+    """
+    count, rest = divmod(len(row) // FLOAT_BYTES - 3, 3)
+    ends_so = count > 0 and row[-FLOAT_BYTES:] == array("f", [count]).tobytes()
+    return count if ends_so and not rest else 0
