@@ -44,26 +44,23 @@ points of others hold names of both. The first that fits counts."""
 @cache
 def registered(group: AnyGroup) -> dict[str, EntryPoint]:
     """Return every registered extension of a group, built-in and third party alike."""
+    return {entry.name: entry for entry in _entries(group)}  # of two with one name, ours counts
+
+
+@cache
+def _entries(group: AnyGroup) -> list[EntryPoint]:
     from importlib.metadata import entry_points  # a fifth of a worker's start, which asks for none
 
-    entries = sorted(entry_points(group=f"pytest_mlperf.{group}"), key=is_own)
-    _CLASHES[group] = {}
-    for entry in entries:
-        same = [one for one in entries if one.name == entry.name]
-        if len(same) > 1 and not is_own(entry):
-            titles = ", ".join(sorted(map(title_of, same)))
-            _CLASHES[group][entry.name] = f"several packages have this name: {titles}"
-    return {entry.name: entry for entry in entries}  # of two with one name, ours counts
-
-
-_CLASHES: dict[str, dict[str, str]] = {}
-"""By group and name, why an entry point of others cannot be used."""
+    return sorted(entry_points(group=f"pytest_mlperf.{group}"), key=is_own)
 
 
 def clash(group: AnyGroup, name: str) -> str:
-    """Return why a name is not unique among packages; "" where it is, and for one of ours."""
+    """Return why a name is not unique among packages; "" if it is, or if it is ours."""
     entry = registered(group).get(name)
-    return "" if entry is None or is_own(entry) else _CLASHES[group].get(name, "")
+    if entry is None or is_own(entry):
+        return ""
+    titles = sorted(title_of(other) for other in _entries(group) if other.name == name)
+    return f"several packages have this name: {', '.join(titles)}" if len(titles) > 1 else ""
 
 
 def is_own(entry: EntryPoint) -> bool:
