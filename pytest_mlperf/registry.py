@@ -44,11 +44,12 @@ points of others hold names of both. The first that fits counts."""
 @cache
 def registered(group: AnyGroup) -> dict[str, EntryPoint]:
     """Return every registered extension of a group, built-in and third party alike."""
-    return {entry.name: entry for entry in _entries(group)}  # of two with one name, ours counts
+    return {entry.name: entry for entry in all_registered(group)}  # of two with one name, ours counts
 
 
 @cache
-def _entries(group: AnyGroup) -> list[EntryPoint]:
+def all_registered(group: AnyGroup) -> list[EntryPoint]:
+    """Return the entry points of a group, those of this package last."""
     from importlib.metadata import entry_points  # a fifth of a worker's start, which asks for none
 
     return sorted(entry_points(group=f"pytest_mlperf.{group}"), key=is_own)
@@ -59,7 +60,7 @@ def clash(group: AnyGroup, name: str) -> str:
     entry = registered(group).get(name)
     if entry is None or is_own(entry):
         return ""
-    titles = sorted(title_of(other) for other in _entries(group) if other.name == name)
+    titles = sorted(title_of(other) for other in all_registered(group) if other.name == name)
     return f"several packages have this name: {', '.join(titles)}" if len(titles) > 1 else ""
 
 

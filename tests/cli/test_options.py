@@ -218,9 +218,11 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     )
     monkeypatch.syspath_prepend(tmp_path)
     registry.registered.cache_clear()
+    registry.all_registered.cache_clear()
     yield
     monkeypatch.undo()
     registry.registered.cache_clear()
+    registry.all_registered.cache_clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == "acme"]:
         del sys.modules[name]
 

@@ -53,8 +53,10 @@ def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     monkeypatch.syspath_prepend(str(tmp_path / "project"))
     registry.registered.cache_clear()
+    registry.all_registered.cache_clear()
     yield tmp_path / "project"
     registry.registered.cache_clear()
+    registry.all_registered.cache_clear()
     for module in [name for name in sys.modules if name.partition(".")[0] == "mlperf_numpy"]:
         del sys.modules[module]
 

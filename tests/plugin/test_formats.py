@@ -73,10 +73,12 @@ def acme(
     (about / "entry_points.txt").write_text(ENTRIES)
     monkeypatch.syspath_prepend(folder)
     registry.registered.cache_clear()
+    registry.all_registered.cache_clear()
     formats.cache_clear()
     yield
     monkeypatch.undo()
     registry.registered.cache_clear()
+    registry.all_registered.cache_clear()
     formats.cache_clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == "acme"]:
         del sys.modules[name]
