@@ -44,7 +44,7 @@ points of others hold names of both. The first that fits counts."""
 @cache
 def registered(group: AnyGroup) -> dict[str, EntryPoint]:
     """Return every registered extension of a group, built-in and third party alike."""
-    return {entry.name: entry for entry in all_registered(group)}  # of two with one name, ours counts
+    return {entry.name: entry for entry in all_registered(group)}  # ours wins over a namesake
 
 
 @cache
