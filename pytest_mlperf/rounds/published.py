@@ -39,7 +39,7 @@ _TECHNIQUES = {
 
 SECONDS = {"ms": 1e-3, "s": 1.0}
 
-Unit = Literal["samples/s", "queries/s", "tokens/s", "tasks/s", "ms", "s"]
+Unit = Literal["samples/s", "queries/s", "tokens/s", "tasks/s", "streams", "ms", "s"]
 PowerUnit = Literal["", "W", "mJ"]
 
 
@@ -57,8 +57,10 @@ class OfficialResult:
         count, nodes: Accelerators in all, and machines; 0: not said.
         model: The checker's name of the workload, with its target: "llama2-70b-99.9".
         used_model: Another model that an open submission ran.
-        value: As published, in `unit`: samples/s, queries/s, tokens/s, tasks/s, ms or s.
-        statistic: Of a latency which one; of tokens how they were counted, where they were not.
+        value: As published, in `unit`: samples/s, queries/s, tokens/s, tasks/s, ms or s; "streams"
+            of MultiStream before v2.0.
+        statistic: Of a latency which one; of a rate that it was scheduled, as in Server before
+            v4.1; of tokens how they were counted, where they were not.
         inferred: The value was made of another scenario's.
         harness: "loadgen" or "endpoints"; what they measure differs.
         samples_per_s: Of a rate, where it is known; None of a latency.
