@@ -4,8 +4,9 @@
 and v6.1 (492), datacenter and edge, made by tools/official_results.py of
 https://github.com/mlcommons/inference_results_v4.1 at commit 198fc46799b3, _v5.1 at 965182b03376,
 _v6.0 at 232fbf90fceb and _v6.1 at 7bf15fd80896: those of v4.1 are as LoadGen logged them, those of
-v5.1 and v6.0 were held against their logs, those of v6.1 are its table's. The MLPerf name and logo
-are trademarks of MLCommons Association.
+v5.1 and v6.0 were held against their logs, those of v6.1 are its table's. The power of v4.1 is
+computed from its meters' logs, as the round's checker does it. The MLPerf name and logo are
+trademarks of MLCommons Association.
 """
 
 from __future__ import annotations
