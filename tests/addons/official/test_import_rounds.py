@@ -442,6 +442,15 @@ def test_a_result_is_of_a_run_that_measures_performance(
             result_of(tmp_path, log)
 
 
+def test_a_description_may_have_a_key_twice(tmp_path: Path) -> None:
+    """As those of 22 results of v4.1; the last counts."""
+    folder = submission(tmp_path, values("Offline", "v2.1"))
+    described = '{"accelerators_per_node": 4, "accelerators_per_node": 8}'
+    (folder.parents[3] / "systems/box.json").write_text(described, "utf-8")
+    (place,) = result_folders(folder)
+    assert read_result(place).row.count == 8
+
+
 def test_a_result_keeps_no_list_of_its_log(tmp_path: Path) -> None:
     """Lists of samples and hashes of files were nine tenths of the memory of an import."""
     result = result_of(tmp_path, values("Offline", "v2.1"))
