@@ -5,28 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_mlperf.rounds import RoundScenario, RoundWorkload
-
-NOT_IN_OPEN_BEFORE = "v5.0"
-"""The first round whose checker lets an open submission ask fewer samples in Offline."""
+from pytest_mlperf.rounds import Round, RoundScenario, RoundWorkload
 
 
 def least_settings(
-    round_name: str,
-    workload: RoundWorkload,
-    constants: RoundScenario,
-    scenario: str,
-    *,
-    closed: bool,
+    rules: Round, workload: RoundWorkload, constants: RoundScenario, logged: str, *, closed: bool
 ) -> dict[str, int]:
-    """Return the least values of a run's settings, by their names in LoadGen's log."""
+    """Return the least values of a run's settings, by their names in LoadGen's log.
+
+    `logged` is the scenario of the log. Open submissions may ask fewer samples since v5.0.
+    """
     least = {
         "performance_sample_count": workload.performance_samples,
         "min_duration_ms": constants.min_duration_ms,
     }
-    if scenario == "Offline":
+    if logged == "Offline":
         least["min_query_count"] = 1
-        if closed or round_name < NOT_IN_OPEN_BEFORE:
+        if closed or rules.name < "v5.0":
             least["samples_per_query"] = constants.min_query_count
     return least
 

@@ -394,26 +394,6 @@ def test_energy_is_of_a_query_as_the_round_counts_them(
     assert row.power_unit == "mJ"
 
 
-@pytest.mark.parametrize(
-    ("round_name", "zone_s", "aligned"),
-    [("v1.0", 3600, True), ("v1.0", 0, False), ("v1.1", 3600, False), ("v1.0", "west", False)],
-)
-def test_the_first_meters_wrote_the_time_of_their_zone(
-    tmp_path: Path, round_name: str, zone_s: object, aligned: bool
-) -> None:
-    folder = submission(tmp_path, values("Offline", round_name), spl=spl(range(-3600, -3000)))
-    power = folder / "performance/power"
-    power.mkdir()
-    (power / "server.json").write_text(json.dumps({"timezone": zone_s}), "utf-8")
-    (power / "client.json").write_text('{"timezone": 0}', "utf-8")
-    (place,) = result_folders(folder)
-    if aligned:
-        assert read_result(place).row.power == 2000.0
-    else:
-        with pytest.raises(MlperfError, match=r"no power between|timezone is 'west'"):
-            read_result(place)
-
-
 def test_accelerators_of_several_kinds_of_nodes_are_not_counted(
     say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

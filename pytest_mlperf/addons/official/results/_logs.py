@@ -93,13 +93,13 @@ def queries_of(log: Detail) -> float:
     rate = log.values.get(_RATES.get(str(log.values.get("effective_scenario")), ""))
     if isinstance(rate, int | float) and 0 < rate < math.inf:
         return rate * max(0.0, end_s - begin_s)
-    return float(count_of(log, "generated_query_count"))
+    return float(count_of(log, "generated_query_count", 0))
 
 
-def count_of(log: Detail, key: str) -> int:
-    """Return a count that a log has, 1 if it has none."""
+def count_of(log: Detail, key: str, default: int = 1) -> int:
+    """Return a count that a log has."""
     count = log.values.get(key)
-    return count if type(count) is int and 0 < count < 2**64 else 1
+    return count if type(count) is int and 0 < count < 2**64 else default
 
 
 def _summary(path: Path, content: str) -> Detail:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.results._folders import ResultPlace
 from pytest_mlperf.addons.official.results._logs import count_of, is_summary, queries_of
-from pytest_mlperf.addons.official.results._reading import object_of, text_of
+from pytest_mlperf.addons.official.results._reading import text_of
 from pytest_mlperf.addons.official.results._rounds import since
 from pytest_mlperf.core.job import STREAMS
 from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.rounds import Round
 from pytest_mlperf.rounds.published import PowerUnit
 from pytest_mlperf.run.logs import CLOCK, Detail
@@ -23,43 +21,28 @@ from pytest_mlperf.run.logs import CLOCK, Detail
 POWER_FILE = "spl.txt"
 """Each line is "Time,<time>,Watts,<watts>,...", about one a second."""
 
-SAMPLE_SECONDS, MAX_SILENCE_SECONDS = 1.0, 5.0
-"""Time that a sample stands for, and the longest time without one that is no hole."""
+SAMPLE_SECONDS, MAX_HOLE_SECONDS = 1.0, 5.0
+"""Time that a sample stands for, and the longest silence that is no hole."""
 
 MAX_SYSTEM_WATTS = 1e7
-MAX_ZONE_SECONDS = 86_400
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasuredPower:
-    """Power of a run as its round's table has it.
-
-    Attributes:
-        value: Mean power [W], or energy of a query [mJ].
-        note: Which part of the run the samples cover, if they have holes; else "".
-    """
-
-    value: float
-    unit: PowerUnit
-    note: str
 
 
 def power_of(
     place: ResultPlace, log: Detail, scenario: str, rules: Round | None
-) -> MeasuredPower | None:
-    """Return the power of a result; None if it was not measured, or its log is a summary.
+) -> tuple[float, PowerUnit, str] | None:
+    """Return the power of a result, its unit and a note; None: not measured, or only a summary.
 
     Offline, Server and Interactive have the mean power in W. SingleStream and MultiStream have the
     energy of a query in mJ: mean power times duration by queries; of a sample in MultiStream before
-    v2.0. A MultiStream that was made of SingleStream counts eight of its queries as one.
+    v2.0. A MultiStream that was made of SingleStream counts eight of its queries as one. The note
+    says which part of the run the samples cover, if they have holes.
     """
     path = place.runs[0] / POWER_FILE
     if not path.exists() or is_summary(log):
         return None
     begin_s, end_s = log.window_s
-    shift_s = 0.0 if since(rules, "v1.1") else _clocks_differ_s(place)
     samples = _samples(path, text_of(path, place.root))
-    timed = sorted((at_s + shift_s, w) for at_s, w in samples if begin_s < at_s + shift_s < end_s)
+    timed = sorted((at_s, w) for at_s, w in samples if begin_s < at_s < end_s)
     # Some meters write a negative power now and then; checkers before v3.1 count it.
     watts = [w for _, w in timed if w > 0 or not since(rules, "v3.1")]
     if not watts or fmean(watts) <= 0:
@@ -67,9 +50,9 @@ def power_of(
     mean_w, holes = fmean(watts), _holes([at_s for at_s, _ in timed], begin_s, end_s)
     note = f"{path}: {holes}" if holes else ""
     if scenario not in STREAMS:
-        return MeasuredPower(value=mean_w, unit="W", note=note)
+        return mean_w, "W", note
     energy_mj = mean_w * (end_s - begin_s) * 1e3
-    return MeasuredPower(value=energy_mj / _shares(log, scenario), unit="mJ", note=note)
+    return energy_mj / _shares(log, scenario), "mJ", note
 
 
 def _shares(log: Detail, scenario: str) -> float:
@@ -87,26 +70,11 @@ def _holes(times_s: Sequence[float], begin_s: float, end_s: float) -> str:
     """Return which part of a run its samples cover, if the meter was silent for too long."""
     ends_s = [begin_s, *(at_s + SAMPLE_SECONDS for at_s in times_s)]
     gaps_s = [later - earlier for earlier, later in zip(ends_s, (*times_s, end_s), strict=True)]
-    silent_s = [gap for gap in gaps_s if gap > MAX_SILENCE_SECONDS]
+    silent_s = [gap for gap in gaps_s if gap > MAX_HOLE_SECONDS]
     whole_s = end_s - begin_s
     covered_s = max(0.0, whole_s - sum(silent_s))
     cover = f"{plural(len(times_s), 'sample')} cover{'s' if len(times_s) == 1 else ''}"
     return f"{cover} {covered_s:,.0f} of {whole_s:,.0f} s" if silent_s else ""
-
-
-def _clocks_differ_s(place: ResultPlace) -> float:
-    """Return what is added to times of the meter: until v1.0 it wrote its own time zone's.
-
-    LoadGen and meter wrote local times, each with its offset from UTC beside it.
-    """
-    zones_s = []
-    for name in ("server.json", "client.json"):
-        path = place.folder / "performance" / "power" / name
-        zone_s = object_of(path, place.root).get("timezone", 0) if path.exists() else 0
-        if type(zone_s) not in (int, float) or not abs(zone_s) <= MAX_ZONE_SECONDS:
-            raise MlperfError(f"{path}: timezone is {shown(zone_s)}, not the seconds from UTC")
-        zones_s.append(zone_s)
-    return float(zones_s[0] - zones_s[1])
 
 
 def _samples(path: Path, content: str) -> Iterator[tuple[float, float]]:

@@ -15,7 +15,7 @@ from pytest_mlperf.addons.official.results._folders import ResultPlace, Scenario
 from pytest_mlperf.addons.official.results._logs import is_summary, read_log
 from pytest_mlperf.addons.official.results._power import power_of
 from pytest_mlperf.addons.official.results._reading import object_of
-from pytest_mlperf.addons.official.results._rounds import is_older, open_workload, workload_of
+from pytest_mlperf.addons.official.results._rounds import open_workload, since, workload_of
 from pytest_mlperf.addons.official.results._values import round_of, value_of
 from pytest_mlperf.addons.official.run_rules import least_settings, too_low
 from pytest_mlperf.core.numbers import duration
@@ -103,11 +103,11 @@ def read_result(place: ResultPlace, named: str | None = None) -> RecordedResult:
         harness="loadgen",
         precision=_precision(place) if place.division else "",
         samples_per_s=value.samples_per_s,
-        power=power.value if power else None,
-        power_unit=power.unit if power else "",
+        power=power[0] if power else None,
+        power_unit=power[1] if power else "",
     )
     broken = [*_broken_rules(log, model, scenario, rules, closed=place.division != "open")]
-    notes = [*_notes(log, broken), power.note if power else ""]
+    notes = [*_notes(log, broken), power[2] if power else ""]
     if per_node is None:
         counts = shown(system[PER_NODE])
         notes.append(f"{place.folder}: its accelerators are not counted: {counts}")
@@ -164,8 +164,8 @@ def _broken_rules(
     constants = workload.scenarios.get(scenario) if workload else None
     if rules and workload and constants:
         logged = "Server" if scenario == "Interactive" else log.values.get("effective_scenario")
-        least = least_settings(rules.name, workload, constants, str(logged), closed=closed)
-        if is_older(rules) and scenario == logged != "Offline":
+        least = least_settings(rules, workload, constants, str(logged), closed=closed)
+        if not since(rules, "v4.1") and scenario == logged != "Offline":
             least["min_query_count"] = constants.min_query_count
         yield from too_low(
             log.values, {key: low for key, low in least.items() if f"effective_{key}" in log.values}

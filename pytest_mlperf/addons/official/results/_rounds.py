@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from typing import Any
 
+from pytest_mlperf.core.job import STREAMS
 from pytest_mlperf.rounds import ROUNDS, Round, RoundScenario, RoundWorkload, load_round
 
 _SEEDS = {
@@ -48,6 +50,13 @@ _OFFLINE_SAMPLES = {"bert": 10833, "3d-unet": 43, "rnnt": 2513, "gptj": 13368}
 _OFFLINE_SAMPLES |= {"stable-diffusion-xl": 5000}
 """Fewest samples of Offline in v4.0 where these are not the 24,576 of all rounds before."""
 
+_UNKNOWN: dict[str, Any] = {
+    **dict.fromkeys(("title", "task", "dataset", "scorer"), ""),
+    "dataset_samples": 0,
+    "metrics": {},
+}
+"""What only suites need of a workload."""
+
 _DETECTORS = re.compile(r"ssd|rcnn|yolo")
 _LARGE = re.compile(r"rcnn-(resnet50|resnet101|inception.*|nas)-.*coco|ssd_resnet.*_1024x1024")
 """Models of the open division that v2.0 to v4.0 compare with SSD-Large, other detectors with the
@@ -65,11 +74,6 @@ def since(rules: Round | None, name: str) -> bool:
     return rules is None or rules.name >= name
 
 
-def is_older(rules: Round | None) -> bool:
-    """Return whether a round is one of this module, which suites cannot name."""
-    return rules is not None and rules.name in _SEEDS
-
-
 def workload_of(rules: Round | None, name: str) -> RoundWorkload | None:
     """Return a round's workload by any name, those of v5.0's Interactive benchmarks included."""
     if rules is None:
@@ -82,7 +86,7 @@ def open_workload(name: str, rules: Round) -> str | None:
     """Return the workload of these rounds that a model of the open division is compared with."""
     if name == "ssd-resnet34":
         return "retinanet" if since(rules, "v2.1") else "ssd-large"
-    if not is_older(rules):
+    if since(rules, "v4.1"):
         return None
     if _DETECTORS.search(name):
         return "ssd-large" if _LARGE.fullmatch(name) and since(rules, "v2.0") else "ssd-small"
@@ -92,52 +96,37 @@ def open_workload(name: str, rules: Round) -> str | None:
 
 def _round(name: str) -> Round:
     workloads = {
-        loadgen: _workload(loadgen, checker, samples, name)
+        loadgen: RoundWorkload(
+            name=loadgen,
+            checker=checker,
+            performance_samples=samples,
+            targets=(0.99, 0.999),
+            suffixed=loadgen in _SUFFIXED,
+            scenarios=_scenarios(loadgen, name),
+            **_UNKNOWN,
+        )
         for loadgen, checker, samples, first, last in _WORKLOADS
         if first <= name <= last
     }
+    seed = _SEEDS[name]
     return Round(
-        name=name,
-        qsl_seed=_SEEDS[name],
-        sample_index_seed=0,
-        schedule_seed=0,
-        workloads=workloads,
-    )
-
-
-def _workload(loadgen: str, checker: str, samples: int, round_name: str) -> RoundWorkload:
-    return RoundWorkload(
-        name=loadgen,
-        checker=checker,
-        title="",
-        task="",
-        dataset="",
-        dataset_samples=0,
-        performance_samples=samples,
-        scorer="",
-        metrics={},
-        targets=(0.99, 0.999),
-        suffixed=loadgen in _SUFFIXED,
-        scenarios=_scenarios(loadgen, round_name),
+        name=name, qsl_seed=seed, sample_index_seed=0, schedule_seed=0, workloads=workloads
     )
 
 
 def _scenarios(loadgen: str, round_name: str) -> dict[str, RoundScenario]:
-    stops_early, tokens = round_name >= "v2.0", loadgen == "llama2-70b"
-    offline = _OFFLINE_SAMPLES.get(loadgen, 24_576) if round_name == "v4.0" else 24_576
+    tokens, stops_early = loadgen == "llama2-70b", round_name >= "v2.0"
+    estimates = ("early_stopping_latency_ss", "early_stopping_latency_ms")
+    figures = ("result_90.00_percentile_latency_ns", "effective_samples_per_query")
     results = {
         "Offline": "result_tokens_per_second" if tokens else "result_samples_per_second",
         "Server": f"result_{'completed' if tokens else 'scheduled'}_samples_per_sec",
-        "SingleStream": "result_90.00_percentile_latency_ns",
-        "MultiStream": "effective_samples_per_query",
+        **dict(zip(STREAMS, estimates if stops_early else figures, strict=True)),
     }
-    queries = {"Server": 270_336, "SingleStream": 1024, "MultiStream": 270_336}
-    if stops_early:
-        queries = {}
-        results |= {
-            "SingleStream": "early_stopping_latency_ss",
-            "MultiStream": "early_stopping_latency_ms",
-        }
+    queries = (
+        {} if stops_early else {"Server": 270_336, "SingleStream": 1024, "MultiStream": 270_336}
+    )
+    offline = _OFFLINE_SAMPLES.get(loadgen, 24_576) if round_name == "v4.0" else 24_576
     return {
         scenario: RoundScenario(
             min_query_count=offline if scenario == "Offline" else queries.get(scenario, 1),

@@ -6,12 +6,7 @@ import math
 from dataclasses import dataclass
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.addons.official.results._rounds import (
-    every_round,
-    is_older,
-    since,
-    workload_of,
-)
+from pytest_mlperf.addons.official.results._rounds import every_round, since, workload_of
 from pytest_mlperf.rounds import Round
 from pytest_mlperf.rounds.published import Unit
 from pytest_mlperf.run.logs import Detail
@@ -87,11 +82,8 @@ def value_of(log: Detail, model: str, scenario: str, rules: Round | None) -> Tab
     """
     logged = log.values.get("effective_scenario")
     inferred = logged != ("Server" if scenario == "Interactive" else scenario)
-    key, first = (
-        _INFERRED.get((scenario, str(logged)), ("", ""))
-        if inferred
-        else (_key(log, model, scenario, rules), "v0.7")
-    )
+    key, first = _INFERRED.get((scenario, str(logged)), ("", "")) if inferred else ("", "")
+    key = key if inferred else _key(log, model, scenario, rules)
     if not key or not since(rules, first):
         raise MlperfError(
             f"{log.path}: a run of {logged}, of which no result of {scenario} is made"
@@ -124,7 +116,7 @@ def value_of(log: Detail, model: str, scenario: str, rules: Round | None) -> Tab
 
 def _key(log: Detail, model: str, scenario: str, rules: Round | None) -> str:
     workload = workload_of(rules, model)
-    if rules and is_older(rules):  # models of others are shown as those that all rounds have
+    if rules and not since(rules, "v4.1"):  # their tables show every other model as this one
         workload = workload or rules.workloads["resnet50"]
     constants = workload.scenarios.get(scenario) if workload else None
     if constants and constants.result:

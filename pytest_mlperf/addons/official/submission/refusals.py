@@ -66,7 +66,7 @@ def _timed_run(log: Path, entry: Entry, rules: Round, *, closed: bool) -> Iterat
     logged = detail.values.get("effective_scenario")
     if logged != scenario:
         yield f"the log is of scenario {logged}, not {scenario}"
-    least = least_settings(rules.name, entry.rules, constants, scenario, closed=closed)
+    least = least_settings(rules, entry.rules, constants, scenario, closed=closed)
     yield from too_low(detail.values, least)
 
 
