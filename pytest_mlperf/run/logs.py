@@ -45,7 +45,7 @@ _RELEASE = re.compile(r"v?([0-9]{0,9}(?:\.[0-9]{1,9})+)")
 _NUMBERS_AS_TEXT = re.compile(
     r"num_errors|(?:result|effective|requested|generated|early_stopping)_\w[\w.]*"
 )
-"""Keys whose numbers LoadGens of v2.0 and their patched copies wrote in quotes."""
+"""Keys whose numbers some LoadGens of v2.0 and v2.1 wrote in quotes."""
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,29})(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,3})?")
 

@@ -339,6 +339,38 @@ def test_a_row_that_no_round_accepts_names_the_rule(
     assert result.official == (not note)
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"result_50.00_percentile_latency_ns": 0}, "result_50.00_percentile_latency_ns is 0"),
+        ({"effective_target_qps": float("inf")}, "target_qps"),
+        ({"effective_samples_per_query": 2**62}, "samples: must be at most"),
+    ],
+)
+def test_a_run_that_no_session_can_hold_is_a_row_beside_the_others(
+    say: Say,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changed: dict[str, Any],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    submission(tmp_path / "tree/a", values("Server", "v2.1", **changed))
+    submission(tmp_path / "tree/b", values("Offline", "v2.1"))
+    shown = say.ends(0, "import", "mlperf", "tree", "-o", "s.json", "--rows", "r.json")
+    (line,) = [line for line in shown.splitlines() if line.startswith("not in the session")]
+    assert message in line
+    results_in.cache_clear()
+    assert len(results_in(Path("r.json").absolute())) == 2
+    assert len(read_results(Path("s.json")).cases) == 1
+
+
+def test_a_setting_that_is_hostile_reaches_no_terminal(tmp_path: Path) -> None:
+    log = values("Offline", "v2.1", effective_min_duration_ms="\x1b[2J")
+    (note,) = result_of(tmp_path, log).notes
+    assert "min_duration_ms is '\\x1b[2J'" in note
+
+
 @pytest.mark.parametrize(("seconds", "words"), [(-3000, "50 min before"), (0, "it lasted 0 s")])
 def test_a_run_that_ends_before_it_begins_is_a_row_with_a_note_and_no_case(
     say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int, words: str

@@ -179,7 +179,12 @@ def _cases(
             incomplete.append(str(error))
         else:
             groups[_case(result, parsed), json.dumps(_identity(result, parsed))] += [(result, runs)]
-    cases = [_case_result(case, members, parsed) for (case, _), members in groups.items()]
+    cases = []
+    for (case, _), members in groups.items():
+        try:
+            cases.append(_case_result(case, members, parsed))
+        except MlperfError as error:
+            incomplete.append(str(error))
     counted = [f"{plural(count, 'result')} {reason}" for reason, count in left_out.items()]
     return cases, [*_listed("not in the session", counted + incomplete)]
 
