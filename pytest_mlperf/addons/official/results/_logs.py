@@ -1,7 +1,7 @@
 """LoadGen's log of a run, of any release: the detail log, or the summary where there is none.
 
-Releases of 2019 and 2020 (v0.5, v0.7) wrote detail logs that are no JSON, and repositories lack some
-that were too large; the summary has the same figures, those of Server with two decimals.
+Releases of 2019 and 2020 (v0.5, v0.7) wrote detail logs that are no JSON, and repositories lack
+some that were too large; the summary has the same figures, those of Server with two decimals.
 """
 
 from __future__ import annotations
