@@ -1,23 +1,29 @@
 """Pack MLCommons' official results for the wheel: JSON tables of rounds into one file.
 
-    python tools/official_results.py mlperf_v4_1_results.json mlperf_v5_1_results.json ...
+    python tools/official_results.py --power inference_results_v4.1 v4_1.json v5_1.json ...
 
 Each table is a JSON object with a list of rows, `rows` (as logged, of v4.1) or `results` (of later
 rounds); the round is in the file's name. The order is kept, and equal tables are equal bytes.
+
+The table of v4.1 has no power. With --power it is computed from the meters' logs (spl.txt) of a
+checkout of the round's results, by the same functions as `pytest-mlperf import mlperf`. Where a
+table has the power as well, the two must agree.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gzip
 import io
 import json
+import math
 import re
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.addons.official.results import read_result, result_folders
 from pytest_mlperf.rounds.published import RESULT_COLUMNS, RESULTS_FILE
 
 TARGET = Path(__file__).parents[1] / "pytest_mlperf" / "rounds" / RESULTS_FILE
@@ -63,15 +69,60 @@ def rows_of(path: Path) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def main(paths: list[str]) -> None:
-    """Write the file."""
+Powers = dict[tuple[str, ...], tuple[float, str]]
+"""Power and its unit by round and `KEY`."""
+
+KEY = ("round", "division", "submitter", "system", "model", "used_model", "scenario")
+
+POWER_TOLERANCE = 1e-9
+"""Largest relative difference of two computations from one log."""
+
+
+def powers_in(checkouts: Sequence[Path]) -> Powers:
+    """Return the power of each measured result in checkouts of rounds' results."""
+    powers: Powers = {}
+    for checkout in checkouts:
+        for place in result_folders(checkout):
+            if (place.runs[0] / "spl.txt").exists():
+                row = read_result(place).row
+                key = tuple(getattr(row, name) for name in KEY)
+                powers[key] = (row.power or math.nan, row.power_unit)
+    return powers
+
+
+def with_power(row: dict[str, Any], powers: Powers) -> Mapping[str, Any]:
+    """Return a row with the power of its log; raise SystemExit if its table has another one."""
+    key = tuple(row[name] or "" for name in KEY)
+    power, unit = powers.pop(key, (row["power"], row["power_unit"]))
+    if not row["power"]:
+        return {**row, "power": power, "power_unit": unit}
+    if not math.isclose(row["power"], power, rel_tol=POWER_TOLERANCE):
+        raise SystemExit(f"{' '.join(key)}: its table has {row['power']}, its log {power} {unit}")
+    return row
+
+
+def packed(tables: Sequence[Path], checkouts: Sequence[Path]) -> bytes:
+    """Return the file of these tables, with the power that is measured in checkouts."""
+    powers = powers_in(checkouts)
     text = io.StringIO()
     writer = csv.DictWriter(text, RESULT_COLUMNS, lineterminator="\n")
     writer.writeheader()
-    for path in paths:
-        writer.writerows(rows_of(Path(path)))
-    TARGET.write_bytes(gzip.compress(text.getvalue().encode(), 9, mtime=0))
+    for path in tables:
+        writer.writerows(with_power(row, powers) for row in rows_of(path))
+    if powers:
+        lines = "\n".join(map(" ".join, powers))
+        raise SystemExit(f"in no table, though their power was measured:\n{lines}")
+    return gzip.compress(text.getvalue().encode(), 9, mtime=0)
+
+
+def main() -> None:
+    """Write the file."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--power", type=Path, action="append", default=[], metavar="CHECKOUT")
+    parser.add_argument("tables", type=Path, nargs="+", metavar="TABLE")
+    parsed = parser.parse_args()
+    TARGET.write_bytes(packed(parsed.tables, parsed.power))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

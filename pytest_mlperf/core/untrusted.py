@@ -37,15 +37,18 @@ _TOML_QUOTED = re.compile(
 _DEEP_KEY = re.compile(rf"\.(?:[\w \t-]*\.){{{MAX_KEY_PARTS - 1}}}")
 
 
-def parse_json(content: bytes | str, *, max_values: int = MAX_VALUES) -> Any:
+def parse_json(
+    content: bytes | str, *, max_values: int = MAX_VALUES, repeated_keys: bool = False
+) -> Any:
     """Return the value of a JSON text in UTF-8; every defect is a ValueError.
 
-    Depth and number of values are bounded before parsing; a key may stand once in an object.
+    Depth and number of values are bounded before parsing; a key may stand once in an object, unless
+    `repeated_keys` takes the last of several.
     """
     require_bounded(content, max_values)
     text = content if isinstance(content, str) else content.decode("utf-8")
     try:
-        return json.loads(text, object_pairs_hook=_once_each)
+        return json.loads(text, object_pairs_hook=_bounded if repeated_keys else _once_each)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
 
@@ -74,10 +77,14 @@ def require_bounded(content: bytes | str, max_values: int) -> None:
             raise ValueError(f"more than {max_values:,} values")
 
 
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _bounded(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > MAX_KEYS:
         raise ValueError(f"an object of more than {MAX_KEYS:,} keys")
-    content = dict(pairs)
+    return dict(pairs)
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = _bounded(pairs)
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in content if names.count(name) > 1)

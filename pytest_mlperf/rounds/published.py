@@ -3,8 +3,9 @@
 `official-results.csv.gz` has v4.1 (937 results), v5.1 (1,448), v6.0 (520) and v6.1 (492), extracted
 by tools/official_results.py from https://github.com/mlcommons/inference_results_v4.1 at commit
 198fc46799b3, _v5.1 at 965182b03376, _v6.0 at 232fbf90fceb and _v6.1 at 7bf15fd80896. Values of v4.1
-are from LoadGen's logs; v5.1 and v6.0 were checked against the logs; v6.1 is from its results
-table. The MLPerf name and logo are trademarks of MLCommons Association.
+are from LoadGen's logs, and its power from the meters' logs by the rule of the round's checker;
+v5.1 and v6.0 were checked against the logs; v6.1 is from its results table. The MLPerf name and
+logo are trademarks of MLCommons Association.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _TECHNIQUES = {
 
 SECONDS = {"ms": 1e-3, "s": 1.0}
 
-Unit = Literal["samples/s", "queries/s", "tokens/s", "tasks/s", "ms", "s"]
+Unit = Literal["samples/s", "queries/s", "tokens/s", "tasks/s", "streams", "ms", "s"]
 PowerUnit = Literal["", "W", "mJ"]
 
 
@@ -54,7 +55,9 @@ class OfficialResult:
         count, nodes: Total number of accelerators, and of machines; 0 if unknown.
         model: Checker's name of the workload, with its target: "llama2-70b-99.9".
         used_model: Model that an open submission ran instead.
-        statistic: Statistic of a latency; tokens per sample if tokens were not counted.
+        value: Published value in `unit`; "streams" is MultiStream's unit before v2.0.
+        statistic: Statistic of a latency; "scheduled" for a rate of Server before v4.1; tokens per
+            sample if tokens were not counted.
         inferred: Whether the value was derived from another scenario's.
         harness: Load generator; values of different ones are not comparable.
         samples_per_s: Rate [samples/s]; None if unknown, or for a latency.

@@ -39,6 +39,16 @@ LAST_TIME, LAST_RATE = (
 """What ended the log of a performance run before: the last percentile, or the rate of tokens where
 they were counted, by answers or, for GPT-J, by LoadGen itself."""
 
+_RELEASE = re.compile(r"v?([0-9]{0,9}(?:\.[0-9]{1,9})+)")
+"""The numbers that a version of LoadGen begins with: "6.0.17", "v0.5", ".5a1"."""
+
+_NUMBERS_AS_TEXT = re.compile(
+    r"num_errors|(?:result|effective|requested|generated|early_stopping)_\w[\w.]*"
+)
+"""Keys whose numbers some LoadGens of v2.0 and v2.1 wrote in quotes."""
+
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,29})(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,3})?")
+
 CLOCK = "%m-%d-%Y %H:%M:%S.%f"
 """How LoadGen writes power_begin and power_end, in UTC."""
 
@@ -215,7 +225,8 @@ def parse_detail(path: Path) -> Detail:
 def parse_text(path: Path, content: str, *, old: bool = False) -> Detail:
     """Parse the text of a detail log; `path` is for messages.
 
-    `old` accepts logs of releases that counted no errors, if they end as these did.
+    `old` accepts logs of releases that counted no errors, if they end as these did, and numbers
+    that some releases wrote in quotes.
     """
     values: dict[str, Any] = {}
     errors: list[str] = []
@@ -224,7 +235,7 @@ def parse_text(path: Path, content: str, *, old: bool = False) -> Detail:
     for number, line in enumerate(content.split("\n"), start=1):
         if not line.startswith(PREFIX):
             continue
-        key, value, metadata = _entry(path, number, line)
+        key, value, metadata = _entry(path, number, line, old=old)
         values[key] = value
         if key == "result_invalid_reason" and value:
             reasons.append(" ".join(_shown(value).split()))
@@ -248,7 +259,7 @@ def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old
     if last == end:
         return
     version = str(values.get("loadgen_version", "")).split(" ")[0]
-    written = tuple(int(part) for part in re.findall(r"\d{1,9}", version))
+    written = _release(version)
     if end in values:
         problem = f"goes on after {end!r}, with {last!r}: it is no log of one run"
     elif end == "num_errors" and written and written < COUNTS_ERRORS and old:
@@ -273,6 +284,12 @@ def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old
     raise RunError("loadgen", f"{path} {problem}{_disk_cause(path)}", str(path))
 
 
+def _release(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, (0, 5) of ".5a1"; () if it has none."""
+    numbers = _RELEASE.match(version)
+    return tuple(int(part or 0) for part in numbers[1].split(".")) if numbers else ()
+
+
 def _disk_cause(path: Path) -> str:
     """Return that the disk of a damaged log is full, which explains the damage, or ""."""
     free = shutil.disk_usage(path.parent).free
@@ -281,7 +298,7 @@ def _disk_cause(path: Path) -> str:
     return f"; the disk is full ({free >> 10:,} KiB free); free some space and run again"
 
 
-def _entry(path: Path, number: int, line: str) -> tuple[str, Any, Mapping[str, Any]]:
+def _entry(path: Path, number: int, line: str, *, old: bool) -> tuple[str, Any, Mapping[str, Any]]:
     """Return key, value and metadata of a line, the value of the type that its key asks for."""
     try:
         entry = parse_json(line[len(PREFIX) :])
@@ -291,6 +308,9 @@ def _entry(path: Path, number: int, line: str) -> tuple[str, Any, Mapping[str, A
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         text = f"{path}:{number} is no log entry of LoadGen: {reason}{_disk_cause(path)}"
         raise RunError("loadgen", text, str(path)) from error
+    quoted = old and type(value) is str and _NUMBERS_AS_TEXT.fullmatch(key)
+    if quoted and _NUMBER.fullmatch(value):
+        value = parse_json(value)
     for keys, fits, words in _TYPES:
         if keys.fullmatch(key) and not fits(value):
             damage = f"{path}:{number} is damaged: {key} is {reprlib.repr(value)}, not {words}"

@@ -208,10 +208,10 @@ def content_of(path: Path, title: str, max_bytes: int | None = None) -> bytes:
         raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def json_of(path: Path | str, title: str, content: bytes) -> Any:
+def json_of(path: Path | str, title: str, content: bytes, *, repeated_keys: bool = False) -> Any:
     """Return the JSON value in bytes that were read from a path."""
     try:
-        value = parse_json(content, max_values=MAX_FILE_VALUES)
+        value = parse_json(content, max_values=MAX_FILE_VALUES, repeated_keys=repeated_keys)
     except ValueError as error:
         raise MlperfError(f"{path}: not a {title}: {visible(str(error))}") from None
     # Only an escape can make half a character.

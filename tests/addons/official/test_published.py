@@ -31,7 +31,13 @@ def test_every_result_of_four_rounds_is_in_the_package_as_published() -> None:
         "v6.1": 492,
     }
     assert Counter(own.harness for own in everything) == {"loadgen": 3319, "endpoints": 78}
-    assert sum(own.power is not None for own in everything) == 24
+    measured = Counter((own.round, own.power_unit) for own in everything if own.power)
+    assert measured == {
+        ("v4.1", "W"): 29,
+        ("v4.1", "mJ"): 2,
+        ("v5.1", "W"): 16,
+        ("v5.1", "mJ"): 8,
+    }
     assert len(files("pytest_mlperf.rounds").joinpath(RESULTS_FILE).read_bytes()) <= 400_000
     values = {
         ("v4.1", "1xMI300X_2xEPYC-9374F", "llama2-70b-99.9", "Offline"): (3062.72, "tokens/s"),
@@ -109,6 +115,12 @@ def test_csv_has_every_column_and_markdown_a_table_for_each_list(say: Say) -> No
     assert out.startswith("### bert-99, Offline, samples/s\n\n| value | accelerators |")
     assert "|\n\n44 more: --most 45\n" in out
     assert "trademarks of MLCommons" in out
+
+
+def test_watts_of_a_round_are_listed(say: Say) -> None:
+    out = say.ends(0, "published", "llama2-70b-99", "--per", "watt", "--round", "v4.1")
+    assert "llama2-70b-99, Offline, tokens/s/W" in out
+    assert "4.10567" in out  # 25,262.1 tokens/s at 6,152.98 W
 
 
 def test_what_nobody_published_is_said(say: Say) -> None:

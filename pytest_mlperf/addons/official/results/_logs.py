@@ -1,12 +1,14 @@
 """LoadGen's log of a run, of any release: the detail log, or the summary where there is none.
 
-Releases of 2019 and 2020 (.5a1) wrote detail logs that are no JSON, and repositories lack some
-that were too large; the summary has the same figures, those of Server with two decimals.
+Releases of 2019 and 2020 (v0.5, v0.7) wrote detail logs that are no JSON, and repositories lack
+some that were too large; the summary has the same figures, those of Server with two decimals.
 """
 
 from __future__ import annotations
 
+import math
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from pytest_mlperf.run.logs import DETAIL, PREFIX, Detail, parse_text
 MAX_SUMMARY_BYTES = 2**20
 SCENARIOS = {"Single Stream": "SingleStream", "Multi Stream": "MultiStream"}
 """As the first releases wrote them."""
+
+_MODES = {"Performance": "PerformanceOnly", "Submission": "SubmissionRun"}
 
 _NAMES = {
     "Samples per second": "result_samples_per_second",
@@ -34,9 +38,21 @@ _NAMES = {
     "Early stopping 99th percentile estimate": "early_stopping_latency_ms",
     "qsl_rng_seed": "effective_qsl_rng_seed",
     "min_duration (ms)": "effective_min_duration_ms",
+    "min_query_count": "effective_min_query_count",
     "samples_per_query": "effective_samples_per_query",
+    "performance_sample_count": "effective_performance_sample_count",
 }
 """Keys of the detail log by what the summary calls them."""
+
+_KEPT = re.compile(
+    r"(effective|result|early_stopping|generated|requested_qsl|power)_.*|loadgen_version"
+)
+"""Keys of which something is made. Lists, such as that of the samples in memory, are large."""
+
+_RATES = {
+    "SingleStream": "result_qps_with_loadgen_overhead",
+    "Server": "result_completed_samples_per_sec",
+}
 
 _PERCENTILE = re.compile(r"(\d\d\.\d\d) percentile latency \(ns\)")
 _CLOCK = re.compile(r"(POWER_BEGIN|POWER_END): [^\n]{0,80}\"time\" : ([-0-9:. ]{10,30})\n")
@@ -50,7 +66,13 @@ def read_log(run: Path, root: Path) -> Detail:
     detail, summary = run / DETAIL, run / SUMMARY_LOG
     text = text_of(detail, root) if detail.exists() else ""
     if text and (PREFIX in text or not summary.exists()):
-        return parse_text(detail, text, old=True)
+        log = parse_text(detail, text, old=True)
+        values = {
+            sys.intern(key): value
+            for key, value in log.values.items()
+            if _KEPT.fullmatch(key) and not isinstance(value, list | dict)
+        }
+        return replace(log, values=values)
     if summary.exists():
         log = _summary(summary, text_of(summary, root, MAX_SUMMARY_BYTES))
         clocks = {match[1].lower(): match[2].strip() for match in _CLOCK.finditer(text)}
@@ -61,6 +83,23 @@ def read_log(run: Path, root: Path) -> Detail:
 def is_summary(log: Detail) -> bool:
     """Whether what was read is the summary."""
     return log.path.endswith(SUMMARY_LOG)
+
+
+def queries_of(log: Detail) -> float:
+    """Return the queries of a run; LoadGen before v2.0 logged their rate or what it generated."""
+    if (count := log.values.get("result_query_count")) is not None:
+        return float(count)
+    begin_s, end_s = log.window_s
+    rate = log.values.get(_RATES.get(str(log.values.get("effective_scenario")), ""))
+    if isinstance(rate, int | float) and 0 < rate < math.inf:
+        return rate * max(0.0, end_s - begin_s)
+    return float(count_of(log, "generated_query_count", 0))
+
+
+def count_of(log: Detail, key: str, default: int = 1) -> int:
+    """Return a count that a log has."""
+    count = log.values.get(key)
+    return count if type(count) is int and 0 < count < 2**64 else default
 
 
 def _summary(path: Path, content: str) -> Detail:
@@ -79,7 +118,7 @@ def _summary(path: Path, content: str) -> Detail:
     scenario, mode = texts["Scenario"], texts["Mode"]
     values |= {
         "effective_scenario": SCENARIOS.get(scenario, scenario),
-        "effective_test_mode": "PerformanceOnly" if mode.startswith("Performance") else mode,
+        "effective_test_mode": _MODES.get(mode.split(" ")[0], mode),
         "result_validity": texts["Result is"],
     }
     return Detail(

@@ -3,46 +3,78 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.addons.official.results._logs import is_summary
+from pytest_mlperf.addons.official.results._folders import ResultPlace
+from pytest_mlperf.addons.official.results._logs import count_of, is_summary, queries_of
 from pytest_mlperf.addons.official.results._reading import text_of
+from pytest_mlperf.addons.official.results._rounds import since
 from pytest_mlperf.core.job import STREAMS
+from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.rounds import Round
 from pytest_mlperf.rounds.published import PowerUnit
 from pytest_mlperf.run.logs import CLOCK, Detail
 
 POWER_FILE = "spl.txt"
 """Each line is "Time,<time>,Watts,<watts>,...", about one a second."""
 
+SAMPLE_SECONDS, MAX_HOLE_SECONDS = 1.0, 5.0
+"""Time that a sample stands for, and the longest silence that is no hole."""
+
 MAX_SYSTEM_WATTS = 1e7
 
 
-def power_of(run: Path, root: Path, log: Detail, scenario: str) -> tuple[float, PowerUnit] | None:
-    """Return the power of a run with its unit; None: not measured, or its log is a summary.
+def power_of(
+    place: ResultPlace, log: Detail, scenario: str, rules: Round | None
+) -> tuple[float, PowerUnit, str] | None:
+    """Return the power of a result, its unit and a note; None: not measured, or only a summary.
 
-    Of Offline, Server and Interactive the mean in W. Of SingleStream and MultiStream the energy of
-    a query in mJ: mean power times duration by queries. A MultiStream that was made of SingleStream
-    counts eight of its queries as one.
+    Offline, Server and Interactive have the mean power in W. SingleStream and MultiStream have the
+    energy of a query in mJ: mean power times duration by queries; of a sample in MultiStream before
+    v2.0. A MultiStream that was made of SingleStream counts eight of its queries as one. The note
+    says which part of the run the samples cover, if they have holes.
     """
-    path = run / POWER_FILE
+    path = place.runs[0] / POWER_FILE
     if not path.exists() or is_summary(log):
         return None
     begin_s, end_s = log.window_s
-    timed = [w for at_s, w in _samples(path, text_of(path, root)) if begin_s < at_s < end_s]
-    watts = [w for w in timed if w > 0]  # some meters write a negative one now and then
-    if not watts:
-        raise MlperfError(f"{path}: no sample between power_begin and power_end of its log")
-    mean_w = fmean(watts)
+    samples = _samples(path, text_of(path, place.root))
+    timed = sorted((at_s, w) for at_s, w in samples if begin_s < at_s < end_s)
+    # Some meters write a negative power now and then; checkers before v3.1 count it.
+    watts = [w for _, w in timed if w > 0 or not since(rules, "v3.1")]
+    if not watts or fmean(watts) <= 0:
+        raise MlperfError(f"{path}: no power between power_begin and power_end of its log")
+    mean_w, holes = fmean(watts), _holes([at_s for at_s, _ in timed], begin_s, end_s)
+    note = f"{path}: {holes}" if holes else ""
     if scenario not in STREAMS:
-        return mean_w, "W"
-    queries = log.values.get("result_query_count")
+        return mean_w, "W", note
+    energy_mj = mean_w * (end_s - begin_s) * 1e3
+    return energy_mj / _shares(log, scenario), "mJ", note
+
+
+def _shares(log: Detail, scenario: str) -> float:
+    """Return what the energy of a run is divided by."""
+    queries = queries_of(log)
     if not queries:
         raise MlperfError(f"{log.path}: no result_query_count, by which energy is shared")
-    at_once = 8 if scenario == "MultiStream" != log.values.get("effective_scenario") else 1
-    return mean_w * (end_s - begin_s) * 1e3 * at_once / queries, "mJ"
+    if scenario == "MultiStream" != log.values.get("effective_scenario"):
+        return queries / 8
+    legacy = scenario == "MultiStream" and "result_query_count" not in log.values
+    return queries * (count_of(log, "generated_samples_per_query") if legacy else 1)
+
+
+def _holes(times_s: Sequence[float], begin_s: float, end_s: float) -> str:
+    """Return which part of a run its samples cover, if the meter was silent for too long."""
+    ends_s = [begin_s, *(at_s + SAMPLE_SECONDS for at_s in times_s)]
+    gaps_s = [later - earlier for earlier, later in zip(ends_s, (*times_s, end_s), strict=True)]
+    silent_s = [gap for gap in gaps_s if gap > MAX_HOLE_SECONDS]
+    whole_s = end_s - begin_s
+    covered_s = max(0.0, whole_s - sum(silent_s))
+    cover = f"{plural(len(times_s), 'sample')} cover{'s' if len(times_s) == 1 else ''}"
+    return f"{cover} {covered_s:,.0f} of {whole_s:,.0f} s" if silent_s else ""
 
 
 def _samples(path: Path, content: str) -> Iterator[tuple[float, float]]:

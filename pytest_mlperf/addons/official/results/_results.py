@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,14 +15,28 @@ from pytest_mlperf.addons.official.results._folders import ResultPlace, Scenario
 from pytest_mlperf.addons.official.results._logs import is_summary, read_log
 from pytest_mlperf.addons.official.results._power import power_of
 from pytest_mlperf.addons.official.results._reading import object_of
+from pytest_mlperf.addons.official.results._rounds import open_workload, since, workload_of
 from pytest_mlperf.addons.official.results._values import round_of, value_of
+from pytest_mlperf.addons.official.run_rules import least_settings, too_low
+from pytest_mlperf.core.numbers import duration
 from pytest_mlperf.core.untrusted_text import shown
-from pytest_mlperf.rounds import ROUNDS, Round, load_round
+from pytest_mlperf.rounds import Round
 from pytest_mlperf.rounds.published import OfficialResult
 from pytest_mlperf.run.logs import Detail
 
 NO_ACCELERATOR_NAMES = ("", "n/a", "none", "0")
 MAX_ACCELERATORS = 1_000_000
+
+PER_NODE = "accelerators_per_node"
+
+PERFORMANCE_MODES = ("PerformanceOnly", "SubmissionRun")
+"""The latter has both runs in one; what is logged of results is the performance run's."""
+
+MIN_SHARE = 0.99
+"""Share of the least duration that a run lasts, by clocks that are set while it runs."""
+
+_COUNTS = re.compile(r"\([0-9]{1,9}(, ?[0-9]{1,9})+\)")
+"""As of "(8,4)", nodes of eight accelerators and nodes of four."""
 
 _CLASSIFIERS = re.compile(r"mobilenet|efficientnet|resnet50")
 """Models that the checker takes for submissions of ResNet-50 to the open division."""
@@ -36,26 +51,25 @@ class RecordedResult:
         row: As a round's table would have it.
         logs: Of its performance runs, the one that counts first.
         framework: What the system's description names: "TensorRT 10.2.0, CUDA 12.4".
-        notes: What is to be said of it.
+        official: The checker of its round accepts the settings of its run.
+        unmeasured: Why it is no case of a session, or "".
+        notes: What a reader of the row must know.
     """
 
     place: ResultPlace
     row: OfficialResult
     logs: tuple[Detail, ...]
-    framework: str = ""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def rules(self) -> Round | None:
-        """The round that it is of; None: of none that is here."""
-        return load_round(self.row.round) if self.row.round in ROUNDS else None
+    framework: str
+    official: bool
+    unmeasured: str
+    notes: tuple[str, ...]
 
 
 def read_result(place: ResultPlace, named: str | None = None) -> RecordedResult:
     """Read a result, of a folder of logs as the `named` workload; a defect is an MlperfError."""
     logs = tuple(read_log(run, place.root) for run in place.runs)
     log = logs[0]
-    if log.values.get("effective_test_mode") != "PerformanceOnly":
+    if log.values.get("effective_test_mode") not in PERFORMANCE_MODES:
         mode = shown(log.values.get("effective_test_mode"))
         raise MlperfError(f"{log.path}: a run of mode {mode}; a result is of PerformanceOnly")
     logged = str(log.values.get("effective_scenario"))
@@ -65,11 +79,9 @@ def read_result(place: ResultPlace, named: str | None = None) -> RecordedResult:
     rules = round_of(log)
     model = _model(place, named or place.model, rules)
     value = value_of(log, model, scenario, rules)
-    power = power_of(place.runs[0], place.root, log, scenario)
+    power = power_of(place, log, scenario, rules)
     system = _system(place) if place.division else {}
-    per_node, nodes = (
-        _count(place, system, key) for key in ("accelerators_per_node", "number_of_nodes")
-    )
+    per_node, nodes = (_count(place, system, key) for key in (PER_NODE, "number_of_nodes"))
     product = _text(system, "accelerator_model_name")
     row = OfficialResult(
         round=rules.name if rules else "",
@@ -79,8 +91,8 @@ def read_result(place: ResultPlace, named: str | None = None) -> RecordedResult:
         submitter=place.submitter,
         system=place.system,
         accelerator="" if product.lower() in NO_ACCELERATOR_NAMES else product,
-        count=per_node * max(1, nodes),
-        nodes=nodes,
+        count=(per_node or 0) * max(1, nodes or 0),
+        nodes=nodes or 0,
         model=model,
         used_model=place.model if _is_another(place.model, model, rules) else "",
         scenario=scenario,
@@ -94,14 +106,72 @@ def read_result(place: ResultPlace, named: str | None = None) -> RecordedResult:
         power=power[0] if power else None,
         power_unit=power[1] if power else "",
     )
-    notes = (f"{log.path}: the summary was read, as there is no detail log of JSON lines",)
+    broken = [*_broken_rules(log, model, scenario, rules, closed=place.division != "open")]
+    notes = [*_notes(log, broken), power[2] if power else ""]
+    if per_node is None:
+        counts = shown(system[PER_NODE])
+        notes.append(f"{place.folder}: its accelerators are not counted: {counts}")
     return RecordedResult(
         place=place,
         row=row,
         logs=logs,
         framework=_text(system, "framework"),
-        notes=notes if is_summary(log) else (),
+        official=rules is not None and not broken,
+        unmeasured=_unmeasured(logs, inferred=value.inferred, counted=per_node is not None),
+        notes=tuple(filter(None, notes)),
     )
+
+
+# --- doubts --------------------------------------------------------------------------------
+
+
+def _notes(log: Detail, broken_rules: Sequence[str]) -> Iterator[str]:
+    if is_summary(log):
+        yield f"{log.path}: the summary was read, as there is no detail log of JSON lines"
+    if broken_rules:
+        yield f"{log.path}: no round accepts it: {'; '.join(broken_rules)}"
+    if (lasted_s := _lasted_s(log)) <= 0:
+        before = f"power_end is {duration(-lasted_s)} before power_begin"
+        yield f"{log.path}: {before if lasted_s else 'it lasted 0 s'}"
+
+
+def _unmeasured(logs: Sequence[Detail], *, inferred: bool, counted: bool) -> str:
+    """Return why a result is no case of a session, or ""."""
+    reasons = {
+        "made of another scenario's run": inferred,
+        "read from summaries, which do not say when they were": not all(map(_timed, logs)),
+        "whose logs end before they begin": any(_lasted_s(log) <= 0 for log in logs),
+        "whose accelerators are not counted": not counted,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def _timed(log: Detail) -> bool:
+    return {"power_begin", "power_end"} <= log.values.keys()
+
+
+def _lasted_s(log: Detail) -> float:
+    """Return the length of a run, seconds; infinite if its log does not say it."""
+    begin_s, end_s = log.window_s if _timed(log) else (-math.inf, 0.0)
+    return end_s - begin_s
+
+
+def _broken_rules(
+    log: Detail, model: str, scenario: str, rules: Round | None, *, closed: bool
+) -> Iterator[str]:
+    """Yield the rules of its round's checker that a log breaks; what it does not say is none."""
+    workload = workload_of(rules, model)
+    constants = workload.scenarios.get(scenario) if workload else None
+    if rules and workload and constants:
+        logged = "Server" if scenario == "Interactive" else log.values.get("effective_scenario")
+        least = least_settings(rules, workload, constants, str(logged), closed=closed)
+        if not since(rules, "v4.1") and scenario == logged != "Offline":
+            least["min_query_count"] = constants.min_query_count
+        yield from too_low(
+            log.values, {key: low for key, low in least.items() if f"effective_{key}" in log.values}
+        )
+        if 0 < (lasted_s := _lasted_s(log)) < MIN_SHARE * constants.min_duration_ms / 1e3:
+            yield f"min_duration_ms is {constants.min_duration_ms:,}; it lasted {lasted_s:.3g} s"
 
 
 # --- names ---------------------------------------------------------------------------------
@@ -122,6 +192,8 @@ def _model(place: ResultPlace, name: str, rules: Round | None) -> str:
 
 
 def _guessed(name: str, rules: Round | None) -> str | None:
+    if rules and (workload := open_workload(name, rules)):
+        return workload
     if _CLASSIFIERS.search(name):
         return _official("resnet50", rules)
     names = rules.names if rules else ()
@@ -131,7 +203,7 @@ def _guessed(name: str, rules: Round | None) -> str | None:
 
 def _official(name: str, rules: Round | None) -> str | None:
     """Return a workload's name as the checker has it, with the target where it has that."""
-    workload = rules.find(name) if rules else None
+    workload = workload_of(rules, name)
     if workload is None:
         return None
     return name.replace(workload.name, workload.checker, 1) if name else None
@@ -162,10 +234,13 @@ def _system(place: ResultPlace) -> Mapping[str, Any]:
     return _described(path, place.root)
 
 
-def _count(place: ResultPlace, system: Mapping[str, Any], key: str) -> int:
+def _count(place: ResultPlace, system: Mapping[str, Any], key: str) -> int | None:
+    """Return a count of a system's description; None if it has one for each kind of nodes."""
     text = str(system.get(key, "")).strip()
     if text.lower() in NO_ACCELERATOR_NAMES:
         return 0
+    if _COUNTS.fullmatch(text):
+        return None
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) > MAX_ACCELERATORS:
         raise MlperfError(
             f"{place.submission / 'systems' / place.system}.json: {key} is {shown(text)}, no count"

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.rounds import ROUNDS, Round, load_round
+from pytest_mlperf.addons.official.results._rounds import every_round, since, workload_of
+from pytest_mlperf.rounds import Round
 from pytest_mlperf.rounds.published import Unit
 from pytest_mlperf.run.logs import Detail
 
@@ -23,25 +24,32 @@ _TOKENS = {
 }
 
 _SCHEDULED = "result_scheduled_samples_per_sec"
-"""What the first rounds showed of Server, whose LoadGen logged no other rate."""
+"""What rounds before v4.1 showed of Server."""
+
+_STREAMS = "effective_samples_per_query"
+"""What rounds before v2.0 showed of MultiStream: samples of a query that met its latency."""
 
 _LATENCIES = {
-    "SingleStream": "early_stopping_latency_ss",
-    "MultiStream": "early_stopping_latency_ms",
+    "SingleStream": ("early_stopping_latency_ss", "result_90.00_percentile_latency_ns"),
+    "MultiStream": ("early_stopping_latency_ms", "result_99.00_percentile_per_query_latency_ns"),
 }
+"""LoadGen before v2.0 stopped no run early."""
 
 _STATISTICS = {
     "early_stopping_latency_ss": "p90 with early stopping",
     "early_stopping_latency_ms": "p99 with early stopping",
     "result_90.00_percentile_latency_ns": "p90",
+    "result_99.00_percentile_per_query_latency_ns": "p99",
     "result_mean_latency_ns": "mean",
+    _SCHEDULED: "scheduled",
 }
 
 _INFERRED = {
-    ("Offline", "SingleStream"): "result_qps_without_loadgen_overhead",
-    ("MultiStream", "SingleStream"): "early_stopping_latency_ms",
+    ("Offline", "SingleStream"): ("result_qps_without_loadgen_overhead", "v0.7"),
+    ("Offline", "MultiStream"): ("result_mean_query_latency_ns", "v2.0"),
+    ("MultiStream", "SingleStream"): ("early_stopping_latency_ms", "v2.0"),
 }
-"""What a result is made of whose log is one of another scenario."""
+"""What a result is made of whose log is one of another scenario, and since which round."""
 
 QUERY = 8
 """Samples of a query of MultiStream."""
@@ -64,7 +72,7 @@ class TableValue:
 def round_of(log: Detail) -> Round | None:
     """Return the round whose seed a run used; None: another one's, or none."""
     seed = log.values.get("effective_qsl_rng_seed", log.values.get("requested_qsl_rng_seed"))
-    return next((one for one in map(load_round, ROUNDS) if one.qsl_seed == seed), None)
+    return next((rules for rules in every_round() if rules.qsl_seed == seed), None)
 
 
 def value_of(log: Detail, model: str, scenario: str, rules: Round | None) -> TableValue:
@@ -73,44 +81,49 @@ def value_of(log: Detail, model: str, scenario: str, rules: Round | None) -> Tab
     The round's table names the figure; without a round the figures of the log do.
     """
     logged = log.values.get("effective_scenario")
-    mine = "Server" if scenario == "Interactive" else scenario
-    inferred = logged != mine
-    key = _INFERRED.get((scenario, str(logged))) if inferred else _key(log, model, scenario, rules)
-    if key is None:
+    inferred = logged != ("Server" if scenario == "Interactive" else scenario)
+    key, first = _INFERRED.get((scenario, str(logged)), ("", "")) if inferred else ("", "")
+    key = key if inferred else _key(log, model, scenario, rules)
+    if not key or not since(rules, first):
         raise MlperfError(
             f"{log.path}: a run of {logged}, of which no result of {scenario} is made"
         )
     number = _number(log, key)
-    if not key.endswith("_ns") and not key.startswith("early"):
-        counted = "tokens" in key
-        samples = SAMPLE_RATE_KEYS.get(scenario, key)
+    if scenario == "Offline" and key.endswith("_ns"):  # samples of a query by its mean latency
+        number = _number(log, _STREAMS) * 1e9 / number
+    elif key.endswith("_ns") or key.startswith("early"):
+        seconds = model in IN_SECONDS
+        times = QUERY if inferred else 1
         return TableValue(
-            value=number,
-            unit="tokens/s" if counted else "samples/s" if scenario == "Offline" else "queries/s",
-            statistic="69 tokens a sample" if "inferred" in key else "",
+            value=number * times / (1e9 if seconds else 1e6),
+            unit="s" if seconds else "ms",
+            statistic=f"{QUERY} x SingleStream's p99" if inferred else _STATISTICS.get(key, key),
             inferred=inferred,
-            samples_per_s=(_number(log, samples) if samples in log.values else None)
-            if counted
-            else number,
+            samples_per_s=None,
         )
-    seconds = model in IN_SECONDS
-    times = QUERY if inferred else 1
+    counted = "tokens" in key
+    samples = SAMPLE_RATE_KEYS.get(scenario, "") if counted else key
+    rated = samples in log.values and key != _STREAMS
+    unit: Unit = "tokens/s" if counted else "samples/s" if scenario == "Offline" else "queries/s"
     return TableValue(
-        value=number * times / (1e9 if seconds else 1e6),
-        unit="s" if seconds else "ms",
-        statistic=f"{QUERY} x SingleStream's p99" if inferred else _STATISTICS.get(key, key),
+        value=number,
+        unit="streams" if key == _STREAMS else unit,
+        statistic="69 tokens a sample" if "inferred" in key else _STATISTICS.get(key, ""),
         inferred=inferred,
-        samples_per_s=None,
+        samples_per_s=number if inferred else _number(log, samples) if rated else None,
     )
 
 
 def _key(log: Detail, model: str, scenario: str, rules: Round | None) -> str:
-    workload = rules.find(model) if rules else None
+    workload = workload_of(rules, model)
+    if rules and not since(rules, "v4.1"):  # their tables show every other model as this one
+        workload = workload or rules.workloads["resnet50"]
     constants = workload.scenarios.get(scenario) if workload else None
     if constants and constants.result:
         return constants.result
     if scenario in _LATENCIES:
-        return _LATENCIES[scenario]
+        estimate, percentile = _LATENCIES[scenario]
+        return percentile if percentile in log.values and estimate not in log.values else estimate
     if rules and workload is None:  # a table shows a model that it does not know by samples
         return SAMPLE_RATE_KEYS[scenario]
     tokens = _TOKENS["Offline" if scenario == "Offline" else "Server"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from pytest_mlperf.addons.official.run_rules import least_settings, too_low
 from pytest_mlperf.addons.official.submission.form import MARK, SYSTEM_FILE, Form
 from pytest_mlperf.addons.official.submission.gather import Entry
 from pytest_mlperf.addons.official.submission.layout import ANSWERS_LOG, DETAIL_LOG, FLAT
@@ -76,18 +77,8 @@ def _timed_run(log: Path, entry: Entry, rules: Round, *, closed: bool) -> Iterat
     logged = detail.values.get("effective_scenario")
     if logged != scenario:
         yield f"the log is of scenario {logged}, not {scenario}"
-    limits = {
-        "performance_sample_count": entry.rules.performance_samples,
-        "min_duration_ms": constants.min_duration_ms,
-    }
-    if scenario == "Offline":
-        limits["min_query_count"] = 1
-        if closed or rules.name == "v4.1":
-            limits["samples_per_query"] = constants.min_query_count
-    for name, least in limits.items():
-        value = detail.values.get(f"effective_{name}")
-        if not (isinstance(value, int | float) and value >= least):
-            yield f"{name} is {value}; at least {least:,} are needed"
+    least = least_settings(rules, entry.rules, constants, scenario, closed=closed)
+    yield from too_low(detail.values, least)
 
 
 def _logged_errors(detail: Detail) -> Iterator[str]:

@@ -9,6 +9,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
@@ -22,6 +23,8 @@ from pytest_mlperf.addons.official.results import (
     RecordedResult,
     ResultPlace,
     Scenarios,
+    count_of,
+    queries_of,
     read_result,
     result_folders,
 )
@@ -42,9 +45,6 @@ from pytest_mlperf.stores.atomic import write_whole
 LOGS, SUBMISSION = "LoadGen", "MLPerf submission"
 
 MAX_LISTED_FOLDERS = 20
-OFFICIAL_MS = 600_000
-"""What the rules ask every run to last."""
-
 ENDPOINTS = "result_summary.json"
 
 MAX_WORKLOAD_CHARACTERS = 60
@@ -131,9 +131,11 @@ def _from_here(text: str) -> str:
 
 def _write_rows(path: Path, valid: Sequence[RecordedResult]) -> list[str]:
     rows = []
-    for row, place in ((one.row, one.place) for one in valid):
+    for result in valid:
+        place, notes = result.place, [_from_here(note) for note in result.notes]
         below = place.folder.relative_to(place.root) if place.division else place.folder
-        rows.append(document(row) | {"folder": str(below)})
+        about = {"folder": str(below)} | ({"notes": notes} if notes else {})
+        rows.append(document(result.row) | about)
     write_whole(path, json_text(table_of(rows)) + "\n")
     name = relative(path)
     how = as_typed("published", [], {"--from": name})
@@ -164,20 +166,27 @@ def _cases(
     results: Sequence[RecordedResult], parsed: argparse.Namespace
 ) -> tuple[list[CaseResult], list[str]]:
     """Return the cases that were measured, and what was left out of them."""
-    groups: dict[tuple[Case, str], list[RecordedResult]] = defaultdict(list)
+    groups: dict[tuple[Case, str], list[tuple[RecordedResult, list[Run]]]] = defaultdict(list)
     left_out: Counter[str] = Counter()
-    for one in results:
-        if one.row.inferred:
-            left_out["made of another scenario's run"] += 1
-        elif not {"power_begin", "power_end"} <= one.logs[0].values.keys():
-            left_out["read from summaries, which do not say when they were"] += 1
+    incomplete = []
+    for result in results:
+        if result.unmeasured:
+            left_out[result.unmeasured] += 1
+            continue
+        try:
+            runs = [_run(result, log) for log in result.logs]
+        except MlperfError as error:
+            incomplete.append(str(error))
         else:
-            groups[_case(one, parsed), json.dumps(_identity(one, parsed))].append(one)
-    cases = [_case_result(case, ones, parsed) for (case, _), ones in groups.items()]
-    return cases, [
-        f"not in the session: {plural(count, 'result')} {reason}"
-        for reason, count in left_out.items()
-    ]
+            groups[_case(result, parsed), json.dumps(_identity(result, parsed))] += [(result, runs)]
+    cases = []
+    for (case, _), members in groups.items():
+        try:
+            cases.append(_case_result(case, members, parsed))
+        except MlperfError as error:
+            incomplete.append(str(error))
+    counted = [f"{plural(count, 'result')} {reason}" for reason, count in left_out.items()]
+    return cases, [*_listed("not in the session", counted + incomplete)]
 
 
 def _write_session(
@@ -230,21 +239,19 @@ def _identity(one: RecordedResult, parsed: argparse.Namespace) -> dict[str, Prop
 
 
 def _case_result(
-    case: Case, ones: Sequence[RecordedResult], parsed: argparse.Namespace
+    case: Case, members: Sequence[tuple[RecordedResult, list[Run]]], parsed: argparse.Namespace
 ) -> CaseResult:
-    first, values = ones[0], ones[0].logs[0].values
-    runs = sorted((_run(one, log) for one in ones for log in one.logs), key=lambda r: r.started)
+    first, values = members[0][0], members[0][0].logs[0].values
+    runs = sorted(chain.from_iterable(runs for _, runs in members), key=lambda run: run.started)
     tokens = all("tokens_per_second" in run.metrics for run in runs)
     facts = {"loadgen": str(values.get("loadgen_version", "")), "framework": first.framework}
-    lasts = values.get("effective_min_duration_ms")
-    long = isinstance(lasts, int) and lasts >= OFFICIAL_MS
     return judge_runs(
         case,
         runs,
         subject=Subject(identity=_identity(first, parsed), fingerprint=facts),
         limits={name: METRICS[name].limit for name in gated_metrics(case.scenario, tokens=tokens)},
         round_=first.row.round or "none",
-        profile="official" if first.row.round and long else "quick",
+        profile="official" if first.official else "quick",
         division="open" if first.row.division in ("open", "network") else "closed",
         target_qps=runs[0].target_qps or None,
     )
@@ -253,14 +260,15 @@ def _case_result(
 def _run(one: RecordedResult, log: Detail) -> Run:
     begin_s, end_s = log.window_s
     begun = dt.datetime.fromtimestamp(begin_s, dt.UTC)
-    queries, rate = log.values.get("result_query_count", 0), log.values.get("effective_target_qps")
+    queries, rate = round(queries_of(log)), log.values.get("effective_target_qps")
+    samples = queries * count_of(log, "effective_samples_per_query")
     digest = hashlib.sha256(json.dumps(dict(log.values), sort_keys=True).encode()).hexdigest()
     return Run(
         metrics=log.metrics("Server" if one.row.scenario == "Interactive" else one.row.scenario),
         within_se={},
-        samples=queries,
-        queries=queries,
-        duration_s=max(0.0, end_s - begin_s),
+        samples=samples,
+        queries=samples if one.row.scenario == "Offline" else queries,
+        duration_s=end_s - begin_s,
         target_qps=float(rate) if isinstance(rate, int | float) and rate > 0 else 0.0,
         session=f"{begun:%Y%m%d-%H%M%S}-{digest[:4]}",
         started=begun.isoformat(timespec="seconds"),

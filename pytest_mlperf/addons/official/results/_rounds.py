@@ -1,0 +1,137 @@
+"""The rounds v0.7 to v4.0: what their checkers take from a log, by the seed of their samples.
+
+Facts of tools/submission/submission_checker.py of github.com/mlcommons/inference at the tag of each
+round. v0.5 is not among them: its results are read as logs of no round.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from pytest_mlperf.core.job import STREAMS
+from pytest_mlperf.rounds import ROUNDS, Round, RoundScenario, RoundWorkload, load_round
+
+_SEEDS = {
+    "v0.7": 12786827339337101903,
+    "v1.0": 7322528924094909334,
+    "v1.1": 1624344308455410291,
+    "v2.0": 6655344265603136530,
+    "v2.1": 14284205019438841327,
+    "v3.0": 10003631887983097364,
+    "v3.1": 148687905518835231,
+    "v4.0": 13281865557512327830,
+}
+"""By name. Names of rounds are in their order."""
+
+_WORKLOADS = (
+    ("resnet50", "resnet", 1024, "v0.7", "v4.0"),
+    ("ssd-mobilenet", "ssd-small", 256, "v0.7", "v2.0"),
+    ("ssd-resnet34", "ssd-large", 64, "v0.7", "v2.0"),
+    ("retinanet", "retinanet", 64, "v2.1", "v4.0"),
+    ("rnnt", "rnnt", 2513, "v0.7", "v4.0"),
+    ("bert", "bert", 10_833, "v0.7", "v4.0"),
+    ("dlrm", "dlrm", 204_800, "v0.7", "v3.0"),
+    ("dlrm-v2", "dlrm-v2", 204_800, "v3.1", "v4.0"),
+    ("3d-unet", "3d-unet", 16, "v0.7", "v1.1"),
+    ("3d-unet", "3d-unet", 42, "v2.0", "v2.1"),
+    ("3d-unet", "3d-unet", 43, "v3.0", "v4.0"),
+    ("gptj", "gptj", 13_368, "v3.1", "v4.0"),
+    ("gpt3", "gpt3", 13_368, "v3.1", "v3.1"),
+    ("llama2-70b", "llama2-70b", 24_576, "v4.0", "v4.0"),
+    ("stable-diffusion-xl", "stable-diffusion-xl", 5000, "v4.0", "v4.0"),
+)
+"""LoadGen's name and the checker's, fewest performance samples, first and last of these rounds."""
+
+_SUFFIXED = {"bert", "dlrm", "dlrm-v2", "3d-unet", "gptj", "gpt3", "llama2-70b"}
+
+_OFFLINE_SAMPLES = {"bert": 10833, "3d-unet": 43, "rnnt": 2513, "gptj": 13368}
+_OFFLINE_SAMPLES |= {"stable-diffusion-xl": 5000}
+"""Fewest samples of Offline in v4.0 where these are not the 24,576 of all rounds before."""
+
+_UNKNOWN: dict[str, Any] = {
+    **dict.fromkeys(("title", "task", "dataset", "scorer"), ""),
+    "dataset_samples": 0,
+    "metrics": {},
+}
+"""What only suites need of a workload."""
+
+_DETECTORS = re.compile(r"ssd|rcnn|yolo")
+_LARGE = re.compile(r"rcnn-(resnet50|resnet101|inception.*|nas)-.*coco|ssd_resnet.*_1024x1024")
+"""Models of the open division that v2.0 to v4.0 compare with SSD-Large, other detectors with the
+small one."""
+
+
+@cache
+def every_round() -> tuple[Round, ...]:
+    """Return the rounds of which results can be read, newest first."""
+    return (*map(load_round, reversed(ROUNDS)), *map(_round, reversed(_SEEDS)))
+
+
+def since(rules: Round | None, name: str) -> bool:
+    """Return whether a round is as new as one of this module; logs of no round count as new."""
+    return rules is None or rules.name >= name
+
+
+def workload_of(rules: Round | None, name: str) -> RoundWorkload | None:
+    """Return a round's workload by any name, those of v5.0's Interactive benchmarks included."""
+    if rules is None:
+        return None
+    workloads = rules.workloads.values()
+    return rules.find(name) or next((w for w in workloads if name in w.checker_names), None)
+
+
+def open_workload(name: str, rules: Round) -> str | None:
+    """Return the workload of these rounds that a model of the open division is compared with."""
+    if name == "ssd-resnet34":
+        return "retinanet" if since(rules, "v2.1") else "ssd-large"
+    if since(rules, "v4.1"):
+        return None
+    if _DETECTORS.search(name):
+        return "ssd-large" if _LARGE.fullmatch(name) and since(rules, "v2.0") else "ssd-small"
+    bert = re.search(r"bert-99(\.9)?", name)
+    return bert[0] if bert and since(rules, "v2.1") else None
+
+
+def _round(name: str) -> Round:
+    workloads = {
+        loadgen: RoundWorkload(
+            name=loadgen,
+            checker=checker,
+            performance_samples=samples,
+            targets=(0.99, 0.999),
+            suffixed=loadgen in _SUFFIXED,
+            scenarios=_scenarios(loadgen, name),
+            **_UNKNOWN,
+        )
+        for loadgen, checker, samples, first, last in _WORKLOADS
+        if first <= name <= last
+    }
+    seed = _SEEDS[name]
+    return Round(
+        name=name, qsl_seed=seed, sample_index_seed=0, schedule_seed=0, workloads=workloads
+    )
+
+
+def _scenarios(loadgen: str, round_name: str) -> dict[str, RoundScenario]:
+    tokens, stops_early = loadgen == "llama2-70b", round_name >= "v2.0"
+    estimates = ("early_stopping_latency_ss", "early_stopping_latency_ms")
+    figures = ("result_90.00_percentile_latency_ns", "effective_samples_per_query")
+    results = {
+        "Offline": "result_tokens_per_second" if tokens else "result_samples_per_second",
+        "Server": f"result_{'completed' if tokens else 'scheduled'}_samples_per_sec",
+        **dict(zip(STREAMS, estimates if stops_early else figures, strict=True)),
+    }
+    queries = (
+        {} if stops_early else {"Server": 270_336, "SingleStream": 1024, "MultiStream": 270_336}
+    )
+    offline = _OFFLINE_SAMPLES.get(loadgen, 24_576) if round_name == "v4.0" else 24_576
+    return {
+        scenario: RoundScenario(
+            min_query_count=offline if scenario == "Offline" else queries.get(scenario, 1),
+            min_duration_ms=60_000 if round_name == "v0.7" else 600_000,
+            result=result,
+        )
+        for scenario, result in results.items()
+    }

@@ -1,0 +1,35 @@
+"""The rules of MLCommons' checker on the settings of a performance run, by the names of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pytest_mlperf.core.untrusted_text import shown
+from pytest_mlperf.rounds import Round, RoundScenario, RoundWorkload
+
+
+def least_settings(
+    rules: Round, workload: RoundWorkload, constants: RoundScenario, logged: str, *, closed: bool
+) -> dict[str, int]:
+    """Return the least values of a run's settings, by their names in LoadGen's log.
+
+    `logged` is the scenario of the log. Open submissions may ask fewer samples since v5.0.
+    """
+    least = {
+        "performance_sample_count": workload.performance_samples,
+        "min_duration_ms": constants.min_duration_ms,
+    }
+    if logged == "Offline":
+        least["min_query_count"] = 1
+        if closed or rules.name < "v5.0":
+            least["samples_per_query"] = constants.min_query_count
+    return least
+
+
+def too_low(values: Mapping[str, Any], least: Mapping[str, int]) -> Iterator[str]:
+    """Yield which settings of a log are below their least values."""
+    for name, limit in least.items():
+        value = values.get(f"effective_{name}")
+        if not (isinstance(value, int | float) and value >= limit):
+            yield f"{name} is {shown(value)}; at least {limit:,} are needed"
