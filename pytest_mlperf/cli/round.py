@@ -300,11 +300,11 @@ def _ungated(workload: RoundWorkload) -> str:
 
 def _answers(workload: RoundWorkload) -> dict[str, str]:
     """Return how answers are drawn; nothing where the likeliest token is taken each time."""
-    if not workload.temperature:
+    if not workload.temperatures:
         return {}
-    twin = workload.twin_temperature
+    reference, twin = (workload.temperatures[name] for name in ("reference", "twin"))
     return {
-        "answers": f"drawn at temperature {workload.temperature:g}, so that passes differ by "
+        "answers": f"drawn at temperature {reference:g}, so that passes differ by "
         "chance; without a stated margin (limits.accuracy) a drop below twice the reach of the "
         "lower bound passes; the tiny twin "
         + (f"draws at temperature {twin:g}" if twin else "takes the likeliest token")

@@ -153,8 +153,8 @@ class RoundWorkload:
         scorer: Scorer name; "" if this release has none.
         ungated_scorer: Name of a scorer that decides no gate, as it needs a tool or a judge model;
             "" if there is none.
-        temperature: Temperature at which the reference samples tokens; 0 for greedy decoding.
-        twin_temperature: The same for the tiny twin in suites/tiny.
+        temperatures: Sampling temperatures of the "reference" and of the "twin" in suites/tiny;
+            empty if both decode greedily.
         metrics: Gated scores by this package's name; a scenario may replace them.
         targets: Gates as shares of the reference, e.g. (0.99,); (1,) if every gate is absolute.
         suffixed: Whether the checker's names end in the target: "bert-99" and "bert-99.9".
@@ -178,8 +178,7 @@ class RoundWorkload:
     accuracy_samples: int | None = None
     scorer: str
     ungated_scorer: str = ""
-    temperature: float = 0.0
-    twin_temperature: float = 0.0
+    temperatures: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, RoundMetric]
     targets: tuple[float, ...]
     suffixed: bool = False

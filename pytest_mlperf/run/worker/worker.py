@@ -244,8 +244,7 @@ class EngineWorker:
         self, spec: WorkerSpec, spec_file: Path, reporter: Reporter, commands: TextIO
     ) -> None:
         self._spec, self._spec_file = spec, spec_file
-        self._commands = commands
-        self._reporter = reporter
+        self._commands, self._reporter = commands, reporter
         self._folder = Path(spec.folder)
         self._sink: GuardedSink | None = None
         self._spent: dict[str, float] = {}
