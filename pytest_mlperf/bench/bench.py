@@ -25,7 +25,7 @@ from pytest_mlperf.bench.runner import Unjudgeable, unforeseen
 from pytest_mlperf.bench.tree import tree_changes
 from pytest_mlperf.core.baseline import AccuracyBaseline, Record, unknown_facts
 from pytest_mlperf.core.case import AUDITS, Case, Kind
-from pytest_mlperf.core.control import clocks_moved, steady
+from pytest_mlperf.core.control import clocks_moved
 from pytest_mlperf.core.energy import NVML_LABEL, Power
 from pytest_mlperf.core.energy.exporter import EXPORTER_LABEL, ExportedEnergy
 from pytest_mlperf.core.energy.host import HOST_LABEL, HostEnergy
@@ -37,7 +37,7 @@ from pytest_mlperf.core.errors import (
     SuiteError,
     UnavailableError,
 )
-from pytest_mlperf.core.guarantees import Promise, promise
+from pytest_mlperf.core.guarantees import Guarantee, guarantee
 from pytest_mlperf.core.measurement import GpuRun, Run
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.reason import Sign, SignKey, of_each
@@ -48,7 +48,7 @@ from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.rulings.screening import in_words
 from pytest_mlperf.core.rulings.stragglers import stragglers
 from pytest_mlperf.core.server.changes import server_in_words
-from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.core.verdict import BaselineReference, Logs, Outcome, Verdict
 from pytest_mlperf.processes import log_tail
 from pytest_mlperf.run.child.process import Designed
 from pytest_mlperf.run.conditions import Conditions
@@ -124,9 +124,11 @@ def broken(
         kind=kind,
         outcome=Outcome.ERROR,
         headline=str(error) if str(error).startswith(f"{layer} ") else f"{layer}: {error}",
-        log_tail=tuple(tail),
-        log=shown(Path(log)) if log else None,
-        folder=shown(Path(log).parent) if log else None,
+        logs=Logs(
+            tail=tuple(tail),
+            file=shown(Path(log)) if log else None,
+            folder=shown(Path(log).parent) if log else None,
+        ),
     )
 
 
@@ -372,7 +374,7 @@ class Bench:
             runs=tuple(case.runs),
             subject=case.subject,
             notes=ruling.notes,
-            folder=self._policy.shown(audited.folder),
+            logs=Logs(folder=self._policy.shown(audited.folder)),
             handicap=self._conditions.handicap,
         )
 
@@ -407,7 +409,7 @@ class Bench:
                 headline=ruling.headline,
                 metrics=ruling.metrics,
                 notes=ruling.notes,
-                turns=ruling.turns or verdict.turns,
+                interleaved=ruling.interleaved or verdict.interleaved,
             )
 
         return self._answered(verdict.case, verdict.kind, confirmed)
@@ -448,18 +450,19 @@ class Bench:
             accuracy=case.accuracy,
             gate=case.judged.gate if case.judged else None,
             subject=subject,
-            changed=changed,
-            unknown=unknown,
+            baseline=BaselineReference(
+                changed=changed,
+                unknown=unknown,
+                file=self._policy.shown(against.file),
+                source=against.set_by,
+                id=case.record.id if case.record and kind in DROP_OUTCOMES else "",
+                guarantee=None if kind == "accuracy" else promised(case, answer),
+            ),
             notes=notes,
-            baseline_file=self._policy.shown(against.file),
-            baseline_set=against.set_by,
-            baseline_id=case.record.id if case.record and kind in DROP_OUTCOMES else "",
             cost=cost,
-            folder=self._policy.shown(Path(last.folder)) if last else None,
-            steady=steady(case.machine) if kind != "accuracy" and case.machine else None,
+            logs=Logs(folder=self._policy.shown(Path(last.folder)) if last else None),
             machine=case.machine if kind != "accuracy" else (),
-            promise=None if kind == "accuracy" else promised(case, answer),
-            turns=answer.turns,
+            interleaved=answer.interleaved,
             unchecked=answer.unchecked,
             handicap=self._conditions.handicap,
         )
@@ -504,13 +507,13 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:
     return tuple(filter(None, (*lines, server, *beside)))
 
 
-def promised(case: CaseRuns, answer: Ruling) -> Promise | None:
+def promised(case: CaseRuns, answer: Ruling) -> Guarantee | None:
     """Return what the baseline lets rule R promise of an answer; None where it judged nothing."""
-    judged = next((m.metric for m in answer.metrics if m.runs_baseline and m.outcome), None)
+    judged = next((m.metric for m in answer.metrics if m.baseline.runs and m.outcome), None)
     if case.record is None or judged is None:
         return None
     now = dt.datetime.now(dt.UTC)
-    return promise(
+    return guarantee(
         case.record, case.rule, metric=judged, calibrated=case.noise is not None, now=now
     )
 

@@ -14,7 +14,7 @@ from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import quantity, times
 from pytest_mlperf.core.rulings.ruling import mean_value, values
 from pytest_mlperf.core.rulings.sample import fewest
-from pytest_mlperf.core.verdict import Outcome, RatioVerdict, Verdict
+from pytest_mlperf.core.verdict import Logs, Outcome, RatioVerdict, Verdict
 from pytest_mlperf.judge.ratio import judge_ratio
 from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.run.conditions import Conditions
@@ -148,5 +148,5 @@ def _verdict(
         invalid_runs=(*a.invalid_runs, *b.invalid_runs),
         subject=a.subject,
         notes=tuple(notes),
-        folder=a.policy.shown(Path(runs[-1].folder)) if runs else None,
+        logs=Logs(folder=a.policy.shown(Path(runs[-1].folder)) if runs else None),
     )

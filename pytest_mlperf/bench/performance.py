@@ -143,15 +143,15 @@ def _found_under_load(case: CaseRuns, ruling: Ruling) -> Ruling:
     """Return a ruling on rates that searches found: under load they are lower bounds."""
     if not case.planned.scenario.find:
         return ruling
-    drop = any(metric.fails or metric.leans == "drop" for metric in ruling.metrics)
+    drop = any(metric.fails or metric.direction == "drop" for metric in ruling.metrics)
     unsure = case.runs if drop else case.record.runs if case.record else ()
     return _undecided(ruling) if is_loaded(unsure, case.rule.tolerated) else ruling
 
 
 def _undecided(ruling: Ruling) -> Ruling:
     metrics = tuple(
-        replace(m, outcome=Outcome.INCONCLUSIVE, note=UNDER_LOAD, leans=None, p=None)
-        if m.outcome and m.runs_baseline
+        replace(m, outcome=Outcome.INCONCLUSIVE, note=UNDER_LOAD, direction=None, p=None)
+        if m.outcome and m.baseline.runs
         else m
         for m in ruling.metrics
     )
@@ -271,7 +271,7 @@ def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
 
 def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
     """Return an answer, INVALID where the machine itself explains that something changed."""
-    leans = any(metric.leans == "drop" for metric in answer.metrics)
+    leans = any(metric.direction == "drop" for metric in answer.metrics)
     changed = (
         answer.outcome in CHANGED_OUTCOMES or leans or (phase.many and may_fall(answer.metrics))
     )

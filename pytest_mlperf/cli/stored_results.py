@@ -129,7 +129,7 @@ def costs(sessions: Iterable[tuple[Path, Results]]) -> dict[CaseKey, CaseCost]:
             continue  # a time that is none: a file from elsewhere
         for result in performance(results):
             runs = [walls[run.folder] for run in result.verdict.runs if run.folder in walls]
-            if result.verdict.turns and result.verdict.turns.runs:
+            if result.verdict.interleaved and result.verdict.interleaved.runs:
                 runs = runs[:-1]  # those in turns came behind it
             if not runs or result.handicap or result.pretended:
                 continue

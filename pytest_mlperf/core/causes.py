@@ -262,7 +262,9 @@ def causes(
     the verdict itself may be among them.
     """
     # A drop that is provisional has causes, though it says nothing about other cases yet.
-    direction = -1 if any(metric.leans == "drop" for metric in verdict.metrics) else moved(verdict)
+    direction = (
+        -1 if any(metric.direction == "drop" for metric in verdict.metrics) else moved(verdict)
+    )
     if not direction:
         return ()
     facts = _Facts(
@@ -312,13 +314,13 @@ HEADS = {
 
 def _environment(facts: _Facts) -> Iterator[Cause]:
     groups: dict[str, list[str]] = {}
-    for text in facts.verdict.changed:
+    for text in facts.verdict.baseline.changed:
         part = _part_of(text, facts.verdict)
         line = text.partition(" ")[2] if part in {LOADED_FILES, OTHER_FILES} else shortened(text)
         groups.setdefault(part, []).append(line)
     # Of equal strength, a recorded fact says more than that a file changed.
     for name, texts in sorted(groups.items(), key=lambda group: group[0] in HEADS):
-        certain = len(groups) == 1 and name != OTHER_FILES and not facts.verdict.unknown
+        certain = len(groups) == 1 and name != OTHER_FILES and not facts.verdict.baseline.unknown
         only = "; nothing else that is recorded changed" if certain else ""
         head = HEADS.get(name, "")
         since = "" if head else " since the baseline"
@@ -386,8 +388,8 @@ def _lengths(facts: _Facts) -> Iterator[tuple[str, float, float]]:
             yield _title(paired.metric), paired.baseline, paired.now
     paired_counts = {paired.metric for paired in facts.verdict.paired}
     for metric in facts.verdict.metrics:
-        if metric.metric in metrics.COUNTS - paired_counts and metric.baseline and metric.now:
-            yield _title(metric.metric), metric.baseline, metric.now
+        if metric.metric in metrics.COUNTS - paired_counts and metric.baseline.value and metric.now:
+            yield _title(metric.metric), metric.baseline.value, metric.now
 
 
 def _length(value: float) -> str:
@@ -634,11 +636,11 @@ def _control(
 
 def _unchanged(facts: _Facts) -> Iterator[str]:
     verdict = facts.verdict
-    if verdict.baseline_set and not (verdict.changed or verdict.unknown):
+    if verdict.baseline.source and not (verdict.baseline.changed or verdict.baseline.unknown):
         yield "engine, weights, options and data are the baseline's"
-    if verdict.changed:
+    if verdict.baseline.changed:
         yield "what changed is a hint alone"
-    yield from verdict.unknown
+    yield from verdict.baseline.unknown
     for title, before, now in _lengths(facts):
         if abs(now / before - 1) < OUTPUT:
             yield f"{_length(now)} {title}, {_length(before)} in the baseline"

@@ -183,7 +183,7 @@ def points_of_session(results: Results) -> Iterator[tuple[CaseSeries, SessionPoi
                     commit=results.commit,
                     value=metric.now,
                     runs=metric.runs,
-                    baseline=metric.baseline,
+                    baseline=metric.baseline.value,
                     outcome=str(metric.outcome or result.verdict.outcome),
                     failed=result.failed,
                     accepted=result.verdict.outcome is Outcome.RECORDED,

@@ -23,7 +23,7 @@ from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, percent
 from pytest_mlperf.core.rulings.ruling import values
 from pytest_mlperf.core.rulings.sample import sharing
-from pytest_mlperf.core.verdict import GateState, MetricVerdict, Outcome, Verdict
+from pytest_mlperf.core.verdict import GateState, MetricBaseline, MetricVerdict, Outcome, Verdict
 from pytest_mlperf.judge import rule_r
 from pytest_mlperf.judge.formulas import raw
 from pytest_mlperf.judge.inputs import DAYS
@@ -209,9 +209,10 @@ def recorded(record: Record, limits: Mapping[str, float], runs: int) -> tuple[Me
             outcome=Outcome.RECORDED,
             now=means[name],
             limit=limit,
-            detectable=record.minimum_detectable_change.get(name),
+            baseline=MetricBaseline(
+                detectable=record.minimum_detectable_change.get(name), runs=len(record.runs)
+            ),
             runs=runs,
-            runs_baseline=len(record.runs),
         )
         for name, limit in limits.items()
         if name in means
@@ -230,9 +231,9 @@ def provable(record: Record) -> str:
 def detectable_notes(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
     """Return one sentence about the metrics whose baseline cannot prove their limit, if any."""
     unprovable = [
-        f"{percent(m.detectable)} in {METRICS[m.metric].title} (limit {percent(m.limit)})"
+        f"{percent(m.baseline.detectable)} in {METRICS[m.metric].title} (limit {percent(m.limit)})"
         for m in metrics
-        if m.detectable is not None and m.limit and m.detectable > m.limit
+        if m.baseline.detectable is not None and m.limit and m.baseline.detectable > m.limit
     ]
     if not unprovable:
         return ()

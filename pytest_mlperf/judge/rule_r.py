@@ -14,15 +14,15 @@ from pytest_mlperf.judge.inputs import Direction, SessionNoise
 from pytest_mlperf.judge.robustness import (
     MAX_SPREAD_RATIO,
     Decision,
+    Robustness,
     Sample,
-    Standing,
     Why,
     final,
     final_until,
-    standing,
+    robustness,
 )
 
-STRAY_RISK = 0.01
+OUTLIER_RISK = 0.01
 GATING_RUNS = 5
 """A verdict from fewer baseline runs is advice, never a gate."""
 
@@ -161,12 +161,12 @@ class Judged:
     mde: float
     advisory: bool
     p_value: float
-    leans: Literal["ok", "drop"] | None = None
-    stands: bool = False
+    direction: Literal["ok", "drop"] | None = None
+    robust: bool = False
     likely: bool = False
-    holds_to: float | None = None
-    lacking: Why | None = None
-    strays: int = 0
+    robust_to: float | None = None
+    lacks: Why | None = None
+    outliers: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,7 +212,7 @@ def judge(
     Unchanged performance fails at most a share `alpha` of the time, a drop of `limit` that every
     run shares passes at most a share `beta`; in between either answer may come. Runs, each of a
     fresh process, after the decision are ignored. Where the baseline cannot show what sessions
-    differ by, and that could turn the decision, it is PROVISIONAL (`standing`). The limit is a
+    differ by, and that could turn the decision, it is PROVISIONAL (`robustness`). The limit is a
     share: a drop where higher is better (then below 1), a rise where lower is better.
 
     What load can have taken (`Value.lost`) is added to the runs before a drop is said, and to the
@@ -240,16 +240,16 @@ def walk(
         if k > 1:
             p_value = min(p_value, (rule.max_runs - 1) * t_sf(-look.best / look.se, look.df))
         plain = _decide(look, bound, rule)
-        stray = _strays(baseline, runs[:k], scale, rule)
-        if stray and plain is Decision.PASS and k < rule.max_runs:
+        outliers = _outliers(baseline, runs[:k], scale, rule)
+        if outliers and plain is Decision.PASS and k < rule.max_runs:
             plain = Decision.MORE  # it may be one of several, and some processes slower
-        stands = _standing(baseline, runs[:k], scale, bound, rule)
-        decision = final(plain, stands, last=k == rule.max_runs)
+        robust = _robustness(baseline, runs[:k], scale, bound, rule)
+        decision = final(plain, robust, last=k == rule.max_runs)
         if decision is not Decision.MORE:
             break
     passing = plain is Decision.PASS
     hidden = decision is Decision.INCONCLUSIVE and look.high(rule) < look.lost
-    word = stands.passing if passing else stands.failing
+    word = robust.passing if passing else robust.failing
     return Judged(
         decision=decision,
         improved=decision is Decision.PASS and look.worst > t_isf(rule.alpha, look.df) * look.se,
@@ -267,14 +267,14 @@ def walk(
         mde=_detectable(baseline, scale, rule),
         advisory=len(baseline) < GATING_RUNS,
         p_value=1.0 if passing else p_value,
-        leans=("ok" if passing else "drop")
+        direction=("ok" if passing else "drop")
         if decision is Decision.PROVISIONAL or hidden  # by load: without it this were a drop
         else None,
-        stands=stands.failing.stands,
-        likely=stands.failing.likely,
-        holds_to=word.holds_to if plain in {Decision.PASS, Decision.FAIL} else None,
-        lacking=word.lacks,
-        strays=stray,
+        robust=robust.failing.robust,
+        likely=robust.failing.likely,
+        robust_to=word.robust_to if plain in {Decision.PASS, Decision.FAIL} else None,
+        lacks=word.lacks,
+        outliers=outliers,
     )
 
 
@@ -293,7 +293,7 @@ def drop_final_at_once(baseline: Sequence[Value], *, rule: RuleR) -> float:
     of two new runs against n, whose variance v is moderated with ν degrees of freedom. Within z,
     the quantile of a normal distribution, the new runs scatter with probability 1 - beta.
 
-    Source: `FinalWord.holds_to`, which must reach `MAX_SPREAD_RATIO` (`standing`).
+    Source: `FinalWord.robust_to`, which must reach `MAX_SPREAD_RATIO` (`robustness`).
     """
     groups = scatter(by_session(baseline, log_scale()))
     within, z = fmean(run.within_se**2 for run in baseline), NormalDist().inv_cdf(1 - rule.beta / 2)
@@ -302,9 +302,9 @@ def drop_final_at_once(baseline: Sequence[Value], *, rule: RuleR) -> float:
     return t_isf(rule.alpha / 2, df + 1) * math.sqrt(variance * (df + z * z) / (df + 1) * of_mean)
 
 
-def _standing(
+def _robustness(
     baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, bound: float, rule: RuleR
-) -> Standing:
+) -> Robustness:
     within = fmean(run.within_se**2 for run in (*baseline, *runs))
     share = rule.session_share
     until, today = final_until((run.day, scale(run)) for run in baseline), runs[-1].day
@@ -320,10 +320,10 @@ def _standing(
         floor=rule.floor_sd,
         old=until is not None and today is not None and today >= until + 1,
     )
-    return standing(sample, bound=bound, alpha=rule.alpha, beta=rule.beta)
+    return robustness(sample, bound=bound, alpha=rule.alpha, beta=rule.beta)
 
 
-def _strays(baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, rule: RuleR) -> int:
+def _outliers(baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, rule: RuleR) -> int:
     """Return how many runs are worse than every run of the baseline, and by far.
 
     0 where all of them are: then it is not some processes that are slower; and where the baseline
@@ -334,7 +334,7 @@ def _strays(baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, rule
         return 0
     x0, df = [scale(run) for run in baseline], rule.prior_df + len(baseline) - 1
     sd = moderated_sd(baseline, squares(x0), df, rule)
-    far = t_isf(STRAY_RISK, df) * sd * math.sqrt(1 + 1 / len(baseline))
+    far = t_isf(OUTLIER_RISK, df) * sd * math.sqrt(1 + 1 / len(baseline))
     least = min(*x0, fmean(x0) - far)
     count = sum(scale(run) + run.lost < least for run in runs)
     return count if count < len(runs) else 0

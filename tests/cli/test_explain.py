@@ -248,7 +248,7 @@ def test_the_thresholds_are_where_the_rule_changes_its_mind(
         first = judge(baseline, whole, direction=direction, limit=limit, rule=rule)
         assume(first.runs_used == len(now))
         provisional = first.decision is Decision.PROVISIONAL
-        return first.leans if provisional else LEANING.get(first.decision)
+        return first.direction if provisional else LEANING.get(first.decision)
 
     base = judge(
         baseline,

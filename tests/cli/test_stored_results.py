@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_mlperf.cli.stored_results import MAX_SESSIONS, Sessions, costs, results_files
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.results import CaseResult, Results
-from pytest_mlperf.core.verdict import InTurns, Turns
+from pytest_mlperf.core.verdict import Confirmation, InterleavedRuns
 from pytest_mlperf.reports.terminal.selection import CaseCost
 from pytest_mlperf.stores.results import write_results
 from tests.reports import verdicts
@@ -72,7 +72,7 @@ def test_waiting_and_runs_beside_those_that_count_are_no_part_of_a_run() -> None
     verdict = replace(verdicts.OK, case=CASE, runs=(first, third), invalid_runs=(second,))
     assert found(whole(result(verdict), seconds=70))[KEY].more_s == 10.0
     assert found(whole(result(verdict), seconds=70))[KEY].first_s == 40.0
-    turns = replace(verdict, turns=InTurns(state=Turns.PROVEN, runs=10))
+    turns = replace(verdict, interleaved=InterleavedRuns(state=Confirmation.PROVEN, runs=10))
     assert found(whole(result(turns), seconds=700))[KEY].more_s == 40.0
 
 

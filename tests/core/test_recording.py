@@ -27,7 +27,7 @@ from pytest_mlperf.core.recording import (
     set_by,
     why_never,
 )
-from pytest_mlperf.core.verdict import Gate, GateState, MetricVerdict, Outcome
+from pytest_mlperf.core.verdict import Gate, GateState, MetricBaseline, MetricVerdict, Outcome
 from pytest_mlperf.judge.rule_r import RuleR
 from tests.core.made import make_baseline_run, make_run
 from tests.reports.verdicts import OK, run
@@ -242,7 +242,11 @@ def test_a_baseline_that_cannot_prove_its_own_limit_says_so() -> None:
     pairs = [(0.041, 0.03), (0.03, 0.03), (0.02, 0.03), (None, 0.03), (0.041, None)]
     found = [
         MetricVerdict(
-            metric="throughput", outcome=Outcome.RECORDED, now=1.0, limit=limit, detectable=least
+            metric="throughput",
+            outcome=Outcome.RECORDED,
+            now=1.0,
+            limit=limit,
+            baseline=MetricBaseline(detectable=least),
         )
         for least, limit in pairs
     ]

@@ -15,10 +15,10 @@ from pytest_mlperf.judge.inputs import Direction, SessionNoise
 from pytest_mlperf.judge.robustness import (
     MAX_SPREAD_RATIO,
     Decision,
+    Robustness,
     Sample,
-    Standing,
     final_until,
-    standing,
+    robustness,
 )
 from pytest_mlperf.judge.rule_r import Judged, RuleR, Value, judge
 
@@ -27,7 +27,9 @@ KNOWN = replace(RULE, session_noise=SessionNoise(ratio=0.0, df=20.0))
 FOUR, ONE = "aabbccdd", "aaaaaaaa"
 
 
-def stands(*sessions: list[float], now: list[float], noise: SessionNoise | None = None) -> Standing:
+def stands(
+    *sessions: list[float], now: list[float], noise: SessionNoise | None = None
+) -> Robustness:
     sample = Sample(
         baseline=sessions,
         now=now,
@@ -38,7 +40,7 @@ def stands(*sessions: list[float], now: list[float], noise: SessionNoise | None 
         floor=0.001,
         old=False,
     )
-    return standing(sample, bound=-0.03, alpha=0.01, beta=0.05)
+    return robustness(sample, bound=-0.03, alpha=0.01, beta=0.05)
 
 
 def judged(
@@ -71,7 +73,7 @@ def test_a_word_is_final_where_sessions_cannot_turn_it() -> None:
         (WIDE, [0.015], FOUR, RULE, provisional, "ok", None),
     ):
         found = judged(before, now, sessions, rule)
-        assert (found.decision, found.leans, found.lacking) == (decision, leans, lacking), now
+        assert (found.decision, found.direction, found.lacks) == (decision, leans, lacking), now
 
 
 def test_a_baseline_is_old_by_its_age_and_what_its_sessions_span() -> None:
@@ -79,11 +81,11 @@ def test_a_baseline_is_old_by_its_age_and_what_its_sessions_span() -> None:
     assert judged(FLAT, [0.0], FOUR, age=6.9).decision is Decision.PASS
     old = judged(FLAT, [0.0], FOUR, age=7.0)
 
-    assert (old.decision, old.leans, old.lacking) == (Decision.PROVISIONAL, "ok", "old")
-    assert judged(FLAT, [-0.05, -0.05], FOUR, age=7.0).lacking == "old"
-    assert judged(FLAT, [0.0], ONE, age=7.0).lacking == "few sessions"
+    assert (old.decision, old.direction, old.lacks) == (Decision.PROVISIONAL, "ok", "old")
+    assert judged(FLAT, [-0.05, -0.05], FOUR, age=7.0).lacks == "old"
+    assert judged(FLAT, [0.0], ONE, age=7.0).lacks == "few sessions"
     same_day = judged(FLAT, [0.0], ONE, KNOWN)
-    assert (same_day.decision, same_day.lacking) == (Decision.PROVISIONAL, "old")
+    assert (same_day.decision, same_day.lacks) == (Decision.PROVISIONAL, "old")
 
 
 def test_a_baseline_is_final_for_twice_its_span_and_less_with_a_trend() -> None:
@@ -120,15 +122,15 @@ def test_what_holds_to_some_difference_of_sessions_is_what_is_said(
     runs = [[0.001, -0.001]] * sessions
     found = stands(*runs, now=[x - away for x in now])
 
-    assert found.failing.holds_to >= 0 <= found.passing.holds_to
-    assert not (found.failing.stands and found.passing.stands)
+    assert found.failing.robust_to >= 0 <= found.passing.robust_to
+    assert not (found.failing.robust and found.passing.robust)
     if sessions == 1:
         # One session says nothing of the others: only the widest may decide.
         run = np.var([0.001, -0.001], ddof=1)
         scatter = 4 * 0.75 * 0.007**2 + run + np.var(now, ddof=1) * (len(now) - 1)
         widest = MAX_SPREAD_RATIO * math.sqrt(scatter / (4 + 1 + len(now) - 1))
-        assert found.failing.stands == (found.failing.holds_to >= widest)
-        assert found.passing.stands == (found.passing.holds_to >= widest)
+        assert found.failing.robust == (found.failing.robust_to >= widest)
+        assert found.passing.robust == (found.passing.robust_to >= widest)
 
 
 @settings(max_examples=50)
@@ -136,7 +138,7 @@ def test_what_holds_to_some_difference_of_sessions_is_what_is_said(
 def test_a_larger_drop_stands_where_a_smaller_does(one: float, other: float) -> None:
     runs = [[0.002, -0.002], [0.001, 0.0], [-0.001, 0.001], [0.0, 0.002]]
     small, large = (
-        stands(*runs, now=[0.001 - drop, -0.001 - drop]).failing.stands
+        stands(*runs, now=[0.001 - drop, -0.001 - drop]).failing.robust
         for drop in sorted((one, other))
     )
 
@@ -171,7 +173,7 @@ def estimated(
 
 
 def final_drop(sample: Sample) -> bool:
-    return standing(sample, bound=-0.03, alpha=0.01, beta=0.05).failing.stands
+    return robustness(sample, bound=-0.03, alpha=0.01, beta=0.05).failing.robust
 
 
 @settings(max_examples=300)
@@ -234,7 +236,7 @@ def test_sessions_known_to_be_alike_prove_a_drop_after_two_runs() -> None:
 def test_new_runs_that_scatter_more_widen_their_own_share() -> None:
     noise = SessionNoise(ratio=0.1, df=20.0)
     alike, wide = (
-        stands(*[[0.001, -0.001]] * 4, now=now, noise=noise).failing.stands
+        stands(*[[0.001, -0.001]] * 4, now=now, noise=noise).failing.robust
         for now in ([-0.04, -0.04, -0.04], [-0.01, -0.07, -0.04])
     )
 

@@ -154,7 +154,7 @@ def test_neither_unit_nor_later_runs_change_a_decision_and_fail_is_a_p_value_bel
     units = (scaled(baseline, factor), scaled(runs, factor))
     other = judge(*units, direction=direction, limit=limit, rule=RULE)
 
-    drop = judged.decision is Decision.FAIL or judged.leans == "drop"
+    drop = judged.decision is Decision.FAIL or judged.direction == "drop"
     assert drop == (judged.p_value < RULE.alpha)
     assert words(other) == words(judged)
     assert (other.low, other.high) == pytest.approx((judged.low, judged.high), abs=1e-9)
@@ -262,7 +262,7 @@ def simulate(direction: Direction, limit: float, change: float, count: int) -> l
 
 def share(found: Sequence[Judged], decision: Decision, leans: str = "") -> float:
     """Return how often it was this decision, or a provisional one that leans this way."""
-    return fmean(one.decision is decision or (one.leans or "-") == leans for one in found)
+    return fmean(one.decision is decision or (one.direction or "-") == leans for one in found)
 
 
 @pytest.mark.parametrize("count", [200, pytest.param(3000, marks=pytest.mark.nightly)])
@@ -315,11 +315,11 @@ def test_a_baseline_of_one_run_rests_on_the_prior_and_of_fewer_than_five_advises
         ([80, 80], Decision.FAIL),
     ):
         found = judge(values(100), values(*runs), direction=HIGHER, limit=0.03, rule=RULE)
-        assert (found.decision, found.advisory, found.runs_baseline) == (decision, True, 1)
+        assert (found.decision, found.advisory, found.baseline.runs) == (decision, True, 1)
         assert found.mde > 0.03
     for count, advisory in ((4, True), (5, False), (8, False)):
         found = judge(quiet(7.0)[:count], values(7.0), direction=HIGHER, limit=0.05, rule=RULE)
-        assert (found.advisory, found.runs_baseline) == (advisory, count)
+        assert (found.advisory, found.baseline.runs) == (advisory, count)
 
 
 @settings(max_examples=20)

@@ -100,5 +100,5 @@ def test_what_changed_since_one_baseline_is_no_cause_against_the_other(project: 
 
     assert (accuracy.outcome, performance.outcome) == (Outcome.ACC_DROP, Outcome.INVALID)
     assert accuracy.changed == performance.changed == ('options {"wrong": 0} → {"wrong": 40}',)
-    assert performance.baseline_file == accuracy.baseline_file
+    assert performance.baseline.file == accuracy.baseline.file
     assert '"wrong": 1' not in ended.stdout.str()

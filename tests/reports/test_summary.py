@@ -223,7 +223,10 @@ def test_load_is_no_reason_for_a_longer_baseline() -> None:
         ("advisory: 2 of 5 baseline runs", 2, True),
     ):
         undecided = replace(
-            verdicts.OK.metrics[0], outcome=Outcome.INCONCLUSIVE, note=note, runs_baseline=runs
+            verdicts.OK.metrics[0],
+            outcome=Outcome.INCONCLUSIVE,
+            note=note,
+            baseline=replace(verdicts.OK.metrics[0].baseline, runs=runs),
         )
         verdict = replace(verdicts.OK, outcome=Outcome.INCONCLUSIVE, metrics=(undecided,))
         assert ("--mlperf-update=append" in what_decides(verdict)) is advised

@@ -125,7 +125,7 @@ def test_rule_r_on_arrays_is_the_shipped_rule(array: Any, name: str) -> None:
         own = known(before, rule)
         judged = judge(before, now, direction=Direction.HIGHER, limit=limit, rule=own)
 
-        assert found.decision[i] == CODES.get(judged.decision, LEANS.get(judged.leans or ""))
+        assert found.decision[i] == CODES.get(judged.decision, LEANS.get(judged.direction or ""))
         assert found.runs[i] == judged.runs_used
         assert min(1.0, found.p[i]) == pytest.approx(min(1.0, judged.p_value), rel=1e-6)
         if not taken:

@@ -93,7 +93,9 @@ def test_files_of_older_releases_are_read(file: Path) -> None:
     (read,) = read_results(file).cases
 
     (case,) = written.cases
-    assert read == replace(case, verdict=replace(case.verdict, handicap=0.5, log_tail=()))
+    assert read == replace(
+        case, verdict=replace(case.verdict, handicap=0.5, logs=replace(case.verdict.logs, tail=()))
+    )
 
 
 @pytest.mark.process

@@ -45,16 +45,7 @@ def report(session: ReportedSession) -> str:
 
 def figures(result: CaseResult) -> list[MetricVerdict]:
     """Return the metrics of a result, scores that were compared sample by sample among them."""
-    paired = [
-        MetricVerdict(
-            metric=one.metric,
-            outcome=one.outcome,
-            now=one.now,
-            baseline=one.baseline,
-            change=one.change / one.baseline if one.baseline else None,
-        )
-        for one in result.verdict.paired
-    ]
+    paired = [score.as_metric for score in result.verdict.paired]
     names = {one.metric for one in paired}
     return [*paired, *(m for m in result.verdict.metrics if m.metric not in names)]
 

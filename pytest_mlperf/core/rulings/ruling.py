@@ -35,8 +35,9 @@ from pytest_mlperf.core.rulings.sample import (
 )
 from pytest_mlperf.core.verdict import (
     Gate,
-    InTurns,
-    Look,
+    InterimAnalysis,
+    InterleavedRuns,
+    MetricBaseline,
     MetricVerdict,
     Outcome,
     PairedVerdict,
@@ -63,14 +64,14 @@ from pytest_mlperf.judge.rule_r import (
 
 def looks_at(
     baseline: Sequence[Value], runs: Sequence[Value], *, direction: Direction, rule: RuleR
-) -> tuple[Look, ...]:
+) -> tuple[InterimAnalysis, ...]:
     """Compare the first run with a baseline, then the first two, and so on."""
     return tuple(_compared(baseline, runs[:k], direction, rule) for k in range(1, len(runs) + 1))
 
 
 def between_sessions(
     baseline: Sequence[Value], *, direction: Direction, rule: RuleR
-) -> tuple[Look, ...]:
+) -> tuple[InterimAnalysis, ...]:
     """Compare each session of a baseline with its other ones, as runs of now are compared with all.
 
     Nothing changed between them, so this shows what an unchanged build does on that machine.
@@ -90,10 +91,10 @@ def _compared(
     direction: Direction,
     rule: RuleR,
     session: str = "",
-) -> Look:
+) -> InterimAnalysis:
     look = look_at(baseline, runs, log_scale(direction), rule)
     change = look.d if session else look.best
-    return Look(change=change, se=look.se, df=look.df, session=session)
+    return InterimAnalysis(change=change, se=look.se, df=look.df, session=session)
 
 
 def other_count(
@@ -270,7 +271,7 @@ class Ruling:
     more: bool = False
     deciding: MetricVerdict | None = None
     gate: Gate | None = None
-    turns: InTurns | None = None
+    interleaved: InterleavedRuns | None = None
     unchecked: Unchecked | None = None
     by_scores: bool = False
 
@@ -296,7 +297,7 @@ def behind_title(outcome: Outcome, metric: MetricVerdict) -> str:
     elif outcome is Outcome.INCONCLUSIVE:
         reason = metric.note or f"{bound} undecided"
     elif outcome is Outcome.PROVISIONAL:
-        reason = f"{metric.leans} {metric.note}"
+        reason = f"{metric.direction} {metric.note}"
     else:
         beyond = _beyond(metric.metric, metric.limit, metric.low, metric.high)
         reason = metric.note or (f"{bound} exceeded" if beyond else f"{bound} not excluded")
@@ -517,26 +518,28 @@ def _compared_by_rule(
     verdict = MetricVerdict(
         metric=name,
         outcome=outcome,
-        baseline=mean_value(before),
+        baseline=MetricBaseline(
+            value=mean_value(before),
+            detectable=judged.mde,
+            runs=len(before),
+            lacks=judged.lacks,
+            days=len({value.session for value in before}),
+            sessions=between_sessions(before, direction=direction, rule=judging.rule),
+        ),
         now=mean_value(used),
         change=judged.change,
         low=judged.low,
         high=judged.high,
         limit=limit,
-        detectable=judged.mde,
         runs=judged.runs_used,
-        runs_baseline=len(before),
         note=note,
         p=judged.p_value,
-        leans=None if unsure else judged.leans,
-        holds_to=judged.holds_to,
-        lacking=judged.lacking,
-        stands=judged.stands,
+        direction=None if unsure else judged.direction,
+        robust_to=judged.robust_to,
+        robust=judged.robust,
         likely=judged.likely,
-        strays=judged.strays,
-        sessions_baseline=len({value.session for value in before}),
-        looks=looks_at(before, used, direction=direction, rule=judging.rule),
-        sessions=between_sessions(before, direction=direction, rule=judging.rule),
+        outliers=judged.outliers,
+        analyses=looks_at(before, used, direction=direction, rule=judging.rule),
     )
     return verdict, judged.decision is Decision.MORE
 
@@ -570,8 +573,8 @@ def _word(judged: Judged, judging: _Judging) -> tuple[Outcome, str]:
     match judged.decision:
         case Decision.PASS:
             return Outcome.IMPROVED if judged.improved else Outcome.OK, note
-        case Decision.PROVISIONAL if not (judged.advisory and judged.leans == "drop"):
-            return Outcome.PROVISIONAL, f"if sessions differ < {percent(judged.holds_to or 0.0)}"
+        case Decision.PROVISIONAL if not (judged.advisory and judged.direction == "drop"):
+            return Outcome.PROVISIONAL, f"if sessions differ < {percent(judged.robust_to or 0.0)}"
         case Decision.FAIL:
             if judged.advisory:
                 return Outcome.INCONCLUSIVE, note
@@ -616,11 +619,10 @@ def reported(
     return MetricVerdict(
         metric=name,
         outcome=None,
-        baseline=old,
+        baseline=MetricBaseline(value=old, runs=len(before)),
         now=mean,
         change=mean / old - 1 if mean and old else None,
         runs=len(now),
-        runs_baseline=len(before),
         note=note,
     )
 

@@ -12,7 +12,7 @@ from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, in_order
 from pytest_mlperf.core.rulings.ruling import mean_value, of_load, reported, values
 from pytest_mlperf.core.rulings.sample import fewest, unmeasured
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome
 from pytest_mlperf.judge.formulas import bound_of, raw, t_isf, t_sf
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.multiplicity import FALSE_SHARE, benjamini_hochberg
@@ -304,17 +304,16 @@ def _judged(
     return MetricVerdict(
         metric=name,
         outcome=outcome,
-        baseline=math.exp(ratio.before),
+        baseline=MetricBaseline(value=math.exp(ratio.before), runs=len(old)),
         now=math.exp(ratio.now),
         change=change,
         low=low,
         high=high,
         limit=limit,
         runs=len(new),
-        runs_baseline=len(old),
         note=note,
         p=ratio.p(-sign, lost) if outcome is Outcome.PERF_DROP else 1.0,
-        leans=leans,
+        direction=leans,
     )
 
 

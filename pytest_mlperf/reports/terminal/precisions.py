@@ -263,7 +263,7 @@ def _score(name: str, value: float, verdict: Verdict, before: Verdict | None) ->
         needed = gate.baseline * (1 - gate.limit) if feared else None
     # A paired comparison was with the scores of the entry that its file is named after.
     file = f"{before.case.engine}.{before.case.precision}.json" if before else None
-    against = paired if PurePath(verdict.baseline_file or "").name == file else None
+    against = paired if PurePath(verdict.baseline.file or "").name == file else None
     change = against.change if against else _plain_change(name, value, verdict, before)
     return Score(
         metric=name,

@@ -84,9 +84,9 @@ def test_load_makes_no_unchanged_build_a_drop_and_no_drop_a_pass(
     dropped = decided(slowed(1, metric, other, even), slowed(worse, metric, share, none), metric)
 
     assert unchanged.decision is not Decision.FAIL
-    assert unchanged.leans != "drop" or unchanged.decision is Decision.INCONCLUSIVE
+    assert unchanged.direction != "drop" or unchanged.decision is Decision.INCONCLUSIVE
     assert dropped.decision is not Decision.PASS
-    assert dropped.leans != "ok"
+    assert dropped.direction != "ok"
     assert not dropped.improved
 
 
@@ -157,7 +157,7 @@ def test_a_ruling_under_load_says_what_decides_and_whether_it_would_be_a_drop() 
     ):
         now = [run(share, throughput=value + 0.5 * (i % 2)) for i in range(5)]
         ruling = rule_on(now, before, OFFLINE, rule)
-        assert (ruling.outcome, ruling.metrics[0].leans) == (outcome, leans), (share, value)
+        assert (ruling.outcome, ruling.metrics[0].direction) == (outcome, leans), (share, value)
         hidden = "load explains up to 50 % now and 0 % of the baseline" in ruling.headline
         assert hidden is (outcome is Outcome.INCONCLUSIVE)
 

@@ -104,12 +104,12 @@ def test_a_metric_verdict_holds_what_the_table_shows() -> None:
     (mean,) = rule_on(runs(1, throughput=3.0), record(2.0, 8.0, throughput=1.0), {}, RULE).metrics
 
     assert metric.metric == "throughput"
-    assert metric.baseline == pytest.approx(100.0, rel=1e-3)
+    assert metric.baseline.value == pytest.approx(100.0, rel=1e-3)
     assert metric.now == pytest.approx(90.1, abs=0.05)  # two runs decided; the third is not in it
     assert metric.change == pytest.approx(-0.0985, abs=0.003)
     assert (metric.low or 0.0) < -0.0985 < (metric.high or 1.0) < 0
-    assert (metric.limit, metric.runs, metric.runs_baseline) == (0.03, 2, 8)
-    assert 0 < (metric.detectable or 0.0) < 0.03
+    assert (metric.limit, metric.runs, metric.baseline.runs) == (0.03, 2, 8)
+    assert 0 < (metric.baseline.detectable or 0.0) < 0.03
     assert mean.baseline == pytest.approx(4.0)
     assert mean.change == pytest.approx(3.0 / 4.0 - 1)
 
@@ -199,7 +199,7 @@ def test_the_worst_metric_decides() -> None:
         suspect,
         metric="latency_p99",
         outcome=Outcome.PROVISIONAL,
-        leans="drop",
+        direction="drop",
         since="2026-11-20",
     )
     advice = replace(drop, since="")
@@ -567,6 +567,6 @@ def test_sessions_count_by_their_days_and_machines() -> None:
         (of(""), 1, False, "few sessions"),
         (of("", "yesterday", "2026-02-30", days[0]), 1, False, "few sessions"),
     ):
-        assert (judged.sessions_baseline, judged.lacking) == (count, lacking)
+        assert (judged.baseline.days, judged.baseline.lacks) == (count, lacking)
         assert judged.likely is likely
         assert judged.outcome is (Outcome.PERF_DROP if lacking is None else Outcome.PROVISIONAL)

@@ -1,0 +1,78 @@
+"""Turn the content of a results file of an older schema into that of the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytest_mlperf.stores.foreign import Migration
+
+Places = Mapping[str, str]
+"""By former key of an object its present place: "key", or "group.key" in an object of its own."""
+
+VERDICT: Places = {
+    "baseline_file": "baseline.file",
+    "baseline_set": "baseline.source",
+    "baseline_id": "baseline.id",
+    "changed": "baseline.changed",
+    "unknown": "baseline.unknown",
+    "promise": "baseline.guarantee",
+    "folder": "logs.folder",
+    "log": "logs.file",
+    "log_tail": "logs.tail",
+    "turns": "interleaved",
+}
+METRIC: Places = {
+    "baseline": "baseline.value",
+    "runs_baseline": "baseline.runs",
+    "sessions_baseline": "baseline.days",
+    "detectable": "baseline.detectable",
+    "lacking": "baseline.lacks",
+    "sessions": "baseline.sessions",
+    "leans": "direction",
+    "holds_to": "robust_to",
+    "stands": "robust",
+    "strays": "outliers",
+    "looks": "analyses",
+}
+
+
+def moved(content: Any, places: Places) -> Any:
+    """Return an object with its keys at their present places; anything else as it is.
+
+    A defect of an untrusted file stays one, so that the check of its shape reports it.
+    """
+    if not isinstance(content, dict):
+        return content
+    present: dict[str, Any] = {}
+    groups: dict[str, dict[str, Any]] = {}
+    for key, value in content.items():
+        group, _, name = places.get(key, key).rpartition(".")
+        (groups.setdefault(group, {}) if group else present)[name] = value
+    return {**present, **groups}
+
+
+def _in_each(content: Any, key: str, change: Callable[[Any], Any]) -> Any:
+    """Return an object in which each item of one list is changed."""
+    if not isinstance(content, dict) or not isinstance(content.get(key), list):
+        return content
+    return {**content, key: [change(item) for item in content[key]]}
+
+
+def _verdicts(content: Any, change: Callable[[Any], Any]) -> Any:
+    def changed(case: Any) -> Any:
+        verdict = isinstance(case, dict) and "verdict" in case
+        return {**case, "verdict": change(case["verdict"])} if verdict else case
+
+    return _in_each(content, "cases", changed)
+
+
+def _to_2(content: dict[str, Any]) -> Any:
+    def changed(verdict: Any) -> Any:
+        return _in_each(moved(verdict, VERDICT), "metrics", lambda metric: moved(metric, METRIC))
+
+    return _verdicts(content, changed)
+
+
+MIGRATIONS: Mapping[int, Migration] = {1: _to_2}
+"""For each older schema the function that returns the content of the next one."""
