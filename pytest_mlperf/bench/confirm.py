@@ -200,7 +200,7 @@ def _require(metric: str, runs: Sequence[Run]) -> None:
             )
         if not run.may_judge(metric):
             source = run.energy_of(metric)
-            reason = "; ".join(source.notes) if source else run.power_unknown
+            reason = "; ".join(source.notes) if source else run.energy_unknown
             raise NotComparable(f"{METRICS[metric].title} may not be judged: {reason}")
 
 

@@ -288,8 +288,7 @@ def _recorded(file: Baseline, record: Record) -> Measured:
             started=run.started,
             commit=run.commit,
             folder="",
-            requests=run.requests,
-            lengths=run.lengths,
+            serving=run.serving,
         )
         for run in record.runs
     ]

@@ -248,7 +248,8 @@ def _says(look: Judged, metric: str, rule: RuleR) -> str:
         case Decision.FAIL:
             return "drop: even at best worse than 0"
         case Decision.PROVISIONAL:
-            return f"provisional {look.direction} if sessions differ < {percent(look.robust_to or 0.0)}"
+            differ = percent(look.robust_to or 0.0)
+            return f"provisional {look.direction} if sessions differ < {differ}"
     return f"open: {_open(look, metric, rule)}"
 
 

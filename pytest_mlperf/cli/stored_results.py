@@ -155,7 +155,7 @@ def _walls(results: Results) -> dict[str, float]:
     if not ordered or _moment(ordered[0].started) < begin:
         return {}
     end = begin + dt.timedelta(seconds=results.seconds)
-    waits = [dt.timedelta(seconds=run.waited_s or 0.0) for run in ordered]
+    waits = [dt.timedelta(seconds=run.load.waited_s or 0.0) for run in ordered]
     begins = [_moment(run.started) - wait for run, wait in zip(ordered, waits, strict=True)]
     ends = [*begins[1:], end]
     walls = {}

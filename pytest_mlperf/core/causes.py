@@ -409,7 +409,7 @@ def _server(facts: _Facts) -> Iterator[Cause]:
     if not (changes := _server_changes(facts)):
         return
     points = sorted(  # the largest change in the verdict's direction first
-        points_of([run.server for run in facts.verdict.runs]),
+        points_of([run.serving.server for run in facts.verdict.runs]),
         key=lambda point: -max(map(abs, _shares_at(facts, point).values()), default=0.0),
     )
     by_point = {point: [c for c in changes if c.point == point] for point in points}
@@ -426,7 +426,7 @@ def _server_changes(facts: _Facts) -> list[ServerChange]:
     if facts.baseline is None:
         return []
     sides = facts.verdict.runs, facts.baseline.runs
-    now, before = ([run.server for run in side if run.server] for side in sides)
+    now, before = ([run.serving.server for run in side if run.serving.server] for side in sides)
     return server_changes(now, before) if now and before else []
 
 
@@ -496,7 +496,7 @@ def _seen(facts: _Facts) -> Iterator[Cause]:
         return
     runs = facts.verdict.runs
     before = facts.baseline.runs if facts.baseline else ()
-    compared = all(any(CAP in run.state for run in side) for side in (runs, before))
+    compared = all(any(CAP in run.hardware.state for run in side) for side in (runs, before))
     signs: dict[tuple[str, SignKey], list[Sign]] = {}
     for sign in (sign for run in runs for sign in run.signs):
         evidence = sign.key in _SIGNS or sign.share is not None
@@ -512,7 +512,7 @@ def _seen(facts: _Facts) -> Iterator[Cause]:
 
 def _replicas(facts: _Facts) -> Iterator[Cause]:
     if facts.direction < 0 and facts.verdict.kind != "accuracy":
-        for one in stragglers([(run.replicas, run.gpus) for run in facts.verdict.runs]):
+        for one in stragglers([(run.replicas, run.hardware.gpus) for run in facts.verdict.runs]):
             yield Cause(rule="replicas", says=one.text, strength=Strength.PLAUSIBLE)
 
 
@@ -565,7 +565,8 @@ class _MachineChange:
 
 def _clocks(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineChange | None:
     now, before = (
-        [run.state for run in side if run.state.get(CLOCK, 0.0) > 0] for side in (runs, baseline)
+        [run.hardware.state for run in side if run.hardware.state.get(CLOCK, 0.0) > 0]
+        for side in (runs, baseline)
     )
     if not now or not before:
         return None
@@ -615,7 +616,7 @@ def _control(
     It differs where it is off by more than one standard deviation of such a comparison, beyond
     chance by more than four: `pytest_mlperf.core.control.compared` has the formula.
     """
-    sides = [run.control for run in runs], [run.control for run in baseline]
+    sides = [run.hardware.control for run in runs], [run.hardware.control for run in baseline]
     if not all(any(side) for side in sides):
         return
     for now in compared(*sides, floor=floor_of(accelerator)):
@@ -647,7 +648,7 @@ def _unchanged(facts: _Facts) -> Iterator[str]:
     if facts.baseline is not None:
         sides = verdict.runs, facts.baseline.runs
         shown = (
-            any(name.partition("@")[0] != HIDDEN_SHARE for run in s for name in run.server)
+            any(name.partition("@")[0] != HIDDEN_SHARE for run in s for name in run.serving.server)
             for s in sides
         )
         if all(shown) and not _server_changes(facts):

@@ -91,19 +91,19 @@ def baseline_run(run: Run) -> BaselineRun:
         samples=run.samples,
         duration_s=run.duration_s,
         commit=run.commit,
-        control=dict(run.control),
-        state=dict(run.state),
-        busy=run.contention.share if run.contention else None,
+        control=dict(run.hardware.control),
+        state=dict(run.hardware.state),
+        busy=run.load.contention.share if run.load.contention else None,
         late={
             name: share
             for name, value in run.metrics.items()
-            if (share := late_share(name, value, run.client))
+            if (share := late_share(name, value, run.load.client))
         },
-        warmed=run.warmed,
-        server=dict(run.server),
-        requests=dict(run.requests),
-        lengths=dict(run.lengths),
-        machine=run.machine,
+        warmed=run.hardware.warmed,
+        server=dict(run.serving.server),
+        requests=dict(run.serving.requests),
+        lengths=dict(run.serving.lengths),
+        machine=run.hardware.ids,
     )
 
 
@@ -182,10 +182,10 @@ def first_runs(now: Sequence[Run], before: Sequence[BaselineRun]) -> tuple[str, 
     One on an accelerator that had not worked yet in its session is not like the later ones. Runs
     are oldest first.
     """
-    first = {run.session: run.warmed for run in reversed(before)}
+    first = {run.session: run.hardware.warmed for run in reversed(before)}
     ours, theirs = None, set(first.values())
     if now:  # of a session that is recorded already, the first run that it kept
-        ours = first.get(now[0].session, now[0].warmed)
+        ours = first.get(now[0].session, now[0].hardware.warmed)
     if ours is None or None in theirs or ours in theirs or not theirs:
         return ()
     words = {True: "after other work", False: "of a session"}

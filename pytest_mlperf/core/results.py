@@ -164,7 +164,7 @@ def newest(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:
     return tuple(latest.values())
 
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 UNVERIFIED_LABEL = "Result not verified by MLCommons Association."
 
 IMPORTED = "imported"

@@ -76,7 +76,7 @@ def replica_table(runs: Sequence[Run]) -> TextTable | None:
     """Return the replicas of the last run beside each other, with their GPUs; None: one process."""
     if not (runs and runs[-1].replicas):
         return None
-    gpus = {gpu.uuid: gpu for gpu in runs[-1].gpus}
+    gpus = {gpu.uuid: gpu for gpu in runs[-1].hardware.gpus}
     columns = ("replica", "samples", "samples/s", "mean latency", "of the median")
     return TextTable(
         columns=(*columns, "power", "SM clock", "heat", "power capped"),
@@ -94,7 +94,7 @@ def gpu_table(runs: Sequence[Run]) -> TextTable | None:
 
     Energy is with what it may be off by, NVLink what was sent and received in the window.
     """
-    if not (runs and runs[-1].gpus):
+    if not (runs and runs[-1].hardware.gpus):
         return None
     columns = (
         "GPU",
@@ -105,7 +105,7 @@ def gpu_table(runs: Sequence[Run]) -> TextTable | None:
         "power capped",
         "NVLink sent / received",
     )
-    rows = [_gpu_cells(gpu) for gpu in runs[-1].gpus]
+    rows = [_gpu_cells(gpu) for gpu in runs[-1].hardware.gpus]
     return TextTable(columns=columns, rows=rows, left=("GPU",), spare=("SM clock", "heat"))
 
 
@@ -114,7 +114,7 @@ def server_table(runs: Sequence[Run]) -> TextTable | None:
 
     Means over the window, with the largest value of what rises and falls.
     """
-    server = runs[-1].server if runs else {}
+    server = runs[-1].serving.server if runs else {}
     if not server:
         return None
     rows = []

@@ -48,6 +48,7 @@ from pytest_mlperf.run.figures import (
     client_findings,
     clock_findings,
     figures,
+    grouped,
     length_findings,
     load_findings,
     replica_findings,
@@ -56,7 +57,7 @@ from pytest_mlperf.run.figures import (
 )
 from pytest_mlperf.run.logs import DETAIL, Detail, TimedLog, parse_detail
 from pytest_mlperf.run.power.exporter import Exporter, ExporterLog, exported
-from pytest_mlperf.run.power.figures import CLOCK_SET, Hosted, metered, sampled
+from pytest_mlperf.run.power.figures import CLOCK_SET, findings_of, metered, sampled
 from pytest_mlperf.run.power.sampling import PowerLog
 from pytest_mlperf.run.recorded import read_recorded
 from pytest_mlperf.run.roofline_share import Nearness, light_findings
@@ -229,20 +230,23 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     late = result["client"]
     if isinstance(timed, CurveLog):
         within, late = lengths_within(timed), curve_lateness(timed, late)
-    return Run(
+    about = grouped(
         **fields,
-        within_se=within,
-        target_qps=evidence.target_qps or 0.0,
-        session=conditions.session,
-        started=evidence.started,
-        commit=conditions.commit,
-        folder=str(Path(finished["folder"])),
         client=late,
         finishes=finishes,
         salt=result["salt"] if has_salt(evidence.subject.fingerprint) else "",
         control=evidence.control.values,
         warmed=evidence.warmed,
         waited_s=evidence.waited_s,
+    )
+    return Run(
+        **about,
+        within_se=within,
+        target_qps=evidence.target_qps or 0.0,
+        session=conditions.session,
+        started=evidence.started,
+        commit=conditions.commit,
+        folder=str(Path(finished["folder"])),
     )
 
 
@@ -340,7 +344,8 @@ def energy_findings(
     if evidence.host:
         shared = conditions.machine.shared
         host = host_energy({} if clock_set else evidence.host, begin_s, end_s, shared=shared)
-        seen.append(Hosted(host=replace(host, notes=(CLOCK_SET,)) if clock_set else host))
+        host = replace(host, notes=(CLOCK_SET,)) if clock_set else host
+        seen.append(findings_of(figures, host))
     if evidence.exporter:
         count, kind = split(job.accelerator)
         expected = None if kind == "cpu" else count

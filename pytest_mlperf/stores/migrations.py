@@ -35,6 +35,18 @@ METRIC: Places = {
     "strays": "outliers",
     "looks": "analyses",
 }
+RUN: Places = {
+    "power": "energy.nvml",
+    "wall": "energy.meter",
+    "exported": "energy.exporter",
+    "host": "energy.host",
+    "power_unknown": "energy_unknown",
+    **{name: f"load.{name}" for name in ("client", "contention", "waited_s")},
+    **{name: f"hardware.{name}" for name in ("state", "control", "gpus", "warmed")},
+    "machine": "hardware.ids",
+    **{n: f"serving.{n}" for n in ("server", "requests", "lengths", "finishes", "salt")},
+}
+ENERGY: Places = {"by_gpu": "parts", "by_domain": "parts", "gpus": "devices", "source": "method"}
 
 
 def moved(content: Any, places: Places) -> Any:
@@ -74,5 +86,28 @@ def _to_2(content: dict[str, Any]) -> Any:
     return _verdicts(content, changed)
 
 
-MIGRATIONS: Mapping[int, Migration] = {1: _to_2}
+def _to_3(content: dict[str, Any]) -> Any:
+    def changed(verdict: Any) -> Any:
+        for key in ("runs", "invalid_runs"):
+            verdict = _in_each(verdict, key, _run)
+        return verdict
+
+    return _verdicts(content, changed)
+
+
+def _run(content: Any) -> Any:
+    run = moved(content, RUN)
+    if not isinstance(run, dict) or "energy" not in run:
+        return run
+    energy = {
+        source: {**moved(reading, ENERGY), "source": source}
+        if isinstance(reading, dict)
+        else reading
+        for source, reading in run["energy"].items()
+        if reading is not None
+    }
+    return {**run, "energy": energy}
+
+
+MIGRATIONS: Mapping[int, Migration] = {1: _to_2, 2: _to_3}
 """For each older schema the function that returns the content of the next one."""

@@ -61,7 +61,7 @@ class Side(CaseRunner):
         throughput, share = next(self._script)
         self.log.append(self.name)
         seen = Contention(window_s=10.0, cores=2, foreign_s=1.0, share=share)
-        run = replace(make_run(metrics={"throughput": throughput}), contention=seen)
+        run = make_run(metrics={"throughput": throughput}, contention=seen)
         self.runs.append(run)
         return run
 

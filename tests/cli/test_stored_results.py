@@ -65,7 +65,7 @@ def test_a_process_lasts_until_the_next_one_starts_or_the_session_ends() -> None
 def test_waiting_and_runs_beside_those_that_count_are_no_part_of_a_run() -> None:
     """Others were waited for, a run was INVALID and made again, the last was made in turns."""
     first, second, third = runs("a", 0, 40, 60)
-    waited = replace(second, waited_s=28.0)
+    waited = replace(second, load=replace(second.load, waited_s=28.0))
     assert found(whole(measured(CASE, (first, waited)), seconds=52))[KEY] == CaseCost(
         first_s=12.0, more_s=12.0, sessions=1
     )

@@ -13,7 +13,7 @@ from pytest_mlperf.cli import main
 from pytest_mlperf.cli.update._proposals import PerformanceProposal
 from pytest_mlperf.core.baseline import Baseline
 from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.energy import Power
+from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Gate, GateState, Outcome, Verdict
@@ -27,8 +27,15 @@ FILE = Path("baselines/H200/quick/resnet50/Offline.ort.fp16.json")
 RESULTS = Path(".mlperf/runs/20261120-ab12/results.json")
 WRITE = ("--write", "--reason", "onnxruntime 1.21")
 
-ENERGY = Power(
-    joules=9.0, uncertainty_j=0.1, mean_w=3.0, peak_w=None, window_s=3.0, by_gpu={}, gated=True
+ENERGY = EnergyReading(
+    source=Source.NVML,
+    joules=9.0,
+    uncertainty_j=0.1,
+    mean_w=3.0,
+    peak_w=None,
+    window_s=3.0,
+    by_gpu={},
+    gated=True,
 )
 
 
@@ -348,7 +355,8 @@ def test_what_may_never_be_a_baseline_is_refused(say: Say) -> None:
 def with_energy(joules: float) -> list[CaseResult]:
     """Return a session that measured samples a joule too."""
     runs = tuple(
-        replace(run(n, throughput=100.0, samples_per_joule=joules), power=ENERGY) for n in range(8)
+        replace(run(n, throughput=100.0, samples_per_joule=joules), energy={Source.NVML: ENERGY})
+        for n in range(8)
     )
     energy = replace(verdicts.POWER_DROP, case=CASE, runs=runs)
     return [measured(verdict={"runs": runs}), result(energy, limits={"samples_per_joule": 0.05})]

@@ -14,6 +14,7 @@ from pytest_mlperf.core.causes import Cause, Strength, causes, moved
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, Sign, SignKey
 from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome, Verdict
+from pytest_mlperf.run.figures import grouped
 from tests.core.made import make_baseline_run
 from tests.core.made import make_record as record
 from tests.reports import verdicts
@@ -37,7 +38,7 @@ def kept(number: int = 1, **fields: Any) -> BaselineRun:
 
 
 def now(**fields: Any) -> Run:
-    return replace(verdicts.run(1), **fields)
+    return replace(verdicts.run(1), **grouped(**fields))
 
 
 DIGEST = "6b57b985f9b11a708a2b01f985b056950dc2501b08656e59cdc0e66943beee72"

@@ -10,9 +10,7 @@ import pytest
 
 from pytest_mlperf.core.baseline import BaselineRun, HistoryEntry, Record, unknown_facts
 from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.energy import Power
-from pytest_mlperf.core.energy.exporter import ExportedEnergy
-from pytest_mlperf.core.energy.meter import WallEnergy
+from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.recording import (
@@ -81,13 +79,13 @@ def test_a_baseline_keeps_of_a_run_what_later_sessions_compare() -> None:
 
     per_joule = [f"samples_per_joule{suffix}" for suffix in ("", "_wall", "_dcgm")]
     for gated, metric in product((True, False), (*per_joule, "net_joules_per_sample")):
-        shared: dict[str, Any] = {"joules": 9.0, "mean_w": 3.0, "window_s": 3.0, "gated": gated}
         run = replace(
             RUN,
             metrics={"throughput": 100.0, metric: 11.0},
-            power=Power(**shared, uncertainty_j=None, peak_w=None, by_gpu={}),
-            wall=WallEnergy(**shared, uncertainty_j=1.0, readings=4, dropped=0),
-            exported=ExportedEnergy(**shared, uncertainty_j=1.0),
+            energy={
+                source: EnergyReading(source=source, joules=9.0, window_s=3.0, gated=gated)
+                for source in Source
+            },
         )
         kept = baseline_run(run).metrics
         assert kept == {"throughput": 100.0, **({metric: 11.0} if gated else {})}

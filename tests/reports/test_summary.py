@@ -66,7 +66,9 @@ def test_every_outcome_has_its_word_in_the_table_and_in_the_counts() -> None:
 def test_the_last_line_names_what_was_waited_for_others_apart() -> None:
     lines = {}
     for waited_s in (None, 4.0, 6.0, 90.0):
-        runs = (replace(verdicts.OK.runs[0], waited_s=waited_s),)
+        runs = (
+            replace(verdicts.OK.runs[0], load=replace(verdicts.OK.runs[0].load, waited_s=waited_s)),
+        )
         results = session(result(replace(verdicts.OK, runs=runs)), seconds=41.0)
         lines[waited_s] = summary(results, 140, colour=False)[-2].partition("; ")[2]
     shared = "1 run, 41 s, {} s of it waiting for others, profile quick"

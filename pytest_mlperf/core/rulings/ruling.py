@@ -127,8 +127,11 @@ def other_cached(
     now: Sequence[Run], before: Sequence[Run | BaselineRun], whose: str = "with the baseline"
 ) -> str | None:
     """Return a sentence if a server had other shares of the prompts in its cache, else None."""
-    for name in sorted({name for run in now for name in run.server}):
-        sides = [[run.server[name] for run in side if name in run.server] for side in (now, before)]
+    for name in sorted({name for run in now for name in run.serving.server}):
+        sides = [
+            [run.serving.server[name] for run in side if name in run.serving.server]
+            for side in (now, before)
+        ]
         if name.partition("@")[0] != PREFIX_HIT_SHARE or not all(sides):
             continue
         low, high = min(sides[1]) - HITS_APART, max(sides[1]) + HITS_APART
@@ -197,7 +200,7 @@ def _paired(
 def _by_sample(runs: Sequence[Run | BaselineRun], point: str) -> dict[str, list[int]]:
     """Return the tokens of each sample's answers; "3:37 8:45" are those of samples 3 and 8."""
     answers: dict[str, list[int]] = {}
-    text = " ".join(run.lengths.get(point, "") for run in runs)
+    text = " ".join(run.serving.lengths.get(point, "") for run in runs)
     for sample, tokens in re.findall(r"(\d{1,9}):(\d{1,9})", text, re.ASCII):
         answers.setdefault(sample, []).append(int(tokens))
     return answers
@@ -403,7 +406,7 @@ def values(
         margin: Add the margin for shared memory to the load of measured runs.
         by_day: Take sessions of one day for one; not where both sides may share the day.
     """
-    groups = day_groups((r.session, r.started, r.machine) for r in runs) if by_day else {}
+    groups = day_groups((r.session, r.started, r.hardware.ids) for r in runs) if by_day else {}
     return [
         Value(
             value=run.metrics[metric],
@@ -421,7 +424,7 @@ def share_of(run: Run | BaselineRun) -> float | None:
     """Return the largest share of a run's speed that its machine's load took; None: unknown."""
     if isinstance(run, BaselineRun):
         return run.busy
-    return run.contention.share if run.contention else None
+    return run.load.contention.share if run.load.contention else None
 
 
 def lost_of(run: Run | BaselineRun, metric: str, tolerated: float, *, margin: bool = True) -> float:
@@ -436,13 +439,13 @@ def lost_of(run: Run | BaselineRun, metric: str, tolerated: float, *, margin: bo
     late = (
         run.late.get(metric, 0.0)
         if isinstance(run, BaselineRun)
-        else late_share(metric, run.metrics[metric], run.client)
+        else late_share(metric, run.metrics[metric], run.load.client)
     )
     share, points = share_of(run) or 0.0, len({*map(point_of, run.metrics)} - {None})
     if share <= tolerated:
         share = 0.0
-    elif margin and isinstance(run, Run) and run.contention:
-        share = run.contention.drop_share or share
+    elif margin and isinstance(run, Run) and run.load.contention:
+        share = run.load.contention.drop_share or share
     of_load = lost_change(metric, share, points=points)
     return of_load - math.log1p(-late)
 
@@ -630,7 +633,7 @@ def reported(
 def _work(name: str, runs: Sequence[Run], record: Record | None) -> str:
     """Return how a count of output differs from the baseline's: counts are compared, not tested."""
     before = [v.value for v in values(record.runs, name)] if record else []
-    if name not in COUNTS or not before or any(run.requests for run in runs):
+    if name not in COUNTS or not before or any(run.serving.requests for run in runs):
         return ""
     now = [v.value for v in values(runs, name)]
     return other_count(METRICS[name].title, before, now, tolerance=0.02) or ""

@@ -254,7 +254,7 @@ def _stays(runs: Sequence[Run], metric: str, record: Record | None) -> bool:
 def _before(runs: Sequence[Run], metric: str, record: Record) -> int | None:
     """Return the fewest queries of the baseline's runs, counted as these runs' are; or None."""
     counts = [count for run in record.runs if (count := _queries(run, metric)) is not None]
-    if counts or any(run.requests for run in runs):
+    if counts or any(run.serving.requests for run in runs):
         return min(counts, default=None)
     least = min(runs, key=lambda run: run.queries, default=None)
     samples = min(run.samples for run in record.runs)
@@ -263,8 +263,10 @@ def _before(runs: Sequence[Run], metric: str, record: Record) -> int | None:
 
 def _queries(run: Run | BaselineRun, metric: str) -> int | None:
     """Return the queries of a metric's point, or the fewest of a curve; None if not recorded."""
-    if run.requests:
-        return run.requests.get(metric.partition("@")[2], min(run.requests.values()))
+    if run.serving.requests:
+        return run.serving.requests.get(
+            metric.partition("@")[2], min(run.serving.requests.values())
+        )
     return run.queries if isinstance(run, Run) else None
 
 

@@ -296,7 +296,7 @@ def _counts(results: Results) -> str:
     counts = Counter(result.verdict.outcome for result in results.cases)
     runs = {run.folder: run for r in results.cases for run in r.verdict.runs}
     invalid = {run.folder: run for r in results.cases for run in r.verdict.invalid_runs}
-    waited_s = sum(run.waited_s or 0.0 for run in {**runs, **invalid}.values())
+    waited_s = sum(run.load.waited_s or 0.0 for run in {**runs, **invalid}.values())
     waited_s = min(waited_s, results.seconds)  # workers of xdist wait at the same time
     waited = (
         f", {duration(waited_s)} of it waiting for others" if waited_s > MIN_WAIT_SECONDS else ""

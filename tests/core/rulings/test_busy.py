@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.contention import MAX_SHARE, Contention, lost_change
-from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.measurement import Load, Run
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.recording import baseline_run
 from pytest_mlperf.core.rulings.disturbance import (
@@ -45,8 +45,13 @@ def test_a_drop_gets_a_margin_for_shared_memory_and_a_pass_none() -> None:
     """Only runs whose own share counts at all get it."""
     for share, drop_share, lost in ((0.1, 0.4, 0.4), (0.1, None, 0.1), (0.04, 0.4, 0.0)):
         loaded = run(share)
-        assert loaded.contention
-        now = replace(loaded, contention=replace(loaded.contention, drop_share=drop_share))
+        assert loaded.load.contention
+        now = replace(
+            loaded,
+            load=replace(
+                loaded.load, contention=replace(loaded.load.contention, drop_share=drop_share)
+            ),
+        )
         kept = baseline_run(now)
         without = values([now], "throughput", 0.05, margin=False)
         assert without == values([kept], "throughput", 0.05)
@@ -139,7 +144,9 @@ def test_runs_of_now_and_of_the_baseline_bring_their_own_bounds() -> None:
         for one in (run(share), make_baseline_run(busy=share)):
             assert values([one], "throughput", 0.05)[0].lost == pytest.approx(lost), share
             assert values([one], "throughput")[0].lost == 0
-    late = replace(run(0.0, ttft_p99=1.0, tpot_p99=1.0), client={"issue_p99": 0.1, "loop_p99": 0.4})
+    late = replace(
+        run(0.0, ttft_p99=1.0, tpot_p99=1.0), load=Load(client={"issue_p99": 0.1, "loop_p99": 0.4})
+    )
     for kept in (late, baseline_run(late)):
         found = [values([kept], name, 0.05)[0].lost for name in ("ttft_p99", "tpot_p99")]
         assert found == [pytest.approx(math.log(2)), 0.0]
@@ -190,8 +197,8 @@ def test_a_limit_that_load_can_have_broken_is_not_missed() -> None:
         (run(0.04, latency_p99=0.101), False),
         (run(None, latency_p99=0.101), False),
         (run(0.1, latency_p99=0.05), True),
-        (replace(run(0.0, latency_p99=0.15), client={"loop_p99": 0.07}), True),
-        (replace(run(0.0, latency_p99=0.15), client={"loop_p99": 0.04}), False),
+        (replace(run(0.0, latency_p99=0.15), load=Load(client={"loop_p99": 0.07})), True),
+        (replace(run(0.0, latency_p99=0.15), load=Load(client={"loop_p99": 0.04})), False),
     ):
         assert explains_miss(one, limits, 0.05) is explained, one.metrics
     assert is_loaded([run(0.01), make_baseline_run(busy=0.06)], 0.05)
@@ -223,7 +230,7 @@ def test_load_explains_a_gap_whose_worse_side_has_more_of_it() -> None:
 def test_load_that_nobody_knows_is_told() -> None:
     known, kept = run(0.01), make_baseline_run(busy=0.0)
     seen = Contention(window_s=9.0, cores=2, serves=False, share=0.0)
-    elsewhere = replace(known, contention=seen)
+    elsewhere = replace(known, load=replace(known.load, contention=seen))
     for runs, before, told in (
         ([known], [kept], []),
         ([known, run(0.3)], [kept], ["the machine was not quiet"]),

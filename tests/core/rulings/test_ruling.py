@@ -413,7 +413,14 @@ def answers(*tokens: int, first: int = 0, requests: tuple[tuple[int, int], ...] 
     counts = [*enumerate(tokens, start=first), *requests]
     only = [count for _, count in counts]
     (run,) = windows(only, len(only))
-    return [replace(run, lengths={"8": " ".join(f"{n}:{count}" for n, count in counts)})]
+    return [
+        replace(
+            run,
+            serving=replace(
+                run.serving, lengths={"8": " ".join(f"{n}:{count}" for n, count in counts)}
+            ),
+        )
+    ]
 
 
 def test_answers_to_the_same_samples_are_compared_one_by_one() -> None:

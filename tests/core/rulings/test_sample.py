@@ -230,7 +230,12 @@ def curve(count: int, factor: float = 1.0, **requests: int) -> list[Run]:
         for name, value in CURVE_RUN.items()
     }
     return [
-        replace(run, requests={name.strip("_"): number for name, number in requests.items()})
+        replace(
+            run,
+            serving=replace(
+                run.serving, requests={name.strip("_"): number for name, number in requests.items()}
+            ),
+        )
         for run in runs(count, sum(requests.values()), **metrics)
     ]
 
