@@ -33,9 +33,9 @@ from pytest_mlperf.core.verdict import (
     beside_accuracy,
     worst,
 )
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import DAYS, Direction
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed, judge_drop
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.run.builds import FOLDER_LABEL, Build, baseline_build
 from pytest_mlperf.run.conditions import Conditions
@@ -155,15 +155,15 @@ def decided(
             raise NotComparable(f"load differed between the sides of all {missing} pairs")
         return {}
     ratios = _ratios(now, before, limits, rule)
-    decisions = {ratio.decision for ratio in ratios.values()}
-    over = last or Decision.FAIL in decisions or Decision.MORE not in decisions
+    decisions = {ratio.outcome for ratio in ratios.values()}
+    over = last or Answer.FAIL in decisions or Answer.MORE not in decisions
     return {name: ended(ratio) for name, ratio in ratios.items()} if over else {}
 
 
 def ended(ratio: Ratio) -> Ratio:
     """Return a ratio after which no pair is made."""
-    open_ = ratio.decision is Decision.MORE
-    return replace(ratio, decision=Decision.INCONCLUSIVE) if open_ else ratio
+    open_ = ratio.outcome is Answer.MORE
+    return replace(ratio, outcome=Answer.INCONCLUSIVE) if open_ else ratio
 
 
 def _ratios(
@@ -456,8 +456,8 @@ def _decided(
     also: str,
 ) -> Ruling:
     """Return the answer of runs in turns; `also` may explain a drop that they do not prove."""
-    proven = [name for name, ratio in ratios.items() if ratio.decision is Decision.FAIL]
-    excluded = [name for name, ratio in ratios.items() if ratio.decision is Decision.PASS]
+    proven = [name for name, ratio in ratios.items() if ratio.outcome is Answer.FAIL]
+    excluded = [name for name, ratio in ratios.items() if ratio.outcome is Answer.PASS]
     undecided = [name for name in ratios if name not in excluded]
     name = (*proven, *undecided, *worse(ratios), *ratios)[0]
     pairs, in_short = ratios[name].pairs, in_words(name, ratios[name])
@@ -523,7 +523,7 @@ def _proven(answer: Ruling, proven: list[str], failing: Outcome) -> Ruling:
 
 def _settled(metric: MetricVerdict, ratio: Ratio) -> MetricVerdict:
     """Return what a metric says that was not confirmed; rule R's p no longer counts."""
-    excluded = ratio.decision is Decision.PASS
+    excluded = ratio.outcome is Answer.PASS
     return replace(
         metric,
         outcome=Outcome.OK if excluded else Outcome.INCONCLUSIVE,

@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from statistics import correlation, fmean
 from typing import Literal
 
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.formulas import scatter, squares, t_isf, t_sf
 from pytest_mlperf.judge.inputs import DAYS, SessionNoise
 
@@ -259,26 +259,12 @@ def _between(sample: Sample, run: float, across: float, size: float) -> tuple[fl
     return (expected + across) / df, df
 
 
-class Decision(StrEnum):
-    """What the runs so far say.
-
-    PROVISIONAL: a pass or a drop if sessions differ by no more than expected, and the baseline
-    cannot show whether they do.
-    """
-
-    PASS = "pass"  # noqa: S105 -- a decision, no password
-    FAIL = "fail"
-    MORE = "more"
-    INCONCLUSIVE = "inconclusive"
-    PROVISIONAL = "provisional"
-
-
-def final(plain: Decision, robust: Robustness, *, last: bool) -> Decision:
+def final(plain: Answer, robust: Robustness, *, last: bool) -> Answer:
     """Return what is said of rule R's decision, in the light of what sessions may differ by."""
-    if plain is Decision.PASS:
-        return Decision.PASS if robust.passing.robust else Decision.PROVISIONAL
-    if plain is not Decision.FAIL or robust.failing.robust:
+    if plain is Answer.PASS:
+        return Answer.PASS if robust.passing.robust else Answer.PROVISIONAL
+    if plain is not Answer.FAIL or robust.failing.robust:
         return plain
     # More runs make a drop surer only where the baseline shows what sessions differ by.
     more = robust.failing.lacks is None and not last
-    return Decision.MORE if more else Decision.PROVISIONAL
+    return Answer.MORE if more else Answer.PROVISIONAL

@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean
-from typing import Literal
 
+from pytest_mlperf.judge.decision import Answer, Decision
 from pytest_mlperf.judge.formulas import bound_of, raw, scatter, squares, t_isf, t_sf
 from pytest_mlperf.judge.inputs import Direction, SessionNoise
 from pytest_mlperf.judge.robustness import (
     MAX_SPREAD_RATIO,
-    Decision,
     Robustness,
     Sample,
     Why,
@@ -130,26 +129,24 @@ def by_session(runs: Sequence[Value], scale: Scale) -> list[list[float]]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
-    """The decision and the numbers it rests on; what is not told here is as in `MetricVerdict`.
+class Judged(Decision):
+    """A decision of rule R, with the figures it rests on.
 
     Attributes:
-        improved: Passed, and better is proven.
         change: Relative change of the raw value, e.g. -0.021, whichever way is better.
-        low: Lower end of its interval; the two ends are the bounds that decided.
         sd: Relative standard deviation of a run as estimated at the decision.
         mde: The smallest drop the baseline can prove, as a share.
         se: Standard error of the logarithmic change at the decision.
         lost: Mean of what load can have taken from the runs of now, logarithmic.
         lost_before: The same of the baseline.
-        p_value: Chance that an unchanged case looks this bad at any look; 1 after a pass.
+        advisory: The baseline has too few runs for a drop.
+        robust: A drop would be final.
+        likely: Two such drops in a row, on different days, are believed.
+        lacks: Why the answer is not final; None if it is.
+        outliers: Runs that are worse than every run of the baseline, and by far.
     """
 
-    decision: Decision
-    improved: bool
     change: float
-    low: float
-    high: float
     limit: float
     runs_used: int
     runs_baseline: int
@@ -160,11 +157,8 @@ class Judged:
     lost_before: float
     mde: float
     advisory: bool
-    p_value: float
-    direction: Literal["ok", "drop"] | None = None
     robust: bool = False
     likely: bool = False
-    robust_to: float | None = None
     lacks: Why | None = None
     outliers: int = 0
 
@@ -225,9 +219,9 @@ def judge(
         raise ValueError(f"nothing to compare: {len(baseline)} baseline runs and {len(runs)} runs")
     bound = bound_of(direction, limit)
     ruled = walk(baseline, runs, log_scale(direction), bound, rule)
-    low, high = sorted((raw(ruled.low, direction), raw(ruled.high, direction)))
+    low, high = sorted(raw(end, direction) for end in ruled.interval)
     change, mde = raw(ruled.change, direction), -math.expm1(-ruled.mde)
-    return replace(ruled, change=change, low=low, high=high, limit=limit, mde=mde)
+    return replace(ruled, change=change, interval=(low, high), limit=limit, mde=mde)
 
 
 def walk(
@@ -241,21 +235,20 @@ def walk(
             p_value = min(p_value, (rule.max_runs - 1) * t_sf(-look.best / look.se, look.df))
         plain = _decide(look, bound, rule)
         outliers = _outliers(baseline, runs[:k], scale, rule)
-        if outliers and plain is Decision.PASS and k < rule.max_runs:
-            plain = Decision.MORE  # it may be one of several, and some processes slower
+        if outliers and plain is Answer.PASS and k < rule.max_runs:
+            plain = Answer.MORE  # it may be one of several, and some processes slower
         robust = _robustness(baseline, runs[:k], scale, bound, rule)
         decision = final(plain, robust, last=k == rule.max_runs)
-        if decision is not Decision.MORE:
+        if decision is not Answer.MORE:
             break
-    passing = plain is Decision.PASS
-    hidden = decision is Decision.INCONCLUSIVE and look.high(rule) < look.lost
+    passing = plain is Answer.PASS
+    hidden = decision is Answer.INCONCLUSIVE and look.high(rule) < look.lost
     word = robust.passing if passing else robust.failing
     return Judged(
-        decision=decision,
-        improved=decision is Decision.PASS and look.worst > t_isf(rule.alpha, look.df) * look.se,
+        outcome=decision,
+        improved=decision is Answer.PASS and look.worst > t_isf(rule.alpha, look.df) * look.se,
         change=look.d,
-        low=look.low(rule),
-        high=look.high(rule),
+        interval=(look.low(rule), look.high(rule)),
         limit=-bound,
         runs_used=look.k,
         runs_baseline=len(baseline),
@@ -266,13 +259,13 @@ def walk(
         lost_before=look.lost_before,
         mde=_detectable(baseline, scale, rule),
         advisory=len(baseline) < GATING_RUNS,
-        p_value=1.0 if passing else p_value,
+        p=1.0 if passing else p_value,
         direction=("ok" if passing else "drop")
-        if decision is Decision.PROVISIONAL or hidden  # by load: without it this were a drop
+        if decision is Answer.PROVISIONAL or hidden  # by load: without it this were a drop
         else None,
         robust=robust.failing.robust,
         likely=robust.failing.likely,
-        robust_to=word.robust_to if plain in {Decision.PASS, Decision.FAIL} else None,
+        robust_to=word.robust_to if plain in {Answer.PASS, Answer.FAIL} else None,
         lacks=word.lacks,
         outliers=outliers,
     )
@@ -340,14 +333,14 @@ def _outliers(baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, ru
     return count if count < len(runs) else 0
 
 
-def _decide(look: _RunLook, bound: float, rule: RuleR) -> Decision:
+def _decide(look: _RunLook, bound: float, rule: RuleR) -> Answer:
     # A single run that is much too fast (a boosted clock, skipped work) would hide a real drop.
     believable = look.k > 1 or look.worst <= t_isf(_TOO_FAST, look.df) * look.se
     if look.low(rule) > bound and believable:
-        return Decision.PASS
+        return Answer.PASS
     if look.k > 1 and look.high(rule) < 0:
-        return Decision.FAIL
-    return Decision.MORE if look.k < rule.max_runs else Decision.INCONCLUSIVE
+        return Answer.FAIL
+    return Answer.MORE if look.k < rule.max_runs else Answer.INCONCLUSIVE
 
 
 def look_at(

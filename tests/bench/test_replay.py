@@ -150,7 +150,7 @@ def claim(stored: Stored) -> dict[str, Any]:
         rule=rule_for("cpu", stored.result.max_runs),
     )
     numbers = {name: getattr(again, name) for name in ("ratio", "low", "high", "pairs")}
-    return {"outcome": OUTCOMES[again.decision], **numbers}
+    return {"outcome": OUTCOMES[again.outcome], **numbers}
 
 
 @pytest.mark.parametrize("name", JUDGED)

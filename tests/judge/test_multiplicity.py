@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.formulas import t_sf
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.multiplicity import (
@@ -23,7 +24,6 @@ from pytest_mlperf.judge.multiplicity import (
     estimate,
     rule_among,
 )
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import RuleR, judge
 from tests.judge.test_rule_r import WAVY, quiet, values
 
@@ -106,14 +106,14 @@ def test_many_pairs_are_measured_until_they_stand_out() -> None:
 
     runs = values(96.0, 97.0, 96.4, 96.6, 96.5)
 
-    def at(pairs: int, k: int) -> tuple[Decision, float]:
+    def at(pairs: int, k: int) -> tuple[Answer, float]:
         found = judge(
             WAVY, runs[:k], direction=Direction.HIGHER, limit=0.03, rule=rule_among(RULE, pairs)
         )
-        return found.decision, found.p_value
+        return found.outcome, found.p
 
-    assert at(1, 2)[0] is Decision.PROVISIONAL
-    assert at(600, 2)[0] is Decision.MORE
+    assert at(1, 2)[0] is Answer.PROVISIONAL
+    assert at(600, 2)[0] is Answer.MORE
     assert at(600, 2)[1] == pytest.approx(0.0020450981779556923)
     assert at(600, 5)[1] < at(600, 2)[1]
 
@@ -130,8 +130,8 @@ def test_the_p_value_is_the_smallest_of_its_looks_and_one_after_a_pass() -> None
     tight = judge(flat, values(99, 99), direction=Direction.HIGHER, limit=0.005, rule=rule)
     wide = judge(flat, values(99, 99), direction=Direction.HIGHER, limit=0.03, rule=rule)
 
-    assert tight.p_value == pytest.approx(expected)
-    assert (wide.decision, wide.p_value) == (Decision.PASS, 1.0)
+    assert tight.p == pytest.approx(expected)
+    assert (wide.outcome, wide.p) == (Answer.PASS, 1.0)
 
     for p in (-0.1, 1.1, math.nan):
         for others in (0, MANY):

@@ -47,8 +47,8 @@ from pytest_mlperf.core.verdict import (
     beside_accuracy,
 )
 from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.ratio import Ratio
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.measure import ProcessResult, ProcessTask
@@ -368,14 +368,14 @@ def test_only_a_drop_is_confirmed_and_only_when_it_is_asked_for(
 
 def test_a_change_is_that_of_the_raw_value_and_the_limit_that_of_its_end() -> None:
     """Where the limit is excluded and 0 as well, the old build is not as slow."""
-    ratio = Ratio(decision=Decision.FAIL, ratio=0.8, low=0.75, high=0.85, pairs=2, sd=0.01)
+    ratio = Ratio(decision=Answer.FAIL, ratio=0.8, low=0.75, high=0.85, pairs=2, sd=0.01)
     words = {name: in_words(name, ratio) for name in ("throughput", "latency_p99")}
     assert words == {
         "throughput": "−20.0 % (−25.0 to −15.0 %)",
         "latency_p99": "+25.0 % (+17.6 to +33.3 %)",
     }
 
-    passed = replace(ratio, decision=Decision.PASS, ratio=0.9, low=0.85)
+    passed = replace(ratio, decision=Answer.PASS, ratio=0.9, low=0.85)
     names = {high: worse({"throughput": replace(passed, high=high)}) for high in (0.94, 1.0, 1.2)}
     assert names == {0.94: ["throughput"], 1.0: [], 1.2: []}
 

@@ -30,8 +30,8 @@ from pytest_mlperf.core.case import LOADED_SCENARIOS
 from pytest_mlperf.core.metrics import METRICS, point_of
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.extension import Run
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.run.accuracy import Ask
 from pytest_mlperf.run.builds import baseline_build
 from pytest_mlperf.run.conditions import Conditions
@@ -93,8 +93,8 @@ class Comparison:
     @property
     def headline(self) -> MetricOf | None:
         """The metric to show: one that dropped, else one that is undecided, else the first."""
-        order = (Decision.FAIL, Decision.INCONCLUSIVE)
-        ranked = (m for word in order for m, r in self.ratios.items() if r.decision is word)
+        order = (Answer.FAIL, Answer.INCONCLUSIVE)
+        ranked = (m for word in order for m, r in self.ratios.items() if r.outcome is word)
         return next(ranked, next(iter(self.ratios), None))
 
 
@@ -178,7 +178,7 @@ class Bisection:
         end = self.compare(0, self.last, every=True)
         followed: dict[str, dict[str, float]] = {}
         for (test, name), ratio in end.ratios.items():
-            if ratio.decision is Decision.FAIL:
+            if ratio.outcome is Answer.FAIL:
                 limit, direction = self.limits[test][name], METRICS[name].direction
                 drop = excluded_by_good(limit, speed_of(ratio), direction)
                 followed.setdefault(test, {})[name] = drop
@@ -213,9 +213,9 @@ class Bisection:
             if reason:
                 break
             ratios.update({(test, name): ratio for name, ratio in each.items()})
-            if not every and mark_of(r.decision for r in each.values()) is Mark.BAD:
+            if not every and mark_of(r.outcome for r in each.values()) is Mark.BAD:
                 break
-        mark = Mark.SKIPPED if reason else mark_of(r.decision for r in ratios.values())
+        mark = Mark.SKIPPED if reason else mark_of(r.outcome for r in ratios.values())
         one = Comparison(before=before, now=now, mark=mark, ratios=ratios, reason=reason, runs=runs)
         self.log.append(one)
         return one

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.rulings.outcomes import outcome_of
 from pytest_mlperf.core.rulings.ruling import ruling_of
 from pytest_mlperf.core.verdict import (
     InterimAnalysis,
@@ -15,7 +16,8 @@ from pytest_mlperf.core.verdict import (
     Verdict,
     beside_accuracy,
 )
-from pytest_mlperf.judge.multiplicity import FALSE_SHARE, Among, Null, among, estimate, level_again
+from pytest_mlperf.judge.decision import Answer, Decision
+from pytest_mlperf.judge.multiplicity import FALSE_SHARE, Null, among, estimate, level_again
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
 
 DROP_OUTCOMES: Mapping[Kind, Outcome] = {
@@ -183,13 +185,14 @@ def settle(
         if verdict.kind in DROP_OUTCOMES and verdict.outcome not in _UNJUDGED and _counts(metric)
     }
     absent = {(-1, str(n)): 1.0 for n in range(pairs - len(p_values))}
-    words = among({**p_values, **absent}, rule)
-    seen, again = (suspects or {}).items(), level_again(rule, len(words))
+    decisions = among({**p_values, **absent}, rule)
+    seen, again = (suspects or {}).items(), level_again(rule, len(decisions))
     before = {(index, metric): one.date for index, one in seen for metric in one.metrics}
     for key in before:
-        if words.get(key) is Among.SUSPECT and p_values[key] < again:
-            words[key] = Among.FAIL
-    drops = sum(word is Among.FAIL for word in words.values())
+        decision = decisions.get(key)
+        if decision and decision.outcome is Answer.SUSPECT and decision.p < again:
+            decisions[key] = replace(decision, outcome=Answer.FAIL)
+    drops = sum(decision.outcome is Answer.FAIL for decision in decisions.values())
     settled = []
     for index, verdict in enumerate(open_):
         settling = _Settling(
@@ -200,8 +203,8 @@ def settle(
             null=shown.get(machine_of(verdict), Null()),
         )
         metrics = tuple(
-            _settled(m, p_values[key], words[key], settling, before.get(key))
-            if is_open(verdict) and _undecided(m) and (key := (index, m.metric)) in words
+            _settled(m, decisions[key], settling, before.get(key))
+            if is_open(verdict) and _undecided(m) and (key := (index, m.metric)) in decisions
             else m
             for m in verdict.metrics
         )
@@ -210,22 +213,23 @@ def settle(
 
 
 def _settled(
-    metric: MetricVerdict, p: float, word: Among, settling: _Settling, before: str | None
+    metric: MetricVerdict, decision: Decision, settling: _Settling, before: str | None
 ) -> MetricVerdict:
-    chance, pairs = f"p={p:.1g}", settling.pairs
-    if word is Among.FAIL:
+    chance, pairs = f"p={decision.p:.1g}", settling.pairs
+    outcome = outcome_of(decision, settling.falls)
+    if outcome is settling.falls:
         if not (metric.robust or settling.null.shows_sessions or not metric.analyses):
             return _provisional(metric, before)
         which = "the only drop" if settling.drops == 1 else f"one of {settling.drops} drops"
         note = f"{which} among {pairs} pairs judged together, {chance}"
         if before:
             note = f"SUSPECT since {before} and again now, {chance}"
-        return replace(metric, outcome=settling.falls, note=note, direction=None)
-    if word is Among.SUSPECT:
+        return replace(metric, outcome=outcome, note=note, direction=None)
+    if outcome is Outcome.SUSPECT:
         note = f"alone it would be a drop, among {pairs} pairs judged together it is none, {chance}"
         if before:
             note = f"SUSPECT since {before}, a drop where p is below {settling.again:.2g}: {chance}"
-        return replace(metric, outcome=Outcome.SUSPECT, note=note, direction=None)
+        return replace(metric, outcome=outcome, note=note, direction=None)
     if metric.outcome is Outcome.INCONCLUSIVE:
         return metric
     return replace(

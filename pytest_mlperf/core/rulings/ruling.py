@@ -22,6 +22,7 @@ from pytest_mlperf.core.metrics import (
     point_of,
 )
 from pytest_mlperf.core.numbers import change, interval, limit, percent, rounded
+from pytest_mlperf.core.rulings.outcomes import outcome_of
 from pytest_mlperf.core.rulings.sample import (
     countable,
     in_zeros,
@@ -46,10 +47,10 @@ from pytest_mlperf.core.verdict import (
     deciding_of,
     worst,
 )
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.formulas import t_isf
 from pytest_mlperf.judge.inputs import Direction, SessionNoise, surer
 from pytest_mlperf.judge.multiplicity import MAX_LONE_PAIRS, rule_among
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import (
     GATING_RUNS,
     Judged,
@@ -514,10 +515,10 @@ def _compared_by_rule(
     judged = judge(before, now, direction=direction, limit=limit, rule=judging.among)
     if judging.among != judging.rule:
         judged = _as_alone(judged, before, direction, judging)
-    outcome, note = _word(judged, judging)
+    outcome = outcome_of(judged, judging.failing, advisory=judged.advisory)
     used = now[: judged.runs_used]
     # A provisional drop from too few runs of a baseline leans to nothing.
-    unsure = judged.decision is Decision.PROVISIONAL and outcome is not Outcome.PROVISIONAL
+    unsure = judged.outcome is Answer.PROVISIONAL and outcome is not Outcome.PROVISIONAL
     verdict = MetricVerdict(
         metric=name,
         outcome=outcome,
@@ -535,8 +536,8 @@ def _compared_by_rule(
         high=judged.high,
         limit=limit,
         runs=judged.runs_used,
-        note=note,
-        p=judged.p_value,
+        note=_note(judged, outcome, judging),
+        p=judged.p,
         direction=None if unsure else judged.direction,
         robust_to=judged.robust_to,
         robust=judged.robust,
@@ -544,7 +545,7 @@ def _compared_by_rule(
         outliers=judged.outliers,
         analyses=looks_at(before, used, direction=direction, rule=judging.rule),
     )
-    return verdict, judged.decision is Decision.MORE
+    return verdict, judged.outcome is Answer.MORE
 
 
 def _as_alone(
@@ -563,30 +564,23 @@ def _as_alone(
     proven = gain - judged.lost_before > t_isf(rule.alpha, judged.df) * judged.se
     return replace(
         judged,
-        improved=judged.decision is Decision.PASS and proven,
-        low=judged.low if higher else better,
-        high=better if higher else judged.high,
+        improved=judged.outcome is Answer.PASS and proven,
+        interval=(judged.low, better) if higher else (better, judged.high),
         mde=minimum_detectable_change(baseline, rule=rule),
     )
 
 
-def _word(judged: Judged, judging: _Judging) -> tuple[Outcome, str]:
-    advice = f"advisory: {judged.runs_baseline} of {GATING_RUNS} baseline runs"
-    note = advice if judged.advisory else ""
-    match judged.decision:
-        case Decision.PASS:
-            return Outcome.IMPROVED if judged.improved else Outcome.OK, note
-        case Decision.PROVISIONAL if not (judged.advisory and judged.direction == "drop"):
-            return Outcome.PROVISIONAL, f"if sessions differ < {percent(judged.robust_to or 0.0)}"
-        case Decision.FAIL:
-            if judged.advisory:
-                return Outcome.INCONCLUSIVE, note
-            others = f"a drop whatever the other {judging.pairs - 1} pairs judged with it do"
-            note = f"{others}, p={judged.p_value:.1g}" if judging.pairs > MAX_LONE_PAIRS else ""
-            return judging.failing, note
-        case _:
-            load = of_load(judged.lost, judged.lost_before, "now", "of the baseline")
-            return Outcome.INCONCLUSIVE, note or load
+def _note(judged: Judged, outcome: Outcome, judging: _Judging) -> str:
+    """Return what explains an outcome in a table."""
+    if outcome is Outcome.PROVISIONAL:
+        return f"if sessions differ < {percent(judged.robust_to or 0.0)}"
+    if judged.advisory:
+        return f"advisory: {judged.runs_baseline} of {GATING_RUNS} baseline runs"
+    if outcome is judging.failing and judging.pairs > MAX_LONE_PAIRS:
+        others = f"a drop whatever the other {judging.pairs - 1} pairs judged with it do"
+        return f"{others}, p={judged.p:.1g}"
+    open_ = outcome is Outcome.INCONCLUSIVE
+    return of_load(judged.lost, judged.lost_before, "now", "of the baseline") if open_ else ""
 
 
 def of_load(lost: float, lost_before: float, now: str, before: str) -> str:

@@ -23,8 +23,8 @@ from pytest_mlperf.core.rulings.disturbance import (
 from pytest_mlperf.core.rulings.ruling import rule_on, values
 from pytest_mlperf.core.rulings.sides import judge_sides
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import Judged, RuleR, Value, judge
 from tests.core.made import make_baseline_run, make_run
 from tests.core.rulings.test_ruling import OFFLINE, RULE, record
@@ -88,9 +88,9 @@ def test_load_makes_no_unchanged_build_a_drop_and_no_drop_a_pass(
     unchanged = decided(slowed(1, metric, other, none), slowed(1, metric, share, even), metric)
     dropped = decided(slowed(1, metric, other, even), slowed(worse, metric, share, none), metric)
 
-    assert unchanged.decision is not Decision.FAIL
-    assert unchanged.direction != "drop" or unchanged.decision is Decision.INCONCLUSIVE
-    assert dropped.decision is not Decision.PASS
+    assert unchanged.outcome is not Answer.FAIL
+    assert unchanged.direction != "drop" or unchanged.outcome is Answer.INCONCLUSIVE
+    assert dropped.outcome is not Answer.PASS
     assert dropped.direction != "ok"
     assert not dropped.improved
 
@@ -102,20 +102,20 @@ def test_more_load_proves_less(value: float, share: float, more: float) -> None:
         decided(before, slowed(value, "throughput", one, none), "throughput")
         for one in (share, share + more)
     )
-    if most.decision is Decision.FAIL:
-        assert less.decision is Decision.FAIL
+    if most.outcome is Answer.FAIL:
+        assert less.outcome is Answer.FAIL
     assert most.high >= less.high or most.runs_used != less.runs_used
 
 
 def test_half_speed_is_a_drop_beside_load_that_explains_less() -> None:
     before = slowed(1, "throughput", 0, [0.0] * 8)
     for share, decision in (
-        (0.0, Decision.FAIL),
-        (0.3, Decision.FAIL),
-        (0.6, Decision.INCONCLUSIVE),
+        (0.0, Answer.FAIL),
+        (0.3, Answer.FAIL),
+        (0.6, Answer.INCONCLUSIVE),
     ):
         assert (
-            decided(before, slowed(0.5, "throughput", share, [0.0] * 8), "throughput").decision
+            decided(before, slowed(0.5, "throughput", share, [0.0] * 8), "throughput").outcome
             is decision
         )
 

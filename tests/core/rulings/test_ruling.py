@@ -542,7 +542,7 @@ def test_the_last_look_is_what_rule_r_decided_by() -> None:
     assert judged.runs_used == len(looks) == 2
     assert (math.expm1(look.change), look.df) == pytest.approx((judged.change, judged.df))
     p = (PLAIN.max_runs - 1) * t_sf(-look.change / look.se, look.df)
-    assert p == pytest.approx(judged.p_value)
+    assert p == pytest.approx(judged.p)
 
 
 def test_sessions_count_by_their_days_and_machines() -> None:
