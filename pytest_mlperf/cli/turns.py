@@ -17,7 +17,6 @@ from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.cli.output import progress, show, whole, width
 from pytest_mlperf.cli.stored_results import add_runs_dir, not_calibrated
 from pytest_mlperf.cli.suites import find_suites
-from pytest_mlperf.core.case import LOADED_SCENARIOS
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import limit as shown_limit
@@ -148,7 +147,7 @@ def measured(a: CaseRunner, b: CaseRunner, rule: RuleR, noise: str) -> TurnsResu
     limits, reason = b.job.limits, ""
     ratios: Mapping[str, Ratio] = {}
 
-    loaded = case.scenario in LOADED_SCENARIOS
+    loaded = case.rate_is_condition
 
     def same_rate() -> None:
         if loaded:
@@ -377,6 +376,6 @@ def _cases_differ(x: Planned, y: Planned) -> str:
     if finds[0] != finds[1]:
         return f"find {' and '.join(repr(text) for text in finds)}"
     rates = [each.scenario.rate_on(each.case.accelerator) for each in (x, y)]
-    if x.case.scenario in LOADED_SCENARIOS and None not in rates and rates[0] != rates[1]:
+    if x.case.rate_is_condition and None not in rates and rates[0] != rates[1]:
         return f"offered rate {rates[0]:g}/s and {rates[1]:g}/s"
     return ""

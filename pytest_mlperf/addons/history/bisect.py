@@ -26,7 +26,6 @@ from pytest_mlperf.addons.history.bisections import BisectStore, RunPairs
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.confirm import NotComparable, decided, in_turns
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
-from pytest_mlperf.core.case import LOADED_SCENARIOS
 from pytest_mlperf.core.metrics import METRICS, point_of
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.extension import Run
@@ -245,7 +244,7 @@ class Bisection:
                 ratios = self._measured(key, test, limits, numbers)
         except NotComparable as error:
             raise _Broke(str(error)) from None
-        if case.job.case.scenario in LOADED_SCENARIOS and case.rate is None:
+        if case.job.case.rate_is_condition and case.rate is None:
             case.rate = self._store.pairs(key).before[0].target_qps  # all are offered the same
         return ratios
 
@@ -254,7 +253,7 @@ class Bisection:
     ) -> dict[str, Ratio]:
         """Make runs in turns until they are decided, and keep each pair."""
         began, kept, case = time.monotonic(), self._store.pairs(key), self._cases[test]
-        loaded = case.job.case.scenario in LOADED_SCENARIOS
+        loaded = case.job.case.rate_is_condition
 
         def same_rate() -> None:
             if loaded:

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import PurePath
 from statistics import geometric_mean
 
-from pytest_mlperf.core.case import LOADED_SCENARIOS, Case
+from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.metrics import COUNTS, METRICS, gated_metrics
 from pytest_mlperf.core.numbers import plural, points, quantity, times
 from pytest_mlperf.core.results import CaseResult, Results
@@ -300,7 +300,7 @@ def _values(result: CaseResult | None, metric: str) -> list[float]:
 
 
 def _other_rate(one: CaseResult, other: CaseResult) -> bool:
-    return one.verdict.case.scenario in LOADED_SCENARIOS and one.target_qps != other.target_qps
+    return one.verdict.case.rate_is_condition and one.target_qps != other.target_qps
 
 
 def _speed(result: CaseResult, before: CaseResult | None, metric: str) -> Speed | None:
