@@ -118,10 +118,10 @@ def _curves(
 
 
 def _any(judged: list[Decided], *codes: int) -> float:
-    hit = np.logical_or.reduce([np.isin(one.outcome, codes) for one in judged])
+    hit = np.logical_or.reduce([np.isin(one.decision, codes) for one in judged])
     return float(hit.mean())
 
 
 def _all_good(judged: list[Decided]) -> float:
-    good = np.logical_and.reduce([np.isin(one.outcome, (PASS, SEEMS_OK)) for one in judged])
+    good = np.logical_and.reduce([np.isin(one.decision, (PASS, SEEMS_OK)) for one in judged])
     return float(good.mean())

@@ -164,7 +164,7 @@ def test_other_answers_beat_a_drop_and_every_invalid_verdict_has_its_figures(
         replace(
             run,
             metrics={**run.metrics, "tokens_per_sample@16": 40.0},
-            serving=replace(run.serving, lengths={"16": same}),
+            lengths={"16": same},
         )
         for run in case.record.runs
     ]

@@ -31,10 +31,7 @@ ENERGY = EnergyReading(
     source=Source.NVML,
     joules=9.0,
     uncertainty_j=0.1,
-    mean_w=3.0,
-    peak_w=None,
     window_s=3.0,
-    by_gpu={},
     gated=True,
 )
 

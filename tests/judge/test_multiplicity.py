@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,6 @@ from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.multiplicity import (
     FALSE_SHARE,
     MAX_LONE_PAIRS,
-    Among,
     Compared,
     Null,
     among,
@@ -31,6 +31,12 @@ RULE = RuleR()
 MANY = MAX_LONE_PAIRS + 1
 
 p_lists = st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.001, 0.009, 1.0]), max_size=60)
+
+
+def answers(p_values: Mapping[Any, float]) -> dict[Any, Answer]:
+    decisions = among(p_values, RULE)
+    assert {pair: decision.p for pair, decision in decisions.items()} == p_values
+    return {pair: decision.outcome for pair, decision in decisions.items()}
 
 
 def named(p_values: Sequence[float]) -> dict[int, float]:
@@ -82,16 +88,18 @@ def test_few_pairs_are_each_judged_alone_and_among_many_a_drop_must_stand_out() 
     """
     for count in (1, MAX_LONE_PAIRS):
         p_values = named([0.0099] + [0.01] * (count - 1))
-        assert among(p_values, RULE) == {i: Among.CLEAR if i else Among.FAIL for i in range(count)}
-    found = among({"drop": 0.001, "doubt": 0.009} | named([1.0] * (MANY - 2)), RULE)
+        assert answers(p_values) == {
+            i: Answer.INCONCLUSIVE if i else Answer.FAIL for i in range(count)
+        }
+    found = answers({"drop": 0.001, "doubt": 0.009} | named([1.0] * (MANY - 2)))
     few = {"x": 0.009} | named([0.001] * 2 + [1.0] * 37)
     more = {"x": 0.009} | named([0.001] * 9 + [1.0] * 30)
 
-    assert [found["drop"], found["doubt"]] == [Among.FAIL, Among.SUSPECT]
-    assert {found[i] for i in range(MANY - 2)} == {Among.CLEAR}
-    assert among(few, RULE)["x"] is Among.SUSPECT
-    assert among(more, RULE)["x"] is Among.FAIL
-    assert among({"passed": 1.0} | named([1e-9] * MANY), RULE)["passed"] is Among.CLEAR
+    assert [found["drop"], found["doubt"]] == [Answer.FAIL, Answer.SUSPECT]
+    assert {found[i] for i in range(MANY - 2)} == {Answer.INCONCLUSIVE}
+    assert answers(few)["x"] is Answer.SUSPECT
+    assert answers(more)["x"] is Answer.FAIL
+    assert answers({"passed": 1.0} | named([1e-9] * MANY))["passed"] is Answer.INCONCLUSIVE
 
 
 def test_many_pairs_are_measured_until_they_stand_out() -> None:

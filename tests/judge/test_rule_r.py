@@ -315,11 +315,11 @@ def test_a_baseline_of_one_run_rests_on_the_prior_and_of_fewer_than_five_advises
         ([80, 80], Answer.FAIL),
     ):
         found = judge(values(100), values(*runs), direction=HIGHER, limit=0.03, rule=RULE)
-        assert (found.outcome, found.advisory, found.baseline.runs) == (decision, True, 1)
+        assert (found.outcome, found.advisory, found.runs_baseline) == (decision, True, 1)
         assert found.mde > 0.03
     for count, advisory in ((4, True), (5, False), (8, False)):
         found = judge(quiet(7.0)[:count], values(7.0), direction=HIGHER, limit=0.05, rule=RULE)
-        assert (found.advisory, found.baseline.runs) == (advisory, count)
+        assert (found.advisory, found.runs_baseline) == (advisory, count)
 
 
 @settings(max_examples=20)

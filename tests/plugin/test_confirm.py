@@ -368,15 +368,18 @@ def test_only_a_drop_is_confirmed_and_only_when_it_is_asked_for(
 
 def test_a_change_is_that_of_the_raw_value_and_the_limit_that_of_its_end() -> None:
     """Where the limit is excluded and 0 as well, the old build is not as slow."""
-    ratio = Ratio(decision=Answer.FAIL, ratio=0.8, low=0.75, high=0.85, pairs=2, sd=0.01)
+    ratio = Ratio(outcome=Answer.FAIL, ratio=0.8, interval=(0.75, 0.85), pairs=2, sd=0.01)
     words = {name: in_words(name, ratio) for name in ("throughput", "latency_p99")}
     assert words == {
         "throughput": "−20.0 % (−25.0 to −15.0 %)",
         "latency_p99": "+25.0 % (+17.6 to +33.3 %)",
     }
 
-    passed = replace(ratio, decision=Answer.PASS, ratio=0.9, low=0.85)
-    names = {high: worse({"throughput": replace(passed, high=high)}) for high in (0.94, 1.0, 1.2)}
+    passed = replace(ratio, outcome=Answer.PASS, ratio=0.9)
+    names = {
+        high: worse({"throughput": replace(passed, interval=(0.85, high))})
+        for high in (0.94, 1.0, 1.2)
+    }
     assert names == {0.94: ["throughput"], 1.0: [], 1.2: []}
 
 
@@ -710,8 +713,8 @@ def test_a_drop_that_the_others_decided_is_measured_again_after_that(
     assert found.outcome is found.metrics[0].outcome is Outcome.OK
     assert found.notes[1].startswith("against the stored baseline: PERF DROP")
     assert found.notes[2] == "busy"
-    assert found.turns is not None
-    assert found.turns.state is Confirmation.EXCLUDED
+    assert found.interleaved is not None
+    assert found.interleaved.state is Confirmation.EXCLUDED
 
 
 def test_where_nothing_is_measured_any_more_the_drop_says_so(lab: Lab) -> None:
@@ -723,7 +726,7 @@ def test_where_nothing_is_measured_any_more_the_drop_says_so(lab: Lab) -> None:
 
     assert found.outcome is Outcome.PERF_DROP
     assert found.notes == (NOT_MADE, "busy")
-    assert found.turns == InterleavedRuns(
+    assert found.interleaved == InterleavedRuns(
         state=Confirmation.NOT_MADE, metrics=("throughput",), reason=NOT_MADE
     )
     assert not_made(drop, lab.policy("never")) is drop

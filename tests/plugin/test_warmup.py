@@ -30,4 +30,4 @@ def test_a_warm_up_does_not_count_and_a_first_run_without_one_is_told(project: P
         False,
         *[True] * (len(found.verdict.runs) - 1),
     ]
-    assert "machine.first_run after other work → of a session" in found.verdict.changed
+    assert "machine.first_run after other work → of a session" in found.verdict.baseline.changed

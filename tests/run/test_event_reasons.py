@@ -401,8 +401,9 @@ def test_a_run_keeps_what_each_witness_says_and_its_log_is_read_once(
         *beginnings
     ]
     assert run.invalid == (Reason(key=Key.LOADGEN, text="LoadGen: the run was too short"),)
-    assert run.energy[Source.NVML].joules is not None
-    assert run.metrics["samples_per_joule"] == pytest.approx(300 / run.energy[Source.NVML].joules)
+    joules = run.energy[Source.NVML].joules
+    assert joules is not None
+    assert run.metrics["samples_per_joule"] == pytest.approx(300 / joules)
 
 
 @pytest.mark.parametrize(
@@ -451,7 +452,7 @@ def test_a_sampler_whose_file_cannot_be_written_says_so(fake: Fake) -> None:
         most = running.path.stat().st_size + 1000
         resource.prlimit(running._process.pid, resource.RLIMIT_FSIZE, (most, most))
         until(fake.t0 + END_S + 0.2)
-    assert "File too large" in str(Watched(fake, running.log).run().power_unknown)
+    assert "File too large" in str(Watched(fake, running.log).run().energy_unknown)
 
     fake.restart("device")
     with PowerSampling(["GPU-0"], fake.folder, watch_s=0.02) as running:

@@ -103,7 +103,7 @@ def test_what_the_host_used_stands_beside_and_is_in_no_metric(tmp_path: Path) ->
         "1,300 J (± 0) in 10.0 s, 130 W: the host's processors and memory by RAPL, beside the "
         "GPUs and in no metric"
     ]
-    assert (plain.host, energy_notes([plain])) == (None, [])
+    assert (plain.energy, energy_notes([plain])) == ({}, [])
 
 
 def test_a_missed_limit_is_no_invalid_run_and_early_stopping_has_a_key_of_its_own(
@@ -134,7 +134,7 @@ def test_every_witness_fills_in_fields_of_the_run(tmp_path: Path) -> None:
     run = read(tmp_path, {"result_validity": "VALID", "result_query_count": 120}, contention=SEEN)
     assert (run.samples, run.queries, run.duration_s, run.target_qps) == (125, 120, 10.0, 12.5)
     assert run.metrics["latency_p99"] == 0.05
-    assert run.contention is not None
+    assert run.load.contention is not None
     assert (run.energy.get(Source.NVML), run.energy.get(Source.METER), run.light, run.zero) == (
         None,
         None,

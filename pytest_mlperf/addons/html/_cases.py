@@ -386,7 +386,7 @@ def _facts(result: CaseResult) -> list[tuple[str, str]]:
     of = f" of {scored.total:,}" if scored and scored.total else ""
     facts = {
         **facts_of(result),
-        "runs": judged and f"{judged.runs} now, {judged.runs_baseline} in the baseline",
+        "runs": judged and f"{judged.runs} now, {judged.baseline.runs} in the baseline",
         "to settle it": final_word(verdict),
         "samples": scored and f"{scored.samples:,}{of}, {scored.source}",
         "answers": scored and scored.answers_in_words,

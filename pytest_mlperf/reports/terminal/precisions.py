@@ -257,10 +257,10 @@ def _score(name: str, value: float, verdict: Verdict, before: Verdict | None) ->
     words = [m.outcome for m in (gate, paired) if m is not None and m.outcome is not None]
     lower = name in verdict.accuracy.lower if verdict.accuracy else False
     needed = None
-    if gate is not None and gate.baseline is not None and gate.limit is not None:
+    if gate is not None and gate.baseline.value is not None and gate.limit is not None:
         # Of a window the verdict tells one side: that where scores get better is no gate to fear.
         feared = gate.limit < 0 if lower else gate.limit > 0
-        needed = gate.baseline * (1 - gate.limit) if feared else None
+        needed = gate.baseline.value * (1 - gate.limit) if feared else None
     # A paired comparison was with the scores of the entry that its file is named after.
     file = f"{before.case.engine}.{before.case.precision}.json" if before else None
     against = paired if PurePath(verdict.baseline.file or "").name == file else None

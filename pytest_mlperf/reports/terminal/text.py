@@ -141,11 +141,11 @@ def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[
 
 def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:
     """Return what a verdict rests on, and which promise it keeps."""
-    counts = f"{plural(judged.runs, 'run')} now, {judged.runs_baseline} in the baseline"
+    counts = f"{plural(judged.runs, 'run')} now, {judged.baseline.runs} in the baseline"
     promise = verdict.baseline.guarantee
     if promise is not None:
         counts += f" of {plural(promise.days, 'day')}{promise.ends}"
-    if together and judged.lacking is None:
+    if together and judged.baseline.lacks is None:
         return f"{counts}; {PROMISE_TOGETHER}"
     if promise is None:
         return f"{counts}; {PROMISE}"

@@ -184,7 +184,7 @@ def test_two_sides_of_a_comparison_have_the_same_bounds() -> None:
         (side(100, 0.6), side(50, 0.0), Outcome.PERF_DROP),
     ):
         (metric,) = judge_sides(a, b, OFFLINE, rule)
-        assert metric.outcome is outcome, (a[0].contention, b[0].contention)
+        assert metric.outcome is outcome, (a[0].load.contention, b[0].load.contention)
         assert ("load explains" in metric.note) is (outcome is Outcome.INCONCLUSIVE)
 
 
@@ -220,7 +220,7 @@ def test_load_explains_a_gap_whose_worse_side_has_more_of_it() -> None:
         (run(0.0, **fast), run(0.3, power=1.0), False),
         (run(0.0, **fast), run(0.3, **{**fast, "latency_p99": 0.11}), True),
     ):
-        assert explains_gap(a, b, fast, 0.05) is explained, (a.contention, b.contention)
+        assert explains_gap(a, b, fast, 0.05) is explained, (a.load.contention, b.load.contention)
         assert explains_gap(b, a, fast, 0.05) is explained
         assert not explains_gap(a, b, fast, math.inf)
     assert explains_gap(run(0.3, **fast), run(0.0, **slow), ["throughput"], 0.05, least=1.2)

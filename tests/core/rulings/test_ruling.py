@@ -299,7 +299,7 @@ def test_among_many_a_pair_is_measured_longer_and_shown_as_if_alone() -> None:
         assert (many.outcome, many.more) == (Outcome.INCONCLUSIVE, True)
         (one,), (other,) = alone.metrics, many.metrics
         assert (other.low, other.high) == pytest.approx((one.low, one.high))
-        assert (other.detectable, other.p) == (one.detectable, one.p)
+        assert (other.baseline.detectable, other.p) == (one.baseline.detectable, one.p)
         assert 0.05 / 2000 < (one.p or 0.0) < 0.01
 
     found, before = runs(2, throughput=110.0), record(throughput=100.0)
