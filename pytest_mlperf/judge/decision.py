@@ -33,7 +33,8 @@ class Decision:
         interval: Confidence interval that decided, on the scale of the procedure.
         direction: Of a PROVISIONAL decision its answer if sessions differ by no more than expected;
             of an INCONCLUSIVE one "drop" if it would be one without the machine's load.
-        p: Probability that an unchanged case looks this bad.
+        p: Probability that an unchanged case looks this bad; 1 after a pass, and if the procedure
+            computes none.
         robust_to: Relative standard deviation of sessions up to which the answer stays the same;
             None if that is unknown.
         improved: A pass, and better is proven.

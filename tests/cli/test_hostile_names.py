@@ -28,8 +28,8 @@ FIELDS = (
         ("verdict", "case", name)
         for name in ("workload", "scenario", "engine", "precision", "accelerator")
     ),
-    ("verdict", "baseline_file"),
-    ("verdict", "folder"),
+    ("verdict", "baseline", "file"),
+    ("verdict", "logs", "folder"),
 )
 
 TEXTS = st.one_of(

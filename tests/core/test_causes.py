@@ -419,7 +419,7 @@ metrics = st.builds(
     metric=st.sampled_from(["throughput", "latency_p50", "tokens_per_sample"]),
     outcome=st.none() | st.sampled_from(Outcome),
     now=st.none() | positive,
-    baseline=st.none() | positive,
+    baseline=st.builds(MetricBaseline, value=st.none() | positive),
     change=st.none() | numbers,
 )
 signs = st.builds(
@@ -443,8 +443,9 @@ baselines = st.none() | st.lists(st.builds(kept, **measured), min_size=1, max_si
     lambda found: record(*found)
 )
 found_verdicts = st.builds(
-    lambda base, judged, workload, engine, **fields: replace(
+    lambda base, judged, workload, engine, changed, **fields: replace(
         base,
+        baseline=replace(base.baseline, changed=changed),
         metrics=judged or base.metrics,
         case=replace(base.case, workload=workload, engine=engine),
         **fields,

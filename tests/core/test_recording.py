@@ -43,7 +43,7 @@ RUN = make_run(
     started="2026-11-20T10:11:12+00:00",
     commit="9d0e77a1b2c3",
     folder="/somewhere/else",
-    machine="0a1b2c3d",
+    ids="0a1b2c3d",
 )
 
 

@@ -97,7 +97,7 @@ def test_what_settles_it_follows_from_what_is_lacking() -> None:
 
 
 def provisional(leans: str, lacking: str | None, sessions: int) -> MetricVerdict:
-    fields: dict[str, Any] = {"leans": leans, "lacking": lacking, "sessions_baseline": sessions}
+    fields: dict[str, Any] = {"direction": leans, "lacks": lacking, "days": sessions}
     return metric(outcome=Outcome.PROVISIONAL, **fields)
 
 

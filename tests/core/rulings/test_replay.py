@@ -226,7 +226,7 @@ def judgements() -> Iterator[tuple[str, Any]]:
             yield f"claim {seed}", judge_ratio(*sides, direction=direction, least=1.05, rule=RULE)
 
 
-LEFT_OUT = {"looks", "sessions", "detectable"}
+LEFT_OUT = {"analyses", "sessions", "detectable"}
 """Fields of a metric that its other ones rest on."""
 
 
