@@ -475,8 +475,8 @@ def test_a_damaged_or_newer_results_file_is_named(say: Say) -> None:
         (json.dumps({**content, "cases": 3}), "not a results file: cases: must be a valid array, "),
         (json.dumps({**content, "run": None}), "not a results file: run: must be a valid string, "),
         (
-            json.dumps({**content, "schema": 2}),
-            "written by a newer pytest-mlperf (schema 2; this one reads up to 1): upgrade",
+            json.dumps({**content, "schema": 4}),
+            "written by a newer pytest-mlperf (schema 4; this one reads up to 3): upgrade",
         ),
     )
     for text, message in rows:

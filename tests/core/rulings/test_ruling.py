@@ -110,7 +110,7 @@ def test_a_metric_verdict_holds_what_the_table_shows() -> None:
     assert (metric.low or 0.0) < -0.0985 < (metric.high or 1.0) < 0
     assert (metric.limit, metric.runs, metric.baseline.runs) == (0.03, 2, 8)
     assert 0 < (metric.baseline.detectable or 0.0) < 0.03
-    assert mean.baseline == pytest.approx(4.0)
+    assert mean.baseline.value == pytest.approx(4.0)
     assert mean.change == pytest.approx(3.0 / 4.0 - 1)
 
 
