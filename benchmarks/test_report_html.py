@@ -97,7 +97,7 @@ def baselines(root: Path, results: Results, records: dict[str, Record]) -> None:
             accelerator=case.accelerator,
             records=(records[found.test],),
         )
-        assert verdict.baseline_file is not None
-        file = root / verdict.baseline_file
+        assert verdict.baseline.file is not None
+        file = root / verdict.baseline.file
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(asdict(content), indent=2, sort_keys=True), "utf-8")

@@ -32,8 +32,8 @@ from pytest_mlperf.core.search import (
     result,
     tried,
 )
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction, SessionNoise
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import RuleR, Value, judge
 
 SERVED = 100.0
@@ -196,7 +196,7 @@ def verdict(
     before: Sequence[tuple[SearchOutcome, str]],
     random_: random.Random,
     scale: float,
-) -> tuple[Decision, list[SearchOutcome]]:
+) -> tuple[Answer, list[SearchOutcome]]:
     """Return what rule R says of a build, and the searches that it took."""
     session = Session(machine, random_, scale=scale)
     old = [Value(value=f.rate, within_se=f.standard_error, session=s) for f, s in before]
@@ -206,8 +206,8 @@ def verdict(
         now = [Value(value=f.rate, within_se=f.standard_error, session="now") for f in found]
         direction = Direction.HIGHER
         judged = judge(old, now, direction=direction, limit=LIMIT, rule=machine.rule)
-        if judged.decision is not Decision.MORE:
-            return judged.decision, found
+        if judged.outcome is not Answer.MORE:
+            return judged.outcome, found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,13 +233,13 @@ class Row:
     sd: float
     p95: float
     lost: int
-    words: dict[float, Counter[Decision]]
+    words: dict[float, Counter[Answer]]
     searches: float
 
 
 def study(machine: Machine, sessions: int, scales: Sequence[float]) -> Row:
     """Return what so many sessions show, each against a baseline of its own."""
-    words: dict[float, Counter[Decision]] = {scale: Counter() for scale in scales}
+    words: dict[float, Counter[Answer]] = {scale: Counter() for scale in scales}
     first: list[SearchOutcome] = []
     further: list[SearchOutcome] = []
     errors: list[float] = []
@@ -290,15 +290,15 @@ def main() -> None:
         done = {scale: max(1, words.total()) for scale, words in row.words.items()}
 
         def share(
-            scale: float, decision: Decision, row: Row = row, done: dict[float, int] = done
+            scale: float, decision: Answer, row: Row = row, done: dict[float, int] = done
         ) -> str:
             return f"{row.words[scale][decision] / done[scale]:.1%}"
 
         print(
             f"{machine.name:21s} {row.first_runs:10.1f} /{row.further_runs:5.1f} "
             f"{row.reached:9.1%} {row.bias:+17.2%} {row.sd:6.2%} {row.p95:7.2%}"
-            f"{share(1, Decision.FAIL):>17} {share(1, Decision.PASS):>5} {row.searches:9.2f}"
-            f"{share(0.97, Decision.PASS):>12} {share(0.95, Decision.FAIL):>11} {row.lost:5d}"
+            f"{share(1, Answer.FAIL):>17} {share(1, Answer.PASS):>5} {row.searches:9.2f}"
+            f"{share(0.97, Answer.PASS):>12} {share(0.95, Answer.FAIL):>11} {row.lost:5d}"
         )
 
 

@@ -318,7 +318,7 @@ def compare(
     metrics = verdict.get("metrics", [])
     metric: Mapping[str, Any] = next((m for m in metrics if m["metric"] == "throughput"), {})
     runs = verdict.get("runs", [])
-    shares = [(run["contention"] or {}).get("share") or 0.0 for run in runs]
+    shares = [(run["load"]["contention"] or {}).get("share") or 0.0 for run in runs]
     beyond = 0.0
     if runs and metric.get("baseline"):
         lost = [lost_change("throughput", share) for share in shares]

@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.stores.results import as_text, read_results
+
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "data" / "replay"
 DAYS = ("speed/Offline.days.fp32.json", "answers/Offline.Answers.fp32.json")
@@ -68,11 +70,14 @@ def main() -> int:
 
 
 def compare(folder: Path) -> int:
-    """Return 1 if real sessions have other keys than the stored ones, and print these."""
+    """Return 1 if real sessions have other keys than the stored ones, and print these.
+
+    Stored ones may have an older schema.
+    """
     differing = set()
     for title in SESSIONS:
         stored, real = (
-            set(keys(json.loads((place / title / "results.json").read_text("utf-8"))))
+            set(keys(json.loads(as_text(read_results(place / title / "results.json")))))
             for place in (DATA, folder)
         )
         differing |= {f"{title}: only stored: {key}" for key in stored - real}

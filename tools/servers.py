@@ -492,7 +492,7 @@ def figures_of_runs(verdict: Verdict) -> dict[str, float]:
     return {
         RATE: median(run.metrics["tokens_per_second@4"] for run in verdict.runs),
         TTFT: median(run.metrics["ttft_p50@4"] for run in verdict.runs),
-        CACHED: fmean(run.server["prefix_hit_share@4"] for run in verdict.runs),
+        CACHED: fmean(run.serving.server["prefix_hit_share@4"] for run in verdict.runs),
     }
 
 

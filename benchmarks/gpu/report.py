@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.gpu.parts import PARTS
 from benchmarks.gpu.setting import SIMULATED
-from pytest_mlperf.core.energy import NVML_LABEL as POWER_LABEL
+from pytest_mlperf.core.energy import Source
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.stores import atomic
 
@@ -66,7 +66,7 @@ class Report:
         return {
             "schema": SCHEMA,
             "simulated": SIMULATED if self.simulated else None,
-            "labels": [POWER_LABEL, UNVERIFIED_LABEL],
+            "labels": [Source.NVML.label, UNVERIFIED_LABEL],
             "date": self.date,
             "command": self.command,
             "commit": self.commit,
@@ -91,7 +91,7 @@ class Report:
         named = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         yield f"- versions: {named}"
         yield f"- command: `{self.command}`"
-        yield f"- {POWER_LABEL}. {UNVERIFIED_LABEL}"
+        yield f"- {Source.NVML.label}. {UNVERIFIED_LABEL}"
         yield ""
         yield from table(("part", "status", "seconds"), self._statuses())
         for part in PARTS:

@@ -306,7 +306,7 @@ def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
     if now is not None and now < (day_of(latest) or now):
         return f"the baseline has a session of {latest[:10]}, later than this one: a clock was set"
     beside = changes(record.surroundings, case.subject.surroundings) if record.surroundings else ()
-    if beside and any(metric.leans == "drop" for metric in answer.metrics):
+    if beside and any(metric.direction == "drop" for metric in answer.metrics):
         return f"slower, and {'; '.join(beside)}: that may be why"
     return None
 
@@ -365,11 +365,14 @@ def _grown(case: CaseRuns, answer: Ruling, before: Record, fresh: Screened) -> R
         else replace(
             metric,
             outcome=Outcome.RECORDED,
-            leans=None,
+            direction=None,
             note="",
-            detectable=record.minimum_detectable_change.get(metric.metric),
+            baseline=replace(
+                metric.baseline,
+                detectable=record.minimum_detectable_change.get(metric.metric),
+                runs=len(record.runs),
+            ),
             runs=len(runs),
-            runs_baseline=len(record.runs),
         )
         for metric in answer.metrics
     )

@@ -25,11 +25,8 @@ from pytest_mlperf.bench.runner import Unjudgeable, unforeseen
 from pytest_mlperf.bench.tree import tree_changes
 from pytest_mlperf.core.baseline import AccuracyBaseline, Record, unknown_facts
 from pytest_mlperf.core.case import AUDITS, Case, Kind
-from pytest_mlperf.core.control import clocks_moved, steady
-from pytest_mlperf.core.energy import NVML_LABEL, Power
-from pytest_mlperf.core.energy.exporter import EXPORTER_LABEL, ExportedEnergy
-from pytest_mlperf.core.energy.host import HOST_LABEL, HostEnergy
-from pytest_mlperf.core.energy.meter import METER_LABEL, WallEnergy
+from pytest_mlperf.core.control import clocks_moved
+from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import (
     BaselineError,
     MlperfError,
@@ -37,7 +34,7 @@ from pytest_mlperf.core.errors import (
     SuiteError,
     UnavailableError,
 )
-from pytest_mlperf.core.guarantees import Promise, promise
+from pytest_mlperf.core.guarantees import Guarantee, guarantee
 from pytest_mlperf.core.measurement import GpuRun, Run
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.reason import Sign, SignKey, of_each
@@ -48,7 +45,7 @@ from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.rulings.screening import in_words
 from pytest_mlperf.core.rulings.stragglers import stragglers
 from pytest_mlperf.core.server.changes import server_in_words
-from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.core.verdict import BaselineReference, Logs, Outcome, Verdict
 from pytest_mlperf.processes import log_tail
 from pytest_mlperf.run.child.process import Designed
 from pytest_mlperf.run.conditions import Conditions
@@ -124,9 +121,11 @@ def broken(
         kind=kind,
         outcome=Outcome.ERROR,
         headline=str(error) if str(error).startswith(f"{layer} ") else f"{layer}: {error}",
-        log_tail=tuple(tail),
-        log=shown(Path(log)) if log else None,
-        folder=shown(Path(log).parent) if log else None,
+        logs=Logs(
+            tail=tuple(tail),
+            file=shown(Path(log)) if log else None,
+            folder=shown(Path(log).parent) if log else None,
+        ),
     )
 
 
@@ -135,37 +134,36 @@ def energy_notes(runs: Sequence[Run]) -> list[str]:
     if not runs:
         return []
     last, notes = runs[-1], of_all_runs(runs)
-    if (power := last.power) is not None:
-        whose = " of one GPU" if last.gpus else ""  # where there are several
-        peak = "" if power.peak_w is None else f", {power.peak_w:,.0f} W at most{whose}"
-        if used := _used(power, "", f"{peak}{_per_unit(last)}{_net(power)}: {NVML_LABEL}"):
-            each = ", ".join(map(_of_gpu, last.gpus))
+    if power := last.energy.get(Source.NVML):
+        each = ", ".join(map(_of_gpu, last.hardware.gpus))
+        if used := _used(last, power):
             notes += [*used, *([f"by GPU: {each}"] if each else []), *power.notes]
     notes += each_once([_unknown_energy(run) for run in runs])
-    if (host := last.host) is not None:
-        notes += _used(host, "", f": {HOST_LABEL}")
-        notes += [f"the host's energy: {note}" for note in host.notes]
-    if (wall := last.wall) is not None:
-        notes += _used(wall, " at the wall", f"{_per_unit(last, '_wall')}: {METER_LABEL}")
-        notes += wall.notes
-    if (shown := last.exported) is not None:
-        asked = "" if shown.interval_s is None else f", asked every {shown.interval_s:.2g} s"
-        behind = f"{_per_unit(last, '_dcgm')}: {EXPORTER_LABEL}{asked}"
-        notes += [*_used(shown, f" of {shown.gpus}", behind), *shown.notes]
+    for source, head in (
+        (Source.HOST, "the host's energy: "),
+        (Source.METER, ""),
+        (Source.EXPORTER, ""),
+    ):
+        if seen := last.energy.get(source):
+            notes += [*_used(last, seen), *(head + note for note in seen.notes)]
     return list(dict.fromkeys(notes))
 
 
-def _used(
-    source: Power | HostEnergy | WallEnergy | ExportedEnergy, where: str, behind: str
-) -> list[str]:
-    """Return what a source measured, with words on where and behind it; nothing: not known."""
-    if source.joules is None or source.mean_w is None:
+def _used(run: Run, energy: EnergyReading) -> list[str]:
+    """Return the energy of a run in words; nothing if it is unknown."""
+    if energy.joules is None or energy.mean_w is None:
         return []
     off = "uncertainty not known"
-    if source.uncertainty_j is not None:
-        off = f"± {source.uncertainty_j:,.0f}"
-    used = f"{source.joules:,.0f} J ({off}){where} in {source.window_s:.1f} s"
-    return [f"{used}, {source.mean_w:,.0f} W{behind}"]
+    if energy.uncertainty_j is not None:
+        off = f"± {energy.uncertainty_j:,.0f}"
+    place = {Source.METER: " at the wall", Source.EXPORTER: f" of {energy.devices}"}
+    where = place.get(energy.source, "")
+    used = f"{energy.joules:,.0f} J ({off}){where} in {energy.window_s:.1f} s"
+    whose = " of one GPU" if run.hardware.gpus else ""
+    peak = "" if energy.peak_w is None else f", {energy.peak_w:,.0f} W at most{whose}"
+    asked = "" if energy.interval_s is None else f", asked every {energy.interval_s:.2g} s"
+    behind = f"{peak}{_per_unit(run, energy.source)}{_net(energy)}: {energy.source.label}{asked}"
+    return [f"{used}, {energy.mean_w:,.0f} W{behind}"]
 
 
 def _of_gpu(gpu: GpuRun) -> str:
@@ -182,9 +180,11 @@ def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> 
     """
     if record is None or outcome in {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.RECORDED}:
         return None
-    if not any(run.state for run in runs):
+    if not any(run.hardware.state for run in runs):
         return None
-    moved = clocks_moved([run.state for run in runs], [run.state for run in record.runs])
+    moved = clocks_moved(
+        [run.hardware.state for run in runs], [run.hardware.state for run in record.runs]
+    )
     return f"beside the baseline: {moved}" if moved else None
 
 
@@ -205,8 +205,8 @@ def _noted(run: Run) -> dict[Hashable, str]:
         same = alike[of_note.kind[1:]] if of_note else []
         if of_note is None:
             noted[note] = note
-        elif of_note.point is not None or 1 < len(same) <= len(run.gpus):
-            noted[of_note.kind[1:]] = of_each(same, len(run.gpus))
+        elif of_note.point is not None or 1 < len(same) <= len(run.hardware.gpus):
+            noted[of_note.kind[1:]] = of_each(same, len(run.hardware.gpus))
         else:
             noted[of_note.kind] = note
     return noted
@@ -214,10 +214,10 @@ def _noted(run: Run) -> dict[Hashable, str]:
 
 def _unknown_energy(run: Run) -> dict[Hashable, str]:
     """Return why no energy is known of a run; that its sampler broke is of one kind whenever."""
-    if not run.power_unknown:
+    if not run.energy_unknown:
         return {}
     broke = next((sign.kind for sign in run.signs if sign.key is SignKey.NOT_WATCHED), None)
-    return {broke or run.power_unknown: f"energy is not known: {run.power_unknown}"}
+    return {broke or run.energy_unknown: f"energy is not known: {run.energy_unknown}"}
 
 
 def each_once(noted: Sequence[Mapping[Hashable, str]]) -> list[str]:
@@ -232,17 +232,17 @@ def each_once(noted: Sequence[Mapping[Hashable, str]]) -> list[str]:
     return lines
 
 
-def _net(power: Power) -> str:
+def _net(power: EnergyReading) -> str:
     """Return what was used above idle: ", 8,888 J above an idle 120 W"."""
     if power.net_joules is None or power.idle_w is None:
         return ""
     return f", {power.net_joules:,.0f} J above an idle {power.idle_w:,.0f} W"
 
 
-def _per_unit(run: Run, suffix: str = "") -> str:
-    """Return what a token, else a sample, cost: ", 0.412 J/token"."""
-    for of in ("token", "sample"):
-        if rate := run.metrics.get(f"{of}s_per_joule{suffix}"):
+def _per_unit(run: Run, source: Source) -> str:
+    """Return the energy of a token, else of a sample: ", 0.412 J/token"; "" without metric."""
+    for of in () if source is Source.HOST else ("token", "sample"):
+        if rate := run.metrics.get(f"{of}s_per_joule{source.suffix}"):
             return f", {quantity('', 1 / rate)} J/{of}"
     return ""
 
@@ -372,7 +372,7 @@ class Bench:
             runs=tuple(case.runs),
             subject=case.subject,
             notes=ruling.notes,
-            folder=self._policy.shown(audited.folder),
+            logs=Logs(folder=self._policy.shown(audited.folder)),
             handicap=self._conditions.handicap,
         )
 
@@ -407,7 +407,7 @@ class Bench:
                 headline=ruling.headline,
                 metrics=ruling.metrics,
                 notes=ruling.notes,
-                turns=ruling.turns or verdict.turns,
+                interleaved=ruling.interleaved or verdict.interleaved,
             )
 
         return self._answered(verdict.case, verdict.kind, confirmed)
@@ -448,18 +448,19 @@ class Bench:
             accuracy=case.accuracy,
             gate=case.judged.gate if case.judged else None,
             subject=subject,
-            changed=changed,
-            unknown=unknown,
+            baseline=BaselineReference(
+                changed=changed,
+                unknown=unknown,
+                file=self._policy.shown(against.file),
+                source=against.set_by,
+                id=case.record.id if case.record and kind in DROP_OUTCOMES else "",
+                guarantee=None if kind == "accuracy" else promised(case, answer),
+            ),
             notes=notes,
-            baseline_file=self._policy.shown(against.file),
-            baseline_set=against.set_by,
-            baseline_id=case.record.id if case.record and kind in DROP_OUTCOMES else "",
             cost=cost,
-            folder=self._policy.shown(Path(last.folder)) if last else None,
-            steady=steady(case.machine) if kind != "accuracy" and case.machine else None,
+            logs=Logs(folder=self._policy.shown(Path(last.folder)) if last else None),
             machine=case.machine if kind != "accuracy" else (),
-            promise=None if kind == "accuracy" else promised(case, answer),
-            turns=answer.turns,
+            interleaved=answer.interleaved,
             unchecked=answer.unchecked,
             handicap=self._conditions.handicap,
         )
@@ -486,8 +487,8 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:
     kept = case.record.runs if case.record else ()
     load = load_notes(case.runs, kept, case.rule.tolerated)
     beside = (clock_note(case.runs, case.record, outcome), *load, case.noise)
-    behind = stragglers([(run.replicas, run.gpus) for run in case.runs])
-    seen = case.runs[-1].server if case.runs else {}
+    behind = stragglers([(run.replicas, run.hardware.gpus) for run in case.runs])
+    seen = case.runs[-1].serving.server if case.runs else {}
     server = server_in_words(seen) if seen else ""
     skipped = [
         f"the first run does not count, as in the baseline: {in_words(run, case.planned.limits)}"
@@ -504,13 +505,13 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:
     return tuple(filter(None, (*lines, server, *beside)))
 
 
-def promised(case: CaseRuns, answer: Ruling) -> Promise | None:
+def promised(case: CaseRuns, answer: Ruling) -> Guarantee | None:
     """Return what the baseline lets rule R promise of an answer; None where it judged nothing."""
-    judged = next((m.metric for m in answer.metrics if m.runs_baseline and m.outcome), None)
+    judged = next((m.metric for m in answer.metrics if m.baseline.runs and m.outcome), None)
     if case.record is None or judged is None:
         return None
     now = dt.datetime.now(dt.UTC)
-    return promise(
+    return guarantee(
         case.record, case.rule, metric=judged, calibrated=case.noise is not None, now=now
     )
 

@@ -203,12 +203,12 @@ class CaseRuns(CaseRunner):
 
     def compare_machine(self) -> ControlComparison | None:
         """Look once more at the machine, and say how it differs from the baseline's, if it does."""
-        baseline = [run.control for run in self.record.runs] if self.record else []
+        baseline = [run.hardware.control for run in self.record.runs] if self.record else []
         if not any(baseline) or not self._conditions.control:
             return None
         accelerator = self.planned.case.accelerator
         with placed(accelerator, self._conditions, self._show) as place:
-            now = [*(run.control for run in self.runs), place.control(accelerator).values]
+            now = [*(run.hardware.control for run in self.runs), place.control(accelerator).values]
         self.machine = compared(now, baseline, floor=floor_of(self.planned.case.accelerator))
         self.uncompared = cannot_say(now, baseline)
         return furthest(self.machine)

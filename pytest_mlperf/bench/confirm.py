@@ -25,17 +25,17 @@ from pytest_mlperf.core.rulings.disturbance import explains_gap
 from pytest_mlperf.core.rulings.ruling import Ruling, ruling_of, values
 from pytest_mlperf.core.rulings.sample import countable, fewest, sharing
 from pytest_mlperf.core.verdict import (
-    InTurns,
+    Confirmation,
+    InterleavedRuns,
     MetricVerdict,
     Outcome,
-    Turns,
     Verdict,
     beside_accuracy,
     worst,
 )
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import DAYS, Direction
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed, judge_drop
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.run.builds import FOLDER_LABEL, Build, baseline_build
 from pytest_mlperf.run.conditions import Conditions
@@ -155,15 +155,15 @@ def decided(
             raise NotComparable(f"load differed between the sides of all {missing} pairs")
         return {}
     ratios = _ratios(now, before, limits, rule)
-    decisions = {ratio.decision for ratio in ratios.values()}
-    over = last or Decision.FAIL in decisions or Decision.MORE not in decisions
+    decisions = {ratio.outcome for ratio in ratios.values()}
+    over = last or Answer.FAIL in decisions or Answer.MORE not in decisions
     return {name: ended(ratio) for name, ratio in ratios.items()} if over else {}
 
 
 def ended(ratio: Ratio) -> Ratio:
     """Return a ratio after which no pair is made."""
-    open_ = ratio.decision is Decision.MORE
-    return replace(ratio, decision=Decision.INCONCLUSIVE) if open_ else ratio
+    open_ = ratio.outcome is Answer.MORE
+    return replace(ratio, outcome=Answer.INCONCLUSIVE) if open_ else ratio
 
 
 def _ratios(
@@ -200,25 +200,25 @@ def _require(metric: str, runs: Sequence[Run]) -> None:
             )
         if not run.may_judge(metric):
             source = run.energy_of(metric)
-            reason = "; ".join(source.notes) if source else run.power_unknown
+            reason = "; ".join(source.notes) if source else run.energy_unknown
             raise NotComparable(f"{METRICS[metric].title} may not be judged: {reason}")
 
 
 UNHANDICAPPED_BUILD = "this build without the handicap"
 
 
-def why_no_build(case: CaseRuns, conditions: Conditions) -> Turns | None:
+def why_no_build(case: CaseRuns, conditions: Conditions) -> Confirmation | None:
     """Return why there is nothing to measure beside this build; None: there is something."""
     if case.planned.engine.baseline_engine is not None:
         return None
     record, subject, now = case.record, case.subject, conditions.commit or CHANGED_MARK
     if not record or not subject or changed_keys(record.fingerprint, subject.fingerprint):
-        return Turns.NO_BUILD
+        return Confirmation.NO_BUILD
     if conditions.handicap:
         return None
     unknown = unknown_facts(record.fingerprint, subject.fingerprint)
     same = not now.endswith(CHANGED_MARK) and {run.commit for run in record.runs} == {now}
-    return Turns.UNCHANGED if same and not unknown else Turns.NO_BUILD
+    return Confirmation.UNCHANGED if same and not unknown else Confirmation.NO_BUILD
 
 
 def build_of_baseline(
@@ -363,20 +363,20 @@ def confirm(
     if not dropped:
         return answer if policy.confirm == "auto" else _uncompared(answer, NO_METRIC, {})
     why_not, root = why_no_build(case, conditions), policy.baselines
-    few = any(metric.sessions_baseline < DAYS for metric in dropped.values())
+    few = any(metric.baseline.days < DAYS for metric in dropped.values())
     decides = deciding(case, policy) + MORE_SESSIONS * few
     limits = {name: m.limit for name, m in dropped.items() if m.limit is not None}
     sides = None
     try:
         earlier = earlier_side(case)
         if why_not and not earlier:
-            note = UNCHANGED if why_not is Turns.UNCHANGED else NO_BUILD + decides
-            about = InTurns(state=why_not, metrics=tuple(dropped))
+            note = UNCHANGED if why_not is Confirmation.UNCHANGED else NO_BUILD + decides
+            about = InterleavedRuns(state=why_not, metrics=tuple(dropped))
             return answer if answer.outcome is Outcome.INCONCLUSIVE else _ended(answer, about, note)
         sides = Sides(case, conditions, show, earlier)
         ratios = sides.run(limits)
     except (NoBuild, Unjudgeable, NotComparable, MlperfError) as error:
-        state = Turns.NO_BUILD if isinstance(error, NoBuild) else Turns.NOT_COMPARABLE
+        state = Confirmation.NO_BUILD if isinstance(error, NoBuild) else Confirmation.NOT_COMPARABLE
         reason = f"not confirmed by A/B: {error}" + f"; {decides}" * bool(why_not)
         return _uncompared(answer, reason, dropped, sides, state)
     how = f"{sides.how}; runs in {policy.shown(conditions.folder)}"
@@ -391,8 +391,8 @@ def not_made(verdict: Verdict, policy: Policy) -> Verdict:
     names = tuple(m.metric for m in verdict.metrics if _to_confirm(m, policy))
     if not names or verdict.outcome not in DROPS:
         return verdict
-    turns = InTurns(state=Turns.NOT_MADE, metrics=names, reason=NOT_MADE)
-    return replace(verdict, turns=turns, notes=(NOT_MADE, *verdict.notes))
+    turns = InterleavedRuns(state=Confirmation.NOT_MADE, metrics=names, reason=NOT_MADE)
+    return replace(verdict, interleaved=turns, notes=(NOT_MADE, *verdict.notes))
 
 
 # --- what is to be confirmed -----------------------------------------------------------------
@@ -411,8 +411,8 @@ def _is_open_ok(case: CaseRuns, metric: MetricVerdict, policy: Policy) -> bool:
     It is beside a build that the suite names, as long as the baseline has too few days.
     """
     named = case.planned.engine.baseline_engine is not None
-    few = metric.sessions_baseline < DAYS or policy.confirm == "always"
-    return metric.outcome is Outcome.PROVISIONAL and metric.leans == "ok" and named and few
+    few = metric.baseline.days < DAYS or policy.confirm == "always"
+    return metric.outcome is Outcome.PROVISIONAL and metric.direction == "ok" and named and few
 
 
 def _dropped(case: CaseRuns, answer: Ruling, policy: Policy) -> dict[str, MetricVerdict]:
@@ -433,14 +433,14 @@ def _to_confirm(metric: MetricVerdict, policy: Policy) -> bool:
     """Whether a metric seems to have dropped, and the policy wants that confirmed."""
     if metric.limit is None or not (metric.outcome in DROPS or _leans(metric)):
         return False
-    few = metric.sessions_baseline < DAYS
+    few = metric.baseline.days < DAYS
     return policy.confirm == "always" or (policy.confirm == "auto" and (few or _leans(metric)))
 
 
 def _leans(metric: MetricVerdict) -> bool:
     """Whether a metric would be a drop but for what sessions differ by, or for load."""
     undecided = metric.outcome in {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
-    return undecided and metric.leans == "drop"
+    return undecided and metric.direction == "drop"
 
 
 # --- answers ---------------------------------------------------------------------------------
@@ -456,23 +456,29 @@ def _decided(
     also: str,
 ) -> Ruling:
     """Return the answer of runs in turns; `also` may explain a drop that they do not prove."""
-    proven = [name for name, ratio in ratios.items() if ratio.decision is Decision.FAIL]
-    excluded = [name for name, ratio in ratios.items() if ratio.decision is Decision.PASS]
+    proven = [name for name, ratio in ratios.items() if ratio.outcome is Answer.FAIL]
+    excluded = [name for name, ratio in ratios.items() if ratio.outcome is Answer.PASS]
     undecided = [name for name in ratios if name not in excluded]
     name = (*proven, *undecided, *worse(ratios), *ratios)[0]
     pairs, in_short = ratios[name].pairs, in_words(name, ratios[name])
     turns = f"{pairs} pairs, {in_short}"
     all_excluded = len(excluded) == len(dropped)
-    state = Turns.PROVEN if proven else Turns.EXCLUDED if all_excluded else Turns.UNDECIDED
-    about = InTurns(
+    state = (
+        Confirmation.PROVEN
+        if proven
+        else Confirmation.EXCLUDED
+        if all_excluded
+        else Confirmation.UNDECIDED
+    )
+    about = InterleavedRuns(
         state=state, metrics=tuple(dropped), build=sides.build, pairs=pairs, runs=sides.runs
     )
     if proven:
         return _ended(_proven(answer, proven, failing), about, f"decided by A/B: {turns} {how}")
     if also:
-        about = replace(about, state=Turns.UNDECIDED)
+        about = replace(about, state=Confirmation.UNDECIDED)
         return _ended(answer, about, f"not confirmed by A/B: {turns} {how}{also}")
-    passed = all(metric.leans == "ok" for metric in dropped.values())
+    passed = all(metric.direction == "ok" for metric in dropped.values())
     if passed and not all_excluded:
         return _ended(answer, about, f"not decided by A/B: {turns} {how}")
     metrics = tuple(
@@ -502,7 +508,9 @@ def worse(ratios: Mapping[str, Ratio]) -> list[str]:
 def _proven(answer: Ruling, proven: list[str], failing: Outcome) -> Ruling:
     """Return an answer whose drop is there beside the baseline's own build as well."""
     metrics = tuple(
-        replace(m, confirmed=True, outcome=failing, leans=None, note="" if m.leans else m.note)
+        replace(
+            m, confirmed=True, outcome=failing, direction=None, note="" if m.direction else m.note
+        )
         if m.metric in proven
         else m
         for m in answer.metrics
@@ -515,13 +523,13 @@ def _proven(answer: Ruling, proven: list[str], failing: Outcome) -> Ruling:
 
 def _settled(metric: MetricVerdict, ratio: Ratio) -> MetricVerdict:
     """Return what a metric says that was not confirmed; rule R's p no longer counts."""
-    excluded = ratio.decision is Decision.PASS
+    excluded = ratio.outcome is Answer.PASS
     return replace(
         metric,
         outcome=Outcome.OK if excluded else Outcome.INCONCLUSIVE,
         note=f"A/B {change(raw(metric.metric, ratio)[0])}",
         p=None,
-        leans=None,
+        direction=None,
     )
 
 
@@ -530,10 +538,10 @@ def _uncompared(
     reason: str,
     dropped: Mapping[str, MetricVerdict],
     sides: Sides | None = None,
-    state: Turns = Turns.NOT_COMPARABLE,
+    state: Confirmation = Confirmation.NOT_COMPARABLE,
 ) -> Ruling:
     """Return an answer that stands, as the runs in turns decided nothing."""
-    about = InTurns(
+    about = InterleavedRuns(
         state=state,
         metrics=tuple(dropped),
         build=sides.build if sides else "",
@@ -543,8 +551,8 @@ def _uncompared(
     return _ended(answer, about, reason)
 
 
-def _ended(answer: Ruling, turns: InTurns, note: str) -> Ruling:
-    return replace(answer, turns=turns, notes=(note, *answer.notes))
+def _ended(answer: Ruling, turns: InterleavedRuns, note: str) -> Ruling:
+    return replace(answer, interleaved=turns, notes=(note, *answer.notes))
 
 
 def in_words(metric: str, ratio: Ratio) -> str:

@@ -28,9 +28,9 @@ def judged_against(result: CaseResult, folders: Iterable[Path]) -> Path | None:
     this case's baseline.
     """
     verdict = result.verdict
-    if verdict.kind not in {"performance", "efficiency"} or not verdict.baseline_file:
+    if verdict.kind not in {"performance", "efficiency"} or not verdict.baseline.file:
         return None
-    named = Path(verdict.baseline_file)
+    named = Path(verdict.baseline.file)
     end = baseline_file(Path(), verdict.case, result.profile).parts
     if named.parts[-len(end) :] != end or ".." in named.parts:
         return None
@@ -67,9 +67,9 @@ class AcceptedBaselines(Sequence[TrendPoint]):
 
     @cached_property
     def _points(self) -> list[TrendPoint]:
-        if not self._verdict.baseline_file or self._verdict.subject is None:
+        if not self._verdict.baseline.file or self._verdict.subject is None:
             return []
-        named, identity = Path(self._verdict.baseline_file), self._verdict.subject.identity
+        named, identity = Path(self._verdict.baseline.file), self._verdict.subject.identity
         file = named if named.is_file() else self._root / named
         points = points_of(file, []) if file.is_file() else []
         return [point for point in points if not differences(point.identity, identity)]

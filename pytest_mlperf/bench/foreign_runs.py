@@ -23,7 +23,7 @@ from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
 from pytest_mlperf.core.rulings.ruling import rule_on
 from pytest_mlperf.core.rulings.sample import countable
 from pytest_mlperf.core.untrusted_text import nearest
-from pytest_mlperf.core.verdict import Outcome, Unchecked, Verdict
+from pytest_mlperf.core.verdict import BaselineReference, Outcome, Unchecked, Verdict
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.run.project import new_id
 from pytest_mlperf.stores import baselines as files
@@ -135,9 +135,11 @@ def _against(
     record = find(loaded, subject.identity) if loaded else None
     compared = replace(
         verdict,
-        baseline_file=str(file),
-        baseline_set=set_by(record.history) if record else None,
-        baseline_id=record.id if record else "",
+        baseline=BaselineReference(
+            file=str(file),
+            source=set_by(record.history) if record else None,
+            id=record.id if record else "",
+        ),
     )
     if verdict.outcome is Outcome.INVALID:
         return compared

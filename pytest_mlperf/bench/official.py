@@ -8,7 +8,7 @@ from functools import cache
 from statistics import geometric_mean
 
 from pytest_mlperf.bench.runner import CaseRunner
-from pytest_mlperf.core.case import LOADED_SCENARIOS, Case
+from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.verdict import Outcome
@@ -78,9 +78,9 @@ def placed(
         return "it has no run"
     if gpu is None:
         return f"{case.accelerator} is no GPU that has official results"
-    if case.scenario in LOADED_SCENARIOS and not searched:
+    if case.rate_is_condition and not searched:
         return "its rate was offered, and an official one is the highest that held"
-    if case.scenario not in {"Offline", *LOADED_SCENARIOS}:
+    if case.scenario != "Offline" and not case.rate_is_condition:
         return f"the value of {case.scenario} is a latency, and official ones are bounds"
     for unit, metric in UNIT_METRICS.items():
         asked = (case.workload, case.scenario, gpu.name, unit)

@@ -12,24 +12,19 @@ from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import Unjudgeable
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import quantity, times
+from pytest_mlperf.core.rulings.outcomes import outcome_of
 from pytest_mlperf.core.rulings.ruling import mean_value, values
 from pytest_mlperf.core.rulings.sample import fewest
-from pytest_mlperf.core.verdict import Outcome, RatioVerdict, Verdict
+from pytest_mlperf.core.verdict import Logs, Outcome, RatioVerdict, Verdict
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.ratio import judge_ratio
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.suite.pairs import PlannedPair
 
-OUTCOMES = {
-    Decision.PASS: Outcome.OK,
-    Decision.FAIL: Outcome.PAIR_FAIL,
-    Decision.INCONCLUSIVE: Outcome.INCONCLUSIVE,
-}
-
 DECISION_WORDS = {
-    Decision.PASS: "proven",
-    Decision.FAIL: "refuted",
-    Decision.INCONCLUSIVE: "undecided",
+    Answer.PASS: "proven",
+    Answer.FAIL: "refuted",
+    Answer.INCONCLUSIVE: "undecided",
 }
 
 
@@ -40,8 +35,8 @@ def judge_pair(
     policy = dataclasses.replace(policy, update=None)
     a, b = (CaseRuns(side, conditions, policy, show) for side in (pair.a, pair.b))
     noisier = max((a, b), key=lambda case: case.rule.prior_sd)
-    rule, ratio, decision, missing = noisier.rule, None, Decision.MORE, 0
-    while decision is Decision.MORE and len(a.runs) + missing < rule.max_runs:
+    rule, ratio, decision, missing = noisier.rule, None, Answer.MORE, 0
+    while decision is Answer.MORE and len(a.runs) + missing < rule.max_runs:
         try:
             kept = add_pair(a, b, [pair.metric], rule.tolerated, least=pair.least)
             reason = kept and (_not_comparable(pair, a) or _not_comparable(pair, b))
@@ -59,20 +54,21 @@ def judge_pair(
             least=pair.least,
             rule=rule,
         )
-        decision = ratio.decision
+        decision = ratio.outcome
     if ratio is None:
         return _verdict(pair, a, b, Outcome.INCONCLUSIVE, left_out(a))
     ratio = ended(ratio)
+    outcome = outcome_of(ratio, Outcome.PAIR_FAIL)
     title = METRICS[pair.metric].title
     headline = (
         f"{title} {times(ratio.ratio)} ({times(ratio.low)} to {times(ratio.high)}); "
-        f">= {pair.least:g}x {DECISION_WORDS[ratio.decision]}"
+        f">= {pair.least:g}x {DECISION_WORDS[ratio.outcome]}"
     )
     notes = list(filter(None, [noisier.noise, left_out(a)]))
-    verdict = _verdict(pair, a, b, OUTCOMES[ratio.decision], headline, notes)
+    verdict = _verdict(pair, a, b, outcome, headline, notes)
     claim = RatioVerdict(
         metric=pair.metric,
-        outcome=OUTCOMES[ratio.decision],
+        outcome=outcome,
         a=pair.a.case.id,
         b=pair.b.case.id,
         value_a=mean_value(values(a.runs, pair.metric)[: ratio.pairs]),
@@ -148,5 +144,5 @@ def _verdict(
         invalid_runs=(*a.invalid_runs, *b.invalid_runs),
         subject=a.subject,
         notes=tuple(notes),
-        folder=a.policy.shown(Path(runs[-1].folder)) if runs else None,
+        logs=Logs(folder=a.policy.shown(Path(runs[-1].folder)) if runs else None),
     )

@@ -121,7 +121,9 @@ def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> R
     """
     runs, slow = list(case.runs), [run for run in case.invalid_runs if run.too_slow]
     for run in slow if not is_loaded(slow, case.rule.tolerated) else ():
-        count = max(1, min([run.queries, *run.requests.values()]))  # its standard error is 1 / √n
+        count = max(
+            1, min([run.queries, *run.serving.requests.values()])
+        )  # its standard error is 1 / √n
         runs.append(replace(run, within_se=dict.fromkeys(run.metrics, count**-0.5)))
     if failed := accuracy_failed(case):
         return failed
@@ -143,15 +145,15 @@ def _found_under_load(case: CaseRuns, ruling: Ruling) -> Ruling:
     """Return a ruling on rates that searches found: under load they are lower bounds."""
     if not case.planned.scenario.find:
         return ruling
-    drop = any(metric.fails or metric.leans == "drop" for metric in ruling.metrics)
+    drop = any(metric.fails or metric.direction == "drop" for metric in ruling.metrics)
     unsure = case.runs if drop else case.record.runs if case.record else ()
     return _undecided(ruling) if is_loaded(unsure, case.rule.tolerated) else ruling
 
 
 def _undecided(ruling: Ruling) -> Ruling:
     metrics = tuple(
-        replace(m, outcome=Outcome.INCONCLUSIVE, note=UNDER_LOAD, leans=None, p=None)
-        if m.outcome and m.runs_baseline
+        replace(m, outcome=Outcome.INCONCLUSIVE, note=UNDER_LOAD, direction=None, p=None)
+        if m.outcome and m.baseline.runs
         else m
         for m in ruling.metrics
     )
@@ -271,7 +273,7 @@ def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
 
 def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
     """Return an answer, INVALID where the machine itself explains that something changed."""
-    leans = any(metric.leans == "drop" for metric in answer.metrics)
+    leans = any(metric.direction == "drop" for metric in answer.metrics)
     changed = (
         answer.outcome in CHANGED_OUTCOMES or leans or (phase.many and may_fall(answer.metrics))
     )
@@ -290,8 +292,8 @@ def _locked_clock(case: CaseRuns) -> str | None:
     clocks = case.subject and case.subject.identity.get("clocks")
     if case.record is None or clocks is None:
         return None
-    before = [run.state for run in case.record.runs]
-    return locked_clock_moved([run.state for run in case.runs], before, clocks)
+    before = [run.hardware.state for run in case.record.runs]
+    return locked_clock_moved([run.hardware.state for run in case.runs], before, clocks)
 
 
 def reported(case: CaseRuns, answer: Ruling) -> tuple[str, ...]:
@@ -308,7 +310,7 @@ def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
     if record is None or recording == "replace":
         return None
     ours, theirs = (about.get("points") for about in (case.job.facts, record.fingerprint))
-    loaded = planned.case.scenario in {"Server", "Interactive"} and not planned.scenario.find
+    loaded = planned.case.rate_is_condition and not planned.scenario.find
     if differs := condition_differs(case.job, record):
         cure = FIND_BACK
     elif ours != theirs:
@@ -467,7 +469,7 @@ def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
         lacking = [place for place, run in enumerate(runs, start=1) if not run.may_judge(name)]
         if 0 < len(lacking) < len(runs):
             run, title = runs[lacking[0] - 1], METRICS[name].title
-            reason = "; ".join(_notes(run, name)) or run.power_unknown or "its notes say why"
+            reason = "; ".join(_notes(run, name)) or run.energy_unknown or "its notes say why"
             headline = f"{title}: no energy to judge by in {places(lacking, len(runs))}"
             note = f"{run.folder}: {reason}; keep what measures it running until the end"
             return invalid(case, headline, note)
@@ -496,4 +498,4 @@ def _unknown(case: CaseRuns, name: str) -> str:
         return "no wall meter is read: name its file with --mlperf-meter"
     if name in BY_EXPORTER:
         return "no DCGM exporter is read: name its page with --mlperf-dcgm"
-    return run.power_unknown or f"{name} needs what this engine does not count"
+    return run.energy_unknown or f"{name} needs what this engine does not count"

@@ -222,7 +222,7 @@ def _row(per: str, name: str, metric: MetricVerdict, factor: float = 1.0) -> Row
     return {
         "per": "watt" if name in EFFICIENCY else per,
         "metric": f"{METRICS[name].title}{better}",
-        "A": quantity(name, metric.baseline or 0.0),
+        "A": quantity(name, metric.baseline.value or 0.0),
         "B": quantity(name, metric.now or 0.0),
         "B / A": times(ratio),
         "interval": f"{times(low)} to {times(high)}",
@@ -238,7 +238,7 @@ def _per_gpu(a: Measured, b: Measured, rate: str, metric: MetricVerdict) -> list
     return [
         {
             **row,
-            "A": quantity(rate, (metric.baseline or 0.0) / ours),
+            "A": quantity(rate, (metric.baseline.value or 0.0) / ours),
             "B": quantity(rate, (metric.now or 0.0) / theirs),
         }
     ]
@@ -260,7 +260,7 @@ def _per_dollar(
         costs.append(count * price.usd_per_gpu_hour)
     row = _row("dollar", rate, metric, costs[0] / costs[1])
     of = "tokens" if rate == DEVICE_RATES[0] else "samples"
-    values = (metric.baseline or 0.0, metric.now or 0.0)
+    values = (metric.baseline.value or 0.0, metric.now or 0.0)
     bought = [quantity("", 3600 * v / cost) for v, cost in zip(values, costs, strict=True)]
     return {**row, "metric": f"{of}/USD", "A": bought[0], "B": bought[1]}
 

@@ -21,7 +21,6 @@ from pytest_mlperf.cli.stored_results import (
 )
 from pytest_mlperf.cli.suites import find_suites, read_suites
 from pytest_mlperf.core.baseline import Baseline, Record, changed_keys, differences, unknown_facts
-from pytest_mlperf.core.case import LOADED_SCENARIOS
 from pytest_mlperf.core.contention import tolerated
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.measurement import Run
@@ -288,8 +287,7 @@ def _recorded(file: Baseline, record: Record) -> Measured:
             started=run.started,
             commit=run.commit,
             folder="",
-            requests=run.requests,
-            lengths=run.lengths,
+            serving=run.serving,
         )
         for run in record.runs
     ]
@@ -299,7 +297,7 @@ def _recorded(file: Baseline, record: Record) -> Measured:
         identity=record.identity,
         fingerprint=record.fingerprint,
         surroundings=record.surroundings,
-        rate=record.target_qps if case.scenario in LOADED_SCENARIOS else None,
+        rate=record.target_qps if case.rate_is_condition else None,
         runs=tuple(runs),
         gated=frozenset(record.minimum_detectable_change),
     )
@@ -407,7 +405,7 @@ def _measured(result: CaseResult) -> Measured:
         identity=subject.identity if subject else {},
         fingerprint=subject.fingerprint if subject else {},
         surroundings=subject.surroundings if subject else {},
-        rate=result.target_qps if verdict.case.scenario in LOADED_SCENARIOS else None,
+        rate=result.target_qps if verdict.case.rate_is_condition else None,
         runs=verdict.runs,
         limits=result.limits,
         reason=reason,

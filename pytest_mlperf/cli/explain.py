@@ -25,9 +25,9 @@ from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.rulings.ruling import is_worse, values
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import MetricVerdict, RatioVerdict, Verdict
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction, surer
 from pytest_mlperf.judge.ratio import FIRST_LOOK, judge_ratio
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import GATING_RUNS, Judged, RuleR, judge
 from pytest_mlperf.reports.rows import section, title
 from pytest_mlperf.reports.terminal import text
@@ -151,7 +151,7 @@ def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:
         gated = [metric for metric in verdict.metrics if metric.metric in result.limits]
         judged = [looks(metric, verdict.runs, record, rule, width()) for metric in gated]
     # What was accepted since is not what the verdict was judged against.
-    same = record if record and set_by(record.history) == verdict.baseline_set else None
+    same = record if record and set_by(record.history) == verdict.baseline.source else None
     others = [one.verdict for one in results.cases if one.verdict.case != verdict.case]
     likely = section(causes(verdict, same, others), len(others), width())
     yield f"{result.test}"
@@ -185,7 +185,7 @@ def rule_of_pair(result: CaseResult, folders: Iterable[Path]) -> RuleR:
 
 INDENT = "  "
 
-PAIR_SAYS = {Decision.PASS: "proven", Decision.FAIL: "refuted", Decision.MORE: "one more"}
+PAIR_SAYS = {Answer.PASS: "proven", Answer.FAIL: "refuted", Answer.MORE: "one more"}
 
 
 def looks(
@@ -241,21 +241,22 @@ def _look(look: Judged, metric: str, rule: RuleR) -> dict[str, str]:
 
 
 def _says(look: Judged, metric: str, rule: RuleR) -> str:
-    match look.decision:
-        case Decision.PASS:
+    match look.outcome:
+        case Answer.PASS:
             better = "; better, proven" if look.improved else ""
             return f"passes: at worst inside {limit(metric, look.limit)}{better}"
-        case Decision.FAIL:
+        case Answer.FAIL:
             return "drop: even at best worse than 0"
-        case Decision.PROVISIONAL:
-            return f"provisional {look.leans} if sessions differ < {percent(look.holds_to or 0.0)}"
+        case Answer.PROVISIONAL:
+            differ = percent(look.robust_to or 0.0)
+            return f"provisional {look.direction} if sessions differ < {differ}"
     return f"open: {_open(look, metric, rule)}"
 
 
 def _open(look: Judged, metric: str, rule: RuleR) -> str:
     worst, best = _ends(look, metric)
-    if look.holds_to is not None:
-        return f"drop if sessions differ < {percent(look.holds_to)}"
+    if look.robust_to is not None:
+        return f"drop if sessions differ < {percent(look.robust_to)}"
     if look.runs_used == 1 and is_worse(metric, 0.0, best):
         return "one run alone never fails"
     if look.runs_used == 1 and not is_worse(metric, _signed(look.limit, metric), worst):
@@ -277,17 +278,17 @@ def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
             f"The baseline has {last.runs_baseline} of the {GATING_RUNS} runs that a gate needs: a "
             "drop is advice, not a failure."
         )
-    if last.decision is Decision.PROVISIONAL and last.holds_to is not None:
-        days = plural(metric.sessions_baseline, "day")
+    if last.outcome is Answer.PROVISIONAL and last.robust_to is not None:
+        days = plural(metric.baseline.days, "day")
         shown = {
             "few sessions": f"{days} of the baseline cannot show that they do",
             "old": "the baseline is too old to show that they do",
             None: "the baseline's own sessions do not show that they do",
         }
-        word = "a drop" if last.leans == "drop" else "ok"
+        word = "a drop" if last.direction == "drop" else "ok"
         yield (
             f"Provisional: it is {word} only if sessions differ by less than "
-            f"{percent(last.holds_to)} (standard deviation), and {shown[last.lacking]}."
+            f"{percent(last.robust_to)} (standard deviation), and {shown[last.lacks]}."
         )
     yield _otherwise(last, metric.metric)
     yield (
@@ -316,7 +317,7 @@ def _otherwise(last: Judged, metric: str) -> str:
     better, worse = ("above", "below") if higher else ("below", "above")
     text = f"Otherwise: equally noisy, it passes {better} {change(passes)}"
     final = ""
-    if last.decision is Decision.PROVISIONAL or last.lacking:
+    if last.outcome is Answer.PROVISIONAL or last.lacks:
         final = ", either one final only where it stands whatever sessions differ by"
     if last.runs_used == 1:
         return f"{text}; a drop takes two runs{final}."
@@ -355,7 +356,7 @@ def turns(verdict: Verdict, ratio: RatioVerdict, rule: RuleR, width: int) -> lis
             "b": quantity(ratio.metric, other.value),
             "ratio": times(look.ratio),
             "interval": f"{times(look.low)} to {times(look.high)}" if k >= FIRST_LOOK else "",
-            "says": PAIR_SAYS.get(look.decision, "undecided"),
+            "says": PAIR_SAYS.get(look.outcome, "undecided"),
         }
         for k, (look, one, other) in enumerate(zip(looks, a, b, strict=False), start=1)
     ]

@@ -28,7 +28,7 @@ from pytest_mlperf.cli.suites import (
 )
 from pytest_mlperf.core.case import AUDITS
 from pytest_mlperf.core.errors import BaselineError, MlperfError
-from pytest_mlperf.core.guarantees import APPEND_OPTIONS, MISSING_OPTION, Promise, promise
+from pytest_mlperf.core.guarantees import APPEND_OPTIONS, MISSING_OPTION, Guarantee, guarantee
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.untrusted_text import json_text
 from pytest_mlperf.hardware.machine import split
@@ -360,10 +360,10 @@ def _pass_s(case: Testable, seconds: float) -> float:
     return seconds if "accuracy" in case.kinds and case.suite.rules is not None else 0.0
 
 
-Promises = Mapping[tuple[Path, str], Promise]
+Promises = Mapping[tuple[Path, str], Guarantee]
 
 
-def promises(planned: Iterable[Testable]) -> dict[tuple[Path, str], Promise]:
+def promises(planned: Iterable[Testable]) -> dict[tuple[Path, str], Guarantee]:
     """Return what each case's baseline promises, of several machines that recorded last.
 
     A plan is of every machine. A damaged baseline has none: whoever judges by it says so.
@@ -397,7 +397,7 @@ def in_words(planned: Iterable[Testable], held: Promises) -> str:
     return f"baselines: {'; '.join(parts)}"
 
 
-def _promise(planned: Planned) -> Promise | None:
+def _promise(planned: Planned) -> Guarantee | None:
     case, suite = planned.case, planned.suite
     file = baseline_file(baselines_root(None, planned.path, suite.division), case, suite.profile)
     try:
@@ -408,4 +408,4 @@ def _promise(planned: Planned) -> Promise | None:
         rule, learnt = rule_beside(file, case.accelerator, record.identity, Policy.max_runs)
     except BaselineError:
         return None
-    return promise(record, rule, calibrated=learnt is not None, now=dt.datetime.now(dt.UTC))
+    return guarantee(record, rule, calibrated=learnt is not None, now=dt.datetime.now(dt.UTC))

@@ -129,7 +129,7 @@ def costs(sessions: Iterable[tuple[Path, Results]]) -> dict[CaseKey, CaseCost]:
             continue  # a time that is none: a file from elsewhere
         for result in performance(results):
             runs = [walls[run.folder] for run in result.verdict.runs if run.folder in walls]
-            if result.verdict.turns and result.verdict.turns.runs:
+            if result.verdict.interleaved and result.verdict.interleaved.runs:
                 runs = runs[:-1]  # those in turns came behind it
             if not runs or result.handicap or result.pretended:
                 continue
@@ -155,7 +155,7 @@ def _walls(results: Results) -> dict[str, float]:
     if not ordered or _moment(ordered[0].started) < begin:
         return {}
     end = begin + dt.timedelta(seconds=results.seconds)
-    waits = [dt.timedelta(seconds=run.waited_s or 0.0) for run in ordered]
+    waits = [dt.timedelta(seconds=run.load.waited_s or 0.0) for run in ordered]
     begins = [_moment(run.started) - wait for run, wait in zip(ordered, waits, strict=True)]
     ends = [*begins[1:], end]
     walls = {}

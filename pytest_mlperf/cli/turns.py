@@ -17,16 +17,15 @@ from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.cli.output import progress, show, whole, width
 from pytest_mlperf.cli.stored_results import add_runs_dir, not_calibrated
 from pytest_mlperf.cli.suites import find_suites
-from pytest_mlperf.core.case import LOADED_SCENARIOS
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import limit as shown_limit
 from pytest_mlperf.core.numbers import quantity, times
 from pytest_mlperf.core.reason import measured_again
+from pytest_mlperf.core.rulings.outcomes import outcome_of
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
 from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.judge.ratio import Ratio
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.reports.terminal.layout import fold, paragraph, paragraphs, table, unbroken
 from pytest_mlperf.run.conditions import WARM_FOLDER, Conditions, WarmUps
@@ -55,7 +54,7 @@ class TurnsResult:
         """The word of each metric."""
         if self.reason:
             return [Outcome.INCONCLUSIVE if self.a.left_out else Outcome.INVALID]
-        return [_word(one) for one in self.ratios.values()]
+        return [outcome_of(ratio, Outcome.PERF_DROP) for ratio in self.ratios.values()]
 
 
 HELP = """\
@@ -148,7 +147,7 @@ def measured(a: CaseRunner, b: CaseRunner, rule: RuleR, noise: str) -> TurnsResu
     limits, reason = b.job.limits, ""
     ratios: Mapping[str, Ratio] = {}
 
-    loaded = case.scenario in LOADED_SCENARIOS
+    loaded = case.rate_is_condition
 
     def same_rate() -> None:
         if loaded:
@@ -227,7 +226,7 @@ def _rows(one: TurnsResult) -> list[Mapping[str, str]]:
         return [{"verdict": str(one.outcomes[0])}]
     return [
         {
-            "verdict": str(_word(ratio)),
+            "verdict": str(outcome_of(ratio, Outcome.PERF_DROP)),
             "metric": METRICS[name].title,
             "A": quantity(name, _mean(one.a, name, ratio.pairs)),
             "B": quantity(name, _mean(one.b, name, ratio.pairs)),
@@ -238,12 +237,6 @@ def _rows(one: TurnsResult) -> list[Mapping[str, str]]:
         }
         for name, ratio in one.ratios.items()
     ]
-
-
-def _word(ratio: Ratio) -> Outcome:
-    if ratio.decision is Decision.PASS:
-        return Outcome.IMPROVED if ratio.improved else Outcome.OK
-    return Outcome.PERF_DROP if ratio.decision is Decision.FAIL else Outcome.INCONCLUSIVE
 
 
 def _mean(one: CaseRunner, metric: str, pairs: int) -> float:
@@ -383,6 +376,6 @@ def _cases_differ(x: Planned, y: Planned) -> str:
     if finds[0] != finds[1]:
         return f"find {' and '.join(repr(text) for text in finds)}"
     rates = [each.scenario.rate_on(each.case.accelerator) for each in (x, y)]
-    if x.case.scenario in LOADED_SCENARIOS and None not in rates and rates[0] != rates[1]:
+    if x.case.rate_is_condition and None not in rates and rates[0] != rates[1]:
         return f"offered rate {rates[0]:g}/s and {rates[1]:g}/s"
     return ""

@@ -103,6 +103,11 @@ class Case:
     accelerator: str
 
     @property
+    def rate_is_condition(self) -> bool:
+        """Whether the offered rate is a condition of what is measured, and no result."""
+        return self.scenario in LOADED_SCENARIOS
+
+    @property
     def id(self) -> str:
         """The text between the brackets of a test id."""
         return "-".join(

@@ -263,7 +263,9 @@ def causes(
     the verdict itself may be among them.
     """
     # A drop that is provisional has causes, though it says nothing about other cases yet.
-    direction = -1 if any(metric.leans == "drop" for metric in verdict.metrics) else moved(verdict)
+    direction = (
+        -1 if any(metric.direction == "drop" for metric in verdict.metrics) else moved(verdict)
+    )
     if not direction:
         return ()
     facts = _Facts(
@@ -313,13 +315,13 @@ HEADS = {
 
 def _environment(facts: _Facts) -> Iterator[Cause]:
     groups: dict[str, list[str]] = {}
-    for text in facts.verdict.changed:
+    for text in facts.verdict.baseline.changed:
         part = _part_of(text, facts.verdict)
         line = text.partition(" ")[2] if part in {LOADED_FILES, OTHER_FILES} else shortened(text)
         groups.setdefault(part, []).append(line)
     # Of equal strength, a recorded fact says more than that a file changed.
     for name, texts in sorted(groups.items(), key=lambda group: group[0] in HEADS):
-        certain = len(groups) == 1 and name != OTHER_FILES and not facts.verdict.unknown
+        certain = len(groups) == 1 and name != OTHER_FILES and not facts.verdict.baseline.unknown
         only = "; nothing else that is recorded changed" if certain else ""
         head = HEADS.get(name, "")
         since = "" if head else " since the baseline"
@@ -387,8 +389,8 @@ def _lengths(facts: _Facts) -> Iterator[tuple[str, float, float]]:
             yield _title(paired.metric), paired.baseline, paired.now
     paired_counts = {paired.metric for paired in facts.verdict.paired}
     for metric in facts.verdict.metrics:
-        if metric.metric in metrics.COUNTS - paired_counts and metric.baseline and metric.now:
-            yield _title(metric.metric), metric.baseline, metric.now
+        if metric.metric in metrics.COUNTS - paired_counts and metric.baseline.value and metric.now:
+            yield _title(metric.metric), metric.baseline.value, metric.now
 
 
 def _length(value: float) -> str:
@@ -408,7 +410,7 @@ def _server(facts: _Facts) -> Iterator[Cause]:
     if not (changes := _server_changes(facts)):
         return
     points = sorted(  # the largest change in the verdict's direction first
-        points_of([run.server for run in facts.verdict.runs]),
+        points_of([run.serving.server for run in facts.verdict.runs]),
         key=lambda point: -max(map(abs, _shares_at(facts, point).values()), default=0.0),
     )
     by_point = {point: [c for c in changes if c.point == point] for point in points}
@@ -425,7 +427,7 @@ def _server_changes(facts: _Facts) -> list[ServerChange]:
     if facts.baseline is None:
         return []
     sides = facts.verdict.runs, facts.baseline.runs
-    now, before = ([run.server for run in side if run.server] for side in sides)
+    now, before = ([run.serving.server for run in side if run.serving.server] for side in sides)
     return server_changes(now, before) if now and before else []
 
 
@@ -517,7 +519,7 @@ def _seen(facts: _Facts) -> Iterator[Cause]:
         return
     runs = facts.verdict.runs
     before = facts.baseline.runs if facts.baseline else ()
-    compared = all(any(CAP in run.state for run in side) for side in (runs, before))
+    compared = all(any(CAP in run.hardware.state for run in side) for side in (runs, before))
     signs: dict[tuple[str, SignKey], list[Sign]] = {}
     for sign in (sign for run in runs for sign in run.signs):
         evidence = sign.key in _SIGNS or sign.share is not None
@@ -533,7 +535,7 @@ def _seen(facts: _Facts) -> Iterator[Cause]:
 
 def _replicas(facts: _Facts) -> Iterator[Cause]:
     if facts.direction < 0 and facts.verdict.kind != "accuracy":
-        for one in stragglers([(run.replicas, run.gpus) for run in facts.verdict.runs]):
+        for one in stragglers([(run.replicas, run.hardware.gpus) for run in facts.verdict.runs]):
             yield Cause(rule="replicas", says=one.text, strength=Strength.PLAUSIBLE)
 
 
@@ -587,7 +589,8 @@ class _MachineChange:
 
 def _clocks(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineChange | None:
     now, before = (
-        [run.state for run in side if run.state.get(CLOCK, 0.0) > 0] for side in (runs, baseline)
+        [run.hardware.state for run in side if run.hardware.state.get(CLOCK, 0.0) > 0]
+        for side in (runs, baseline)
     )
     if not now or not before:
         return None
@@ -637,7 +640,7 @@ def _control(
     It differs where it is off by more than one standard deviation of such a comparison, beyond
     chance by more than four: `pytest_mlperf.core.control.compared` has the formula.
     """
-    sides = [run.control for run in runs], [run.control for run in baseline]
+    sides = [run.hardware.control for run in runs], [run.hardware.control for run in baseline]
     if not all(any(side) for side in sides):
         return
     for now in compared(*sides, floor=floor_of(accelerator)):
@@ -658,11 +661,11 @@ def _control(
 
 def _unchanged(facts: _Facts) -> Iterator[str]:
     verdict = facts.verdict
-    if verdict.baseline_set and not (verdict.changed or verdict.unknown):
+    if verdict.baseline.source and not (verdict.baseline.changed or verdict.baseline.unknown):
         yield "engine, weights, options and data are the baseline's"
-    if verdict.changed:
+    if verdict.baseline.changed:
         yield "what changed is a hint alone"
-    yield from verdict.unknown
+    yield from verdict.baseline.unknown
     for title, before, now in _lengths(facts):
         if abs(now / before - 1) < OUTPUT:
             yield f"{_length(now)} {title}, {_length(before)} in the baseline"
@@ -672,7 +675,7 @@ def _unchanged(facts: _Facts) -> Iterator[str]:
     if facts.baseline is not None:
         sides = verdict.runs, facts.baseline.runs
         shown = (
-            any(name.partition("@")[0] != HIDDEN_SHARE for run in s for name in run.server)
+            any(name.partition("@")[0] != HIDDEN_SHARE for run in s for name in run.serving.server)
             for s in sides
         )
         if all(shown) and not _server_changes(facts):

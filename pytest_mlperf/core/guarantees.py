@@ -32,7 +32,7 @@ EXPECTED_RATIO = 0.8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Promise:
+class Guarantee:
     """What a baseline lets rule R promise.
 
     Attributes:
@@ -78,14 +78,14 @@ class Promise:
         holds = f"an ok holds while sessions differ by less than runs do{below}"
         return f"{FALSE_ALARM_PROMISE}; provisional: {holds}; {self.cure(self.lacks)}"
 
-    def of(self, lacking: Why | None, holds_to: float | None, *, provisional: bool) -> str:
+    def of(self, lacking: Why | None, robust_to: float | None, *, provisional: bool) -> str:
         """Return the same of one verdict, which knows what sessions it bears.
 
         Nothing is lacking where it was measured in turns, which know no sessions.
         """
-        if lacking is None or holds_to is None:
+        if lacking is None or robust_to is None:
             return f"{LIMIT_PROMISE}; {BELOW_LIMIT_PROMISE}"
-        while_ = f"while sessions differ by less than {percent(holds_to)}"
+        while_ = f"while sessions differ by less than {percent(robust_to)}"
         if provisional:  # what would settle it is said beside it
             return f"{FALSE_ALARM_PROMISE}; provisional: it holds {while_}"
         return f"{LIMIT_PROMISE}, {while_}; {self.cure(lacking)}"
@@ -101,9 +101,9 @@ class Promise:
         return f"{more} would show it: {MISSING_OPTION}"
 
 
-def promise(
+def guarantee(
     record: Record, rule: RuleR, *, metric: str | None = None, calibrated: bool, now: dt.datetime
-) -> Promise:
+) -> Guarantee:
     """Return what verdicts against a record promise, by the first gated metric or one named."""
     gated = metric or next(iter(record.minimum_detectable_change), None)
     values = [math.log(run.metrics.get(gated or "", 1.0)) for run in record.runs]
@@ -115,7 +115,7 @@ def promise(
     old = until is not None and today >= until + 1
     lacks: Why | None = "few sessions" if seen < DAYS - 1 else "old" if old else None
     ends = until is not None and lacks != "few sessions" and record.days > 1
-    return Promise(
+    return Guarantee(
         lacks=lacks,
         runs=len(record.runs),
         sessions=len(record.sessions),

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from pytest_mlperf.core.baseline import Property
-from pytest_mlperf.core.case import LOADED_SCENARIOS, Case, Kind, Profile
+from pytest_mlperf.core.case import Case, Kind, Profile
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.search import CONDITIONS
@@ -183,7 +183,7 @@ def points_of_session(results: Results) -> Iterator[tuple[CaseSeries, SessionPoi
                     commit=results.commit,
                     value=metric.now,
                     runs=metric.runs,
-                    baseline=metric.baseline,
+                    baseline=metric.baseline.value,
                     outcome=str(metric.outcome or result.verdict.outcome),
                     failed=result.failed,
                     accepted=result.verdict.outcome is Outcome.RECORDED,
@@ -193,7 +193,7 @@ def points_of_session(results: Results) -> Iterator[tuple[CaseSeries, SessionPoi
 
 
 def _conditions(result: CaseResult, fingerprint: Mapping[str, str]) -> dict[str, str]:
-    loaded = result.verdict.case.scenario in LOADED_SCENARIOS and result.target_qps is not None
+    loaded = result.verdict.case.rate_is_condition and result.target_qps is not None
     conditions = {
         "rate": f"{result.target_qps:g}" if loaded else "",
         "dataset": fingerprint.get("dataset", ""),

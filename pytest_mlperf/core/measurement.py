@@ -11,11 +11,8 @@ from statistics import fmean
 
 from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.control import Control, State
-from pytest_mlperf.core.energy import Power
-from pytest_mlperf.core.energy.exporter import ExportedEnergy
-from pytest_mlperf.core.energy.host import HostEnergy
-from pytest_mlperf.core.energy.meter import WallEnergy
-from pytest_mlperf.core.metrics import BY_EXPORTER, BY_METER, OF_ENERGY
+from pytest_mlperf.core.energy import EnergyReading, Source, source_of
+from pytest_mlperf.core.metrics import OF_ENERGY
 from pytest_mlperf.core.numbers import Count, NotNegative, Number, Positive, Seconds
 from pytest_mlperf.core.reason import Key, Reason, Sign
 from pytest_mlperf.core.roofline import Light
@@ -72,13 +69,73 @@ class ReplicaRun:
         return fmean(self.shares) if self.shares else None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Load:
+    """What else slowed a run down.
+
+    Attributes:
+        client: Delay by the client itself, seconds: "issue_p99" until a request began, "loop_p99"
+            until an answer was seen; empty if the engine is no client.
+        contention: Processor time of other processes in its window; None if it was not read.
+        waited_s: How long it waited for other processes before it began; None if unknown.
+    """
+
+    client: Mapping[str, Number] = field(default_factory=dict)
+    contention: Contention | None = None
+    waited_s: NotNegative | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hardware:
+    """The machine of a run, and its state.
+
+    Attributes:
+        ids: Hashes of the machine and of its GPUs, with spaces; "" if unknown.
+        warmed: Its accelerator had worked in this session before; None if unknown.
+        state: State of its GPUs in the window of the run; empty if they were not sampled.
+        control: Result of the fixed micro-benchmark just before the run; empty if it was not run.
+        gpus: Each GPU in the window, if there are several.
+    """
+
+    ids: str = ""
+    warmed: bool | None = None
+    state: State = field(default_factory=dict)
+    control: Control = field(default_factory=dict)
+    gpus: tuple[GpuRun, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Serving:
+    """Requests and answers of a run, and its server.
+
+    Attributes:
+        server: The server's own metrics in the window of the run: means (waiting, running,
+            kv_cache_use), the largest of these (waiting_max), shares (prefix_hit_share,
+            draft_acceptance), tokens of a decoding step (draft_length), and a count (preemptions);
+            by its answers the share of tokens that were counted and not shown (hidden_share); of a
+            curve at each point, "waiting@64"; empty if unknown. Those that limits name are in the
+            metrics of the run, too.
+        finishes: Number of answers by finish reason, "stop" or "length"; of a curve at each point,
+            "stop@64"; empty if unknown.
+        requests: Of a curve, requests that count at each point, {"16": 54}; empty if unknown.
+        lengths: Of a curve, tokens of answers by sample at each point, {"16": "3:37 8:45"}.
+        salt: Seed of the words that make its prompts unlike those of other runs; "" without.
+    """
+
+    server: Mapping[str, NotNegative] = field(default_factory=dict)
+    finishes: Mapping[str, Count] = field(default_factory=dict)
+    requests: Mapping[str, Count] = field(default_factory=dict)
+    lengths: Mapping[str, str] = field(default_factory=dict)
+    salt: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """One LoadGen performance run in a fresh process.
 
     Attributes:
         metrics: Values by metric name, SI units.
-        within_se: Relative standard error inside the run by metric name, where known.
+        within_se: Relative standard error inside the run by metric name, if known.
         samples: Samples completed.
         queries: Queries LoadGen counted (Offline: samples).
         duration_s: Length of the timed part.
@@ -86,44 +143,21 @@ class Run:
         session: Id of the pytest session that made it.
         started: ISO 8601 UTC.
         commit: Commit of the tested project, or None outside git.
-        folder: Folder with LoadGen's logs; in a result from pytest's root on, where it lies there.
-        invalid: Why the run may not be judged; empty when it may.
+        folder: Folder with LoadGen's logs; in a result relative to pytest's root.
+        invalid: Why the run may not be judged; empty if it may.
         limit_missed: LoadGen's latency constraint was missed, and nothing else was wrong.
-        power: Energy of the timed part; None where it was not sampled.
-        power_unknown: Why nothing could be sampled, where it should have been.
-        wall: Energy of the whole machine in the timed part, by a wall meter; None without one.
-        exported: Energy of another machine's GPUs, by a DCGM exporter; None without one.
-        host: Energy of the host's processors and memory; None where their counters may not be read.
-        client: How late the client was by itself, seconds: "issue_p99" until a request began,
-            "loop_p99" until an answer was seen; empty where the engine is no client.
-        contention: Who else used the processor in its window, and what it waited for; None: not
-            read.
-        notes: What the sampler saw and nobody is failed for, such as a power cap.
-        signs: The same as values, where it has figures; empty in results of older releases.
-        state: What its GPUs were like in its window; empty where nobody sampled them.
-        control: What the fixed micro-benchmark found just before it; empty: not made.
-        light: How near its figures came to what is physically possible, the case's own first;
-            empty on CPUs whose figures nobody gave.
-        search: The search that found its throughput; None: it was offered, or measured. The other
+        energy: Energy of the timed part by source.
+        energy_unknown: Why the GPUs could not be sampled, although they should have been.
+        load: Other processes and the client.
+        hardware: The machine and its state.
+        serving: Requests, answers and the server.
+        notes: Remarks that fail no test, such as a power cap.
+        signs: The same as values, if it has figures; empty in results of older releases.
+        light: Shares of the roofline, the case's own first; empty on CPUs without figures.
+        search: The search that found its throughput; None if it was offered, or measured. The other
             figures are those of the highest rate that held.
-        zero: Metrics that are 0, which `metrics` cannot hold, see `core.judge.sample.ZERO`.
-        warmed: Its accelerator had worked in this session before; None: unknown, as of older files.
-        gpus: Each GPU in its window, where there are several.
-        replicas: What each replica did, in their order; empty: the engine was one process.
-        finishes: How often answers ended for which reason: "stop", "length"; of a curve at each
-            point, "stop@64"; empty: nobody tells.
-        server: What its server's own metrics were in its window; those that limits name are in
-            `metrics` too: means (waiting, running, kv_cache_use), the largest of these
-            (waiting_max), shares (prefix_hit_share, draft_acceptance), tokens of a decoding step
-            (draft_length), and a count (preemptions); by its answers the share of tokens that
-            were counted and not shown (hidden_share); of a curve at each point, "waiting@64";
-            empty: none of it is known.
-        requests: Of a curve, requests that count at each point, {"16": 54}; empty: unknown.
-        lengths: Of a curve, tokens of answers by sample at each point, {"16": "3:37 8:45"}.
-        salt: The name from which the words are drawn that made its prompts other ones; "": none.
-        waited_s: How long it waited for other processes before it began; None: unknown, as of
-            older files.
-        machine: Hashes of the machine and of its GPUs, with spaces; "": unknown, as of older files.
+        zero: Metrics that are 0, which `metrics` cannot hold, see `core.rulings.sample.ZERO`.
+        replicas: Figures of each replica, in their order; empty if the engine was one process.
     """
 
     metrics: Mapping[str, Positive]
@@ -138,30 +172,17 @@ class Run:
     folder: str
     invalid: tuple[Reason, ...] = ()
     limit_missed: bool = False
-    power: Power | None = None
-    power_unknown: str | None = None
-    wall: WallEnergy | None = None
-    exported: ExportedEnergy | None = None
-    host: HostEnergy | None = None
-    client: Mapping[str, Number] = field(default_factory=dict)
-    contention: Contention | None = None
+    energy: Mapping[Source, EnergyReading] = field(default_factory=dict)
+    energy_unknown: str | None = None
+    load: Load = Load()
+    hardware: Hardware = Hardware()
+    serving: Serving = Serving()
     notes: tuple[str, ...] = ()
     signs: tuple[Sign, ...] = ()
-    state: State = field(default_factory=dict)
-    control: Control = field(default_factory=dict)
     light: tuple[Light, ...] = ()
     search: SearchOutcome | None = None
     zero: tuple[str, ...] = ()
-    warmed: bool | None = None
-    gpus: tuple[GpuRun, ...] = ()
     replicas: tuple[ReplicaRun, ...] = ()
-    finishes: Mapping[str, Count] = field(default_factory=dict)
-    server: Mapping[str, NotNegative] = field(default_factory=dict)
-    requests: Mapping[str, Count] = field(default_factory=dict)
-    lengths: Mapping[str, str] = field(default_factory=dict)
-    salt: str = ""
-    waited_s: NotNegative | None = None
-    machine: str = ""
 
     @property
     def too_slow(self) -> bool:
@@ -169,11 +190,9 @@ class Run:
         slow = {Key.TOO_FEW_REQUESTS, Key.OVERLOADED, Key.NO_RATE}
         return bool(self.invalid) and {reason.key for reason in self.invalid} <= slow
 
-    def energy_of(self, metric: str) -> Power | WallEnergy | ExportedEnergy | None:
-        """Return the energy that a metric of efficiency rests on; None: not sampled."""
-        if metric in BY_EXPORTER:
-            return self.exported
-        return self.wall if metric in BY_METER else self.power
+    def energy_of(self, metric: str) -> EnergyReading | None:
+        """Return the energy that a metric of efficiency rests on; None if it was not measured."""
+        return self.energy.get(source_of(metric))
 
     def may_judge(self, metric: str) -> bool:
         """Whether it measured a metric, and an energy behind it well enough to be believed."""

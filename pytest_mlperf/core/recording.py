@@ -23,7 +23,7 @@ from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, percent
 from pytest_mlperf.core.rulings.ruling import values
 from pytest_mlperf.core.rulings.sample import sharing
-from pytest_mlperf.core.verdict import GateState, MetricVerdict, Outcome, Verdict
+from pytest_mlperf.core.verdict import GateState, MetricBaseline, MetricVerdict, Outcome, Verdict
 from pytest_mlperf.judge import rule_r
 from pytest_mlperf.judge.formulas import raw
 from pytest_mlperf.judge.inputs import DAYS
@@ -91,19 +91,19 @@ def baseline_run(run: Run) -> BaselineRun:
         samples=run.samples,
         duration_s=run.duration_s,
         commit=run.commit,
-        control=dict(run.control),
-        state=dict(run.state),
-        busy=run.contention.share if run.contention else None,
+        control=dict(run.hardware.control),
+        state=dict(run.hardware.state),
+        busy=run.load.contention.share if run.load.contention else None,
         late={
             name: share
             for name, value in run.metrics.items()
-            if (share := late_share(name, value, run.client))
+            if (share := late_share(name, value, run.load.client))
         },
-        warmed=run.warmed,
-        server=dict(run.server),
-        requests=dict(run.requests),
-        lengths=dict(run.lengths),
-        machine=run.machine,
+        warmed=run.hardware.warmed,
+        server=dict(run.serving.server),
+        requests=dict(run.serving.requests),
+        lengths=dict(run.serving.lengths),
+        machine=run.hardware.ids,
     )
 
 
@@ -182,10 +182,10 @@ def first_runs(now: Sequence[Run], before: Sequence[BaselineRun]) -> tuple[str, 
     One on an accelerator that had not worked yet in its session is not like the later ones. Runs
     are oldest first.
     """
-    first = {run.session: run.warmed for run in reversed(before)}
+    first = {run.session: run.hardware.warmed for run in reversed(before)}
     ours, theirs = None, set(first.values())
     if now:  # of a session that is recorded already, the first run that it kept
-        ours = first.get(now[0].session, now[0].warmed)
+        ours = first.get(now[0].session, now[0].hardware.warmed)
     if ours is None or None in theirs or ours in theirs or not theirs:
         return ()
     words = {True: "after other work", False: "of a session"}
@@ -209,9 +209,10 @@ def recorded(record: Record, limits: Mapping[str, float], runs: int) -> tuple[Me
             outcome=Outcome.RECORDED,
             now=means[name],
             limit=limit,
-            detectable=record.minimum_detectable_change.get(name),
+            baseline=MetricBaseline(
+                detectable=record.minimum_detectable_change.get(name), runs=len(record.runs)
+            ),
             runs=runs,
-            runs_baseline=len(record.runs),
         )
         for name, limit in limits.items()
         if name in means
@@ -230,9 +231,9 @@ def provable(record: Record) -> str:
 def detectable_notes(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
     """Return one sentence about the metrics whose baseline cannot prove their limit, if any."""
     unprovable = [
-        f"{percent(m.detectable)} in {METRICS[m.metric].title} (limit {percent(m.limit)})"
+        f"{percent(m.baseline.detectable)} in {METRICS[m.metric].title} (limit {percent(m.limit)})"
         for m in metrics
-        if m.detectable is not None and m.limit and m.detectable > m.limit
+        if m.baseline.detectable is not None and m.limit and m.baseline.detectable > m.limit
     ]
     if not unprovable:
         return ()

@@ -164,7 +164,7 @@ def newest(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:
     return tuple(latest.values())
 
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 3
 UNVERIFIED_LABEL = "Result not verified by MLCommons Association."
 
 IMPORTED = "imported"
@@ -322,9 +322,9 @@ def _after(result: CaseResult, before: Suspect | None, date: str) -> Suspect:
         drops = {
             m.metric: _first_date(m.metric, result.verdict, before) or date
             for m in result.verdict.metrics
-            if result.verdict.baseline_id and (m.seems_drop or m.outcome in DROP_OUTCOMES.values())
+            if result.verdict.baseline.id and (m.seems_drop or m.outcome in DROP_OUTCOMES.values())
         }
-        baseline = result.verdict.baseline_id if drops else ""
+        baseline = result.verdict.baseline.id if drops else ""
         now = replace(now, drops=drops, baseline=baseline, seen=date)
         if not now.metrics:
             now = replace(now, date=min(drops.values(), default=date))
@@ -336,7 +336,7 @@ def _first_date(metric: str, verdict: Verdict, before: Suspect | None) -> str:
 
     A date after this session's is of a clock that was set back since: it is kept.
     """
-    if before is None or not before.baseline or before.baseline != verdict.baseline_id:
+    if before is None or not before.baseline or before.baseline != verdict.baseline.id:
         return ""
     return before.drops.get(metric, "")
 
@@ -359,7 +359,7 @@ def second_day(
             return metric
         if metric.likely and since < today:
             return replace(metric, since=since, note=f"{SECOND_DAY} (since {since})")
-        if at_once and metric.sessions_baseline >= DAYS and not metric.since:
+        if at_once and metric.baseline.days >= DAYS and not metric.since:
             return replace(metric, since=today, note=f"{metric.note}; {FIRST_DAY_NOTE}")
         return metric if at_once else replace(metric, since="")
 

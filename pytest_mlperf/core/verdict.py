@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Literal
 
 from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.core.control import ControlComparison
-from pytest_mlperf.core.guarantees import APPEND_OPTIONS, MISSING_OPTION, Promise
+from pytest_mlperf.core.control import ControlComparison, steady
+from pytest_mlperf.core.guarantees import APPEND_OPTIONS, MISSING_OPTION, Guarantee
 from pytest_mlperf.core.measurement import Accuracy, Run, Subject
 from pytest_mlperf.core.numbers import (
     Count,
@@ -26,14 +26,14 @@ from pytest_mlperf.judge.inputs import DAYS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Look:
-    """What one comparison found.
+class InterimAnalysis:
+    """The change of some runs, and its standard error.
 
     Attributes:
-        change: Logarithm of the ratio of the means, below 0 where the runs are the worse ones.
-        se: Its standard error, as rule R expects it.
-        df: Degrees of freedom of that.
-        session: Of a session of the baseline beside its other sessions: its id.
+        change: Logarithm of the ratio of the means, below 0 if the runs are worse.
+        se: Its standard error by rule R.
+        df: Degrees of freedom of the standard error.
+        session: Id of a session of the baseline that was compared with its other sessions; else "".
     """
 
     change: Number
@@ -42,8 +42,8 @@ class Look:
     session: str = ""
 
 
-class Turns(StrEnum):
-    """What runs in turns with the baseline's own build said, or why there are none."""
+class Confirmation(StrEnum):
+    """Result of runs interleaved with the baseline's own build, or why there are none."""
 
     PROVEN = "proven"
     EXCLUDED = "excluded"
@@ -55,7 +55,7 @@ class Turns(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InTurns:
+class InterleavedRuns:
     """How a drop was confirmed, or why it could not be.
 
     Attributes:
@@ -70,7 +70,7 @@ class InTurns:
         reason: Why nothing was decided, in words; "" where it was.
     """
 
-    state: Turns
+    state: Confirmation
     metrics: tuple[str, ...] = ()
     build: str = ""
     pairs: Count = 0
@@ -210,68 +210,79 @@ def beside_accuracy(headline: str, unchecked: Unchecked | None) -> str:
     return f"{headline}, {unchecked.in_words}" if unchecked else headline
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MetricBaseline:
+    """One metric of the baseline.
+
+    Attributes:
+        value: Geometric mean of its runs, SI units; None without baseline.
+        runs: Number of these runs.
+        days: Number of days on which its sessions were made.
+        detectable: Smallest change that these runs can prove, as a share; None if not judged.
+        lacks: Why a verdict against it is not final: "few sessions" or "old"; None if it is.
+        sessions: Each session compared with the other ones; empty if there is only one.
+    """
+
+    value: Number | None = None
+    runs: Count = 0
+    days: Count = 0
+    detectable: NotNegative | None = None
+    lacks: Literal["few sessions", "old"] | None = None
+    sessions: tuple[InterimAnalysis, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class MetricVerdict:
-    """What one metric says.
+    """The verdict on one metric.
 
     Attributes:
         metric: Metric name.
-        outcome: Its own outcome; None when it is only reported.
-        baseline: Geometric mean of the baseline's runs, SI units; None without baseline.
-        now: Geometric mean of the runs that were judged (accuracy: the score); None where the
-            metric was not measured.
+        outcome: Its own outcome; None if it is only reported.
+        now: Geometric mean of the judged runs (accuracy: the score); None if it was not measured.
+        baseline: The same metric of the baseline.
         change: Relative change; None without baseline.
-        low, high: Interval of the change that the decision used; None without baseline.
-        limit: The smallest change that matters, as a share; None when not gated. Of a gate's
-            ceiling, below 0.
-        detectable: The smallest change this baseline can prove, as a share.
-        runs: Runs judged.
-        runs_baseline: Runs of the baseline.
+        low, high: Confidence interval of the change that decided; None without baseline.
+        limit: The smallest change that matters, as a share; None if not gated. Below 0 for a
+            gate's ceiling.
+        runs: Number of judged runs.
         note: A few words for the table, e.g. "advisory: 3 baseline runs".
-        p: Chance that an unchanged metric looks this bad at any look of rule R; 1 after a pass,
-            None where rule R did not judge.
-        confirmed: Runs in turns with the baseline's own build proved the drop as well.
-        leans: Of a PROVISIONAL metric: what it is if sessions differ by no more than is expected;
-            of an INCONCLUSIVE one: a drop, if load took nothing.
-        holds_to: Relative standard deviation of sessions up to which what was decided holds; None
-            where nothing was decided.
-        lacking: What the baseline lacks for a final word: "few sessions" or "old".
-        stands: A drop is final, where it is one: what the baseline shows of sessions bears it.
-        likely: A PROVISIONAL drop, where it is one, fails the test on the second day in a row.
-        since: Day (UTC) of the first session in a row that saw this PROVISIONAL drop, where the
-            drop fails the test; "": it does not.
-        sessions_baseline: Days on which the baseline's sessions were made.
-        strays: Runs that are worse than every run of the baseline, and by far.
+        p: Probability that an unchanged metric looks this bad at any interim analysis of rule R; 1
+            after a pass, None if rule R did not judge.
+        confirmed: Runs interleaved with the baseline's own build proved the drop as well.
+        direction: Of a PROVISIONAL metric its outcome if sessions differ by no more than expected;
+            of an INCONCLUSIVE one "drop" if it would be one without the machine's load.
+        robust_to: Relative standard deviation of sessions up to which the decision is robust; None
+            without decision.
+        robust: A drop would be final: the baseline's sessions are close enough together.
+        likely: A PROVISIONAL drop would fail the test on the second day in a row.
+        since: Day (UTC) of the first session in a row with this PROVISIONAL drop, if the drop fails
+            the test; else "".
+        outliers: Number of runs that are worse than every run of the baseline, and by far.
         interrupted: The session ended before it was decided.
-        looks: What rule R saw after each run, oldest first; empty where it did not judge.
-        sessions: Each session of the baseline beside its other ones; empty where it has but one.
+        analyses: Interim analysis of rule R after each run, oldest first; empty if it did not
+            judge.
     """
 
     metric: str
     outcome: Outcome | None
     now: Number | None
-    baseline: Number | None = None
+    baseline: MetricBaseline = MetricBaseline()
     change: Number | None = None
     low: Number | None = None
     high: Number | None = None
     limit: Number | None = None
-    detectable: NotNegative | None = None
     runs: Count = 1
-    runs_baseline: Count = 0
     note: str = ""
     p: Probability | None = None
     confirmed: bool = False
-    leans: Literal["ok", "drop"] | None = None
-    holds_to: NotNegative | None = None
-    lacking: Literal["few sessions", "old"] | None = None
-    stands: bool = False
+    direction: Literal["ok", "drop"] | None = None
+    robust_to: NotNegative | None = None
+    robust: bool = False
     likely: bool = False
     since: str = ""
-    sessions_baseline: Count = 0
-    strays: Count = 0
+    outliers: Count = 0
     interrupted: bool = False
-    looks: tuple[Look, ...] = ()
-    sessions: tuple[Look, ...] = ()
+    analyses: tuple[InterimAnalysis, ...] = ()
 
     @property
     def fails(self) -> bool:
@@ -285,17 +296,17 @@ class MetricVerdict:
     @property
     def seems_drop(self) -> bool:
         """Whether it is a PROVISIONAL drop."""
-        return self.outcome is Outcome.PROVISIONAL and self.leans == "drop"
+        return self.outcome is Outcome.PROVISIONAL and self.direction == "drop"
 
     @property
     def word(self) -> str:
         """What tables say of it: the outcome, and of a provisional one whether it is a drop."""
-        return f"{self.outcome or 'reported'}{' drop' if self.leans == 'drop' else ''}"
+        return f"{self.outcome or 'reported'}{' drop' if self.direction == 'drop' else ''}"
 
     @property
     def lacking_sessions(self) -> Literal["few sessions", "old"] | None:
         """What the baseline lacks for this word; None also where runs in turns proved it."""
-        return None if self.confirmed else self.lacking
+        return None if self.confirmed else self.baseline.lacks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,6 +345,17 @@ class PairedVerdict:
     p: Probability | None
     lower: bool = False
     correlation: Number | None = None
+
+    @property
+    def as_metric(self) -> MetricVerdict:
+        """The same as one metric of a table: with a relative change, without interval."""
+        return MetricVerdict(
+            metric=self.metric,
+            outcome=self.outcome,
+            now=self.now,
+            baseline=MetricBaseline(value=self.baseline),
+            change=self.change / self.baseline if self.baseline else None,
+        )
 
     @property
     def bound(self) -> float | None:
@@ -379,47 +401,73 @@ class RatioVerdict:
     pairs: Count
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BaselineReference:
+    """The baseline of a verdict, and how the tested build differs from it.
+
+    Attributes:
+        file: Path of the baseline file, or where it would be.
+        source: "2026-11-20, 1a2b3c4, reason": when, at which commit and why it was accepted.
+        id: Identifies the accepted runs; "" without a baseline.
+        changed: "engine 1.2.0 -> 1.2.1": differences from the baseline's fingerprint, and files
+            that changed in git since its commit.
+        unknown: "weights: not known, …": facts that cannot be compared with the baseline's.
+        guarantee: Error guarantee of rule R; None if it judged nothing.
+    """
+
+    file: str | None = None
+    source: str | None = None
+    id: str = ""
+    changed: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    guarantee: Guarantee | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Logs:
+    """Where the logs of a test are.
+
+    Attributes:
+        folder: Folder with the logs of the last run.
+        file: The log to read after an ERROR.
+        tail: The last lines of that file, if the headline does not name the cause.
+    """
+
+    folder: str | None = None
+    file: str | None = None
+    tail: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The answer for one test.
 
     Attributes:
-        case: What was judged.
-        kind: Which test asked.
+        case: The judged case.
+        kind: The kind of its test.
         outcome: The word.
-        headline: What follows the word on the first line, at most some 60 characters.
+        headline: Text after the word on the first line, at most some 60 characters.
         metrics: One entry per metric, gated first.
         paired: One entry per score that was compared with the accuracy baseline, sample by sample.
-        ratio: What was found about a claim, where a pair was judged.
+        ratio: Result of a claim about a pair of cases.
         runs: Every performance run of the case so far, oldest first; of a pair a's first, b's
             first, a's second, and so on.
-        invalid_runs: Runs that may not be judged, oldest first. Each was measured again, but for
-            the last one where `reasons` says why there is no verdict on it.
-        reasons: Why the last run may not be judged, where no further one was made.
+        invalid_runs: Runs that may not be judged, oldest first. Each was repeated, except the last
+            one if `reasons` is not empty.
+        reasons: Why the last run may not be judged, if it was not repeated.
         accuracy: The accuracy pass the verdict rests on.
-        gate: What that pass says of its gate, and on how many samples; None: no pass, or an older
-            release.
+        gate: Result of that pass's gate, and its number of samples; None without a pass, and in
+            results of older releases.
         subject: Machine, engine and data.
-        changed: "engine 1.2.0 -> 1.2.1": differences from the baseline's fingerprint, and files
-            that changed in git since its commit.
-        unknown: "weights: not known, …": what cannot be compared with the baseline's.
         notes: Sentences for the failure message, most important first.
-        baseline_file: Path of the baseline file, or where it would be.
-        baseline_set: "2026-11-20, 1a2b3c4, reason": where the baseline comes from.
-        baseline_id: Tells the accepted runs of one baseline from those of another; "": none.
-        cost: What a dollar buys, where the suite says what a GPU costs.
-        folder: Folder with the logs of the last run.
-        steady: After a change: nothing of the machine's own speed was further from the baseline's
-            than chance explains; None: it was not compared.
-        machine: What was compared then, by the fixed micro-benchmark.
-        log: The log to read after an ERROR.
-        promise: What rule R promises against that baseline; None: it judged nothing, or an older
-            release did.
-        turns: How a drop was measured again beside the build of its baseline, or why not; None: no
-            drop was to be confirmed.
-        unchecked: Why it does not vouch for accuracy; None: it does, or is on accuracy itself.
+        baseline: The baseline, and the differences from it.
+        cost: Work per dollar, if the suite states the price of a GPU.
+        logs: Where the logs are.
+        machine: Comparison of the fixed micro-benchmark with the baseline's, after a change.
+        interleaved: How a drop was measured again beside the build of its baseline, or why not;
+            None if there was no drop to confirm.
+        unchecked: Why it does not vouch for accuracy; None if it does, or is on accuracy itself.
         handicap: Share of speed that was taken away from its runs.
-        log_tail: The last lines of that log, where what broke is told there alone.
     """
 
     case: Case
@@ -435,22 +483,19 @@ class Verdict:
     accuracy: Accuracy | None = None
     gate: Gate | None = None
     subject: Subject | None = None
-    changed: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    baseline_file: str | None = None
-    baseline_set: str | None = None
-    baseline_id: str = ""
+    baseline: BaselineReference = BaselineReference()
     cost: PerDollar | None = None
-    folder: str | None = None
-    steady: bool | None = None
+    logs: Logs = Logs()
     machine: tuple[ControlComparison, ...] = ()
-    log: str | None = None
-    promise: Promise | None = None
-    turns: InTurns | None = None
+    interleaved: InterleavedRuns | None = None
     unchecked: Unchecked | None = None
     handicap: Slowdown = 0.0
-    log_tail: tuple[str, ...] = ()
+
+    @property
+    def steady(self) -> bool | None:
+        """Whether the machine's own speed is the baseline's; None if it was not compared."""
+        return steady(self.machine)
 
     @property
     def fails(self) -> bool:
@@ -462,7 +507,7 @@ class Verdict:
     def warns(self) -> bool:
         """Whether it is PROVISIONAL, and seems a drop from a baseline that has its days."""
         return self.outcome is Outcome.PROVISIONAL and any(
-            m.seems_drop and m.sessions_baseline >= DAYS for m in self.metrics
+            m.seems_drop and m.baseline.days >= DAYS for m in self.metrics
         )
 
     @property
@@ -482,7 +527,7 @@ _BUILD = (
 def deciding_of(metrics: Sequence[MetricVerdict], outcome: Outcome | None) -> MetricVerdict | None:
     """Return the metric that an outcome is about; of provisional ones a drop says more."""
     of_it = [metric for metric in metrics if metric.outcome is outcome]
-    return next((m for m in of_it if m.leans == "drop"), of_it[0] if of_it else None)
+    return next((m for m in of_it if m.direction == "drop"), of_it[0] if of_it else None)
 
 
 def final_word(verdict: Verdict) -> str | None:
@@ -490,15 +535,15 @@ def final_word(verdict: Verdict) -> str | None:
     metric = deciding_of(verdict.metrics, Outcome.PROVISIONAL)
     if verdict.outcome is not Outcome.PROVISIONAL or metric is None:
         return None
-    until = verdict.promise.final_until if verdict.promise else None
+    until = verdict.baseline.guarantee.final_until if verdict.baseline.guarantee else None
     return f"{_lacks(metric, until)}: {_cure(metric)}"
 
 
 def _lacks(metric: MetricVerdict, until: str | None) -> str:
-    has = metric.sessions_baseline
-    if metric.lacking == "old":
+    has = metric.baseline.days
+    if metric.baseline.lacks == "old":
         return f"the baseline was final until {until}" if until else "the baseline is of one day"
-    if metric.lacking is None:
+    if metric.baseline.lacks is None:
         return "the baseline's sessions differ by too much"
     if has < DAYS:
         return f"the baseline has {has} of {DAYS} days"
@@ -507,10 +552,10 @@ def _lacks(metric: MetricVerdict, until: str | None) -> str:
 
 def _cure(metric: MetricVerdict) -> str:
     """Return what to do; the baseline's build proves a drop, and no ok."""
-    if metric.lacking != "few sessions":
+    if metric.baseline.lacks != "few sessions":
         steps = f"append a session of its build on another day ({APPEND_OPTIONS})"
-    elif metric.sessions_baseline < DAYS:
+    elif metric.baseline.days < DAYS:
         steps = f"run its build with {MISSING_OPTION} on other days, and it grows"
     else:
         steps = f"calibrate on other days ({CALIBRATE})"
-    return f"{steps}, or {_BUILD}" if metric.leans == "drop" else steps
+    return f"{steps}, or {_BUILD}" if metric.direction == "drop" else steps

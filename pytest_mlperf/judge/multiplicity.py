@@ -22,10 +22,10 @@ import math
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from statistics import median
 from typing import TypeVar
 
+from pytest_mlperf.judge.decision import Answer, Decision
 from pytest_mlperf.judge.formulas import t_isf, t_sf
 from pytest_mlperf.judge.inputs import DAYS
 from pytest_mlperf.judge.rule_r import RuleR
@@ -41,24 +41,11 @@ pairs show at the end may widen what is expected."""
 Pair = TypeVar("Pair", bound=Hashable)
 
 
-class Among(StrEnum):
-    """What a pair's p value says beside those of all others.
-
-    A FAIL stands. A SUSPECT would have failed had it been alone: it is listed, fails nothing, and
-    is measured first in the next session. Of a CLEAR pair no drop is proven; whether it passed or
-    is inconclusive its own verdict tells.
-    """
-
-    FAIL = "fail"
-    SUSPECT = "suspect"
-    CLEAR = "clear"
-
-
 def rule_among(rule: RuleR, pairs: int) -> RuleR:
     """Return the rule that each pair is measured by: when it needs no further run.
 
     Under it `judge` asks for more runs until the pair passed, its p value is far below
-    5 % / `pairs`, or the last look; `Judged.p_value` is then
+    5 % / `pairs`, or the last look; `Judged.p` is then
 
         p = min(1, (K - 1) · min over looks k of P(T_ν > -d_k / se_k)), and 1 after a pass,
 
@@ -87,15 +74,21 @@ def level_again(rule: RuleR, pairs: int) -> float:
     return min(rule.alpha, 1 / pairs)
 
 
-def among(p_values: Mapping[Pair, float], rule: RuleR) -> dict[Pair, Among]:
-    """Return what all gated pairs of a session say together; one that was not judged has p = 1."""
+def among(p_values: Mapping[Pair, float], rule: RuleR) -> dict[Pair, Decision]:
+    """Return what all gated pairs of a session say together; one that was not judged has p = 1.
+
+    Only a FAIL or SUSPECT differs from the pair's own decision: no drop is proven of the others.
+    """
     alone = {pair for pair, p in p_values.items() if p < rule.alpha}
-    if len(p_values) <= MAX_LONE_PAIRS:
-        _check(p_values)
-        return {pair: Among.FAIL if pair in alone else Among.CLEAR for pair in p_values}
-    failed = benjamini_hochberg(p_values, FALSE_SHARE)
-    words = {True: Among.SUSPECT, False: Among.CLEAR}
-    return {pair: Among.FAIL if pair in failed else words[pair in alone] for pair in p_values}
+    many = len(p_values) > MAX_LONE_PAIRS
+    _check(p_values)
+    failed = benjamini_hochberg(p_values, FALSE_SHARE) if many else alone
+    answers = {
+        **dict.fromkeys(p_values, Answer.INCONCLUSIVE),
+        **dict.fromkeys(alone, Answer.SUSPECT),
+        **dict.fromkeys(failed, Answer.FAIL),
+    }
+    return {pair: Decision(outcome=answers[pair], p=p) for pair, p in p_values.items()}
 
 
 def benjamini_hochberg(p_values: Mapping[Pair, float], share: float) -> set[Pair]:

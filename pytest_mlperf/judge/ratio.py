@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from pytest_mlperf.judge.decision import Answer, Decision
 from pytest_mlperf.judge.formulas import bound_of, t_isf
 from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import RuleR, Value
 
 FIRST_LOOK = 2
@@ -31,25 +31,18 @@ _HUGE = 700.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ratio:
-    """The decision and the numbers it rests on.
+class Ratio(Decision):
+    """A decision on pairs of runs: PASS, a claim is proven or a drop of the limit excluded.
 
     Attributes:
-        decision: PASS: the claim is proven; FAIL: it is refuted. Of a drop, PASS: one of the limit
-            is excluded; FAIL: a drop is proven.
-        ratio: How many times better a is than b, geometric mean over the pairs.
-        low: Lower end of its interval; the two ends are the bounds that decide.
+        ratio: How many times better a is than b, geometric mean over the pairs; `interval` is its.
+        pairs: Pairs up to the decision.
         sd: Relative standard deviation of a pair's ratio as estimated at the decision.
-        improved: Of a drop: it is excluded, and better is proven.
     """
 
-    decision: Decision
     ratio: float
-    low: float
-    high: float
     pairs: int
     sd: float
-    improved: bool = False
 
 
 def judge_ratio(
@@ -122,21 +115,20 @@ def _judge(
     logs = [sign * (math.log(x.value) - math.log(y.value)) for x, y in zip(a, b, strict=True)]
     for k in range(1, min(len(logs), rule.max_runs) + 1):
         look = _look(logs[:k], [*a[:k], *b[:k]], rule)
-        decision = Decision.MORE if k < rule.max_runs else Decision.INCONCLUSIVE
+        decision = Answer.MORE if k < rule.max_runs else Answer.INCONCLUSIVE
         if k >= FIRST_LOOK and look.low >= passing:
-            decision = Decision.PASS
+            decision = Answer.PASS
             break
         if k >= FIRST_LOOK and look.high < failing:
-            decision = Decision.FAIL
+            decision = Answer.FAIL
             break
     return Ratio(
-        decision=decision,
+        outcome=decision,
         ratio=_ratio(look.mean),
-        low=_ratio(look.low),
-        high=_ratio(look.high),
+        interval=(_ratio(look.low), _ratio(look.high)),
         pairs=k,
         sd=look.sd,
-        improved=failing == 0 and decision is Decision.PASS and look.improved,
+        improved=failing == 0 and decision is Answer.PASS and look.improved,
     )
 
 

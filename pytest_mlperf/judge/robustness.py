@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from statistics import correlation, fmean
 from typing import Literal
 
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.formulas import scatter, squares, t_isf, t_sf
 from pytest_mlperf.judge.inputs import DAYS, SessionNoise
 
@@ -93,21 +93,21 @@ class FinalWord:
     `likely` says of one that does not stand that two in a row, on different days, are believed.
     """
 
-    stands: bool
-    holds_to: float
+    robust: bool
+    robust_to: float
     lacks: Why | None
     likely: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class Robustness:
     """What stands of an ok and of a drop."""
 
     passing: FinalWord
     failing: FinalWord
 
 
-def standing(sample: Sample, *, bound: float, alpha: float, beta: float) -> Standing:
+def robustness(sample: Sample, *, bound: float, alpha: float, beta: float) -> Robustness:
     """Return what stands of the mean difference between the runs of now and the baseline's.
 
     Half of each error of rule R: what is said is said once, at the look that decided. An ok
@@ -124,15 +124,15 @@ def standing(sample: Sample, *, bound: float, alpha: float, beta: float) -> Stan
         # Age is told first: further sessions of that time would not help.
         old: Why | None = "old" if sample.old and df >= DAYS - 1 else None
         lacks = old or ("few sessions" if df < needed_df else None)
-        holds_to = parts.holds(distance, error)
-        bears = lacks is None or holds_to >= MAX_SPREAD_RATIO * math.sqrt(parts.run)
+        robust_to = parts.holds(distance, error)
+        bears = lacks is None or robust_to >= MAX_SPREAD_RATIO * math.sqrt(parts.run)
         # One session shows nothing of what sessions differ by.
         seen = df < 1 or parts.proves(distance, error)
-        young = old is None or holds_to >= BEARS_AGE * math.sqrt(parts.run)
+        young = old is None or robust_to >= BEARS_AGE * math.sqrt(parts.run)
         likely = len(sample.baseline) >= DAYS and young and parts.is_likely(distance)
-        return FinalWord(stands=seen and bears, holds_to=holds_to, lacks=lacks, likely=likely)
+        return FinalWord(robust=seen and bears, robust_to=robust_to, lacks=lacks, likely=likely)
 
-    return Standing(
+    return Robustness(
         passing=word(parts.change - sample.lost_before - bound, beta / 2, DAYS - 1),
         failing=word(-parts.change - sample.lost, alpha / 2, KNOWN_DF),
     )
@@ -259,26 +259,12 @@ def _between(sample: Sample, run: float, across: float, size: float) -> tuple[fl
     return (expected + across) / df, df
 
 
-class Decision(StrEnum):
-    """What the runs so far say.
-
-    PROVISIONAL: a pass or a drop if sessions differ by no more than expected, and the baseline
-    cannot show whether they do.
-    """
-
-    PASS = "pass"  # noqa: S105 -- a decision, no password
-    FAIL = "fail"
-    MORE = "more"
-    INCONCLUSIVE = "inconclusive"
-    PROVISIONAL = "provisional"
-
-
-def final(plain: Decision, standing: Standing, *, last: bool) -> Decision:
+def final(plain: Answer, robust: Robustness, *, last: bool) -> Answer:
     """Return what is said of rule R's decision, in the light of what sessions may differ by."""
-    if plain is Decision.PASS:
-        return Decision.PASS if standing.passing.stands else Decision.PROVISIONAL
-    if plain is not Decision.FAIL or standing.failing.stands:
+    if plain is Answer.PASS:
+        return Answer.PASS if robust.passing.robust else Answer.PROVISIONAL
+    if plain is not Answer.FAIL or robust.failing.robust:
         return plain
     # More runs make a drop surer only where the baseline shows what sessions differ by.
-    more = standing.failing.lacks is None and not last
-    return Decision.MORE if more else Decision.PROVISIONAL
+    more = robust.failing.lacks is None and not last
+    return Answer.MORE if more else Answer.PROVISIONAL

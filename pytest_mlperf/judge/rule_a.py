@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TypeVar
 
+from pytest_mlperf.judge.decision import Answer, Decision
 from pytest_mlperf.judge.inputs import Leverage
 from pytest_mlperf.judge.mean_change import Errors, bounds_of, with_rare
-from pytest_mlperf.judge.robustness import Decision
 
 LOOK_SAMPLES = (1024, 3072, 8192, 16384)
 """Samples after which a sequential pass may stop; the last look is the whole data set."""
@@ -64,26 +64,22 @@ class ScorePairs:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Paired:
+class Paired(Decision):
     """What the pairs of one metric say; by default of one that applies to no sample so far.
 
     `p`, `groups` and `widened` are those of `ChangeBounds`.
 
     Attributes:
         change: Mean difference, points; negative is worse.
-        low, high: The bounds that decide, points.
         correlation: Of the two runs' scores; None where one of them does not vary.
         unseen: Where a whole data set scored alike: the mean drop that other samples could still
             have, points.
     """
 
-    decision: Decision = Decision.MORE
+    outcome: Answer = Answer.MORE
     before: float = 0.0
     now: float = 0.0
     change: float = 0.0
-    low: float = -math.inf
-    high: float = math.inf
-    p: float = 1.0
     samples: int = 0
     changed: int = 0
     down: int = 0
@@ -128,16 +124,16 @@ def judge_pairs(
         open_ = {
             name: _weigh(pairs, look, errors, all_seen=last)
             for name, pairs in metrics.items()
-            if name not in decided or decided[name].decision is not Decision.PASS
+            if name not in decided or decided[name].outcome is not Answer.PASS
         }
         # A metric that passed stays in the family: to leave it would hand its alpha to the others.
         p_values = {name: open_[name].p if name in open_ else 1.0 for name in metrics}
         failed = holm(p_values, errors.alpha)
         for name, paired in open_.items():
             decided[name] = _decide(paired, metrics[name].margin, name in failed, last=last)
-        if all(paired.decision is not Decision.MORE for paired in decided.values()):
+        if all(paired.outcome is not Answer.MORE for paired in decided.values()):
             break
-        if any(paired.decision is Decision.FAIL for paired in decided.values()):
+        if any(paired.outcome is Answer.FAIL for paired in decided.values()):
             break
     return decided
 
@@ -213,8 +209,7 @@ def _weigh(pairs: ScorePairs, look: int, errors: Errors, *, all_seen: bool) -> P
         before=fmean(before),
         now=fmean(now),
         change=fmean(new - old for old, new in zip(before, now, strict=True)),
-        low=low,
-        high=bounds.high,
+        interval=(low, bounds.high),
         p=bounds.p,
         samples=len(there),
         changed=down + up,
@@ -230,9 +225,9 @@ def _weigh(pairs: ScorePairs, look: int, errors: Errors, *, all_seen: bool) -> P
 
 def _decide(paired: Paired, margin: float, failed: bool, *, last: bool) -> Paired:
     if paired.low > -margin:
-        decision = Decision.PASS
+        decision = Answer.PASS
     elif failed and paired.change < 0:
-        decision = Decision.FAIL
+        decision = Answer.FAIL
     else:
-        decision = Decision.INCONCLUSIVE if last else Decision.MORE
-    return replace(paired, decision=decision)
+        decision = Answer.INCONCLUSIVE if last else Answer.MORE
+    return replace(paired, outcome=decision)

@@ -7,22 +7,21 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean
-from typing import Literal
 
+from pytest_mlperf.judge.decision import Answer, Decision
 from pytest_mlperf.judge.formulas import bound_of, raw, scatter, squares, t_isf, t_sf
 from pytest_mlperf.judge.inputs import Direction, SessionNoise
 from pytest_mlperf.judge.robustness import (
     MAX_SPREAD_RATIO,
-    Decision,
+    Robustness,
     Sample,
-    Standing,
     Why,
     final,
     final_until,
-    standing,
+    robustness,
 )
 
-STRAY_RISK = 0.01
+OUTLIER_RISK = 0.01
 GATING_RUNS = 5
 """A verdict from fewer baseline runs is advice, never a gate."""
 
@@ -130,26 +129,24 @@ def by_session(runs: Sequence[Value], scale: Scale) -> list[list[float]]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
-    """The decision and the numbers it rests on; what is not told here is as in `MetricVerdict`.
+class Judged(Decision):
+    """A decision of rule R, with the figures it rests on.
 
     Attributes:
-        improved: Passed, and better is proven.
         change: Relative change of the raw value, e.g. -0.021, whichever way is better.
-        low: Lower end of its interval; the two ends are the bounds that decided.
         sd: Relative standard deviation of a run as estimated at the decision.
         mde: The smallest drop the baseline can prove, as a share.
         se: Standard error of the logarithmic change at the decision.
         lost: Mean of what load can have taken from the runs of now, logarithmic.
         lost_before: The same of the baseline.
-        p_value: Chance that an unchanged case looks this bad at any look; 1 after a pass.
+        advisory: The baseline has too few runs for a drop.
+        robust: A drop would be final.
+        likely: Two such drops in a row, on different days, are believed.
+        lacks: Why the answer is not final; None if it is.
+        outliers: Runs that are worse than every run of the baseline, and by far.
     """
 
-    decision: Decision
-    improved: bool
     change: float
-    low: float
-    high: float
     limit: float
     runs_used: int
     runs_baseline: int
@@ -160,13 +157,10 @@ class Judged:
     lost_before: float
     mde: float
     advisory: bool
-    p_value: float
-    leans: Literal["ok", "drop"] | None = None
-    stands: bool = False
+    robust: bool = False
     likely: bool = False
-    holds_to: float | None = None
-    lacking: Why | None = None
-    strays: int = 0
+    lacks: Why | None = None
+    outliers: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,7 +206,7 @@ def judge(
     Unchanged performance fails at most a share `alpha` of the time, a drop of `limit` that every
     run shares passes at most a share `beta`; in between either answer may come. Runs, each of a
     fresh process, after the decision are ignored. Where the baseline cannot show what sessions
-    differ by, and that could turn the decision, it is PROVISIONAL (`standing`). The limit is a
+    differ by, and that could turn the decision, it is PROVISIONAL (`robustness`). The limit is a
     share: a drop where higher is better (then below 1), a rise where lower is better.
 
     What load can have taken (`Value.lost`) is added to the runs before a drop is said, and to the
@@ -225,9 +219,9 @@ def judge(
         raise ValueError(f"nothing to compare: {len(baseline)} baseline runs and {len(runs)} runs")
     bound = bound_of(direction, limit)
     ruled = walk(baseline, runs, log_scale(direction), bound, rule)
-    low, high = sorted((raw(ruled.low, direction), raw(ruled.high, direction)))
+    low, high = sorted(raw(end, direction) for end in ruled.interval)
     change, mde = raw(ruled.change, direction), -math.expm1(-ruled.mde)
-    return replace(ruled, change=change, low=low, high=high, limit=limit, mde=mde)
+    return replace(ruled, change=change, interval=(low, high), limit=limit, mde=mde)
 
 
 def walk(
@@ -240,22 +234,21 @@ def walk(
         if k > 1:
             p_value = min(p_value, (rule.max_runs - 1) * t_sf(-look.best / look.se, look.df))
         plain = _decide(look, bound, rule)
-        stray = _strays(baseline, runs[:k], scale, rule)
-        if stray and plain is Decision.PASS and k < rule.max_runs:
-            plain = Decision.MORE  # it may be one of several, and some processes slower
-        stands = _standing(baseline, runs[:k], scale, bound, rule)
-        decision = final(plain, stands, last=k == rule.max_runs)
-        if decision is not Decision.MORE:
+        outliers = _outliers(baseline, runs[:k], scale, rule)
+        if outliers and plain is Answer.PASS and k < rule.max_runs:
+            plain = Answer.MORE  # it may be one of several, and some processes slower
+        robust = _robustness(baseline, runs[:k], scale, bound, rule)
+        decision = final(plain, robust, last=k == rule.max_runs)
+        if decision is not Answer.MORE:
             break
-    passing = plain is Decision.PASS
-    hidden = decision is Decision.INCONCLUSIVE and look.high(rule) < look.lost
-    word = stands.passing if passing else stands.failing
+    passing = plain is Answer.PASS
+    hidden = decision is Answer.INCONCLUSIVE and look.high(rule) < look.lost
+    word = robust.passing if passing else robust.failing
     return Judged(
-        decision=decision,
-        improved=decision is Decision.PASS and look.worst > t_isf(rule.alpha, look.df) * look.se,
+        outcome=decision,
+        improved=decision is Answer.PASS and look.worst > t_isf(rule.alpha, look.df) * look.se,
         change=look.d,
-        low=look.low(rule),
-        high=look.high(rule),
+        interval=(look.low(rule), look.high(rule)),
         limit=-bound,
         runs_used=look.k,
         runs_baseline=len(baseline),
@@ -266,15 +259,15 @@ def walk(
         lost_before=look.lost_before,
         mde=_detectable(baseline, scale, rule),
         advisory=len(baseline) < GATING_RUNS,
-        p_value=1.0 if passing else p_value,
-        leans=("ok" if passing else "drop")
-        if decision is Decision.PROVISIONAL or hidden  # by load: without it this were a drop
+        p=1.0 if passing else p_value,
+        direction=("ok" if passing else "drop")
+        if decision is Answer.PROVISIONAL or hidden  # by load: without it this were a drop
         else None,
-        stands=stands.failing.stands,
-        likely=stands.failing.likely,
-        holds_to=word.holds_to if plain in {Decision.PASS, Decision.FAIL} else None,
-        lacking=word.lacks,
-        strays=stray,
+        robust=robust.failing.robust,
+        likely=robust.failing.likely,
+        robust_to=word.robust_to if plain in {Answer.PASS, Answer.FAIL} else None,
+        lacks=word.lacks,
+        outliers=outliers,
     )
 
 
@@ -293,7 +286,7 @@ def drop_final_at_once(baseline: Sequence[Value], *, rule: RuleR) -> float:
     of two new runs against n, whose variance v is moderated with ν degrees of freedom. Within z,
     the quantile of a normal distribution, the new runs scatter with probability 1 - beta.
 
-    Source: `FinalWord.holds_to`, which must reach `MAX_SPREAD_RATIO` (`standing`).
+    Source: `FinalWord.robust_to`, which must reach `MAX_SPREAD_RATIO` (`robustness`).
     """
     groups = scatter(by_session(baseline, log_scale()))
     within, z = fmean(run.within_se**2 for run in baseline), NormalDist().inv_cdf(1 - rule.beta / 2)
@@ -302,9 +295,9 @@ def drop_final_at_once(baseline: Sequence[Value], *, rule: RuleR) -> float:
     return t_isf(rule.alpha / 2, df + 1) * math.sqrt(variance * (df + z * z) / (df + 1) * of_mean)
 
 
-def _standing(
+def _robustness(
     baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, bound: float, rule: RuleR
-) -> Standing:
+) -> Robustness:
     within = fmean(run.within_se**2 for run in (*baseline, *runs))
     share = rule.session_share
     until, today = final_until((run.day, scale(run)) for run in baseline), runs[-1].day
@@ -320,10 +313,10 @@ def _standing(
         floor=rule.floor_sd,
         old=until is not None and today is not None and today >= until + 1,
     )
-    return standing(sample, bound=bound, alpha=rule.alpha, beta=rule.beta)
+    return robustness(sample, bound=bound, alpha=rule.alpha, beta=rule.beta)
 
 
-def _strays(baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, rule: RuleR) -> int:
+def _outliers(baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, rule: RuleR) -> int:
     """Return how many runs are worse than every run of the baseline, and by far.
 
     0 where all of them are: then it is not some processes that are slower; and where the baseline
@@ -334,20 +327,20 @@ def _strays(baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, rule
         return 0
     x0, df = [scale(run) for run in baseline], rule.prior_df + len(baseline) - 1
     sd = moderated_sd(baseline, squares(x0), df, rule)
-    far = t_isf(STRAY_RISK, df) * sd * math.sqrt(1 + 1 / len(baseline))
+    far = t_isf(OUTLIER_RISK, df) * sd * math.sqrt(1 + 1 / len(baseline))
     least = min(*x0, fmean(x0) - far)
     count = sum(scale(run) + run.lost < least for run in runs)
     return count if count < len(runs) else 0
 
 
-def _decide(look: _RunLook, bound: float, rule: RuleR) -> Decision:
+def _decide(look: _RunLook, bound: float, rule: RuleR) -> Answer:
     # A single run that is much too fast (a boosted clock, skipped work) would hide a real drop.
     believable = look.k > 1 or look.worst <= t_isf(_TOO_FAST, look.df) * look.se
     if look.low(rule) > bound and believable:
-        return Decision.PASS
+        return Answer.PASS
     if look.k > 1 and look.high(rule) < 0:
-        return Decision.FAIL
-    return Decision.MORE if look.k < rule.max_runs else Decision.INCONCLUSIVE
+        return Answer.FAIL
+    return Answer.MORE if look.k < rule.max_runs else Answer.INCONCLUSIVE
 
 
 def look_at(

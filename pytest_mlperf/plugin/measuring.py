@@ -201,7 +201,7 @@ def result_of(
     limits = planned.limits
     if verdict.kind == "efficiency" and not isinstance(planned, PlannedPair):
         limits = planned.efficiency_limits
-    files = [root / file for file in (planned.path, verdict.baseline_file) if file]
+    files = [root / file for file in (planned.path, verdict.baseline.file) if file]
     digests = {str(file.resolve()): digest for file in files if (digest := digest_of(file))}
     # Here what others wrote becomes part of a result, which every file must be able to hold.
     result = CaseResult(

@@ -66,7 +66,7 @@ class Suspicion:
             reason = reason or f"{self._named} holds no results of a session"
         if not left.is_any and os.environ.get("CI"):
             reason = reason or "no results of the last session are here (--mlperf-suspects)"
-        judged = any(result.verdict.baseline_id for result in results)
+        judged = any(result.verdict.baseline.id for result in results)
         return f"{reason}: a PROVISIONAL drop counts as the first" if reason and judged else None
 
     def marked(self, result: CaseResult) -> CaseResult:
@@ -93,7 +93,7 @@ class Suspicion:
     def remember(self, results: Iterable[CaseResult]) -> None:
         """Keep that; what another session wrote meanwhile, and this one did not decide, stays."""
         tested = list(results)
-        if any(result.verdict.baseline_id for result in tested) and not _of_pull_request():
+        if any(result.verdict.baseline.id for result in tested) and not _of_pull_request():
             suspects.update(
                 self._file,
                 lambda there: remaining(

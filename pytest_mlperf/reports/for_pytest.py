@@ -44,19 +44,19 @@ def properties(result: CaseResult) -> list[tuple[str, str]]:
             ("mlperf.gate.samples", str(verdict.gate.samples)),
             ("mlperf.gate.total", str(verdict.gate.total)),
         ]
-    if verdict.turns:
+    if verdict.interleaved:
         pairs += [
-            ("mlperf.in_turns", str(verdict.turns.state)),
-            ("mlperf.in_turns.runs", str(verdict.turns.runs)),
+            ("mlperf.in_turns", str(verdict.interleaved.state)),
+            ("mlperf.in_turns.runs", str(verdict.interleaved.runs)),
         ]
     if verdict.cost:
         pairs.append((f"mlperf.{verdict.cost.of}_per_usd", f"{verdict.cost.value:.6g}"))
     for metric in verdict.metrics:
         values = (
             (f"mlperf.{metric.metric}", metric.now, ".9g"),
-            (f"mlperf.{metric.metric}.baseline", metric.baseline, ".9g"),
+            (f"mlperf.{metric.metric}.baseline", metric.baseline.value, ".9g"),
             (f"mlperf.{metric.metric}.change", metric.change, ".6f"),
-            (f"mlperf.{metric.metric}.leans", metric.leans, ""),
+            (f"mlperf.{metric.metric}.leans", metric.direction, ""),
         )
         pairs += [(n, format(value, form)) for n, value, form in values if value is not None]
     return [(visible(name), visible(value)) for name, value in pairs]
@@ -98,7 +98,9 @@ def _about(verdict: Verdict) -> dict[str, Any]:
         "outcome": str(verdict.outcome),
         "runs": len(verdict.runs),
         "metrics": {name: _metric(name, verdict.runs) for name in verdict.runs[-1].metrics},
-        "baseline": {m.metric: m.baseline for m in verdict.metrics if m.baseline is not None},
+        "baseline": {
+            m.metric: m.baseline.value for m in verdict.metrics if m.baseline.value is not None
+        },
         "accuracy": dict(verdict.accuracy.scores) if verdict.accuracy else {},
         "gate": verdict.gate.in_words if verdict.gate else None,
     }

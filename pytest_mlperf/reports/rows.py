@@ -76,7 +76,7 @@ def replica_table(runs: Sequence[Run]) -> TextTable | None:
     """Return the replicas of the last run beside each other, with their GPUs; None: one process."""
     if not (runs and runs[-1].replicas):
         return None
-    gpus = {gpu.uuid: gpu for gpu in runs[-1].gpus}
+    gpus = {gpu.uuid: gpu for gpu in runs[-1].hardware.gpus}
     columns = ("replica", "samples", "samples/s", "mean latency", "of the median")
     return TextTable(
         columns=(*columns, "power", "SM clock", "heat", "power capped"),
@@ -94,7 +94,7 @@ def gpu_table(runs: Sequence[Run]) -> TextTable | None:
 
     Energy is with what it may be off by, NVLink what was sent and received in the window.
     """
-    if not (runs and runs[-1].gpus):
+    if not (runs and runs[-1].hardware.gpus):
         return None
     columns = (
         "GPU",
@@ -105,7 +105,7 @@ def gpu_table(runs: Sequence[Run]) -> TextTable | None:
         "power capped",
         "NVLink sent / received",
     )
-    rows = [_gpu_cells(gpu) for gpu in runs[-1].gpus]
+    rows = [_gpu_cells(gpu) for gpu in runs[-1].hardware.gpus]
     return TextTable(columns=columns, rows=rows, left=("GPU",), spare=("SM clock", "heat"))
 
 
@@ -114,7 +114,7 @@ def server_table(runs: Sequence[Run]) -> TextTable | None:
 
     Means over the window, with the largest value of what rises and falls.
     """
-    server = runs[-1].server if runs else {}
+    server = runs[-1].serving.server if runs else {}
     if not server:
         return None
     rows = []
@@ -238,11 +238,13 @@ def ratio_cells(ratio: RatioVerdict) -> dict[str, str]:
 
 def score_cells(metric: MetricVerdict) -> dict[str, str]:
     """Return the texts of a score that was held against the gate."""
-    gated = metric.baseline is not None and metric.limit is not None
+    gated = metric.baseline.value is not None and metric.limit is not None
     return {
         "metric": metric.metric,
-        "reference": shown(metric.baseline),
-        "needed": shown((metric.baseline or 0) * (1 - (metric.limit or 0)) if gated else None),
+        "reference": shown(metric.baseline.value),
+        "needed": shown(
+            (metric.baseline.value or 0) * (1 - (metric.limit or 0)) if gated else None
+        ),
         "now": shown(metric.now),
         "change": shown(metric.change, change),
         "verdict": str(metric.outcome or "reported"),
@@ -255,7 +257,7 @@ def metric_cells(metric: MetricVerdict) -> dict[str, str]:
     of_metric = partial(quantity, metric.metric)
     return {
         "metric": title(metric.metric),
-        "baseline": shown(metric.baseline, of_metric),
+        "baseline": shown(metric.baseline.value, of_metric),
         "now": shown(metric.now, of_metric),
         "change": shown(metric.change, change),
         "interval": interval(metric.low or 0.0, metric.high or 0.0) if bounds else "",
@@ -428,7 +430,7 @@ def changed(verdict: Verdict, *, apart: bool = False) -> str | None:
     Args:
         apart: Since the baselines of scores and of speed other things changed.
     """
-    lines = [text for text in verdict.changed if text.split(" ", 1)[0] != OTHER_FILES]
+    lines = [text for text in verdict.baseline.changed if text.split(" ", 1)[0] != OTHER_FILES]
     texts = sorted(map(shortened, lines), key=lambda text: not text.startswith(MACHINE))
     whose = f"{verdict.kind} baseline" if apart else "baseline"
     return f"{some(texts, MAX_LISTED_CHANGES)} since the {whose}" if texts else None

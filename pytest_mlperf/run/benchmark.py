@@ -24,7 +24,14 @@ from pytest_mlperf.run.child.events import (
 from pytest_mlperf.run.child.process import Child
 from pytest_mlperf.run.child.protocol import Event
 from pytest_mlperf.run.conditions import Conditions
-from pytest_mlperf.run.figures import Figures, Findings, clock_findings, load_findings, together
+from pytest_mlperf.run.figures import (
+    Figures,
+    Findings,
+    clock_findings,
+    grouped,
+    load_findings,
+    together,
+)
 from pytest_mlperf.run.reading import Evidence, Spell, energy_findings
 
 CHILD_SCRIPT, TASK = "plugin/benchmark_process", "benchmark"
@@ -121,15 +128,18 @@ def read_benchmark(evidence: Evidence, job: Job, conditions: Conditions) -> Run 
         )
     ]
     beside = Findings(notes=(*evidence.control.notes, *evidence.notes))
-    return Run(
+    about = grouped(
         **together(figures, *energy, load, clock, beside),
+        control=evidence.control.values,
+        warmed=evidence.warmed,
+        waited_s=evidence.waited_s,
+    )
+    return Run(
+        **about,
         within_se={n: se for n, se in finished["within_se"].items() if n in job.limits},
         target_qps=0.0,
         session=conditions.session,
         started=evidence.started,
         commit=conditions.commit,
         folder=finished["folder"],
-        control=evidence.control.values,
-        warmed=evidence.warmed,
-        waited_s=evidence.waited_s,
     )

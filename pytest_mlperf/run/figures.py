@@ -8,10 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from pytest_mlperf.core import measurement
 from pytest_mlperf.core.contention import MEMORY_SHARE, Contention, client_note, lost_share
+from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job, LoadGenSettings
-from pytest_mlperf.core.measurement import ReplicaRun
+from pytest_mlperf.core.measurement import Hardware, ReplicaRun, Serving
 from pytest_mlperf.core.metrics import METRICS, SLOWEST_REPLICA
 from pytest_mlperf.core.numbers import MAX_RATE, MIN_RATE, change, duration, percent
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
@@ -37,6 +39,7 @@ class Findings:
         metrics: Values by metric name, SI units.
         invalid: Why the run may not be judged.
         zero: Metrics that are 0, which `metrics` cannot hold.
+        energy: Energy of the run by source.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -44,6 +47,7 @@ class Findings:
     notes: tuple[str, ...] = ()
     signs: tuple[Sign, ...] = ()
     zero: tuple[str, ...] = ()
+    energy: Mapping[Source, EnergyReading] = field(default_factory=dict)
 
     @classmethod
     def signed(cls, signs: Iterable[Sign], **fields: Any) -> Self:
@@ -62,7 +66,19 @@ def together(*witnesses: Findings) -> dict[str, Any]:
         "notes": tuple(note for one in witnesses for note in one.notes),
         "signs": tuple(sign for one in witnesses for sign in one.signs),
         "zero": tuple(name for one in witnesses for name in one.zero),
+        "energy": {source: seen for one in witnesses for source, seen in one.energy.items()},
     }
+
+
+_GROUPS = {"load": measurement.Load, "hardware": Hardware, "serving": Serving}
+
+
+def grouped(**fields: Any) -> dict[str, Any]:
+    """Return fields of findings as the groups of a run."""
+    for name, group in _GROUPS.items():
+        own = [field.name for field in dataclasses.fields(group) if field.name in fields]
+        fields[name] = group(**{key: fields.pop(key) for key in own})
+    return fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +94,11 @@ class Figures(Findings):
     samples: int
     queries: int
     duration_s: float
+
+    @property
+    def serving(self) -> Serving:
+        """Requests and answers of a curve."""
+        return Serving(requests=self.requests, lengths=self.lengths)
 
 
 @dataclass(frozen=True, kw_only=True)

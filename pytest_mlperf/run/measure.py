@@ -159,7 +159,8 @@ def measure(
     read = read_benchmark if job.benchmark else read_run
     run = read(evidence, job, place.conditions)
     if run and not job.engine.options.get("url"):  # what serves there is unknown
-        run = replace(run, machine=place.conditions.machine.hashes(job.accelerator))
+        hardware = replace(run.hardware, ids=place.conditions.machine.hashes(job.accelerator))
+        run = replace(run, hardware=hardware)
     scores = None
     if accuracy and not unscored:
         with _only_the_scorer(unscored):

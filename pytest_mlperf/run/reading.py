@@ -49,6 +49,7 @@ from pytest_mlperf.run.figures import (
     client_findings,
     clock_findings,
     figures,
+    grouped,
     length_findings,
     load_findings,
     replica_findings,
@@ -57,7 +58,7 @@ from pytest_mlperf.run.figures import (
 )
 from pytest_mlperf.run.logs import DETAIL, Detail, TimedLog, parse_detail
 from pytest_mlperf.run.power.exporter import Exporter, ExporterLog, exported
-from pytest_mlperf.run.power.figures import CLOCK_SET, Hosted, metered, sampled
+from pytest_mlperf.run.power.figures import CLOCK_SET, findings_of, metered, sampled
 from pytest_mlperf.run.power.sampling import PowerLog
 from pytest_mlperf.run.recorded import read_recorded
 from pytest_mlperf.run.roofline_share import Nearness, light_findings
@@ -211,10 +212,8 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     witnesses = [validity, figures, *energy, beside, unlike, client, load, clock]
     used = replace(evidence.settings, target_qps=evidence.target_qps)
     length = length_findings(used, result["duration_s"], probed=evidence.probed)
-    witnesses += [start_findings(job, result["slow_start"]), length]
-    witnesses += [replica_findings(result), _resources(evidence, result, timed)]
-    if not evidence.settings.points:  # those of a curve would be mixed
-        witnesses.append(_stages(result))
+    witnesses += [start_findings(job, result["slow_start"]), length, replica_findings(result)]
+    witnesses += [_resources(evidence, result, timed), _stages(result, evidence.settings)]
     shared = evidence.loaded["dataset"].get("sizes", {}).get("prefix_share")
     answers: Answers = {None: result["answer_counts"]}
     if isinstance(timed, CurveLog):
@@ -232,20 +231,23 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     late = result["client"]
     if isinstance(timed, CurveLog):
         within, late = lengths_within(timed), curve_lateness(timed, late)
-    return Run(
+    about = grouped(
         **fields,
-        within_se=within,
-        target_qps=evidence.target_qps or 0.0,
-        session=conditions.session,
-        started=evidence.started,
-        commit=conditions.commit,
-        folder=str(Path(finished["folder"])),
         client=late,
         finishes=finishes,
         salt=result["salt"] if has_salt(evidence.subject.fingerprint) else "",
         control=evidence.control.values,
         warmed=evidence.warmed,
         waited_s=evidence.waited_s,
+    )
+    return Run(
+        **about,
+        within_se=within,
+        target_qps=evidence.target_qps or 0.0,
+        session=conditions.session,
+        started=evidence.started,
+        commit=conditions.commit,
+        folder=str(Path(finished["folder"])),
     )
 
 
@@ -290,7 +292,9 @@ def _resources(evidence: Evidence, result: Event, timed: TimedLog) -> Findings:
     return Findings(metrics={name: float(value) for name, value in taken.items() if value})
 
 
-def _stages(result: Event) -> Findings:
+def _stages(result: Event, settings: LoadGenSettings) -> Findings:
+    if settings.points:
+        return Findings()  # the stages of its points would be mixed
     samples = max(1, result["completed"])
     taken = {f"{STAGE}{name}": seconds / samples for name, seconds in result["stages"].items()}
     return Findings(metrics={name: seconds for name, seconds in taken.items() if seconds})
@@ -349,7 +353,8 @@ def energy_findings(
     if evidence.host:
         shared = conditions.machine.shared
         host = host_energy({} if clock_set else evidence.host, begin_s, end_s, shared=shared)
-        seen.append(Hosted(host=replace(host, notes=(CLOCK_SET,)) if clock_set else host))
+        host = replace(host, notes=(CLOCK_SET,)) if clock_set else host
+        seen.append(findings_of(figures, host))
     if evidence.exporter:
         count, kind = split(job.accelerator)
         expected = None if kind == "cpu" else count

@@ -23,7 +23,7 @@ from pytest_mlperf.core.untrusted_text import encodable
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, Shape, read_regular
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 JOURNAL_KIND = "pytest-mlperf journal"
 JOURNAL_FILE = "journal.jsonl"
 

@@ -19,13 +19,11 @@ from pytest_mlperf.core.results import SCHEMA_VERSION, CaseResult, Results
 from pytest_mlperf.core.untrusted_text import encodable, json_text
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.stores import atomic, foreign
+from pytest_mlperf.stores.migrations import MIGRATIONS
 
 TITLE = "results file"
 
 _SHAPE, _CASE = foreign.Shape(Results), foreign.Shape(CaseResult)
-
-MIGRATIONS: dict[int, foreign.Migration] = {}
-"""For each older schema, what turns its content into that of the next one."""
 
 
 @cache

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_mlperf import registry
-from pytest_mlperf.core.case import AUDITS, LOADED_SCENARIOS, Case, Kind, Phase, Profile
+from pytest_mlperf.core.case import AUDITS, Case, Kind, Phase, Profile
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.job import LOADED_QUERIES, BenchmarkTest, Expected, Factory
 from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS, SLOWEST_REPLICA
@@ -336,7 +336,7 @@ class Planned:
     @property
     def latency_limits(self) -> dict[str, float]:
         """LoadGen's latency limits by metric [s]; empty if the scenario has no offered load."""
-        if self.case.scenario not in LOADED_SCENARIOS:
+        if not self.case.rate_is_condition:
             return {}
         return limits_of(self.scenario, self.round_scenario, tokens=self.suite.tokens)
 

@@ -14,7 +14,8 @@ import numpy as np
 from decisions_lib import rule
 from decisions_lib.noise import Bools, Floats
 from decisions_lib.performance import SEED
-from pytest_mlperf.judge.multiplicity import Among, Compared, among, estimate, rule_among
+from pytest_mlperf.judge.decision import Answer
+from pytest_mlperf.judge.multiplicity import Compared, among, estimate, rule_among
 
 CASES, METRICS = 200, 3
 PAIRS = CASES * METRICS
@@ -144,8 +145,8 @@ def _row(name: str, noise: Noise, fell: Bools, drop: float, count: int) -> Row:
     judged = judge(before, now(rng, noise, scales, np.log1p(-drop) * fell), noise)
     among_all = np.array([words(p) for p in judged.p]).reshape(count, CASES, METRICS)
     plain = np.array([words(p) for p in judged.alone]).reshape(count, CASES, METRICS)
-    failed, alone = among_all == Among.FAIL, plain == Among.FAIL
-    doubted = among_all == Among.SUSPECT
+    failed, alone = among_all == Answer.FAIL, plain == Answer.FAIL
+    doubted = among_all == Answer.SUSPECT
     some = bool(fell.any())
     cases = fell.any(axis=1)
     wrong = (failed & ~fell).any(axis=(1, 2))
@@ -172,7 +173,9 @@ def wilson(hits: int, count: int) -> tuple[float, float]:
 
 def words(p: Floats) -> Any:
     """Return what p values of a session say together."""
-    return np.array(list(among(dict(enumerate(p.tolist())), rule.RULE).values()))
+    return np.array(
+        [decision.outcome for decision in among(dict(enumerate(p.tolist())), rule.RULE).values()]
+    )
 
 
 def _raw(rng: np.random.Generator, noise: Noise, shape: tuple[int, ...]) -> Floats:

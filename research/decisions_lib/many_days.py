@@ -21,7 +21,8 @@ from decisions_lib.many_cases import (
 )
 from decisions_lib.noise import Bools
 from decisions_lib.performance import SEED
-from pytest_mlperf.judge.multiplicity import Among, level_again
+from pytest_mlperf.judge.decision import Answer
+from pytest_mlperf.judge.multiplicity import level_again
 
 DAYS = 10
 
@@ -73,7 +74,7 @@ def days(drop: float, scale: float = 1.0) -> Days:
         today = now(rng, NOISES[0], scales, np.log1p(-drop) * fell)
         p = judge(runs, today, NOISES[0], apart).p
         among_all = np.array([words(session) for session in p])
-        plain[day], doubted = among_all == Among.FAIL, among_all == Among.SUSPECT
+        plain[day], doubted = among_all == Answer.FAIL, among_all == Answer.SUSPECT
         red[day] = plain[day] | doubted & before & (p < level)
         # What was suspect and is inconclusive now stays so; a pass ends it.
         before = (doubted | before & (p < 1)) & ~red[day]

@@ -15,8 +15,8 @@ from decisions_lib.accuracies import MEAN, Differences, decide, drawn, scores
 from decisions_lib.noise import Floats
 from decisions_lib.performance import SEED
 from decisions_lib.rule import FAIL, PASS
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.mean_change import usual_loss
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_a import Paired, ScorePairs, judge_pairs, looks
 
 PASSES, LISTED = 3000, 300
@@ -224,8 +224,8 @@ def _row(what: str, samples: int, margin: float, fell: list[Paired], same: list[
         what=what,
         samples=samples,
         margin=margin,
-        passed=sum(own.decision is Decision.PASS for own in fell) / len(fell),
-        failed=sum(own.decision is Decision.FAIL for own in same) / len(same),
+        passed=sum(own.outcome is Answer.PASS for own in fell) / len(fell),
+        failed=sum(own.outcome is Answer.FAIL for own in same) / len(same),
         used=sum(own.samples for own in same) / len(same) / samples,
         passes=len(fell),
     )

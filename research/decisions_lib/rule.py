@@ -18,7 +18,7 @@ from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.judge import rule_r
 from pytest_mlperf.judge.formulas import bound_of, t_isf
 from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.judge.rule_r import STRAY_RISK, RuleR, Value
+from pytest_mlperf.judge.rule_r import OUTLIER_RISK, RuleR, Value
 
 PASS, FAIL, INCONCLUSIVE, SEEMS_OK, SEEMS_DROP = 0, 1, 2, 3, 4
 """Codes of decisions in arrays; the last two are PROVISIONAL and lean this way."""
@@ -203,7 +203,7 @@ def least_expected(base: Baselines, rule: RuleR) -> Floats:
     if n0 < 3:
         return np.full_like(base.mean, -np.inf)
     df = rule.prior_df + n0 - 1
-    far = t_isf(STRAY_RISK, df) * moderated(base.within / n0, base.squares, df, rule)
+    far = t_isf(OUTLIER_RISK, df) * moderated(base.within / n0, base.squares, df, rule)
     found: Floats = np.minimum(base.least, base.mean - far * np.sqrt(1 + 1 / n0))
     return found
 

@@ -93,7 +93,7 @@ def shipped(world: World, design: Sequence[int], logs: Floats, settings: RuleR) 
     for session in np.unique(of.session[of.now]):
         today = [run for run in runs if run.session == str(session)]
         verdict = _judged(today, record, world.limit, settings)
-        word = f"PROVISIONAL {verdict.leans}" if verdict.leans else _word(verdict.outcome)
+        word = f"PROVISIONAL {verdict.direction}" if verdict.direction else _word(verdict.outcome)
         if verdict.seems_drop and verdict.likely and said and said[-1].word == word:
             verdict = replace(verdict, since="the first of these days")
         said.append(Said(word, verdict.runs, verdict.fails))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy as np
 from decisions_lib import rule
 from decisions_lib.noise import Floats
 from decisions_lib.performance import SEED
-from pytest_mlperf.judge.multiplicity import Among, among, rule_among
+from pytest_mlperf.judge.decision import Answer, Decision
+from pytest_mlperf.judge.multiplicity import among, rule_among
 
 CASES, METRICS = 200, 3
 FEW_CASES = 6
@@ -69,10 +71,10 @@ def sessions(
     for _ in range(count):
         p, used = one(rng, cases, correlation, dropped)
         words = among(dict(enumerate(p.ravel().tolist())), rule.RULE)
-        failed = of(words, Among.FAIL, p.shape)
+        failed = of(words, Answer.FAIL, p.shape)
         wrong = failed & ~dropped
         red.append(wrong.any())
-        doubted = of(words, Among.SUSPECT, p.shape)
+        doubted = of(words, Answer.SUSPECT, p.shape)
         suspect.append((doubted & ~dropped).sum())
         shares.append(wrong.sum() / max(1, failed.sum()))
         runs.append(used)
@@ -119,9 +121,9 @@ def one(
     return decided.p, float(decided.runs.max(axis=1).mean())
 
 
-def of(words: dict[int, Among], word: Among, shape: tuple[int, ...]) -> np.ndarray:
-    """Return which pairs got a word."""
-    return np.array([found is word for found in words.values()]).reshape(shape)
+def of(words: Mapping[int, Decision], answer: Answer, shape: tuple[int, ...]) -> np.ndarray:
+    """Return which pairs got an answer."""
+    return np.array([word.outcome is answer for word in words.values()]).reshape(shape)
 
 
 def alone(count: int, *, correlation: float) -> float:

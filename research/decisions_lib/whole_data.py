@@ -18,9 +18,9 @@ from decisions_lib.performance import SEED
 from pytest_mlperf.adapters.scorers import auc
 from pytest_mlperf.adapters.scorers.detection import interpolated
 from pytest_mlperf.adapters.scorers.leverage import Shares, influences
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Leverage
 from pytest_mlperf.judge.mean_change import error_of
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_a import ScorePairs, judge_pairs
 
 PASSES = 200
@@ -177,7 +177,7 @@ def clicks(rng: np.random.Generator, sizes: np.ndarray) -> Drawn:
 
 def row(what: str, samples: int, draw: Draw, passes: int, rng: np.random.Generator) -> Row:
     """Return what is said of pairs of passes over such a data set."""
-    decided = {0: list[Decision](), 1: list[Decision]()}
+    decided = {0: list[Answer](), 1: list[Answer]()}
     told, changes, unseen = list[float](), list[float](), 0
     for _ in range(passes):
         drawn = draw(rng)
@@ -196,15 +196,15 @@ def row(what: str, samples: int, draw: Draw, passes: int, rng: np.random.Generat
         what=what,
         samples=samples,
         told=math.sqrt(math.fsum(told) / math.fsum(changes)) if told else None,
-        passed=decided[1].count(Decision.PASS) / len(decided[1]),
-        failed=decided[0].count(Decision.FAIL) / len(decided[0]),
+        passed=decided[1].count(Answer.PASS) / len(decided[1]),
+        failed=decided[0].count(Answer.FAIL) / len(decided[0]),
         unseen=unseen / passes,
         passes=2 * passes,
     )
 
 
-def _judged(before: Floats, now: Floats, margin: float, leverage: Leverage) -> Decision:
+def _judged(before: Floats, now: Floats, margin: float, leverage: Leverage) -> Answer:
     pairs = ScorePairs(
         before=before.tolist(), now=now.tolist(), margin=max(margin, 1e-9), leverage=leverage
     )
-    return judge_pairs({"score": pairs}, (len(before),))["score"].decision
+    return judge_pairs({"score": pairs}, (len(before),))["score"].outcome

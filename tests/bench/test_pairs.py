@@ -18,7 +18,7 @@ from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import detect
-from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.suite.plan import plan_suite
@@ -61,7 +61,7 @@ class Side(CaseRunner):
         throughput, share = next(self._script)
         self.log.append(self.name)
         seen = Contention(window_s=10.0, cores=2, foreign_s=1.0, share=share)
-        run = replace(make_run(metrics={"throughput": throughput}), contention=seen)
+        run = make_run(metrics={"throughput": throughput}, contention=seen)
         self.runs.append(run)
         return run
 
@@ -137,11 +137,11 @@ def test_pairs_that_are_left_out_end_the_comparison(job: Job) -> None:
 
     a, b = sides(job, [even] * 20, [unlike] * 9 + [(100.1, 0.3)])
     ratios = in_turns(b, a, LIMITS, rule)
-    assert (ratios["throughput"].decision, ratios["throughput"].pairs) == (Decision.INCONCLUSIVE, 1)
+    assert (ratios["throughput"].outcome, ratios["throughput"].pairs) == (Answer.INCONCLUSIVE, 1)
     assert left_out(a) == "3 pairs left out: load may explain how its sides differ"
 
     a, b = sides(job, [even] * 20, [unlike] * 3 + [(50.0, 0.3), (50.2, 0.3), (49.9, 0.3)])
-    assert in_turns(b, a, LIMITS, rule)["throughput"].decision is Decision.FAIL
+    assert in_turns(b, a, LIMITS, rule)["throughput"].outcome is Answer.FAIL
 
 
 def test_a_compliance_test_without_a_valid_run_is_invalid_and_says_why(

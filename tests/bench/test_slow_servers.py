@@ -161,7 +161,11 @@ def test_other_answers_beat_a_drop_and_every_invalid_verdict_has_its_figures(
     case = case_of(tmp_path, [run_of({**SLOW, **length}, lengths={"16": shorter})] * 2, [])
     assert case.record
     before = [
-        replace(run, metrics={**run.metrics, "tokens_per_sample@16": 40.0}, lengths={"16": same})
+        replace(
+            run,
+            metrics={**run.metrics, "tokens_per_sample@16": 40.0},
+            lengths={"16": same},
+        )
         for run in case.record.runs
     ]
     case.record = replace(case.record, runs=tuple(before))

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_mlperf.cli.across import NO_VERDICT, read_prices
 from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.energy import Power
+from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.results import CaseResult
@@ -24,13 +24,13 @@ H100 = replace(CASE, accelerator="2xH100")
 STEADY = (100.0, 100.2, 99.8, 100.1, 99.9)
 FASTER = tuple(4 * value for value in STEADY)
 
-ENERGY = Power(
+ENERGY = EnergyReading(
+    source=Source.NVML,
     joules=100.0,
     uncertainty_j=1.0,
-    mean_w=100.0,
     peak_w=120.0,
     window_s=1.0,
-    by_gpu={"GPU-1": 100.0},
+    parts={"GPU-1": 100.0},
     gated=True,
 )
 
@@ -61,7 +61,7 @@ def on(
         replace(
             run(n, case=case, throughput=value, latency_p50=1 / value, **energy),
             session=str(n),
-            power=ENERGY if energy else None,
+            energy={Source.NVML: ENERGY} if energy else {},
         )
         for n, value in enumerate(values, start=1)
     )

@@ -308,7 +308,7 @@ def test_the_limit_decides_as_in_a_test() -> None:
     ):
         noisy = [speed * value / 100 for value in NOISY]
         found = judged(sessions(a=NOISY), sessions(b=noisy), 0.03)
-        assert (found.outcome, found.metrics[0].leans) == (outcome, leans)
+        assert (found.outcome, found.metrics[0].direction) == (outcome, leans)
         is_open = outcome is not Outcome.PERF_DROP
         assert ("2 more on other days settle it" in found.metrics[0].note) is is_open
 

@@ -20,8 +20,8 @@ from pytest_mlperf.core.numbers import change, percent
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import RuleR, Value, judge
 from pytest_mlperf.stores.results import write_results
 from tests.cli.lab import (
@@ -222,7 +222,7 @@ def test_what_cannot_be_read_is_an_error_and_no_traceback(own_lab: Lab, say: Say
     assert shown.count("left out: .mlperf/runs/") == 3
 
 
-LEANING = {Decision.PASS: "ok", Decision.FAIL: "drop"}
+LEANING = {Answer.PASS: "ok", Answer.FAIL: "drop"}
 
 logs = st.lists(st.floats(-0.1, 0.1), min_size=5, max_size=8)
 
@@ -247,8 +247,8 @@ def test_the_thresholds_are_where_the_rule_changes_its_mind(
         whole = [Value(value=math.exp(x + shift)) for x in now]
         first = judge(baseline, whole, direction=direction, limit=limit, rule=rule)
         assume(first.runs_used == len(now))
-        provisional = first.decision is Decision.PROVISIONAL
-        return first.leans if provisional else LEANING.get(first.decision)
+        provisional = first.outcome is Answer.PROVISIONAL
+        return first.direction if provisional else LEANING.get(first.outcome)
 
     base = judge(
         baseline,

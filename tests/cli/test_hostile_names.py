@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.cli import main
-from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.core.verdict import Logs, Outcome
 from pytest_mlperf.stores.results import sealed, write_results
 from tests.cli.text import Say, differing
 from tests.reports import verdicts
@@ -28,8 +28,8 @@ FIELDS = (
         ("verdict", "case", name)
         for name in ("workload", "scenario", "engine", "precision", "accelerator")
     ),
-    ("verdict", "baseline_file"),
-    ("verdict", "folder"),
+    ("verdict", "baseline", "file"),
+    ("verdict", "logs", "folder"),
 )
 
 TEXTS = st.one_of(
@@ -68,7 +68,7 @@ def document(changes: dict[tuple[str, ...], str], outside: Path) -> str:
     """Return a results file that could be accepted, but for these texts."""
     runs = tuple(run(number, throughput=100.0) for number in range(8))
     verdict = verdicts.verdict(Outcome.NO_BASELINE, "no record", subject=verdicts.SUBJECT)
-    fields: dict[str, Any] = {"runs": runs, "folder": None}
+    fields: dict[str, Any] = {"runs": runs, "logs": Logs()}
     write_results(Path("r.json"), session(result(replace(verdict, **fields))))
     content = json.loads(Path("r.json").read_text("utf-8"))
     for path, text in changes.items():

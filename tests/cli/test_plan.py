@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_mlperf.cli.across import read_prices
 from pytest_mlperf.cli.plan import JOB_MINUTES, MATRIX_LIMIT, in_words, money, runner_labels
 from pytest_mlperf.cli.suites import read_suites
-from pytest_mlperf.core.guarantees import APPEND_OPTIONS, Promise
+from pytest_mlperf.core.guarantees import APPEND_OPTIONS, Guarantee
 from pytest_mlperf.reports.terminal.selection import CaseCost
 from tests.addons.fleet.test_slurm import suite as small_suite
 from tests.cli.lab import ACCURACY, CASE, PERFORMANCE, Lab
@@ -182,8 +182,8 @@ def test_every_accelerator_has_a_runner_of_its_own(accelerator: str) -> None:
 def test_the_first_day_on_which_a_baseline_ends_is_told_with_what_renews_it() -> None:
     """`doctor` says it likewise."""
 
-    def promised(until: str | None, lacks: Any = None) -> Promise:
-        return Promise(
+    def promised(until: str | None, lacks: Any = None) -> Guarantee:
+        return Guarantee(
             lacks=lacks, runs=8, sessions=4, days=4, age_days=1.0, run_sd=0.01, final_until=until
         )
 

@@ -105,7 +105,7 @@ def test_a_session_measures_where_linux_own_calls_and_files_are_lacking(tmp_path
     verdict = judged["performance"].verdict
     assert any(NOT_MEASURED in note for note in verdict.notes), verdict.notes
     for one in verdict.runs:
-        seen = one.contention
+        seen = one.load.contention
         assert seen is not None
         assert (seen.cores, seen.foreign_s, seen.share) == (os.cpu_count(), None, None)
         assert not seen.is_told

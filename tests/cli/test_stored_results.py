@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_mlperf.cli.stored_results import MAX_SESSIONS, Sessions, costs, results_files
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.results import CaseResult, Results
-from pytest_mlperf.core.verdict import InTurns, Turns
+from pytest_mlperf.core.verdict import Confirmation, InterleavedRuns
 from pytest_mlperf.reports.terminal.selection import CaseCost
 from pytest_mlperf.stores.results import write_results
 from tests.reports import verdicts
@@ -65,14 +65,14 @@ def test_a_process_lasts_until_the_next_one_starts_or_the_session_ends() -> None
 def test_waiting_and_runs_beside_those_that_count_are_no_part_of_a_run() -> None:
     """Others were waited for, a run was INVALID and made again, the last was made in turns."""
     first, second, third = runs("a", 0, 40, 60)
-    waited = replace(second, waited_s=28.0)
+    waited = replace(second, load=replace(second.load, waited_s=28.0))
     assert found(whole(measured(CASE, (first, waited)), seconds=52))[KEY] == CaseCost(
         first_s=12.0, more_s=12.0, sessions=1
     )
     verdict = replace(verdicts.OK, case=CASE, runs=(first, third), invalid_runs=(second,))
     assert found(whole(result(verdict), seconds=70))[KEY].more_s == 10.0
     assert found(whole(result(verdict), seconds=70))[KEY].first_s == 40.0
-    turns = replace(verdict, turns=InTurns(state=Turns.PROVEN, runs=10))
+    turns = replace(verdict, interleaved=InterleavedRuns(state=Confirmation.PROVEN, runs=10))
     assert found(whole(result(turns), seconds=700))[KEY].more_s == 40.0
 
 

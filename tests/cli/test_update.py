@@ -13,10 +13,10 @@ from pytest_mlperf.cli import main
 from pytest_mlperf.cli.update._proposals import PerformanceProposal
 from pytest_mlperf.core.baseline import Baseline
 from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.energy import Power
+from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.verdict import Gate, GateState, Outcome, Verdict
+from pytest_mlperf.core.verdict import BaselineReference, Gate, GateState, Outcome, Verdict
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.results import write_results
 from tests.cli.text import Say, one_line
@@ -27,8 +27,12 @@ FILE = Path("baselines/H200/quick/resnet50/Offline.ort.fp16.json")
 RESULTS = Path(".mlperf/runs/20261120-ab12/results.json")
 WRITE = ("--write", "--reason", "onnxruntime 1.21")
 
-ENERGY = Power(
-    joules=9.0, uncertainty_j=0.1, mean_w=3.0, peak_w=None, window_s=3.0, by_gpu={}, gated=True
+ENERGY = EnergyReading(
+    source=Source.NVML,
+    joules=9.0,
+    uncertainty_j=0.1,
+    window_s=3.0,
+    gated=True,
 )
 
 
@@ -56,8 +60,10 @@ def measured(
             run(number, case=case, throughput=value)
             for number, value in enumerate(throughputs or (100.0, 101.0) * 4)
         ),
-        "baseline_file": f"baselines/{case.accelerator}/quick/{case.workload}/"
-        f"{case.scenario}.{case.engine}.{case.precision}.json",
+        "baseline": BaselineReference(
+            file=f"baselines/{case.accelerator}/quick/{case.workload}/"
+            f"{case.scenario}.{case.engine}.{case.precision}.json"
+        ),
         **(verdict or {}),
     }
     found: Verdict = replace(base, **given)
@@ -218,14 +224,18 @@ def test_scores_are_kept_where_their_session_looked_for_them_by_a_pass_of_the_en
         ("baselines/accuracy/resnet50/ort.fp32.json", "  kept: held against the scores of a ref"),
         ("baselines/accuracy/resnet50/ort.fp16.json", "scores are kept of a whole data set, and"),
     ):
-        scores = {"kind": "accuracy", "baseline_file": file, "accuracy": verdicts.SCORED}
+        scores = {
+            "kind": "accuracy",
+            "baseline": BaselineReference(file=file),
+            "accuracy": verdicts.SCORED,
+        }
         save(measured(verdict=scores))
         assert expected in say("update", "--case", CASE.id)[1]
 
 
 def test_what_may_be_a_baseline_is_written() -> None:
     """Five runs, checked accuracy, and runs that this command made and refused."""
-    made_here = {"baseline_file": f".mlperf/update-x1/{FILE}"}
+    made_here = {"baseline": BaselineReference(file=f".mlperf/update-x1/{FILE}")}
     for found in (
         measured(*(100.0,) * 5),
         measured(scored=True, verdict={"accuracy": verdicts.SCORED}),
@@ -247,7 +257,7 @@ def test_several_tests_are_one_baseline_beside_those_of_other_machines(say: Say)
 def test_baselines_of_another_folder_must_be_named(say: Say) -> None:
     """The folder that git is to add is the one that was written."""
     used = "kept/H200/quick/resnet50/Offline.ort.fp16.json"
-    kept = measured(verdict={"baseline_file": used})
+    kept = measured(verdict={"baseline": BaselineReference(file=used)})
     assert refusal(kept, say) == (
         f"it was judged against {used}, not {FILE}; name that folder of baselines with --baselines"
     )
@@ -321,7 +331,10 @@ REFUSED: list[tuple[CaseResult, str]] = [
         f'2 {FEW}replace --mlperf-reason "..."',
     ),
     (
-        measured(outcome=Outcome.RECORDED, verdict={"baseline_file": f".mlperf/update-x1/{KEPT}"}),
+        measured(
+            outcome=Outcome.RECORDED,
+            verdict={"baseline": BaselineReference(file=f".mlperf/update-x1/{KEPT}")},
+        ),
         f"it was judged against {KEPT}, not {FILE}; name that folder of baselines with --baselines",
     ),
     *(
@@ -348,7 +361,8 @@ def test_what_may_never_be_a_baseline_is_refused(say: Say) -> None:
 def with_energy(joules: float) -> list[CaseResult]:
     """Return a session that measured samples a joule too."""
     runs = tuple(
-        replace(run(n, throughput=100.0, samples_per_joule=joules), power=ENERGY) for n in range(8)
+        replace(run(n, throughput=100.0, samples_per_joule=joules), energy={Source.NVML: ENERGY})
+        for n in range(8)
     )
     energy = replace(verdicts.POWER_DROP, case=CASE, runs=runs)
     return [measured(verdict={"runs": runs}), result(energy, limits={"samples_per_joule": 0.05})]
@@ -461,8 +475,8 @@ def test_a_damaged_or_newer_results_file_is_named(say: Say) -> None:
         (json.dumps({**content, "cases": 3}), "not a results file: cases: must be a valid array, "),
         (json.dumps({**content, "run": None}), "not a results file: run: must be a valid string, "),
         (
-            json.dumps({**content, "schema": 2}),
-            "written by a newer pytest-mlperf (schema 2; this one reads up to 1): upgrade",
+            json.dumps({**content, "schema": 4}),
+            "written by a newer pytest-mlperf (schema 4; this one reads up to 3): upgrade",
         ),
     )
     for text, message in rows:

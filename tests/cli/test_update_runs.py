@@ -100,7 +100,7 @@ def test_a_suite_that_nobody_here_measured_or_tracks_is_not_run(own_lab: Lab, up
     data = json.loads(own_lab.upgraded.read_text("utf-8"))
     for case in data["cases"]:
         case["suite"], case["test"] = str(evil), f"{evil}::test_performance"
-        case["verdict"]["baseline_file"] = None
+        case["verdict"]["baseline"]["file"] = None
         case["rests_on"] = {str(evil): digest_of(evil)}
     foreign = evil.with_name("results.json")
     foreign.write_text(json.dumps(sealed(data)), "utf-8")

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from pytest_mlperf.core.baseline import AccuracyBaseline, BaselineRun, Record
 from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.run.figures import grouped
 
 T = TypeVar("T")
 
@@ -21,6 +22,7 @@ def on_day(number: int) -> str:
 
 
 def make_run(**fields: Any) -> Run:
+    """Return a run; fields of its groups may be stated beside its own."""
     usual: dict[str, Any] = {
         "metrics": {"throughput": 100.0},
         "within_se": {},
@@ -33,7 +35,7 @@ def make_run(**fields: Any) -> Run:
         "commit": None,
         "folder": "run 0",
     }
-    return Run(**{**usual, **fields})
+    return Run(**grouped(**{**usual, **fields}))
 
 
 def make_baseline_run(**fields: Any) -> BaselineRun:

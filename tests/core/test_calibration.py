@@ -38,8 +38,8 @@ from pytest_mlperf.core.noise.calibration import (
     most_runs,
     settings_of,
 )
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction, SessionNoise
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import RuleR, Value, judge, minimum_detectable_change
 from tests.core.made import present
 
@@ -323,11 +323,11 @@ def test_false_alarms_stay_below_one_per_cent_with_learnt_noise(cases: int) -> N
             now = values(rng, sd, 0.25, sessions=1, runs=5)
             slow = [dataclasses.replace(run, value=run.value * 0.9) for run in now]
             said = [
-                judge(baseline, runs, direction=Direction.HIGHER, limit=0.1, rule=rule).decision
+                judge(baseline, runs, direction=Direction.HIGHER, limit=0.1, rule=rule).outcome
                 for runs in (now, slow)
             ]
-            failed += said[0] is Decision.FAIL
-            missed += said[1] is Decision.PASS
+            failed += said[0] is Answer.FAIL
+            missed += said[1] is Answer.PASS
 
     assert failed <= 0.01 * 4 * cases
     assert missed <= 0.05 * 4 * cases

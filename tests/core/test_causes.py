@@ -13,7 +13,8 @@ from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.causes import Cause, Strength, causes, moved
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, Sign, SignKey
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
+from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome, Verdict
+from pytest_mlperf.run.figures import grouped
 from tests.core.made import make_baseline_run
 from tests.core.made import make_record as record
 from tests.reports import verdicts
@@ -28,7 +29,8 @@ def told(found: tuple[Cause, ...]) -> list[str]:
 
 def drop(*changed: str, runs: tuple[Run, ...] = (), **fields: Any) -> Verdict:
     given: dict[str, Any] = {"runs": runs or DROP.runs, **fields}
-    return replace(DROP, changed=changed, **given)
+    about = {name: given.pop(name) for name in ("source", "unknown") if name in given}
+    return replace(DROP, baseline=replace(DROP.baseline, changed=changed, **about), **given)
 
 
 def kept(number: int = 1, **fields: Any) -> BaselineRun:
@@ -36,7 +38,7 @@ def kept(number: int = 1, **fields: Any) -> BaselineRun:
 
 
 def now(**fields: Any) -> Run:
-    return replace(verdicts.run(1), **fields)
+    return replace(verdicts.run(1), **grouped(**fields))
 
 
 DIGEST = "6b57b985f9b11a708a2b01f985b056950dc2501b08656e59cdc0e66943beee72"
@@ -89,12 +91,12 @@ def test_what_changed_since_the_baseline_is_told() -> None:
 
 
 def test_a_provisional_drop_has_causes_and_moves_no_sibling() -> None:
-    leaning = replace(metric(outcome=Outcome.PROVISIONAL), leans="drop")
+    leaning = replace(metric(outcome=Outcome.PROVISIONAL), direction="drop")
     open_ = drop("engine.version 1 → 2", outcome=Outcome.PROVISIONAL, metrics=(leaning,))
 
     assert told(causes(open_, None, ())) == [f"engine.version 1 → 2 since the baseline{ALONE}"]
     assert moved(open_) is None
-    towards_ok = replace(open_, metrics=(replace(leaning, leans="ok"),))
+    towards_ok = replace(open_, metrics=(replace(leaning, direction="ok"),))
     assert causes(towards_ok, None, ()) == ()
 
 
@@ -117,7 +119,7 @@ ORT = replace(
 SAME = [sibling(name, "ort", -0.051 - n / 100) for n, name in enumerate(("bert", "gptj", "dlrm"))]
 OTHERS = [sibling("bert", "trt", 0.0), sibling("gptj", "vllm", 0.0)]
 FELL = [sibling("bert", "trt", -0.04), sibling("gptj", "vllm", -0.05)]
-ENGINE, DRIVER = (f"{text} since the baseline" for text in ORT.changed)
+ENGINE, DRIVER = (f"{text} since the baseline" for text in ORT.baseline.changed)
 
 
 def test_where_else_it_fell_tells_engine_from_machine() -> None:
@@ -241,7 +243,9 @@ def test_stages_that_take_as_long_as_before_were_looked_at() -> None:
 
 
 def of_length(verdict: Verdict, before: float, after: float) -> tuple[Cause, ...]:
-    length = MetricVerdict(metric="tokens_per_sample", outcome=None, now=after, baseline=before)
+    length = MetricVerdict(
+        metric="tokens_per_sample", outcome=None, now=after, baseline=MetricBaseline(value=before)
+    )
     return causes(replace(verdict, metrics=(*verdict.metrics, length)), None, ())
 
 
@@ -249,7 +253,9 @@ def test_another_length_of_answers_explains_a_change() -> None:
     """gen_len is a scorer's, and in no table of metrics of runs."""
     longer = ("answers are 11.9 % longer: 38.6 → 43.2 tokens/sample", Strength.STRONG)
     shorter = ("answers are 10.6 % shorter: 43.2 → 38.6 tokens/sample", Strength.HINT)
-    scored = MetricVerdict(metric="gen_len", outcome=None, now=484.0, baseline=133.7)
+    scored = MetricVerdict(
+        metric="gen_len", outcome=None, now=484.0, baseline=MetricBaseline(value=133.7)
+    )
     fell = replace(drop(), kind="accuracy", outcome=Outcome.GATE_FAIL, metrics=(scored,))
 
     for before, after, expected in (
@@ -276,7 +282,7 @@ def test_clocks_and_power_cap_are_told_beside_the_baselines() -> None:
         (1980.0, 0.35, []),
     ):
         run = now(state={"sm_mhz": clock, "power_cap_share": share}, signs=(cap(31.2, share),))
-        found = causes(drop(runs=(run,), baseline_set=SET), before, ())
+        found = causes(drop(runs=(run,), source=SET), before, ())
         assert [(c.says, c.strength) for c in found if c.rule in {"clocks", "seen"}] == expected
     assert found[-1].says.endswith("SM clock 1980 MHz, 1980 MHz in the baseline")
 
@@ -381,7 +387,7 @@ def test_of_a_curve_the_points_that_moved_most_are_told_and_a_server_as_before_i
 
     run, stored = now(server={"waiting": 1.0}), record(kept(1, server={"waiting": 0.5}))
 
-    assert told(causes(drop(runs=(run,), baseline_set=None), stored, ())) == [
+    assert told(causes(drop(runs=(run,), source=None), stored, ())) == [
         "no cause found: the server's queue, cache and drafts are as in the baseline"
     ]
     assert served({}, {"waiting": 0.5}, metrics=(TTFT,)) == []
@@ -391,20 +397,22 @@ def test_without_evidence_it_says_what_was_looked_at() -> None:
     before = record(
         *(kept(n, **watts(690.0), control={"copy_bytes_per_s": 1e12}) for n in range(4))
     )
-    length = MetricVerdict(metric="tokens_per_sample", outcome=None, now=38.7, baseline=38.6)
+    length = MetricVerdict(
+        metric="tokens_per_sample", outcome=None, now=38.7, baseline=MetricBaseline(value=38.6)
+    )
     run = now(
         **watts(688.0),
         control={"copy_bytes_per_s": 1.001e12},
         signs=(sign(SignKey.RESET_WAITS, "ECC waits"),),
     )
-    verdict = drop(runs=(run,), metrics=(*DROP.metrics, length), baseline_set=SET)
+    verdict = drop(runs=(run,), metrics=(*DROP.metrics, length), source=SET)
 
     assert told(causes(verdict, before, ())) == [
         "no cause found: engine, weights, options and data are the baseline's; 38.7 tokens/sample, "
         "38.6 in the baseline; mean power 688 W, 690 W in the baseline (−0.3 %); the machine's own "
         "speed: copy +0.1 % of the baseline's, within chance, which goes to 3.61 % here"
     ]
-    assert told(causes(drop(baseline_set=None), None, ())) == [
+    assert told(causes(drop(source=None), None, ())) == [
         "no cause found: nothing is known to compare with"
     ]
 
@@ -414,21 +422,25 @@ def test_the_handicap_comes_first_and_hints_alone_are_no_cause() -> None:
     missed = (now(limit_missed=True), now(), now(limit_missed=True))
 
     first, second = causes(drop("engine.version 1 → 2", handicap=0.5), None, ())
-    hint, none = causes(drop(baseline_set=SET), None, others)
+    hint, none = causes(drop(source=SET), None, others)
 
     assert first.says == "the handicap of 50 %: work was slowed on purpose"
     assert (first.strength, second.rule) == (Strength.CERTAIN, "engine")
     assert hint.says == "only this case: 0 of 1 other cases of onnxruntime got worse"
     assert (hint.strength, none.strength) == (Strength.HINT, Strength.NONE)
     assert none.says == ("no cause found: engine, weights, options and data are the baseline's")
-    unsure = drop(baseline_set=SET, unknown=("weights: not known now", "inputs: not known now"))
+    unsure = drop(source=SET, unknown=("weights: not known now", "inputs: not known now"))
     assert told(causes(unsure, None, ())) == [
         "no cause found: weights: not known now; inputs: not known now"
     ]
-    assert told(causes(replace(unsure, changed=("engine.version 1 → 2",)), None, ())) == [
-        "engine.version 1 → 2 since the baseline"
-    ]
-    assert told(causes(drop(OTHER, baseline_set=SET), None, ()))[1:] == [
+    assert told(
+        causes(
+            replace(unsure, baseline=replace(unsure.baseline, changed=("engine.version 1 → 2",))),
+            None,
+            (),
+        )
+    ) == ["engine.version 1 → 2 since the baseline"]
+    assert told(causes(drop(OTHER, source=SET), None, ()))[1:] == [
         "no cause found: what changed is a hint alone"
     ]
     assert told(causes(drop(runs=missed), None, ())) == [
@@ -464,7 +476,7 @@ metrics = st.builds(
     metric=st.sampled_from(["throughput", "latency_p50", "tokens_per_sample"]),
     outcome=st.none() | st.sampled_from(Outcome),
     now=st.none() | positive,
-    baseline=st.none() | positive,
+    baseline=st.builds(MetricBaseline, value=st.none() | positive),
     change=st.none() | numbers,
 )
 signs = st.builds(
@@ -488,8 +500,9 @@ baselines = st.none() | st.lists(st.builds(kept, **measured), min_size=1, max_si
     lambda found: record(*found)
 )
 found_verdicts = st.builds(
-    lambda base, judged, workload, engine, **fields: replace(
+    lambda base, judged, workload, engine, changed, **fields: replace(
         base,
+        baseline=replace(base.baseline, changed=changed),
         metrics=judged or base.metrics,
         case=replace(base.case, workload=workload, engine=engine),
         **fields,
@@ -512,7 +525,7 @@ def test_no_rule_ever_raises_and_every_cause_has_its_evidence(
     """Each sentence holds a number or a name that stands in the verdict, the strongest first."""
     found = causes(verdict, baseline, siblings)
 
-    named = {text.split(" ", 1)[0] for text in verdict.changed} | {verdict.case.engine}
+    named = {text.split(" ", 1)[0] for text in verdict.baseline.changed} | {verdict.case.engine}
     for cause in found:
         if cause.strength is not Strength.NONE:
             assert re.search(r"\d", cause.says) or any(name in cause.says for name in named)

@@ -348,7 +348,7 @@ def test_what_sensors_of_one_kind_are_off_by_together_is_inside_the_sum(
 
     uncertainty_j = present(whole.uncertainty_j)
     assert abs(present(whole.joules) - sum(used_j)) <= uncertainty_j * (1 + 1e-9) + 1e-6
-    assert whole.by_gpu == {uuid: energy.joules for uuid, energy in energies.items()}
+    assert whole.parts == {uuid: energy.joules for uuid, energy in energies.items()}
 
 
 def counted(
@@ -402,7 +402,7 @@ def test_domains_are_summed_with_their_uncertainties() -> None:
     energy = host_energy(both, 5.05, 15.05)
     alone = [host_energy({name: one}, 5.05, 15.05) for name, one in both.items()]
 
-    assert energy.by_domain == pytest.approx({"package-0": 1000.0, "package-0 dram": 200.0})
+    assert energy.parts == pytest.approx({"package-0": 1000.0, "package-0 dram": 200.0})
     assert energy.joules == pytest.approx(1200.0)
     assert energy.uncertainty_j == pytest.approx(sum(one.uncertainty_j or 0 for one in alone))
     assert energy.notes == ()
@@ -437,5 +437,5 @@ def test_what_readings_do_not_tell_is_not_known() -> None:
         odd = Counted(range_j=0.0 if name == "range 0" else 1e6, readings=readings)
         energy = host_energy({"package-0": good, "package-1": odd}, 5.0, 15.0)
         assert (energy.joules, energy.uncertainty_j, energy.mean_w) == (None, None, None), name
-        assert energy.by_domain == {"package-0": pytest.approx(1000.0), "package-1": None}
+        assert energy.parts == {"package-0": pytest.approx(1000.0), "package-1": None}
         assert energy.notes == (note,)

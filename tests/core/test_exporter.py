@@ -93,7 +93,7 @@ def test_a_steady_load_is_the_power_times_the_time_and_gpus_add_up() -> None:
         assert found.joules == pytest.approx(500 * 60.2, rel=1e-3)
         assert found.mean_w == pytest.approx(500, rel=1e-3)
         assert found.uncertainty_j == pytest.approx((1.0 + 0.5 + 0.2) * 500, rel=0.01)
-        assert (found.interval_s, found.readings, found.gpus) == (1.0, 61, "1 x NVIDIA H200")
+        assert (found.interval_s, found.readings, found.devices) == (1.0, 61, "1 x NVIDIA H200")
         assert (found.notes, found.gated) == ((), True)
 
     looks = both(STEADY, exported(lambda _: 300.0, uuid="GPU-b"))
@@ -103,9 +103,9 @@ def test_a_steady_load_is_the_power_times_the_time_and_gpus_add_up() -> None:
 
     assert found.joules == pytest.approx(800 * 60, rel=1e-3)
     assert found.uncertainty_j == pytest.approx((one.uncertainty_j or 0) * 8 / 5, rel=0.01)
-    assert (found.gpus, found.gated) == ("2 x NVIDIA H200", True)
-    assert set(found.by_gpu) == {"GPU-a", "GPU-b"}
-    assert (power.joules, power.source, power.uncertainty_j) == (30_000.0, "power", None)
+    assert (found.devices, found.gated) == ("2 x NVIDIA H200", True)
+    assert set(found.parts) == {"GPU-a", "GPU-b"}
+    assert (power.joules, power.method, power.uncertainty_j) == (30_000.0, "power", None)
 
 
 @pytest.mark.parametrize("loads", [3, pytest.param(60, marks=pytest.mark.nightly)])

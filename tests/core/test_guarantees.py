@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.guarantees import APPEND_OPTIONS, Promise, promise
+from pytest_mlperf.core.guarantees import APPEND_OPTIONS, Guarantee, guarantee
 from pytest_mlperf.core.numbers import percent
 from pytest_mlperf.core.recording import lacking as lacks_sessions
 from pytest_mlperf.core.recording import same_day
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome
 from pytest_mlperf.judge.inputs import SessionNoise
+from pytest_mlperf.judge.robustness import Why
 from pytest_mlperf.judge.rule_r import RuleR
 from tests.core.made import make_baseline_run, make_record
 
@@ -48,8 +49,8 @@ def record(*days: str, runs: int = 2, commit: str | None = None) -> Record:
     )
 
 
-def of(found: Record) -> Promise:
-    return promise(found, RULE, calibrated=False, now=NOW)
+def of(found: Record) -> Guarantee:
+    return guarantee(found, RULE, calibrated=False, now=NOW)
 
 
 MONDAYS = ("2026-10-26", "2026-11-02", "2026-11-09", "2026-11-16")
@@ -81,7 +82,7 @@ def test_four_days_promise_what_rule_r_does_and_few_provisionally() -> None:
     two = record(*MONDAYS[2:])
     for lacks, made in (("old", few), (None, two)):  # one day speaks for no other
         assert of(replace(made, session_noise={"throughput": noise})).lacks == lacks
-        assert promise(made, calibrated, calibrated=True, now=NOW).lacks == lacks
+        assert guarantee(made, calibrated, calibrated=True, now=NOW).lacks == lacks
 
 
 BEARS = "while sessions differ by less than 1.2 %"
@@ -91,19 +92,23 @@ MORE = "sessions on 3 more days would show it: --mlperf-update=missing"
 def test_a_verdict_says_what_sessions_it_bears() -> None:
     """A drop may want more than four sessions, and one of runs in turns none."""
 
-    def words(days: Sequence[str], *, provisional: bool = False, **fields: Any) -> str:
-        usual: dict[str, Any] = {"outcome": Outcome.OK, "now": 1.0, "holds_to": 0.012}
-        judged = MetricVerdict(metric="throughput", **{**usual, **fields})
+    def words(
+        days: Sequence[str], *, provisional: bool = False, lacks: Why | None = None, **fields: Any
+    ) -> str:
+        usual: dict[str, Any] = {"outcome": Outcome.OK, "now": 1.0, "robust_to": 0.012}
+        judged = MetricVerdict(
+            metric="throughput", baseline=MetricBaseline(lacks=lacks), **{**usual, **fields}
+        )
         found = of(record(*days))
-        return found.of(judged.lacking_sessions, judged.holds_to, provisional=provisional)
+        return found.of(judged.lacking_sessions, judged.robust_to, provisional=provisional)
 
-    few: dict[str, Any] = {"lacking": "few sessions"}
+    few: dict[str, Any] = {"lacks": "few sessions"}
     drop = {**few, "outcome": Outcome.PERF_DROP}
     last = MONDAYS[-1:]
-    assert words(last, lacking=None) == BETWEEN
+    assert words(last, lacks=None) == BETWEEN
     assert words(last, **few, provisional=True) == f"{RED}; provisional: it holds {BEARS}"
     assert words(last, **few) == f"{KEPT}, {BEARS}; {MORE}"
-    assert words(last, lacking="old", provisional=True).endswith(f"provisional: it holds {BEARS}")
+    assert words(last, lacks="old", provisional=True).endswith(f"provisional: it holds {BEARS}")
     four = words(MONDAYS, **drop)
     assert four.endswith("; calibrating on other days would show it: pytest-mlperf calibrate")
     assert words(last, **drop, confirmed=True) == BETWEEN
@@ -130,7 +135,7 @@ def test_a_baseline_is_old_by_what_its_sessions_span() -> None:
     assert of(record(*MONDAYS, runs=1)).run_sd == pytest.approx(0.005, rel=1e-3)
     assert of(mondays).run_sd == pytest.approx(pooled, rel=1e-3)
     assert of(undated).age_days is None
-    assert promise(mondays, RULE, metric="latency_p50", calibrated=True, now=NOW).run_sd is None
+    assert guarantee(mondays, RULE, metric="latency_p50", calibrated=True, now=NOW).run_sd is None
 
 
 def test_sessions_of_one_day_and_few_days_are_told_as_such() -> None:

@@ -29,7 +29,7 @@ from pytest_mlperf.core.results import (
 )
 from pytest_mlperf.core.rulings.multiplicity import Before, is_open, settle
 from pytest_mlperf.core.rulings.ruling import ruling_of
-from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.core.verdict import BaselineReference, Outcome, Verdict
 from pytest_mlperf.judge.multiplicity import FALSE_SHARE, MAX_LONE_PAIRS
 from pytest_mlperf.judge.rule_r import RuleR
 from tests.reports import verdicts
@@ -276,8 +276,14 @@ def test_the_second_time_keeps_the_date_and_the_open_metrics_of_the_first() -> N
 
 def drop(*, baseline: str = "b1", likely: bool = True, **fields: Any) -> CaseResult:
     """Return a test that is a PROVISIONAL drop from a baseline of four days."""
-    seems = metric(outcome=Outcome.PROVISIONAL, leans="drop", likely=likely, sessions_baseline=4)
-    found = made(Outcome.PROVISIONAL, "x", seems, subject=HERE_SUBJECT, baseline_id=baseline)
+    seems = metric(outcome=Outcome.PROVISIONAL, direction="drop", likely=likely, days=4)
+    found = made(
+        Outcome.PROVISIONAL,
+        "x",
+        seems,
+        subject=HERE_SUBJECT,
+        baseline=BaselineReference(id=baseline),
+    )
     return verdicts.result(found, **fields)
 
 
@@ -356,7 +362,7 @@ def test_a_later_session_clears_what_an_earlier_one_left_wherever_both_are_kept(
     (cleared,) = remaining([DROPPED], [case(Outcome.OK)], date=LATER, cleared=True)
     assert newest([DROPPED, cleared]) == newest([cleared, DROPPED]) == (cleared,)
     final = replace(drop(), verdict=replace(drop().verdict, outcome=Outcome.PERF_DROP))
-    fell = replace(final.verdict.metrics[0], outcome=Outcome.PERF_DROP, leans=None)
+    fell = replace(final.verdict.metrics[0], outcome=Outcome.PERF_DROP, direction=None)
     final = replace(final, verdict=replace(final.verdict, metrics=(fell,)))
     assert remaining([DROPPED], [final], date=LATER)[0].drops == {"throughput": FIRST}
     for text in ("0", "1999-99-99", " ::error::x"):

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core import energy
-from pytest_mlperf.core.energy.meter import METER_LABEL, MeterReading, parse_meter, wall_energy
+from pytest_mlperf.core.energy import Source
+from pytest_mlperf.core.energy.meter import MeterReading, parse_meter, wall_energy
 from pytest_mlperf.core.errors import SuiteError
 from tests.core.made import present
 
@@ -240,6 +241,6 @@ def test_a_short_window_or_a_large_uncertainty_is_reported_and_not_gated(
     assert slow.notes == (
         "the wall energy is uncertain by 8%: the meter reads every 4 s; let the run last longer",
     )
-    assert METER_LABEL == "wall energy by the given meter, not MLPerf Power"
+    assert Source.METER.label == "wall energy by the given meter, not MLPerf Power"
     with pytest.raises(ValueError, match="ends 1 s before it begins"):
         wall_energy(STEADY, 2.0, 1.0)

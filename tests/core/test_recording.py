@@ -10,9 +10,7 @@ import pytest
 
 from pytest_mlperf.core.baseline import BaselineRun, HistoryEntry, Record, unknown_facts
 from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.energy import Power
-from pytest_mlperf.core.energy.exporter import ExportedEnergy
-from pytest_mlperf.core.energy.meter import WallEnergy
+from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.recording import (
@@ -27,7 +25,7 @@ from pytest_mlperf.core.recording import (
     set_by,
     why_never,
 )
-from pytest_mlperf.core.verdict import Gate, GateState, MetricVerdict, Outcome
+from pytest_mlperf.core.verdict import Gate, GateState, MetricBaseline, MetricVerdict, Outcome
 from pytest_mlperf.judge.rule_r import RuleR
 from tests.core.made import make_baseline_run, make_run
 from tests.reports.verdicts import OK, run
@@ -45,7 +43,7 @@ RUN = make_run(
     started="2026-11-20T10:11:12+00:00",
     commit="9d0e77a1b2c3",
     folder="/somewhere/else",
-    machine="0a1b2c3d",
+    ids="0a1b2c3d",
 )
 
 
@@ -81,13 +79,13 @@ def test_a_baseline_keeps_of_a_run_what_later_sessions_compare() -> None:
 
     per_joule = [f"samples_per_joule{suffix}" for suffix in ("", "_wall", "_dcgm")]
     for gated, metric in product((True, False), (*per_joule, "net_joules_per_sample")):
-        shared: dict[str, Any] = {"joules": 9.0, "mean_w": 3.0, "window_s": 3.0, "gated": gated}
         run = replace(
             RUN,
             metrics={"throughput": 100.0, metric: 11.0},
-            power=Power(**shared, uncertainty_j=None, peak_w=None, by_gpu={}),
-            wall=WallEnergy(**shared, uncertainty_j=1.0, readings=4, dropped=0),
-            exported=ExportedEnergy(**shared, uncertainty_j=1.0),
+            energy={
+                source: EnergyReading(source=source, joules=9.0, window_s=3.0, gated=gated)
+                for source in Source
+            },
         )
         kept = baseline_run(run).metrics
         assert kept == {"throughput": 100.0, **({metric: 11.0} if gated else {})}
@@ -242,7 +240,11 @@ def test_a_baseline_that_cannot_prove_its_own_limit_says_so() -> None:
     pairs = [(0.041, 0.03), (0.03, 0.03), (0.02, 0.03), (None, 0.03), (0.041, None)]
     found = [
         MetricVerdict(
-            metric="throughput", outcome=Outcome.RECORDED, now=1.0, limit=limit, detectable=least
+            metric="throughput",
+            outcome=Outcome.RECORDED,
+            now=1.0,
+            limit=limit,
+            baseline=MetricBaseline(detectable=least),
         )
         for least, limit in pairs
     ]

@@ -29,7 +29,7 @@ from pytest_mlperf.core.search import (
     result,
     tried,
 )
-from pytest_mlperf.judge.robustness import Decision
+from pytest_mlperf.judge.decision import Answer
 from tests.suites.tiny_twin import load_tool
 
 TTFT = Condition(metric="ttft_p99", below=1.0)
@@ -328,8 +328,8 @@ def test_verdicts_on_rates_found_err_as_seldom_as_is_promised() -> None:
     row = lib.study(gpu, 30, (1.0, 0.97, 0.95))
 
     assert row.lost == 0
-    assert row.words[1.0][Decision.FAIL] <= 1
-    assert row.words[1.0][Decision.PASS] >= 27
-    assert row.words[0.97][Decision.PASS] <= 3
-    assert row.words[0.95][Decision.FAIL] >= 27
+    assert row.words[1.0][Answer.FAIL] <= 1
+    assert row.words[1.0][Answer.PASS] >= 27
+    assert row.words[0.97][Answer.PASS] <= 3
+    assert row.words[0.95][Answer.FAIL] >= 27
     assert row.further_runs < 4

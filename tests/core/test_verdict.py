@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.core.guarantees import Promise
+from pytest_mlperf.core.guarantees import Guarantee
 from pytest_mlperf.core.reason import Key, Reason, measured_again, of_gpus
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, final_word, worst
 from tests.reports.verdicts import DROP, PROVISIONAL_DROP, metric
@@ -72,7 +72,7 @@ def test_what_settles_it_follows_from_what_is_lacking() -> None:
         ("drop", None, 9, UNTIL, f"the baseline's sessions differ by too much: {APPEND}{BUILD}"),
     ]
     for leans, lacking, sessions, until, words in cases:
-        promised = Promise(
+        promised = Guarantee(
             lacks=lacking,
             runs=8,
             sessions=sessions,
@@ -82,16 +82,22 @@ def test_what_settles_it_follows_from_what_is_lacking() -> None:
             final_until=until,
         )
         judged = provisional(leans, lacking, sessions)
-        found = replace(PROVISIONAL_DROP, metrics=(judged,), promise=promised)
+        found = replace(
+            PROVISIONAL_DROP,
+            metrics=(judged,),
+            baseline=replace(PROVISIONAL_DROP.baseline, guarantee=promised),
+        )
         assert final_word(found) == words
     both = (provisional("ok", "few sessions", 1), provisional("drop", "old", 1))
-    found = replace(PROVISIONAL_DROP, metrics=both, promise=None)
+    found = replace(
+        PROVISIONAL_DROP, metrics=both, baseline=replace(PROVISIONAL_DROP.baseline, guarantee=None)
+    )
     assert (final_word(found) or "").startswith("the baseline is of one day: ")
     assert final_word(DROP) is None
 
 
 def provisional(leans: str, lacking: str | None, sessions: int) -> MetricVerdict:
-    fields: dict[str, Any] = {"leans": leans, "lacking": lacking, "sessions_baseline": sessions}
+    fields: dict[str, Any] = {"direction": leans, "lacks": lacking, "days": sessions}
     return metric(outcome=Outcome.PROVISIONAL, **fields)
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.formulas import t_sf
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.multiplicity import (
     FALSE_SHARE,
     MAX_LONE_PAIRS,
-    Among,
     Compared,
     Null,
     among,
@@ -23,7 +24,6 @@ from pytest_mlperf.judge.multiplicity import (
     estimate,
     rule_among,
 )
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import RuleR, judge
 from tests.judge.test_rule_r import WAVY, quiet, values
 
@@ -31,6 +31,12 @@ RULE = RuleR()
 MANY = MAX_LONE_PAIRS + 1
 
 p_lists = st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.001, 0.009, 1.0]), max_size=60)
+
+
+def answers(p_values: Mapping[Any, float]) -> dict[Any, Answer]:
+    decisions = among(p_values, RULE)
+    assert {pair: decision.p for pair, decision in decisions.items()} == p_values
+    return {pair: decision.outcome for pair, decision in decisions.items()}
 
 
 def named(p_values: Sequence[float]) -> dict[int, float]:
@@ -82,16 +88,18 @@ def test_few_pairs_are_each_judged_alone_and_among_many_a_drop_must_stand_out() 
     """
     for count in (1, MAX_LONE_PAIRS):
         p_values = named([0.0099] + [0.01] * (count - 1))
-        assert among(p_values, RULE) == {i: Among.CLEAR if i else Among.FAIL for i in range(count)}
-    found = among({"drop": 0.001, "doubt": 0.009} | named([1.0] * (MANY - 2)), RULE)
+        assert answers(p_values) == {
+            i: Answer.INCONCLUSIVE if i else Answer.FAIL for i in range(count)
+        }
+    found = answers({"drop": 0.001, "doubt": 0.009} | named([1.0] * (MANY - 2)))
     few = {"x": 0.009} | named([0.001] * 2 + [1.0] * 37)
     more = {"x": 0.009} | named([0.001] * 9 + [1.0] * 30)
 
-    assert [found["drop"], found["doubt"]] == [Among.FAIL, Among.SUSPECT]
-    assert {found[i] for i in range(MANY - 2)} == {Among.CLEAR}
-    assert among(few, RULE)["x"] is Among.SUSPECT
-    assert among(more, RULE)["x"] is Among.FAIL
-    assert among({"passed": 1.0} | named([1e-9] * MANY), RULE)["passed"] is Among.CLEAR
+    assert [found["drop"], found["doubt"]] == [Answer.FAIL, Answer.SUSPECT]
+    assert {found[i] for i in range(MANY - 2)} == {Answer.INCONCLUSIVE}
+    assert answers(few)["x"] is Answer.SUSPECT
+    assert answers(more)["x"] is Answer.FAIL
+    assert answers({"passed": 1.0} | named([1e-9] * MANY))["passed"] is Answer.INCONCLUSIVE
 
 
 def test_many_pairs_are_measured_until_they_stand_out() -> None:
@@ -106,14 +114,14 @@ def test_many_pairs_are_measured_until_they_stand_out() -> None:
 
     runs = values(96.0, 97.0, 96.4, 96.6, 96.5)
 
-    def at(pairs: int, k: int) -> tuple[Decision, float]:
+    def at(pairs: int, k: int) -> tuple[Answer, float]:
         found = judge(
             WAVY, runs[:k], direction=Direction.HIGHER, limit=0.03, rule=rule_among(RULE, pairs)
         )
-        return found.decision, found.p_value
+        return found.outcome, found.p
 
-    assert at(1, 2)[0] is Decision.PROVISIONAL
-    assert at(600, 2)[0] is Decision.MORE
+    assert at(1, 2)[0] is Answer.PROVISIONAL
+    assert at(600, 2)[0] is Answer.MORE
     assert at(600, 2)[1] == pytest.approx(0.0020450981779556923)
     assert at(600, 5)[1] < at(600, 2)[1]
 
@@ -130,8 +138,8 @@ def test_the_p_value_is_the_smallest_of_its_looks_and_one_after_a_pass() -> None
     tight = judge(flat, values(99, 99), direction=Direction.HIGHER, limit=0.005, rule=rule)
     wide = judge(flat, values(99, 99), direction=Direction.HIGHER, limit=0.03, rule=rule)
 
-    assert tight.p_value == pytest.approx(expected)
-    assert (wide.decision, wide.p_value) == (Decision.PASS, 1.0)
+    assert tight.p == pytest.approx(expected)
+    assert (wide.outcome, wide.p) == (Answer.PASS, 1.0)
 
     for p in (-0.1, 1.1, math.nan):
         for others in (0, MANY):

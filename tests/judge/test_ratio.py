@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.bench.confirm import raw
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.ratio import FIRST_LOOK, Ratio, judge_drop, judge_ratio
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import RuleR
 from tests.judge.test_rule_r import values
 
@@ -41,20 +41,20 @@ def test_the_interval_is_that_of_the_rule() -> None:
         a, b = (values(*side, within_se=within_se) for side in sides)
         found = judge_ratio(a, b, direction=direction, least=1.3, rule=RULE)
         assert (found.ratio, found.low, found.high, found.sd) == pytest.approx(expected, rel=1e-6)
-        assert found.decision is Decision.MORE
+        assert found.outcome is Answer.MORE
 
 
 def test_nothing_is_decided_from_one_pair_and_the_first_decision_is_final() -> None:
     """First runs may stand at the ends of a drift, which cancels in the order a b b a."""
     runs = [120.0, 119.8, 120.2, 120.1, 119.9]
 
-    assert judged([1000], [1]).decision is Decision.MORE
-    assert judged([1], [1000]).decision is Decision.MORE
-    assert judged([1000, 1000], [1, 1]).decision is Decision.PASS
-    assert judged([1, 1], [1000, 1000]).decision is Decision.FAIL
+    assert judged([1000], [1]).outcome is Answer.MORE
+    assert judged([1], [1000]).outcome is Answer.MORE
+    assert judged([1000, 1000], [1, 1]).outcome is Answer.PASS
+    assert judged([1, 1], [1000, 1000]).outcome is Answer.FAIL
     assert judged([150, 150, 1], [100, 100, 1000]) == judged([150, 150], [100, 100])
-    assert judged(runs[:4], [100] * 4).decision is Decision.MORE
-    assert judged(runs, [100] * 5).decision is Decision.INCONCLUSIVE
+    assert judged(runs[:4], [100] * 4).outcome is Answer.MORE
+    assert judged(runs, [100] * 5).outcome is Answer.INCONCLUSIVE
 
     drift = [0.9**turn for turn in range(4)]
 
@@ -77,14 +77,14 @@ def test_the_interval_holds_the_ratio_and_decides_and_only_ratios_matter(
 
     assert found.low < found.ratio < found.high
     assert 1 <= found.pairs <= min(len(pairs), RULE.max_runs)
-    if found.decision is Decision.PASS:
+    if found.outcome is Answer.PASS:
         assert found.low >= least
-    if found.decision is Decision.FAIL:
+    if found.outcome is Answer.FAIL:
         assert found.high < least
-    if found.decision in (Decision.PASS, Decision.FAIL):
+    if found.outcome in (Answer.PASS, Answer.FAIL):
         assert found.pairs >= FIRST_LOOK
     for same in (turned, judged(scaled[0], scaled[1], least, direction=direction)):
-        assert (same.decision, same.pairs) == (found.decision, found.pairs)
+        assert (same.outcome, same.pairs) == (found.outcome, found.pairs)
         assert (same.ratio, same.low) == pytest.approx((found.ratio, found.low))
 
 
@@ -126,9 +126,9 @@ def test_its_errors_are_as_rare_as_it_promises(session: float, count: int) -> No
                 ]
                 for level in (1.2, 1.0)
             )
-            decisions.append(judged(a, b).decision)
-        assert decisions.count(Decision.FAIL) <= 0.01 * count
-        assert decisions.count(Decision.PASS) <= 0.05 * count
+            decisions.append(judged(a, b).outcome)
+        assert decisions.count(Answer.FAIL) <= 0.01 * count
+        assert decisions.count(Answer.PASS) <= 0.05 * count
 
 
 def drop(
@@ -144,14 +144,14 @@ def drop(
 def test_a_drop_is_proven_or_one_of_the_limit_excluded() -> None:
     """By the words of rule R: below no change it fails, above the limit it passes."""
     for now, before, decision, improved in (
-        ([80, 80.2], [100, 100], Decision.FAIL, False),
-        ([100.1] * 5, [100] * 5, Decision.PASS, False),
-        ([130, 130.2], [100, 100], Decision.PASS, True),
-        ([97, 103, 97, 103, 97], [100] * 5, Decision.INCONCLUSIVE, False),
-        ([80], [100], Decision.MORE, False),
+        ([80, 80.2], [100, 100], Answer.FAIL, False),
+        ([100.1] * 5, [100] * 5, Answer.PASS, False),
+        ([130, 130.2], [100, 100], Answer.PASS, True),
+        ([97, 103, 97, 103, 97], [100] * 5, Answer.INCONCLUSIVE, False),
+        ([80], [100], Answer.MORE, False),
     ):
         for found in (drop(now, before), drop(before, now, direction=LOWER)):
-            assert (found.decision, found.improved) == (decision, improved)
+            assert (found.outcome, found.improved) == (decision, improved)
 
 
 def test_what_cannot_be_judged_is_refused() -> None:
@@ -182,9 +182,9 @@ def test_the_two_bounds_decide_about_a_drop(
     found = drop(now, before, limit, direction)
     bound = 1 - limit if direction is HIGHER else 1 / (1 + limit)
 
-    assert (found.low >= bound * (1 - 1e-12)) or found.decision is not Decision.PASS
-    assert found.high < 1 or found.decision is not Decision.FAIL
-    assert found.decision is Decision.PASS or not found.improved
+    assert (found.low >= bound * (1 - 1e-12)) or found.outcome is not Answer.PASS
+    assert found.high < 1 or found.outcome is not Answer.FAIL
+    assert found.outcome is Answer.PASS or not found.improved
     if found.improved:
         assert found.low > 1
 
@@ -195,7 +195,7 @@ def test_a_drop_is_confirmed_and_excluded_as_wrongly_as_it_promises(count: int) 
     most 5 %; whatever the session does to all runs. Drops of 5 % are confirmed on usual noise."""
     rng = random.Random(20261121)
 
-    def share(level: float, decision: Decision, noise: float) -> float:
+    def share(level: float, decision: Answer, noise: float) -> float:
         found = 0
         for _ in range(count):
             common = rng.gauss(0, 0.03)
@@ -203,10 +203,10 @@ def test_a_drop_is_confirmed_and_excluded_as_wrongly_as_it_promises(count: int) 
                 [math.exp(math.log(x) + common + rng.gauss(0, noise)) for _ in range(5)]
                 for x in (level, 1.0)
             )
-            found += drop(now, before).decision is decision
+            found += drop(now, before).outcome is decision
         return found / count
 
     for noise in (0.002, 0.007, 0.014, 0.035):
-        assert share(1.0, Decision.FAIL, noise) <= 0.01
-        assert share(0.97, Decision.PASS, noise) <= 0.05
-    assert share(0.95, Decision.FAIL, 0.007) >= 0.95
+        assert share(1.0, Answer.FAIL, noise) <= 0.01
+        assert share(0.97, Answer.PASS, noise) <= 0.05
+    assert share(0.95, Answer.FAIL, 0.007) >= 0.95

@@ -11,14 +11,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction, SessionNoise
 from pytest_mlperf.judge.robustness import (
     MAX_SPREAD_RATIO,
-    Decision,
+    Robustness,
     Sample,
-    Standing,
     final_until,
-    standing,
+    robustness,
 )
 from pytest_mlperf.judge.rule_r import Judged, RuleR, Value, judge
 
@@ -27,7 +27,9 @@ KNOWN = replace(RULE, session_noise=SessionNoise(ratio=0.0, df=20.0))
 FOUR, ONE = "aabbccdd", "aaaaaaaa"
 
 
-def stands(*sessions: list[float], now: list[float], noise: SessionNoise | None = None) -> Standing:
+def stands(
+    *sessions: list[float], now: list[float], noise: SessionNoise | None = None
+) -> Robustness:
     sample = Sample(
         baseline=sessions,
         now=now,
@@ -38,7 +40,7 @@ def stands(*sessions: list[float], now: list[float], noise: SessionNoise | None 
         floor=0.001,
         old=False,
     )
-    return standing(sample, bound=-0.03, alpha=0.01, beta=0.05)
+    return robustness(sample, bound=-0.03, alpha=0.01, beta=0.05)
 
 
 def judged(
@@ -57,33 +59,33 @@ WIDE = [0.02, 0.021, -0.02, -0.021, 0.01, 0.011, -0.01, -0.011]
 
 def test_a_word_is_final_where_sessions_cannot_turn_it() -> None:
     """Of four sessions that agree or differ, and of one, whose differences are not known."""
-    few, provisional = "few sessions", Decision.PROVISIONAL
+    few, provisional = "few sessions", Answer.PROVISIONAL
     for before, now, sessions, rule, decision, leans, lacking in (
-        (FLAT, [0.0], FOUR, RULE, Decision.PASS, None, None),
+        (FLAT, [0.0], FOUR, RULE, Answer.PASS, None, None),
         (FLAT, [0.0], ONE, RULE, provisional, "ok", few),
         (FLAT, [-0.05, -0.05], FOUR, RULE, provisional, "drop", few),
         (FLAT, [-0.05, -0.05], ONE, RULE, provisional, "drop", few),
-        (FLAT, [-0.05, -0.05, -0.05], FOUR, KNOWN, Decision.FAIL, None, None),
+        (FLAT, [-0.05, -0.05, -0.05], FOUR, KNOWN, Answer.FAIL, None, None),
         # What no session explains.
-        (FLAT, [-0.30, -0.30], ONE, RULE, Decision.FAIL, None, few),
-        (FLAT, [0.20, 0.20], ONE, RULE, Decision.PASS, None, few),
+        (FLAT, [-0.30, -0.30], ONE, RULE, Answer.FAIL, None, few),
+        (FLAT, [0.20, 0.20], ONE, RULE, Answer.PASS, None, few),
         (WIDE, [-0.09, -0.09], FOUR, RULE, provisional, "drop", few),
         (WIDE, [0.015], FOUR, RULE, provisional, "ok", None),
     ):
         found = judged(before, now, sessions, rule)
-        assert (found.decision, found.leans, found.lacking) == (decision, leans, lacking), now
+        assert (found.outcome, found.direction, found.lacks) == (decision, leans, lacking), now
 
 
 def test_a_baseline_is_old_by_its_age_and_what_its_sessions_span() -> None:
     """Four days in a row speak for six more."""
-    assert judged(FLAT, [0.0], FOUR, age=6.9).decision is Decision.PASS
+    assert judged(FLAT, [0.0], FOUR, age=6.9).outcome is Answer.PASS
     old = judged(FLAT, [0.0], FOUR, age=7.0)
 
-    assert (old.decision, old.leans, old.lacking) == (Decision.PROVISIONAL, "ok", "old")
-    assert judged(FLAT, [-0.05, -0.05], FOUR, age=7.0).lacking == "old"
-    assert judged(FLAT, [0.0], ONE, age=7.0).lacking == "few sessions"
+    assert (old.outcome, old.direction, old.lacks) == (Answer.PROVISIONAL, "ok", "old")
+    assert judged(FLAT, [-0.05, -0.05], FOUR, age=7.0).lacks == "old"
+    assert judged(FLAT, [0.0], ONE, age=7.0).lacks == "few sessions"
     same_day = judged(FLAT, [0.0], ONE, KNOWN)
-    assert (same_day.decision, same_day.lacking) == (Decision.PROVISIONAL, "old")
+    assert (same_day.outcome, same_day.lacks) == (Answer.PROVISIONAL, "old")
 
 
 def test_a_baseline_is_final_for_twice_its_span_and_less_with_a_trend() -> None:
@@ -120,15 +122,15 @@ def test_what_holds_to_some_difference_of_sessions_is_what_is_said(
     runs = [[0.001, -0.001]] * sessions
     found = stands(*runs, now=[x - away for x in now])
 
-    assert found.failing.holds_to >= 0 <= found.passing.holds_to
-    assert not (found.failing.stands and found.passing.stands)
+    assert found.failing.robust_to >= 0 <= found.passing.robust_to
+    assert not (found.failing.robust and found.passing.robust)
     if sessions == 1:
         # One session says nothing of the others: only the widest may decide.
         run = np.var([0.001, -0.001], ddof=1)
         scatter = 4 * 0.75 * 0.007**2 + run + np.var(now, ddof=1) * (len(now) - 1)
         widest = MAX_SPREAD_RATIO * math.sqrt(scatter / (4 + 1 + len(now) - 1))
-        assert found.failing.stands == (found.failing.holds_to >= widest)
-        assert found.passing.stands == (found.passing.holds_to >= widest)
+        assert found.failing.robust == (found.failing.robust_to >= widest)
+        assert found.passing.robust == (found.passing.robust_to >= widest)
 
 
 @settings(max_examples=50)
@@ -136,7 +138,7 @@ def test_what_holds_to_some_difference_of_sessions_is_what_is_said(
 def test_a_larger_drop_stands_where_a_smaller_does(one: float, other: float) -> None:
     runs = [[0.002, -0.002], [0.001, 0.0], [-0.001, 0.001], [0.0, 0.002]]
     small, large = (
-        stands(*runs, now=[0.001 - drop, -0.001 - drop]).failing.stands
+        stands(*runs, now=[0.001 - drop, -0.001 - drop]).failing.robust
         for drop in sorted((one, other))
     )
 
@@ -171,7 +173,7 @@ def estimated(
 
 
 def final_drop(sample: Sample) -> bool:
-    return standing(sample, bound=-0.03, alpha=0.01, beta=0.05).failing.stands
+    return robustness(sample, bound=-0.03, alpha=0.01, beta=0.05).failing.robust
 
 
 @settings(max_examples=300)
@@ -212,13 +214,13 @@ def test_a_larger_ratio_of_sessions_never_makes_a_drop_final(data: st.DataObject
     now = [x - drop for x in data.draw(st.lists(deviations, min_size=5, max_size=5))]
     small, large = sorted(data.draw(st.tuples(st.floats(0.0, 20.0), st.floats(0.0, 20.0))))
 
-    def decision(ratio: float, df: float) -> Decision:
+    def decision(ratio: float, df: float) -> Answer:
         noise = SessionNoise(ratio=ratio, df=df)
-        return judged(before, now, FOUR, replace(RULE, session_noise=noise)).decision
+        return judged(before, now, FOUR, replace(RULE, session_noise=noise)).outcome
 
-    if decision(large, df) is Decision.FAIL:
-        assert decision(small, df) is Decision.FAIL
-        assert decision(large, df + data.draw(st.floats(0.0, 30.0))) is Decision.FAIL
+    if decision(large, df) is Answer.FAIL:
+        assert decision(small, df) is Answer.FAIL
+        assert decision(large, df + data.draw(st.floats(0.0, 30.0))) is Answer.FAIL
 
 
 def test_sessions_known_to_be_alike_prove_a_drop_after_two_runs() -> None:
@@ -228,13 +230,13 @@ def test_sessions_known_to_be_alike_prove_a_drop_after_two_runs() -> None:
     for ratio in (0.0, 1 / 3, 1.0):
         noise = SessionNoise(ratio=ratio, df=9.0)
         found = judged(before, now, ten, replace(RULE, session_noise=noise))
-        assert (found.decision, found.runs_used) == (Decision.FAIL, 2), ratio
+        assert (found.outcome, found.runs_used) == (Answer.FAIL, 2), ratio
 
 
 def test_new_runs_that_scatter_more_widen_their_own_share() -> None:
     noise = SessionNoise(ratio=0.1, df=20.0)
     alike, wide = (
-        stands(*[[0.001, -0.001]] * 4, now=now, noise=noise).failing.stands
+        stands(*[[0.001, -0.001]] * 4, now=now, noise=noise).failing.robust
         for now in ([-0.04, -0.04, -0.04], [-0.01, -0.07, -0.04])
     )
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.mean_change import MIN_NORMAL_FLIPS, mcnemar_mid_p, newcombe
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_a import LOOK_SAMPLES, Paired, ScorePairs, holm, judge_pairs, looks
 
 SCORES = st.lists(st.integers(0, 10_000).map(lambda step: step / 100), min_size=2, max_size=60)
@@ -34,8 +34,8 @@ def judged(before: Sequence[float], now: Sequence[float], margin: float, *at: in
     return judge_pairs(pairs, at or (len(before),))["x"]
 
 
-def decide(before: list[float], now: list[float], margin: float, *, sequential: bool) -> Decision:
-    return judged(before, now, margin, *looks(len(before), sequential=sequential)).decision
+def decide(before: list[float], now: list[float], margin: float, *, sequential: bool) -> Answer:
+    return judged(before, now, margin, *looks(len(before), sequential=sequential)).outcome
 
 
 def test_looks_grow_and_end_with_the_whole_data_set() -> None:
@@ -68,15 +68,15 @@ def test_the_same_scores_pass_and_bounds_enclose_a_change_whatever_the_order(
     first = judged(scores, now, 1.0)
     again = judged([scores[i] for i in order], [now[i] for i in order], 1.0)
 
-    assert judged(scores, scores, margin).decision is Decision.PASS
+    assert judged(scores, scores, margin).outcome is Answer.PASS
     # Rounding keeps equal differences from being equal; where they are, nothing is left to chance.
     if fall > margin * 1.01 and len(scores) > 2 and fell.low == fell.high:
-        assert fell.decision is Decision.FAIL
-    assert fell.decision is not Decision.MORE
+        assert fell.outcome is Answer.FAIL
+    assert fell.outcome is not Answer.MORE
     assert fell.change == pytest.approx(-fall, abs=1e-6)
     assert first.low <= first.change <= first.high
     assert first.change == pytest.approx(fmean(now) - fmean(scores), abs=1e-9)
-    assert again.decision is first.decision
+    assert again.outcome is first.outcome
     assert (again.low, again.high) == pytest.approx((first.low, first.high))
     assert first.changed == first.down + first.up
 
@@ -86,14 +86,14 @@ def test_the_same_scores_pass_and_bounds_enclose_a_change_whatever_the_order(
 @pytest.mark.parametrize(
     ("drop", "samples", "sequential", "never", "at_most"),
     [
-        (0.0, 2000, False, Decision.FAIL, 0.02),
-        (0.0, 4000, True, Decision.FAIL, 0.02),
-        (0.5, 2000, False, Decision.PASS, 0.07),
-        (0.5, 4000, True, Decision.PASS, 0.07),
+        (0.0, 2000, False, Answer.FAIL, 0.02),
+        (0.0, 4000, True, Answer.FAIL, 0.02),
+        (0.5, 2000, False, Answer.PASS, 0.07),
+        (0.5, 4000, True, Answer.PASS, 0.07),
     ],
 )
 def test_the_stated_error_rates_hold(
-    drop: float, samples: int, sequential: bool, never: Decision, at_most: float, passes: int
+    drop: float, samples: int, sequential: bool, never: Answer, at_most: float, passes: int
 ) -> None:
     """Nominal 1 % and 5 %; 400 replications leave about two standard errors of room."""
     rng = np.random.default_rng(samples + int(100 * drop))
@@ -110,7 +110,7 @@ def test_a_drop_of_two_points_is_seen_where_an_unpaired_test_sees_nothing() -> N
     time or less; see the table in the derivation this rule comes from."""
     rng = np.random.default_rng(2)
     seen = sum(
-        decide(*graded(rng, 512, drop=2.0), 0.22, sequential=False) is Decision.FAIL
+        decide(*graded(rng, 512, drop=2.0), 0.22, sequential=False) is Answer.FAIL
         for _ in range(40)
     )
 
@@ -125,14 +125,14 @@ def test_a_broken_model_is_found_at_the_first_look_and_unchanged_code_in_a_tenth
     found = judged(before[:1024], now[:1024], 0.2, *at)
     used = [judged(*graded(rng, 24_576), 0.5, *at).samples for _ in range(8)]
 
-    assert (found.decision, found.samples) == (Decision.FAIL, 1024)
+    assert (found.outcome, found.samples) == (Answer.FAIL, 1024)
     assert fmean(used) < 4000
 
     before, now = graded(np.random.default_rng(5), 4000, drop=0.2)
     at = looks(4000, sequential=True)
 
-    assert judged(before[:1024], now[:1024], 0.25, *at).decision is Decision.MORE
-    assert judged(before, now, 0.25, *at).decision is Decision.INCONCLUSIVE
+    assert judged(before[:1024], now[:1024], 0.25, *at).outcome is Answer.MORE
+    assert judged(before, now, 0.25, *at).outcome is Answer.INCONCLUSIVE
 
 
 def test_mid_p_is_that_of_the_binomial_and_intervals_are_newcombes() -> None:
@@ -166,17 +166,17 @@ def binary(right: int, lost: int, won: int, wrong: int) -> tuple[list[float], li
 def test_right_and_wrong_answers_are_judged_by_their_flips() -> None:
     """Few flips have a wider interval than the normal one."""
     cases = {
-        (493, 0, 0, 7): Decision.PASS,  # nothing changed
-        (493, 0, 3, 4): Decision.PASS,  # better
-        (488, 5, 0, 7): Decision.INCONCLUSIVE,  # 5 lost of 500: mid-p 1.6 %
-        (483, 10, 0, 7): Decision.FAIL,  # 10 lost, none won: mid-p 0.05 %
-        (440, 30, 23, 7): Decision.INCONCLUSIVE,  # 7 more lost than won in 53 flips
-        (400, 80, 13, 7): Decision.FAIL,
+        (493, 0, 0, 7): Answer.PASS,  # nothing changed
+        (493, 0, 3, 4): Answer.PASS,  # better
+        (488, 5, 0, 7): Answer.INCONCLUSIVE,  # 5 lost of 500: mid-p 1.6 %
+        (483, 10, 0, 7): Answer.FAIL,  # 10 lost, none won: mid-p 0.05 %
+        (440, 30, 23, 7): Answer.INCONCLUSIVE,  # 7 more lost than won in 53 flips
+        (400, 80, 13, 7): Answer.FAIL,
     }
     for counts, expected in cases.items():
         found = judged(*binary(*counts), 0.49)
         assert (found.down, found.up) == counts[1:3]
-        assert found.decision is expected
+        assert found.outcome is expected
 
     before, now = binary(900, MIN_NORMAL_FLIPS // 2, 0, 50)
     found = judged(before, now, 1.0)
@@ -221,9 +221,9 @@ def test_a_metric_that_passed_hands_its_alpha_to_no_other() -> None:
     among = judge_pairs({"a": flat, "b": flat, "c": third}, at)
 
     assert 0.01 / len(at) / 3 < alone.p < 0.01 / len(at)
-    assert alone.decision is Decision.FAIL
-    assert among["a"].decision is Decision.PASS
-    assert among["c"].decision is Decision.INCONCLUSIVE
+    assert alone.outcome is Answer.FAIL
+    assert among["a"].outcome is Answer.PASS
+    assert among["c"].outcome is Answer.INCONCLUSIVE
 
 
 @pytest.mark.parametrize("passes", [25, pytest.param(600, marks=pytest.mark.nightly)])
@@ -237,6 +237,6 @@ def test_three_unchanged_metrics_fail_as_seldom_as_one(passes: int) -> None:
             before, now = graded(rng, 600, correlation=0.9)
             metrics[name] = ScorePairs(before=before, now=now, margin=0.3)
         found = judge_pairs(metrics, (100, 300, 600))
-        wrong += any(one.decision is Decision.FAIL for one in found.values())
+        wrong += any(one.outcome is Answer.FAIL for one in found.values())
 
     assert wrong <= 0.02 * passes

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.formulas import squares
 from pytest_mlperf.judge.inputs import Direction, SessionNoise
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import (
     Judged,
     RuleR,
@@ -116,7 +116,7 @@ def test_minimum_detectable_change_follows_its_formula_and_p_values_count_every_
         (quiet(100), values(98, 99.7, 100, 100, 100), HIGHER, 1.0),
     ):
         judged = judge(baseline, runs, direction=direction, limit=0.03, rule=RULE)
-        assert judged.p_value == pytest.approx(p_value, rel=1e-8)
+        assert judged.p == pytest.approx(p_value, rel=1e-8)
 
 
 def test_a_first_run_never_fails_and_a_boosted_one_hides_no_drop() -> None:
@@ -128,9 +128,9 @@ def test_a_first_run_never_fails_and_a_boosted_one_hides_no_drop() -> None:
     boosted, noisy = (108, 95, 95, 95, 95), (94, 104, 95, 101, 93, 50, 50)
     last = decide(*noisy)
 
-    assert decide(1).decision is decide(*noisy[:4]).decision is Decision.MORE
-    assert Decision.PASS not in {decide(*boosted[:k]).decision for k in range(1, 6)}
-    assert (last.decision, last.runs_used) == (Decision.INCONCLUSIVE, RULE.max_runs)
+    assert decide(1).outcome is decide(*noisy[:4]).outcome is Answer.MORE
+    assert Answer.PASS not in {decide(*boosted[:k]).outcome for k in range(1, 6)}
+    assert (last.outcome, last.runs_used) == (Answer.INCONCLUSIVE, RULE.max_runs)
 
 
 @settings(max_examples=60)
@@ -154,16 +154,16 @@ def test_neither_unit_nor_later_runs_change_a_decision_and_fail_is_a_p_value_bel
     units = (scaled(baseline, factor), scaled(runs, factor))
     other = judge(*units, direction=direction, limit=limit, rule=RULE)
 
-    drop = judged.decision is Decision.FAIL or judged.leans == "drop"
-    assert drop == (judged.p_value < RULE.alpha)
+    drop = judged.outcome is Answer.FAIL or judged.direction == "drop"
+    assert drop == (judged.p < RULE.alpha)
     assert words(other) == words(judged)
     assert (other.low, other.high) == pytest.approx((judged.low, judged.high), abs=1e-9)
-    if judged.decision is not Decision.MORE:
+    if judged.outcome is not Answer.MORE:
         assert judge(baseline, runs + later, direction=direction, limit=limit, rule=RULE) == judged
 
 
-def words(judged: Judged) -> tuple[Decision, bool, int]:
-    return judged.decision, judged.improved, judged.runs_used
+def words(judged: Judged) -> tuple[Answer, bool, int]:
+    return judged.outcome, judged.improved, judged.runs_used
 
 
 @settings(max_examples=60)
@@ -186,12 +186,12 @@ def test_a_time_is_judged_as_its_rate_and_more_of_a_drop_or_less_of_a_limit_neve
     assert words(time) == words(rate)
     inverse = [1 / (1 + change) for change in (time.high, time.low, time.change)]
     assert inverse == pytest.approx([1 + rate.low, 1 + rate.high, 1 + rate.change])
-    assert wide.decision is Decision.PASS or rate.decision is not Decision.PASS
-    assert rate.decision is Decision.FAIL or wide.decision is not Decision.FAIL
+    assert wide.outcome is Answer.PASS or rate.outcome is not Answer.PASS
+    assert rate.outcome is Answer.FAIL or wide.outcome is not Answer.FAIL
     # A first run so fast that it is not believed may pass once it is slower.
     if runs[0].value <= min(run.value for run in baseline):
-        assert slow.decision is Decision.FAIL or rate.decision is not Decision.FAIL
-        assert rate.decision is Decision.PASS or slow.decision is not Decision.PASS
+        assert slow.outcome is Answer.FAIL or rate.outcome is not Answer.FAIL
+        assert rate.outcome is Answer.PASS or slow.outcome is not Answer.PASS
 
 
 any_values = st.lists(st.floats(1e-300, 1e300), min_size=1, max_size=8)
@@ -207,7 +207,7 @@ def test_every_figure_is_finite_and_the_interval_holds_the_change(
     figures = (judged.change, judged.low, judged.high, judged.sd, judged.mde)
     assert all(map(math.isfinite, figures))
     assert judged.low <= judged.change <= judged.high
-    assert 0 <= judged.p_value <= 1
+    assert 0 <= judged.p <= 1
 
 
 def test_what_cannot_be_judged_is_refused_by_name() -> None:
@@ -233,7 +233,7 @@ def test_what_cannot_be_judged_is_refused_by_name() -> None:
         with pytest.raises(ValueError, match=message):
             judge(before, now, direction=direction, limit=limit, rule=RULE)
     twice = judge(quiet(1), values(2.0), direction=LOWER, limit=1.5, rule=RULE)
-    assert twice.decision is Decision.PASS
+    assert twice.outcome is Answer.PASS
 
 
 # What the documentation promises, on simulated runs of ordinary noise: 0.7 % between runs; 60
@@ -260,9 +260,9 @@ def simulate(direction: Direction, limit: float, change: float, count: int) -> l
     return outcomes
 
 
-def share(found: Sequence[Judged], decision: Decision, leans: str = "") -> float:
+def share(found: Sequence[Judged], decision: Answer, leans: str = "") -> float:
     """Return how often it was this decision, or a provisional one that leans this way."""
-    return fmean(one.decision is decision or (one.leans or "-") == leans for one in found)
+    return fmean(one.outcome is decision or (one.direction or "-") == leans for one in found)
 
 
 @pytest.mark.parametrize("count", [200, pytest.param(3000, marks=pytest.mark.nightly)])
@@ -275,11 +275,11 @@ def test_the_error_rates_are_those_that_are_promised(
     unchanged = simulate(direction, limit, change=0.0, count=count)
     fell = simulate(direction, limit, change=-0.03, count=count)
 
-    assert share(unchanged, Decision.FAIL, "drop") <= 0.01
-    assert share(unchanged, Decision.PASS, "ok") >= 0.95
-    assert share(unchanged, Decision.PASS) >= 0.75
-    assert share(fell, Decision.PASS, "ok") <= 0.05
-    assert share(fell, Decision.FAIL, "drop") >= 0.9
+    assert share(unchanged, Answer.FAIL, "drop") <= 0.01
+    assert share(unchanged, Answer.PASS, "ok") >= 0.95
+    assert share(unchanged, Answer.PASS) >= 0.75
+    assert share(fell, Answer.PASS, "ok") <= 0.05
+    assert share(fell, Answer.FAIL, "drop") >= 0.9
 
 
 def too_fast(baseline: Sequence[Value]) -> float:
@@ -294,14 +294,14 @@ def too_fast(baseline: Sequence[Value]) -> float:
 def test_one_run_is_believed_up_to_a_bound() -> None:
     """Zero variance: the prior keeps s at half its value, so two runs at -2 % are inside 3 %."""
     for baseline in (quiet(100), values(100)):
-        for of, decision in ((0.9999, Decision.PASS), (1.0001, Decision.MORE)):
+        for of, decision in ((0.9999, Answer.PASS), (1.0001, Answer.MORE)):
             now = values(100 * math.exp(of * math.log(too_fast(baseline))))
             found = judge(baseline, now, direction=HIGHER, limit=0.2, rule=RULE)
-            assert found.decision is decision
+            assert found.outcome is decision
 
     found = judge(quiet(100), values(98, 98), direction=HIGHER, limit=0.03, rule=RULE)
 
-    assert (found.decision, found.runs_used) == (Decision.PASS, 2)
+    assert (found.outcome, found.runs_used) == (Answer.PASS, 2)
     assert found.sd == pytest.approx(0.007 * math.sqrt(4 / 12))
     assert found.change == pytest.approx(-0.02)
     assert -0.03 < found.low < -0.02 < found.high
@@ -309,13 +309,13 @@ def test_one_run_is_believed_up_to_a_bound() -> None:
 
 def test_a_baseline_of_one_run_rests_on_the_prior_and_of_fewer_than_five_advises() -> None:
     for runs, decision in (
-        ([100], Decision.MORE),
-        ([98, 101, 97, 100, 98], Decision.INCONCLUSIVE),
-        ([90, 90], Decision.PROVISIONAL),
-        ([80, 80], Decision.FAIL),
+        ([100], Answer.MORE),
+        ([98, 101, 97, 100, 98], Answer.INCONCLUSIVE),
+        ([90, 90], Answer.PROVISIONAL),
+        ([80, 80], Answer.FAIL),
     ):
         found = judge(values(100), values(*runs), direction=HIGHER, limit=0.03, rule=RULE)
-        assert (found.decision, found.advisory, found.runs_baseline) == (decision, True, 1)
+        assert (found.outcome, found.advisory, found.runs_baseline) == (decision, True, 1)
         assert found.mde > 0.03
     for count, advisory in ((4, True), (5, False), (8, False)):
         found = judge(quiet(7.0)[:count], values(7.0), direction=HIGHER, limit=0.05, rule=RULE)
@@ -332,7 +332,7 @@ def test_no_spread_is_too_small_to_judge_by(spread: float, rule: RuleR) -> None:
 
     found = judge(baseline, values(95, 95), direction=HIGHER, limit=0.03, rule=rule)
 
-    assert found.decision is Decision.FAIL
+    assert found.outcome is Answer.FAIL
     assert found.sd >= rule.floor_sd
     assert found.low < found.change < found.high < 0
 
@@ -353,7 +353,7 @@ def test_the_drop_that_fails_on_the_first_day_does_so_19_times_in_20(
             mean = fmean(logs) + -times * drop
             now = values(*(math.exp(noise.gauss(mean, sd)) for _ in range(RULE.max_runs)))
             judged = judge(baseline, now, direction=HIGHER, limit=0.03, rule=rule)
-            found[times] += judged.decision is Decision.FAIL
+            found[times] += judged.outcome is Answer.FAIL
 
     assert found[0.9] < 0.9 * 400 < 0.93 * 400 <= found[1.0] <= 0.98 * 400 < found[1.1]
 

@@ -104,7 +104,7 @@ def test_a_changed_builder_is_told_beside_a_drop(quantising: Quantising) -> None
 
     verdict = project.verdicts()["performance"]
     assert verdict.outcome is Outcome.PERF_DROP
-    assert "build.acme-quantiser 1.0 → 1.1" in verdict.changed
+    assert "build.acme-quantiser 1.0 → 1.1" in verdict.baseline.changed
     assert len(quantising.builds) == 2
     result.stdout.fnmatch_lines(["*build.acme-quantiser 1.0 → 1.1*"])
 
@@ -118,8 +118,8 @@ def test_a_builder_that_breaks_is_an_error(quantising: Quantising) -> None:
     verdict = quantising.project.verdicts()["performance"]
     assert verdict.outcome is Outcome.ERROR
     assert verdict.headline.startswith("build: building builders_that_fail:Acme breaks: ZeroDiv")
-    assert "the quantiser said this" in verdict.log_tail
-    assert verdict.log is not None
-    assert verdict.log.endswith("build.log")
+    assert "the quantiser said this" in verdict.logs.tail
+    assert verdict.logs.file is not None
+    assert verdict.logs.file.endswith("build.log")
     assert quantising.builds == []
     result.assert_outcomes(failed=1)

@@ -88,8 +88,8 @@ def test_unchanged_code_beside_neighbours_that_compute_is_no_drop(project: Proje
     assert (verdict.invalid_runs, len(verdict.runs)) == ((), 5)
     for run in verdict.runs:
         assert run.metrics["throughput"] < 0.8 * FASTEST
-        assert run.contention is not None
-        assert run.contention.share is not None
-        assert run.contention.share > 0.2
-        assert run.contention.window_s == pytest.approx(run.duration_s, abs=0.2)
+        assert run.load.contention is not None
+        assert run.load.contention.share is not None
+        assert run.load.contention.share > 0.2
+        assert run.load.contention.window_s == pytest.approx(run.duration_s, abs=0.2)
     result.stdout.fnmatch_lines(["*load explains up to * now and 0 % of the baseline*"])

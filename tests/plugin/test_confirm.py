@@ -37,17 +37,18 @@ from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.rulings.ruling import Ruling, ruling_of
 from pytest_mlperf.core.verdict import (
-    InTurns,
+    Confirmation,
+    InterleavedRuns,
+    MetricBaseline,
     MetricVerdict,
     Outcome,
-    Turns,
     Unchecked,
     Verdict,
     beside_accuracy,
 )
 from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.ratio import Ratio
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.measure import ProcessResult, ProcessTask
@@ -174,13 +175,12 @@ def simulation(monkeypatch: pytest.MonkeyPatch) -> Simulation:
     return found
 
 
-def fallen(outcome: Outcome = Outcome.PERF_DROP, **about: Any) -> MetricVerdict:
+def fallen(outcome: Outcome = Outcome.PERF_DROP, days: int = 0, **about: Any) -> MetricVerdict:
     """Return a metric that seems to have dropped by half."""
     usual: dict[str, Any] = {
         "low": -0.55,
         "high": -0.45,
         "runs": 2,
-        "runs_baseline": 6,
         "p": 0.001,
         "limit": 0.4,
     }
@@ -188,7 +188,7 @@ def fallen(outcome: Outcome = Outcome.PERF_DROP, **about: Any) -> MetricVerdict:
         metric="throughput",
         outcome=outcome,
         now=RATE / 2,
-        baseline=RATE,
+        baseline=MetricBaseline(value=RATE, runs=6, days=days),
         change=-0.5,
         **{**usual, **about},
     )
@@ -201,7 +201,7 @@ def dropped(**about: Any) -> Ruling:
 
 def provisional() -> Ruling:
     """Return an answer that leans to a drop; what else was added to its headline."""
-    metric = fallen(Outcome.PROVISIONAL, leans="drop", note="one session")
+    metric = fallen(Outcome.PROVISIONAL, direction="drop", note="one session")
     unchecked = Unchecked.NOT_CHECKED
     return Ruling(
         outcome=Outcome.PROVISIONAL,
@@ -281,7 +281,7 @@ def test_runs_in_turns_decide(lab: Lab, simulation: Simulation) -> None:
     for name, simulation.now, simulation.then, limit, note in rows:
         runs = lab.case(OTHER_BUILD, limit=limit)
         answer = lab.confirm(runs, dropped(limit=float(limit.strip("%")) / 100))
-        outcomes[name] = (answer.outcome, answer.turns.state if answer.turns else None)
+        outcomes[name] = (answer.outcome, answer.interleaved.state if answer.interleaved else None)
         kept = answer.headline == dropped().headline if name == "proven" else True
         before = [text[: len(stored)] for text in answer.notes[1:-1]]
         if not (kept and note in answer.notes[0] and before == [stored] * (name != "proven")):
@@ -289,10 +289,10 @@ def test_runs_in_turns_decide(lab: Lab, simulation: Simulation) -> None:
 
     assert failures == []
     assert outcomes == {
-        "proven": (Outcome.PERF_DROP, Turns.PROVEN),
-        "excluded": (Outcome.OK, Turns.EXCLUDED),
-        "smaller": (Outcome.OK, Turns.EXCLUDED),
-        "open": (Outcome.INCONCLUSIVE, Turns.UNDECIDED),
+        "proven": (Outcome.PERF_DROP, Confirmation.PROVEN),
+        "excluded": (Outcome.OK, Confirmation.EXCLUDED),
+        "smaller": (Outcome.OK, Confirmation.EXCLUDED),
+        "open": (Outcome.INCONCLUSIVE, Confirmation.UNDECIDED),
     }
 
 
@@ -318,28 +318,28 @@ def test_another_build_than_the_baseline_s_decides_nothing(
 
 def test_a_drop_stands_where_the_other_build_cannot_be_had(lab: Lab) -> None:
     rows = [
-        ("", Turns.NO_BUILD, NO_BUILD),
+        ("", Confirmation.NO_BUILD, NO_BUILD),
         (
             'python = "/there/is/none"',
-            Turns.NO_BUILD,
+            Confirmation.NO_BUILD,
             "not confirmed by A/B: {suite}:10: engines[0].baseline_engine.python, /there/is",
         ),
         (
             'command = ["false"]',
-            Turns.NOT_COMPARABLE,
+            Confirmation.NOT_COMPARABLE,
             "not confirmed by A/B: the worker ended with exit code 1",
         ),
-        ('git = "v9"', Turns.NO_BUILD, "not confirmed by A/B: git rev-parse"),
+        ('git = "v9"', Confirmation.NO_BUILD, "not confirmed by A/B: git rev-parse"),
     ]
     for baseline_engine, state, note in rows:
         runs = lab.case(baseline_engine)
 
         answer = lab.confirm(runs, dropped())
 
-        assert answer == replace(dropped(), notes=answer.notes, turns=answer.turns)
+        assert answer == replace(dropped(), notes=answer.notes, interleaved=answer.interleaved)
         assert answer.notes[0].startswith(note.format(suite=runs.planned.path))
-        assert answer.turns is not None
-        assert answer.turns.state is state
+        assert answer.interleaved is not None
+        assert answer.interleaved.state is state
 
 
 def test_only_a_drop_is_confirmed_and_only_when_it_is_asked_for(
@@ -347,7 +347,7 @@ def test_only_a_drop_is_confirmed_and_only_when_it_is_asked_for(
 ) -> None:
     runs = lab.case('command = ["/there/is/none"]')
     drop = Ruling(outcome=Outcome.PERF_DROP, headline="samples/s −9 %")
-    settled = replace(drop, metrics=(fallen(sessions_baseline=4),))
+    settled = replace(drop, metrics=(fallen(days=4),))
 
     assert lab.confirm(runs, settled, "never") is settled
     assert lab.confirm(runs, settled, "auto") is settled  # of four sessions
@@ -368,15 +368,18 @@ def test_only_a_drop_is_confirmed_and_only_when_it_is_asked_for(
 
 def test_a_change_is_that_of_the_raw_value_and_the_limit_that_of_its_end() -> None:
     """Where the limit is excluded and 0 as well, the old build is not as slow."""
-    ratio = Ratio(decision=Decision.FAIL, ratio=0.8, low=0.75, high=0.85, pairs=2, sd=0.01)
+    ratio = Ratio(outcome=Answer.FAIL, ratio=0.8, interval=(0.75, 0.85), pairs=2, sd=0.01)
     words = {name: in_words(name, ratio) for name in ("throughput", "latency_p99")}
     assert words == {
         "throughput": "−20.0 % (−25.0 to −15.0 %)",
         "latency_p99": "+25.0 % (+17.6 to +33.3 %)",
     }
 
-    passed = replace(ratio, decision=Decision.PASS, ratio=0.9, low=0.85)
-    names = {high: worse({"throughput": replace(passed, high=high)}) for high in (0.94, 1.0, 1.2)}
+    passed = replace(ratio, outcome=Answer.PASS, ratio=0.9)
+    names = {
+        high: worse({"throughput": replace(passed, interval=(0.85, high))})
+        for high in (0.94, 1.0, 1.2)
+    }
     assert names == {0.94: ["throughput"], 1.0: [], 1.2: []}
 
 
@@ -397,11 +400,11 @@ def test_a_provisional_drop_is_red_once_runs_in_turns_prove_it(
         "samples/s −50.0 % (−55.0 to −45.0 %); −40 % exceeded, accuracy not checked"
     )
     (metric,) = answer.metrics
-    assert (metric.outcome, metric.confirmed, metric.leans) == (failing, True, None)
+    assert (metric.outcome, metric.confirmed, metric.direction) == (failing, True, None)
     assert " with this build without the handicap; runs in runs" in answer.notes[0]
-    assert answer.turns is not None
-    assert answer.turns.state is Turns.PROVEN
-    assert answer.turns.runs == 2 * answer.turns.pairs > 0
+    assert answer.interleaved is not None
+    assert answer.interleaved.state is Confirmation.PROVEN
+    assert answer.interleaved.runs == 2 * answer.interleaved.pairs > 0
     handicaps = [handicap for _, handicap in simulation.tasks[1:5]]
     assert handicaps[:2] == handicaps[3:1:-1] != handicaps[2:4]
 
@@ -413,11 +416,9 @@ def test_a_provisional_ok_is_final_once_runs_in_turns_exclude_a_drop(
 
     What the pairs leave open stays as it was; a drop that they prove is one.
     """
-    metric = fallen(
-        Outcome.PROVISIONAL, low=-0.1, high=0.1, leans="ok", note="one day", sessions_baseline=1
-    )
+    metric = fallen(Outcome.PROVISIONAL, low=-0.1, high=0.1, direction="ok", note="one day", days=1)
     passed = ruling_of([metric])
-    four = ruling_of([replace(metric, sessions_baseline=4)])
+    four = ruling_of([replace(metric, baseline=replace(metric.baseline, days=4))])
 
     for engine, mode, answer in (
         (OTHER_BUILD, "never", passed),
@@ -437,7 +438,7 @@ def test_a_provisional_ok_is_final_once_runs_in_turns_exclude_a_drop(
     simulation.now = (RATE / 2, 0.505 * RATE)
     proven = lab.confirm(lab.case(OTHER_BUILD), passed)
     assert proven.outcome is proven.metrics[0].outcome is Outcome.PERF_DROP
-    assert (proven.metrics[0].leans, proven.metrics[0].note) == (None, "")
+    assert (proven.metrics[0].direction, proven.metrics[0].note) == (None, "")
 
     simulation.now = simulation.then = (RATE, 0.6 * RATE)
     undecided = lab.confirm(
@@ -453,22 +454,22 @@ def test_a_provisional_drop_that_the_baseline_s_build_has_too_is_none(
     answer = lab.confirm(lab.case(OTHER_BUILD), provisional(), "auto")
 
     assert answer.outcome is answer.metrics[0].outcome is Outcome.OK
-    assert answer.metrics[0].leans is None
+    assert answer.metrics[0].direction is None
     assert answer.notes[1].startswith("against the stored baseline: PROVISIONAL samples/s −50.0 %")
-    assert answer.turns is not None
-    assert answer.turns.state is Turns.EXCLUDED
-    assert len(simulation.tasks) == answer.turns.runs
+    assert answer.interleaved is not None
+    assert answer.interleaved.state is Confirmation.EXCLUDED
+    assert len(simulation.tasks) == answer.interleaved.runs
 
 
 def test_without_another_build_a_drop_says_what_it_rests_on(lab: Lab) -> None:
     commit, named = "0123456789ab", "baseline_engine in the suite names one"
     ref = f'write baseline_engine = {{ git = "{commit}" }} into the engine entry of {SUITE}'
     code, unknown = (
-        (Turns.NO_BUILD, NO_BUILD + decides + MORE_SESSIONS) for decides in (ref, named)
+        (Confirmation.NO_BUILD, NO_BUILD + decides + MORE_SESSIONS) for decides in (ref, named)
     )
     same = {"engine": "same"}
     rows = [
-        (commit, commit, same, (Turns.UNCHANGED, UNCHANGED)),
+        (commit, commit, same, (Confirmation.UNCHANGED, UNCHANGED)),
         (commit, commit, {**same, "engine.weights_sha256": "not known now"}, code),
         (f"{commit}+", commit, same, code),
         ("aaaaaaaaaaaa", commit, same, code),
@@ -487,7 +488,7 @@ def test_without_another_build_a_drop_says_what_it_rests_on(lab: Lab) -> None:
 
         assert answer.outcome is Outcome.PROVISIONAL
         assert (now, answer.notes) == (now, (note,))
-        assert answer.turns == InTurns(state=state, metrics=("throughput",))
+        assert answer.interleaved == InterleavedRuns(state=state, metrics=("throughput",))
 
 
 def changed(
@@ -532,8 +533,8 @@ def test_options_that_changed_are_interleaved_with_those_of_the_baseline(
     answer = lab.confirm(runs, provisional(), "auto")
 
     assert answer.outcome is Outcome.PERF_DROP
-    assert answer.turns is not None
-    assert answer.turns.state is Turns.PROVEN
+    assert answer.interleaved is not None
+    assert answer.interleaved.state is Confirmation.PROVEN
     assert " interleaved with the baseline's options (slow, gone); " in answer.notes[0]
     then = next(job for label, job in simulation.jobs if label)
     assert then.facts["options"] == before
@@ -625,11 +626,11 @@ def test_options_that_explain_no_drop_excuse_none_unless_git_shows_no_other_chan
         runs = changed(lab, {"options": '{"slow": "x"}'}, commit=commit)
         simulation.fingerprint["options"] = '{"slow": "x"}'
         answer = lab.confirm(runs, provisional(), "auto")
-        assert answer.turns is not None
-        rows.append((answer.outcome, answer.turns.state))
+        assert answer.interleaved is not None
+        rows.append((answer.outcome, answer.interleaved.state))
     assert rows == [
-        (Outcome.OK, Turns.EXCLUDED),
-        (Outcome.PROVISIONAL, Turns.UNDECIDED),
+        (Outcome.OK, Confirmation.EXCLUDED),
+        (Outcome.PROVISIONAL, Confirmation.UNDECIDED),
     ]
     assert (
         f'; {OTHER_CHANGES_NOTE}write baseline_engine = {{ git = "{commit}" }} into'
@@ -712,8 +713,8 @@ def test_a_drop_that_the_others_decided_is_measured_again_after_that(
     assert found.outcome is found.metrics[0].outcome is Outcome.OK
     assert found.notes[1].startswith("against the stored baseline: PERF DROP")
     assert found.notes[2] == "busy"
-    assert found.turns is not None
-    assert found.turns.state is Turns.EXCLUDED
+    assert found.interleaved is not None
+    assert found.interleaved.state is Confirmation.EXCLUDED
 
 
 def test_where_nothing_is_measured_any_more_the_drop_says_so(lab: Lab) -> None:
@@ -725,9 +726,14 @@ def test_where_nothing_is_measured_any_more_the_drop_says_so(lab: Lab) -> None:
 
     assert found.outcome is Outcome.PERF_DROP
     assert found.notes == (NOT_MADE, "busy")
-    assert found.turns == InTurns(state=Turns.NOT_MADE, metrics=("throughput",), reason=NOT_MADE)
+    assert found.interleaved == InterleavedRuns(
+        state=Confirmation.NOT_MADE, metrics=("throughput",), reason=NOT_MADE
+    )
     assert not_made(drop, lab.policy("never")) is drop
-    settled = replace(drop, metrics=(replace(drop.metrics[0], sessions_baseline=4),))
+    settled = replace(
+        drop,
+        metrics=(replace(drop.metrics[0], baseline=replace(drop.metrics[0].baseline, days=4)),),
+    )
     assert not_made(settled, auto) is settled
     passed = replace(drop, outcome=Outcome.OK, metrics=())
     assert not_made(passed, lab.policy("always")) is passed

@@ -95,4 +95,4 @@ def test_an_unchanged_build_is_fine_whatever_the_machine_does(
     _, found = judged(project)
 
     assert found.verdict.outcome in words
-    assert found.verdict.runs[0].control["matmul_flops"] > 0
+    assert found.verdict.runs[0].hardware.control["matmul_flops"] > 0

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.bench.runner import INVALID_TRIES
+from pytest_mlperf.core.energy import Source
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.hardware import machine
@@ -246,7 +247,7 @@ def test_no_output_of_a_session_holds_what_no_hardware_can_show(
     texts = [file.read_text("utf-8") for file in files]
     for text in (recorded.stdout.str(), *texts):
         assert re.search(r"4[,.]?294[,.]?96\d|9[,.]?223[,.]?372|1\.?8446744", text) is None
-    power = last(project)["efficiency"].runs[0].power
+    power = last(project)["efficiency"].runs[0].energy[Source.NVML]
     assert power is not None
     assert power.mean_w == pytest.approx(250, rel=0.05)
 
@@ -333,7 +334,7 @@ def test_each_replica_sees_its_own_gpu_and_one_that_is_behind_is_told(
     }
     verdict = last(project)["performance"]
     (run_,) = verdict.runs
-    assert len(run_.gpus) == len(run_.replicas) == 6
+    assert len(run_.hardware.gpus) == len(run_.replicas) == 6
     assert run_.metrics["slowest_replica"] == pytest.approx(1 / 3, abs=0.15)
     (note,) = [note for note in verdict.notes if "behind the median" in note]
     assert note.startswith("replica 3 (GPU 3): ")
@@ -341,11 +342,12 @@ def test_each_replica_sees_its_own_gpu_and_one_that_is_behind_is_told(
     assert "the GPUs of this case differ: power_limit_w is 700, 600 on GPU 3" in verdict.notes
     assert verdict.subject is not None
     assert verdict.subject.identity["topology"] == "NV18 NVSwitch"
-    assert run_.power is not None
-    assert run_.power.joules == pytest.approx(sum(gpu.joules or 0 for gpu in run_.gpus))
-    parts = [gpu.uncertainty_j or 0 for gpu in run_.gpus]
-    assert math.hypot(*parts) <= (run_.power.uncertainty_j or 0) <= math.fsum(parts)
-    assert all("nvlink_sent" in gpu.state for gpu in run_.gpus)
+    assert run_.energy[Source.NVML].joules == pytest.approx(
+        sum(gpu.joules or 0 for gpu in run_.hardware.gpus)
+    )
+    parts = [gpu.uncertainty_j or 0 for gpu in run_.hardware.gpus]
+    assert math.hypot(*parts) <= (run_.energy[Source.NVML].uncertainty_j or 0) <= math.fsum(parts)
+    assert all("nvlink_sent" in gpu.state for gpu in run_.hardware.gpus)
 
 
 @pytest.mark.nightly

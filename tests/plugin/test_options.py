@@ -351,7 +351,7 @@ def test_one_session_with_an_accelerator_a_handicap_and_paths_elsewhere(project:
     assert written.deselected == {"H200": 1}
     assert not (project.path / ".mlperf").exists()
     (found,) = written.cases
-    assert found.verdict.baseline_file == "loose/cpu/quick/first/Offline.null.fp32.json"
+    assert found.verdict.baseline.file == "loose/cpu/quick/first/Offline.null.fp32.json"
     specs = [spec_of(file.parent) for file in project.path.glob("elsewhere/runs/*/*/spec.json")]
     assert {spec["handicap"] for spec in specs} == {0.5}
 

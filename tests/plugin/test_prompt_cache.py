@@ -66,7 +66,7 @@ def judged(project: Project, server: Scripted, *arguments: str, repeat: bool = F
 
 
 def shares(verdict: Verdict) -> list[float]:
-    return [run.server["prefix_hit_share@2"] for run in verdict.runs]
+    return [run.serving.server["prefix_hit_share@2"] for run in verdict.runs]
 
 
 def test_runs_ask_other_prompts_and_a_baseline_of_the_same_ones_is_not_compared(
@@ -74,7 +74,7 @@ def test_runs_ask_other_prompts_and_a_baseline_of_the_same_ones_is_not_compared(
 ) -> None:
     recorded = judged(project, server, "--mlperf-update=missing")
     assert recorded.outcome is Outcome.RECORDED
-    assert len({run.salt for run in recorded.runs} - {""}) == 2
+    assert len({run.serving.salt for run in recorded.runs} - {""}) == 2
     assert max(shares(recorded)) < 0.05
 
     file = project.baseline_file(CASE)

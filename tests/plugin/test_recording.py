@@ -57,7 +57,7 @@ def test_an_absent_baseline_is_recorded_once_judged_and_appended_to(project: Pro
         {},
     )
     assert last_line(second) in {"2 passed", "1 passed, 1 inconclusive", "1 passed, 1 provisional"}
-    assert project.verdicts("2.json")["performance"].metrics[0].runs_baseline == 2
+    assert project.verdicts("2.json")["performance"].metrics[0].baseline.runs == 2
     assert project.recorded() == record
 
     third = project.run("suites", "--mlperf-update=append", REASON)

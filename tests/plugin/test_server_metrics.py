@@ -98,7 +98,7 @@ def test_fewer_accepted_drafts_are_a_drop_where_a_limit_names_them(
     project.run_process("suites", "--mlperf-json=free.json").assert_outcomes(passed=1)
     free = project.verdicts("free.json")["performance"]
     assert "draft_acceptance" not in free.runs[0].metrics
-    assert free.runs[0].server["draft_acceptance"] == pytest.approx(0.5)
+    assert free.runs[0].serving.server["draft_acceptance"] == pytest.approx(0.5)
 
 
 def test_counters_that_a_gated_metric_lacks_make_the_run_invalid(

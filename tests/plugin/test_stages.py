@@ -103,5 +103,5 @@ def test_a_longer_queue_of_a_server_is_a_cause_of_the_drop(project: Project) -> 
     verdict = project.verdicts("r.json")["performance"]
     assert verdict.outcome is Outcome.PERF_DROP
     assert verdict.runs[0].metrics["stage_queue"] == pytest.approx(0.1, rel=0.01)
-    assert "stage_queue" not in verdict.runs[0].server
+    assert "stage_queue" not in verdict.runs[0].serving.server
     assert "queue takes 100x as long (1 ms → 100 ms)" in " ".join(result.stdout.str().split())

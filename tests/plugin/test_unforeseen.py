@@ -49,9 +49,9 @@ def test_an_exception_in_a_measurement_is_the_verdict_of_each_of_its_tests(
     assert again == first
     assert first.headline.startswith("pytest-mlperf: OSError: [Errno 5] Input/output error")
     assert "not foreseen, so please report it with this log" in first.headline
-    assert first.log == f"runs/now/{planned.case.id}.1.log"
-    assert "in closed_terminal" in Path(project.path / first.log).read_text("utf-8")
-    assert any("in closed_terminal" in line for line in first.log_tail)
+    assert first.logs.file == f"runs/now/{planned.case.id}.1.log"
+    assert "in closed_terminal" in Path(project.path / first.logs.file).read_text("utf-8")
+    assert any("in closed_terminal" in line for line in first.logs.tail)
     assert len(list((project.path / "runs/now").glob("*/spec.json"))) == 1
 
 
@@ -61,7 +61,7 @@ def test_a_log_that_cannot_be_written_costs_no_verdict(project: Project) -> None
 
     found = bench(project).verdict(planned, "performance", set())
 
-    assert (found.outcome, found.log) == (Outcome.ERROR, None)
+    assert (found.outcome, found.logs.file) == (Outcome.ERROR, None)
 
 
 LEAVES = """

@@ -26,8 +26,8 @@ def test_a_warm_up_does_not_count_and_a_first_run_without_one_is_told(project: P
     project.run(suite, "-omlperf_warmup=never", "--mlperf-max-runs=2")
 
     (found,) = project.results().cases
-    assert [run.warmed for run in found.verdict.runs] == [
+    assert [run.hardware.warmed for run in found.verdict.runs] == [
         False,
         *[True] * (len(found.verdict.runs) - 1),
     ]
-    assert "machine.first_run after other work → of a session" in found.verdict.changed
+    assert "machine.first_run after other work → of a session" in found.verdict.baseline.changed

@@ -62,7 +62,7 @@ def test_changed_files_are_told_apart_by_whether_the_run_loaded_them(own: Projec
     assert own.record("suites", "-k", "performance").ret == 0
     committed(own)
     unchanged = last(own)
-    assert (unchanged.changed, unchanged.unknown) == ((), ())
+    assert (unchanged.baseline.changed, unchanged.baseline.unknown) == ((), ())
 
     own.run("suites", "-k", "performance")
     same = last(own)
@@ -71,12 +71,12 @@ def test_changed_files_are_told_apart_by_whether_the_run_loaded_them(own: Projec
     own.run("suites", "-k", "performance")
     fell = last(own)
 
-    assert (same.changed, same.unknown) == ((), ())
-    loaded, others, first, sixteen = fell.changed
+    assert (same.baseline.changed, same.baseline.unknown) == ((), ())
+    loaded, others, first, sixteen = fell.baseline.changed
     assert loaded == f"files.loaded 2 in git since {then}: files/labels.txt, pixels.py"
     assert others == f"files.other 2 in git since {then}: README.md, other.py"
     assert (first[:13], sixteen[:16]) == ("inputs.first ", "inputs.first_16 ")
-    assert fell.unknown == ()
+    assert fell.baseline.unknown == ()
 
 
 ANSWERS = '[[engines]]\nuse = "tests.bench.answers:Answers"\noptions = {{ wrong = {} }}\n'
@@ -99,6 +99,10 @@ def test_what_changed_since_one_baseline_is_no_cause_against_the_other(project: 
     accuracy, performance = (last(project, kind) for kind in ("accuracy", "performance"))
 
     assert (accuracy.outcome, performance.outcome) == (Outcome.ACC_DROP, Outcome.INVALID)
-    assert accuracy.changed == performance.changed == ('options {"wrong": 0} → {"wrong": 40}',)
-    assert performance.baseline_file == accuracy.baseline_file
+    assert (
+        performance.baseline.changed
+        == accuracy.baseline.changed
+        == ('options {"wrong": 0} → {"wrong": 40}',)
+    )
+    assert performance.baseline.file == accuracy.baseline.file
     assert '"wrong": 1' not in ended.stdout.str()

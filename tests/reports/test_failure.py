@@ -95,13 +95,15 @@ def test_what_did_not_change_or_was_not_judged_is_said_too() -> None:
     (judged, *others), note = verdicts.DROP.metrics, verdicts.FEW_QUERIES.metrics[0]
     unchanged = "nothing that is recorded: engine, weights, options and data are the same"
     behind = "weights: not known, the server runs behind a url"
+    baseline = verdicts.DROP.baseline
     expected = {
-        f"changed   {unchanged}": {"changed": ()},
+        f"changed   {unchanged}": {"baseline": replace(baseline, changed=())},
         f"changed   nothing that both sides know\nunknown   {behind}\n": {
-            "changed": (),
-            "unknown": (behind,),
+            "baseline": replace(baseline, changed=(), unknown=(behind,)),
         },
-        f"changed   a 1 → 2\nunknown   {behind}\n": {"changed": ("a 1 → 2",), "unknown": (behind,)},
+        f"changed   a 1 → 2\nunknown   {behind}\n": {
+            "baseline": replace(baseline, changed=("a 1 → 2",), unknown=(behind,))
+        },
         f"note      p99 latency: {note.note}": {"metrics": (judged, *others, note)},
         "rule      1 run now, 8 in the baseline;": {"metrics": (replace(judged, runs=1),)},
     }

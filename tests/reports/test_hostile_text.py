@@ -131,7 +131,7 @@ def test_text_that_no_file_can_hold_is_written_as_an_escape(tmp_path: Path) -> N
     file.write_text(json.dumps(content), "utf-8")
 
     (found,) = read_results(file).cases
-    assert str(found.verdict.baseline_set).startswith("\\udcff")
+    assert str(found.verdict.baseline.source).startswith("\\udcff")
     said = choose("nothing", [(tmp_path / "r.json", spoilt(OBEYED))])
     assert isinstance(said, str)
     assert said.count("\n") == 1

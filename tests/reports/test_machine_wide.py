@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_mlperf.addons.exports import junit
 from pytest_mlperf.core.results import Results
-from pytest_mlperf.core.verdict import Look, Outcome
+from pytest_mlperf.core.verdict import InterimAnalysis, Outcome
 from pytest_mlperf.reports.terminal.advice import machine_wide
 from tests.reports.verdicts import CASE, metric, reported, result, session, verdict
 
@@ -28,13 +28,13 @@ def results(
     for accelerator in accelerators:
         for _ in range(PAIRS):
             before = [
-                Look(change=moved + rng.gauss(0, SE), se=SE, df=DF, session=name)
+                InterimAnalysis(change=moved + rng.gauss(0, SE), se=SE, df=DF, session=name)
                 for name, moved in sessions.items()
             ]
             judged = replace(
                 metric(outcome=Outcome.OK),
-                looks=(Look(change=shift + rng.gauss(0, sd), se=SE, df=DF),),
-                sessions=tuple(before),
+                analyses=(InterimAnalysis(change=shift + rng.gauss(0, sd), se=SE, df=DF),),
+                baseline=replace(metric(outcome=Outcome.OK).baseline, sessions=tuple(before)),
             )
             one = verdict(Outcome.OK, "throughput", judged)
             one = replace(one, case=replace(CASE, accelerator=accelerator))

@@ -14,7 +14,14 @@ from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.measurement import Accuracy, Subject
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, CaseResult
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, worst
+from pytest_mlperf.core.verdict import (
+    BaselineReference,
+    MetricBaseline,
+    MetricVerdict,
+    Outcome,
+    PairedVerdict,
+    worst,
+)
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.layout import Row
@@ -47,7 +54,9 @@ def measured(one: Case, *values: float, metric: str = "throughput", **fields: An
 
 def gated(score: float, metric: str = "top1", *, reference: float = 76.0) -> MetricVerdict:
     word = Outcome.OK if score >= 0.99 * reference else Outcome.GATE_FAIL
-    return MetricVerdict(metric=metric, outcome=word, now=score, baseline=reference, limit=0.01)
+    return MetricVerdict(
+        metric=metric, outcome=word, now=score, baseline=MetricBaseline(value=reference), limit=0.01
+    )
 
 
 def paired(change: float, word: Outcome = Outcome.OK, metric: str = "top1") -> PairedVerdict:
@@ -68,7 +77,7 @@ def scored(one: Case, score: float, *pairs: PairedVerdict, **fields: Any) -> Cas
     given: dict[str, Any] = {
         "metrics": (gated(score),),
         "accuracy": Accuracy(scores={"top1": score}, samples=500, total=500, full=True, folder=""),
-        "baseline_file": FILE,
+        "baseline": BaselineReference(file=FILE),
     }
     words = [gated(score).outcome, *(each.outcome for each in pairs)]
     word = worst([one for one in words if one is not None])
@@ -180,7 +189,13 @@ def test_the_paired_comparison_with_the_reference_gives_change_and_interval() ->
 
 
 def test_the_side_of_a_window_where_scores_get_better_is_no_gate_to_fear() -> None:
-    low = MetricVerdict(metric="fid", outcome=Outcome.OK, now=685.0, baseline=685.0, limit=0.02)
+    low = MetricVerdict(
+        metric="fid",
+        outcome=Outcome.OK,
+        now=685.0,
+        baseline=MetricBaseline(value=685.0),
+        limit=0.02,
+    )
     high = replace(low, limit=-0.02)
     needed = []
     for side in (low, high):
@@ -196,7 +211,7 @@ def test_the_side_of_a_window_where_scores_get_better_is_no_gate_to_fear() -> No
 def test_a_comparison_with_the_entrys_own_baseline_is_none_with_the_reference() -> None:
     """Then the scores of two passes over the same samples are subtracted, without an interval."""
     own = "baselines/accuracy/resnet50/ort.int8.json"
-    int8 = scored(case("int8"), 75.8, paired(0.1), baseline_file=own)
+    int8 = scored(case("int8"), 75.8, paired(0.1), baseline=BaselineReference(file=own))
     found = score_of(only(scored(case("fp32"), 76.0), int8), "int8")
     assert found.change == pytest.approx(-0.2)
     assert (found.low, found.high) == (None, None)

@@ -32,7 +32,7 @@ def test_replicas_of_the_last_run_stand_beside_each_other_with_their_gpus() -> N
         )
         for n in range(4)
     )
-    whole = replace(MEASURED, replicas=replicas, gpus=gpus)
+    whole = replace(MEASURED, replicas=replicas, hardware=replace(MEASURED.hardware, gpus=gpus))
 
     first, second = filled(whole)
 
@@ -48,7 +48,10 @@ def test_replicas_of_the_last_run_stand_beside_each_other_with_their_gpus() -> N
         "power capped": "10 %",
     }
     assert second["of the median"] == "89 %"
-    assert list(filled(replace(whole, gpus=()))[0])[-1] == "of the median"
+    assert (
+        list(filled(replace(whole, hardware=replace(whole.hardware, gpus=())))[0])[-1]
+        == "of the median"
+    )
     assert replica_table([MEASURED]) is None
     assert replica_table([]) is None
 
@@ -62,7 +65,9 @@ def test_gpus_and_server_of_the_last_run_stand_beside_each_other() -> None:
         mean_w=500.4,
         state={"sm_mhz": 1900.0, "nvlink_sent": 3.1e10, "nvlink_received": 2.9e10},
     )
-    table = gpu_table([replace(MEASURED, gpus=(first, GpuRun(uuid="b")))])
+    table = gpu_table(
+        [replace(MEASURED, hardware=replace(MEASURED.hardware, gpus=(first, GpuRun(uuid="b"))))]
+    )
     assert table is not None
     assert table.filled == (
         ["GPU", "energy", "power", "SM clock", "NVLink sent / received"],
@@ -71,7 +76,7 @@ def test_gpus_and_server_of_the_last_run_stand_beside_each_other() -> None:
     assert gpu_table([MEASURED]) is None
     assert gpu_table([]) is None
     server = {"waiting@8": 0.0, "waiting_max@8": 3.0, "waiting@64": 38.2, "preemptions@64": 2.0}
-    table = server_table([replace(MEASURED, server=server)])
+    table = server_table([replace(MEASURED, serving=replace(MEASURED.serving, server=server))])
     assert table is not None
     assert table.filled == (
         ["server", "waiting queue", "preemptions"],

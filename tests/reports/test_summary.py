@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.rulings.ruling import of_load
-from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.core.verdict import BaselineReference, Outcome, Verdict
 from pytest_mlperf.reports.terminal.advice import what_decides
 from pytest_mlperf.reports.terminal.text import summary
 from tests.reports import verdicts
@@ -66,7 +66,9 @@ def test_every_outcome_has_its_word_in_the_table_and_in_the_counts() -> None:
 def test_the_last_line_names_what_was_waited_for_others_apart() -> None:
     lines = {}
     for waited_s in (None, 4.0, 6.0, 90.0):
-        runs = (replace(verdicts.OK.runs[0], waited_s=waited_s),)
+        runs = (
+            replace(verdicts.OK.runs[0], load=replace(verdicts.OK.runs[0].load, waited_s=waited_s)),
+        )
         results = session(result(replace(verdicts.OK, runs=runs)), seconds=41.0)
         lines[waited_s] = summary(results, 140, colour=False)[-2].partition("; ")[2]
     shared = "1 run, 41 s, {} s of it waiting for others, profile quick"
@@ -129,14 +131,18 @@ def test_several_metrics_of_a_test_have_a_line_and_a_word_each() -> None:
     )
 
 
+def changed(verdict: Verdict, *texts: str) -> Verdict:
+    return replace(verdict, baseline=replace(verdict.baseline, changed=texts))
+
+
 def test_what_changed_is_told_beside_a_verdict_that_stands_the_machine_first() -> None:
     texts = ("engine.version 1.0 → 1.1", "a 1 → 2", "b 1 → 2", "c 1 → 2", "machine.driver 1 → 2")
     (told,) = [
         line
-        for line in summary(session(result(replace(verdicts.OK, changed=texts))), 200, colour=False)
+        for line in summary(session(result(changed(verdicts.OK, *texts))), 200, colour=False)
         if line.startswith("changed")
     ]
-    failed = summary(session(result(replace(verdicts.DROP, changed=texts))), 200, colour=False)
+    failed = summary(session(result(changed(verdicts.DROP, *texts))), 200, colour=False)
 
     assert told == (
         f"changed   {verdicts.CASE.id}: machine.driver 1 → 2, engine.version 1.0 → 1.1, a 1 → 2, "
@@ -149,10 +155,12 @@ def test_what_changed_since_two_baselines_of_a_case_is_kept_apart() -> None:
     """What changed since both is told once, files that nothing is known to load not at all."""
 
     def lines(scores: tuple[str, ...], speed: tuple[str, ...] | None) -> list[str]:
-        fields: dict[str, Any] = {"outcome": Outcome.OK, "baseline_set": "set"}
-        accuracy = replace(verdicts.ACC_DROP, **fields, changed=scores, case=verdicts.CASE)
-        fields["baseline_set"] = None if speed is None else "set"
-        timed = replace(verdicts.OK, **fields, changed=speed or ())
+        about = BaselineReference(source="set", changed=scores)
+        scored = replace(verdicts.ACC_DROP, outcome=Outcome.OK, baseline=about)
+        accuracy = replace(scored, case=verdicts.CASE)
+        source = None if speed is None else "set"
+        about = BaselineReference(source=source, changed=speed or ())
+        timed = replace(verdicts.OK, outcome=Outcome.OK, baseline=about)
         told = summary(session(result(accuracy), result(timed)), 200, colour=False)
         head = f"changed   {verdicts.CASE.id}: "
         return [line.removeprefix(head) for line in told if line.startswith("changed")]
@@ -223,7 +231,10 @@ def test_load_is_no_reason_for_a_longer_baseline() -> None:
         ("advisory: 2 of 5 baseline runs", 2, True),
     ):
         undecided = replace(
-            verdicts.OK.metrics[0], outcome=Outcome.INCONCLUSIVE, note=note, runs_baseline=runs
+            verdicts.OK.metrics[0],
+            outcome=Outcome.INCONCLUSIVE,
+            note=note,
+            baseline=replace(verdicts.OK.metrics[0].baseline, runs=runs),
         )
         verdict = replace(verdicts.OK, outcome=Outcome.INCONCLUSIVE, metrics=(undecided,))
         assert ("--mlperf-update=append" in what_decides(verdict)) is advised

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.guarantees import Promise
+from pytest_mlperf.core.guarantees import Guarantee
 from pytest_mlperf.core.measurement import Accuracy, Run, Subject
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import (
+    BaselineReference,
     Gate,
     GateState,
+    Logs,
+    MetricBaseline,
     MetricVerdict,
     Outcome,
     PairedVerdict,
@@ -64,6 +67,16 @@ def run(number: int = 1, *, case: Case = CASE, **metrics: float) -> Run:
     )
 
 
+BASELINE = {
+    "baseline": "value",
+    "runs_baseline": "runs",
+    "days": "days",
+    "detectable": "detectable",
+    "lacks": "lacks",
+}
+"""Keywords of `metric` and `unset` that state fields of the metric's baseline."""
+
+
 def metric(
     name: str = "throughput", outcome: Outcome | None = None, **fields: Any
 ) -> MetricVerdict:
@@ -79,12 +92,15 @@ def metric(
         "runs": 2,
         "runs_baseline": 8,
     }
-    return MetricVerdict(metric=name, outcome=outcome, **{**given, **fields})
+    return unset(name, outcome, **{**given, **fields})
 
 
 def unset(name: str, outcome: Outcome | None, now: float | None, **fields: Any) -> MetricVerdict:
-    """Return a metric without a baseline."""
-    return MetricVerdict(metric=name, outcome=outcome, now=now, **fields)
+    """Return a metric, by default without a baseline; see `BASELINE` for its fields."""
+    about = {BASELINE[key]: fields.pop(key) for key in BASELINE if key in fields}
+    return MetricVerdict(
+        metric=name, outcome=outcome, now=now, baseline=MetricBaseline(**about), **fields
+    )
 
 
 def verdict(outcome: Outcome, headline: str, *metrics: MetricVerdict, **fields: Any) -> Verdict:
@@ -94,7 +110,7 @@ def verdict(outcome: Outcome, headline: str, *metrics: MetricVerdict, **fields: 
         "kind": "performance",
         "runs": (run(1), run(2)) if metrics else (),
         "subject": SUBJECT if metrics else None,
-        "folder": f"{RUNS}/{fields.get('case', CASE).id}.2/performance",
+        "logs": Logs(folder=f"{RUNS}/{fields.get('case', CASE).id}.2/performance"),
     }
     return Verdict(outcome=outcome, headline=headline, metrics=metrics, **{**given, **fields})
 
@@ -150,9 +166,11 @@ DROP = verdict(
     "samples/s −6.3 % (−6.9 to −5.7 %); −3 % exceeded",
     metric(outcome=Outcome.PERF_DROP),
     unset("latency_p50", None, 0.0125, baseline=0.0123, change=0.0163, runs=2, runs_baseline=8),
-    changed=("engine.version 1.20.0 → 1.20.1", 'options {"threads": 2} → {"threads": 1}'),
-    baseline_file="baselines/H200/quick/resnet50/Offline.ort.fp16.json",
-    baseline_set='set 2026-10-02 at 3f2c1ab0d9e8: "onnxruntime 1.20"',
+    baseline=BaselineReference(
+        changed=("engine.version 1.20.0 → 1.20.1", 'options {"threads": 2} → {"threads": 1}'),
+        file="baselines/H200/quick/resnet50/Offline.ort.fp16.json",
+        source='set 2026-10-02 at 3f2c1ab0d9e8: "onnxruntime 1.20"',
+    ),
 )
 OK = verdict(
     Outcome.OK,
@@ -176,7 +194,7 @@ INCONCLUSIVE = verdict(
         detectable=0.041,
     ),
 )
-PROMISED = Promise(lacks="few sessions", runs=8, sessions=1, days=1, age_days=1.0, run_sd=0.004)
+PROMISED = Guarantee(lacks="few sessions", runs=8, sessions=1, days=1, age_days=1.0, run_sd=0.004)
 PROVISIONAL_OK = verdict(
     Outcome.PROVISIONAL,
     "samples/s −0.4 % (−0.9 to +0.2 %); ok if sessions differ < 0.6 %",
@@ -188,12 +206,12 @@ PROVISIONAL_OK = verdict(
         high=0.002,
         runs=1,
         note="if sessions differ < 0.6 %",
-        leans="ok",
-        holds_to=0.006,
-        lacking="few sessions",
-        sessions_baseline=1,
+        direction="ok",
+        robust_to=0.006,
+        lacks="few sessions",
+        days=1,
     ),
-    promise=PROMISED,
+    baseline=BaselineReference(guarantee=PROMISED),
 )
 PROVISIONAL_DROP = verdict(
     Outcome.PROVISIONAL,
@@ -201,14 +219,14 @@ PROVISIONAL_DROP = verdict(
     metric(
         outcome=Outcome.PROVISIONAL,
         note="for the second day in a row (since 2026-11-19)",
-        leans="drop",
-        holds_to=0.014,
-        lacking="few sessions",
+        direction="drop",
+        robust_to=0.014,
+        lacks="few sessions",
         likely=True,
         since="2026-11-19",
-        sessions_baseline=4,
+        days=4,
     ),
-    promise=replace(PROMISED, sessions=4, days=4),
+    baseline=BaselineReference(guarantee=replace(PROMISED, sessions=4, days=4)),
 )
 PROVISIONAL_WARNING = replace(
     PROVISIONAL_DROP,
@@ -278,7 +296,7 @@ INVALID = verdict(
     Outcome.INVALID,
     "offered rate differs: suite 120/s, baseline 100/s",
     case=SERVER,
-    folder=None,
+    logs=Logs(folder=None),
     notes=(
         "latencies at different rates cannot be compared: set target_qps back, or record anew "
         'with --mlperf-update=replace --mlperf-reason "..."',
@@ -288,9 +306,11 @@ ERROR = verdict(
     Outcome.ERROR,
     "engine: RuntimeError: CUDA out of memory",
     case=SERVER,
-    folder=f"{RUNS}/{SERVER.id}.1",
-    log=f"{RUNS}/{SERVER.id}.1/engine.log",
-    log_tail=("Traceback (most recent call last):", "RuntimeError: CUDA out of memory"),
+    logs=Logs(
+        folder=f"{RUNS}/{SERVER.id}.1",
+        file=f"{RUNS}/{SERVER.id}.1/engine.log",
+        tail=("Traceback (most recent call last):", "RuntimeError: CUDA out of memory"),
+    ),
 )
 SCORED = Accuracy(
     scores={"top1": 71.65}, samples=50_000, total=50_000, full=True, folder=f"{RUNS}/x"

@@ -15,11 +15,12 @@ import pytest
 
 from pytest_mlperf.bench.baseline import screen
 from pytest_mlperf.core.noise import session_noise
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.formulas import t_isf
 from pytest_mlperf.judge.inputs import Direction, SessionNoise, surer
 from pytest_mlperf.judge.mean_change import usual_loss
 from pytest_mlperf.judge.multiplicity import rule_among
-from pytest_mlperf.judge.robustness import Decision, final_until
+from pytest_mlperf.judge.robustness import final_until
 from pytest_mlperf.judge.rule_a import ScorePairs, judge_pairs
 from pytest_mlperf.judge.rule_r import RuleR, Value, judge, minimum_detectable_change
 from pytest_mlperf.run.worker._sink import batch_means_error
@@ -28,7 +29,7 @@ from tests.docs.pages import DOCS
 
 pytestmark = pytest.mark.slow
 
-CODES = {Decision.PASS: 0, Decision.FAIL: 1, Decision.INCONCLUSIVE: 2}
+CODES = {Answer.PASS: 0, Answer.FAIL: 1, Answer.INCONCLUSIVE: 2}
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +126,9 @@ def test_rule_r_on_arrays_is_the_shipped_rule(array: Any, name: str) -> None:
         own = known(before, rule)
         judged = judge(before, now, direction=Direction.HIGHER, limit=limit, rule=own)
 
-        assert found.decision[i] == CODES.get(judged.decision, LEANS.get(judged.leans or ""))
+        assert found.decision[i] == CODES.get(judged.outcome, LEANS.get(judged.direction or ""))
         assert found.runs[i] == judged.runs_used
-        assert min(1.0, found.p[i]) == pytest.approx(min(1.0, judged.p_value), rel=1e-6)
+        assert min(1.0, found.p[i]) == pytest.approx(min(1.0, judged.p), rel=1e-6)
         if not taken:
             told = minimum_detectable_change(before, rule=rule)
             assert array.detectable(base, rule)[i] == pytest.approx(told)
@@ -304,7 +305,7 @@ def test_rule_a_on_arrays_is_the_shipped_rule(accuracies: Any, margin: float) ->
         pairs = ScorePairs(before=before[i].tolist(), now=now[i].tolist(), margin=margin)
         judged = judge_pairs({"x": pairs}, at)["x"]
 
-        assert found.decision[i] == CODES[judged.decision]
+        assert found.decision[i] == CODES[judged.outcome]
         assert at[found.runs[i] - 1] == judged.samples
     assert {0, 1, 2} == set(found.decision.tolist())
 

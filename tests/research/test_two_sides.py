@@ -12,14 +12,14 @@ import pytest
 
 from pytest_mlperf.core.rulings.sides import pooled
 from pytest_mlperf.judge import ratio
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.ratio import judge_drop, judge_ratio
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import RuleR, Value
 
 pytestmark = pytest.mark.slow
 
-CODES = {Decision.PASS: 0, Decision.FAIL: 1, Decision.INCONCLUSIVE: 2}
+CODES = {Answer.PASS: 0, Answer.FAIL: 1, Answer.INCONCLUSIVE: 2}
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +66,8 @@ def test_runs_in_turns_on_arrays_are_the_shipped_ones(sides: Any, rule: RuleR) -
         now = [Value(value=math.exp(x)) for x in row]
         drop = judge_drop(now, ones, direction=Direction.HIGHER, limit=0.03, rule=rule)
         claim = judge_ratio(now, ones, direction=Direction.HIGHER, least=1.0, rule=rule)
-        assert (drops[0][case], drops[1][case]) == (CODES[drop.decision], drop.pairs)
-        assert (claims[0][case], claims[1][case]) == (CODES[claim.decision], claim.pairs)
+        assert (drops[0][case], drops[1][case]) == (CODES[drop.outcome], drop.pairs)
+        assert (claims[0][case], claims[1][case]) == (CODES[claim.outcome], claim.pairs)
 
 
 def test_every_promise_is_kept(sides: Any) -> None:

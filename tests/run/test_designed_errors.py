@@ -79,7 +79,7 @@ def test_an_error_of_our_own_is_one_sentence_without_log_and_traceback(tmp_path:
         error, told = verdict(spec(folder, **changes))
         assert isinstance(error, Designed)
         assert (told.headline, told.notes) == (headline, ())
-        assert told.log == str(folder / "engine.log")
+        assert told.logs.file == str(folder / "engine.log")
     assert "Traceback" in (tmp_path / "0" / "engine.log").read_text("utf-8")
 
 
@@ -90,8 +90,8 @@ def test_an_exception_of_an_engine_or_the_end_of_a_replica_keeps_the_end_of_its_
     assert not isinstance(error, Designed)
     assert told.headline.startswith("engine: RuntimeError: example failure (in __enter__, ")
     assert told.headline.endswith(" (during load)")
-    assert "Traceback (most recent call last):" in told.log_tail
-    assert told.log_tail[-1] == "RuntimeError: example failure"
+    assert "Traceback (most recent call last):" in told.logs.tail
+    assert told.logs.tail[-1] == "RuntimeError: example failure"
 
     three = [ReplicaSpec(name=f"replica {number} (GPU {number + 4})") for number in range(3)]
     engine = f"{OneFails.__module__}:OneFails"
@@ -101,5 +101,5 @@ def test_an_exception_of_an_engine_or_the_end_of_a_replica_keeps_the_end_of_its_
         "engine: replica 1 (GPU 5) was killed by SIGKILL; if nobody killed it, the machine ran out "
         f"of memory (see dmesg); replica-1.log ends: {WORD} (during the performance run)"
     )
-    assert told.log_tail[-2:] == ("and before", WORD)
-    assert told.log == str(tmp_path / "replica-1.log")
+    assert told.logs.tail[-2:] == ("and before", WORD)
+    assert told.logs.file == str(tmp_path / "replica-1.log")

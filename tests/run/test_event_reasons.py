@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf.core.energy import Source
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.reason import Key, Reason
@@ -240,10 +241,9 @@ def test_counts_clocks_traffic_and_energy_are_those_of_each_gpu_in_the_window(
 
     run = watched.run("steady", "weaker")
     assert [gpu.joules for gpu in run.gpus] == pytest.approx([600, 400], rel=0.03)
-    assert run.power is not None
-    assert run.power.joules == pytest.approx(sum(gpu.joules or 0 for gpu in run.gpus))
+    assert run.energy[Source.NVML].joules == pytest.approx(sum(gpu.joules or 0 for gpu in run.gpus))
     parts = [gpu.uncertainty_j or 0 for gpu in run.gpus]
-    assert math.hypot(*parts) <= (run.power.uncertainty_j or 0) <= math.fsum(parts)
+    assert math.hypot(*parts) <= (run.energy[Source.NVML].uncertainty_j or 0) <= math.fsum(parts)
 
 
 def test_a_gpu_lost_in_mid_run_makes_the_run_invalid(watched: Watched) -> None:
@@ -259,9 +259,8 @@ def test_a_gpu_lost_in_mid_run_makes_the_run_invalid(watched: Watched) -> None:
         assert float(moment[1]) == pytest.approx(2 - BEGIN_S, abs=0.2)
         energy = gpu.energy(watched.at(BEGIN_S), watched.at(END_S))
         assert f"the GPU was lost: {gpu.lost}" in energy.invalid
-        assert run.power is not None
-        assert (run.power.joules, run.power.gated) == (None, False)
-        assert run.power.by_gpu["GPU-0"] == pytest.approx(600, rel=0.03)
+        assert (run.energy[Source.NVML].joules, run.energy[Source.NVML].gated) == (None, False)
+        assert run.energy[Source.NVML].parts["GPU-0"] == pytest.approx(600, rel=0.03)
         assert "samples_per_joule" not in run.metrics
 
     names = ("told by XID", "told by both")
@@ -327,7 +326,7 @@ def test_a_log_tells_rates_clocks_cost_and_what_was_there_before_us(fake: Fake) 
 def test_a_counter_that_goes_back_is_not_gated_and_joules_above_idle_are_a_metric(
     watched: Watched,
 ) -> None:
-    power = watched.run("reset").power
+    power = watched.run("reset").energy[Source.NVML]
     energy = watched.gpu("reset").energy(watched.at(BEGIN_S), watched.at(END_S))
     assert power is not None
     assert not power.gated
@@ -337,13 +336,13 @@ def test_a_counter_that_goes_back_is_not_gated_and_joules_above_idle_are_a_metri
     assert any("the energy counter went back from" in why for why in energy.invalid)
 
     run, both = watched.run("resting"), watched.run("resting", "restless")
-    assert run.power is not None
-    assert run.power.idle_w == pytest.approx(80)
-    assert run.power.net_joules == pytest.approx(2 * 420, rel=0.1)
-    assert run.metrics["net_joules_per_sample"] == pytest.approx((run.power.net_joules or 0) / 300)
-    assert both.power is not None
-    assert (both.power.idle_w, both.power.net_joules) == (None, None)
-    assert both.power.joules is not None
+    assert run.energy[Source.NVML].idle_w == pytest.approx(80)
+    assert run.energy[Source.NVML].net_joules == pytest.approx(2 * 420, rel=0.1)
+    assert run.metrics["net_joules_per_sample"] == pytest.approx(
+        (run.energy[Source.NVML].net_joules or 0) / 300
+    )
+    assert (both.energy[Source.NVML].idle_w, both.energy[Source.NVML].net_joules) == (None, None)
+    assert both.energy[Source.NVML].joules is not None
     assert "net_joules_per_sample" not in both.metrics
 
 
@@ -402,10 +401,9 @@ def test_a_run_keeps_what_each_witness_says_and_its_log_is_read_once(
         *beginnings
     ]
     assert run.invalid == (Reason(key=Key.LOADGEN, text="LoadGen: the run was too short"),)
-    assert run.wall is not None
-    assert run.power is not None
-    assert run.power.joules is not None
-    assert run.metrics["samples_per_joule"] == pytest.approx(300 / run.power.joules)
+    joules = run.energy[Source.NVML].joules
+    assert joules is not None
+    assert run.metrics["samples_per_joule"] == pytest.approx(300 / joules)
 
 
 @pytest.mark.parametrize(
@@ -431,8 +429,12 @@ def test_a_sampler_that_broke_is_told_and_its_run_has_no_energy(
         file.write('{"t":[123.4,0,30')
     run, how = Watched(fake, running.log).run(), f"the sampler broke ({how})"
 
-    assert (run.power, run.state, run.metrics) == (None, {}, {})  # the speed is of another witness
-    assert str(run.power_unknown).startswith(how)
+    assert (run.energy.get(Source.NVML), run.state, run.metrics) == (
+        None,
+        {},
+        {},
+    )  # the speed is of another witness
+    assert str(run.energy_unknown).startswith(how)
     assert re.match(r"not watched from [01]\.\d s on: ", run.notes[-1])
     assert how in run.notes[-1]
     assert [why.key for why in run.invalid] == [Key.HW_THERMAL_SLOWDOWN]
@@ -450,14 +452,14 @@ def test_a_sampler_whose_file_cannot_be_written_says_so(fake: Fake) -> None:
         most = running.path.stat().st_size + 1000
         resource.prlimit(running._process.pid, resource.RLIMIT_FSIZE, (most, most))
         until(fake.t0 + END_S + 0.2)
-    assert "File too large" in str(Watched(fake, running.log).run().power_unknown)
+    assert "File too large" in str(Watched(fake, running.log).run().energy_unknown)
 
     fake.restart("device")
     with PowerSampling(["GPU-0"], fake.folder, watch_s=0.02) as running:
         assert running._process is not None
         running._process.kill()
     run = Watched(fake, running.log).run()
-    assert (run.invalid, run.power) == ((), None)
+    assert (run.invalid, run.energy.get(Source.NVML)) == ((), None)
     assert run.notes[-1].startswith("not watched from 0.0 s on: the sampler broke (signal 9")
 
 
@@ -512,13 +514,17 @@ def test_an_instance_in_a_container_has_a_speed_and_no_energy(fake: Fake) -> Non
 
     assert run.invalid == ()
     assert run.metrics == {}  # of energy; the speed is of another witness
-    assert run.power is not None
-    assert (run.power.joules, run.power.mean_w, run.power.peak_w) == (None, None, None)
-    assert not run.power.gated
     assert (
-        "which MIG instances share this GPU and its energy may not be seen here" in run.power.notes
+        run.energy[Source.NVML].joules,
+        run.energy[Source.NVML].mean_w,
+        run.energy[Source.NVML].peak_w,
+    ) == (None, None, None)
+    assert not run.energy[Source.NVML].gated
+    assert (
+        "which MIG instances share this GPU and its energy may not be seen here"
+        in run.energy[Source.NVML].notes
     )
-    assert any("Insufficient Permissions (4)" in note for note in run.power.notes)
+    assert any("Insufficient Permissions (4)" in note for note in run.energy[Source.NVML].notes)
     assert (gpu.facts["shared"], gpu.trace, gpu.counter) == (None, (), ())
 
 
@@ -538,15 +544,18 @@ def test_without_nvml_the_run_stands_and_says_why_it_has_no_energy(fake: Fake) -
         run = found.run()
 
         assert words in str(found.log.unavailable)
-        assert (run.power, run.metrics) == (None, {})  # the speed is of another witness
+        assert (run.energy.get(Source.NVML), run.metrics) == (
+            None,
+            {},
+        )  # the speed is of another witness
         assert [why.key for why in run.invalid] == [Key.GPU_LOST] * (code in (9, 15, None))
         assert (
             run.notes
             or not code
             or [why.text for why in run.invalid]
-            == [f"the GPU was lost: {run.power_unknown}"] * (code in (9, 15))
+            == [f"the GPU was lost: {run.energy_unknown}"] * (code in (9, 15))
         )
-        assert words in str(run.power_unknown)
+        assert words in str(run.energy_unknown)
         assert found.log.suspect == (code == 18)
         assert run.notes == ((SUSPECT,) if code == 18 else ())
         for each in found.log.gpus:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pytest_mlperf.core.energy import Source
 from pytest_mlperf.run.power.figures import Sampled
 from tests.core.test_plausible import numbers
 from tests.hardware.test_nvml import REFUSED
@@ -53,8 +54,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 def words(run: Sampled) -> list[str]:
-    assert run.power is not None
-    return [*map(str, run.invalid), *run.notes, *run.power.notes]
+    return [*map(str, run.invalid), *run.notes, *run.energy[Source.NVML].notes]
 
 
 @pytest.mark.parametrize("name", [*MOMENTS, *ALWAYS])
@@ -65,11 +65,14 @@ def test_garbage_is_unknown_and_nothing_that_is_said_is_impossible(
     texts = [re.sub(rf"GPU-?\s?{number}\b|replica {number}|field:?\w*", "", t) for t in words(run)]
 
     assert run.invalid == ()
-    assert run.power is not None
     assert max(numbers(texts), default=0) <= 1000
-    assert run.power.peak_w in (None, 300.0)
-    assert run.power.joules is None or run.power.joules == pytest.approx(600, rel=0.03)
-    assert (run.power.joules is None) <= (name == "field:186" or "energy" in name.lower())
+    assert run.energy[Source.NVML].peak_w in (None, 300.0)
+    assert run.energy[Source.NVML].joules is None or run.energy[
+        Source.NVML
+    ].joules == pytest.approx(600, rel=0.03)
+    assert (run.energy[Source.NVML].joules is None) <= (
+        name == "field:186" or "energy" in name.lower()
+    )
     assert not any("anew" in text for text in texts)
     misread = [text for text in texts if "misread" in text]
     assert bool(misread) == (name in {"counter zero", "counter spike"}), texts
@@ -89,8 +92,8 @@ def test_a_gpu_that_answers_nothing_more_is_not_watched_from_then_on(watched: Wa
     assert match
     assert float(match[1]) == pytest.approx(2 - BEGIN_S, abs=0.2)
     assert run.invalid == ()
-    assert run.power is None
-    assert str(run.power_unknown).endswith(f"(999) {match[1]} s into the run")
+    assert run.energy.get(Source.NVML) is None
+    assert str(run.energy_unknown).endswith(f"(999) {match[1]} s into the run")
     assert watched.log.peak_memory(0.0) is None
 
     both = watched.run("power spike", "mute")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.bench.bench import energy_notes, of_all_runs
-from pytest_mlperf.core.energy import Energy, Power, together
-from pytest_mlperf.core.measurement import GpuRun, Run
+from pytest_mlperf.core.energy import Energy, EnergyReading, Source, together
+from pytest_mlperf.core.measurement import GpuRun, Hardware, Run
 from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, Sign, SignKey
 from pytest_mlperf.run.power._gpu import GpuLog
 from pytest_mlperf.run.power.sampling import PowerLog
@@ -44,16 +44,21 @@ def test_a_windows_state_is_its_median_clock_heat_share_of_the_cap_and_peak_memo
     assert replace(both, ended=False).peak_memory(1041.0) is None
 
 
-POWER = Power(
-    joules=None, uncertainty_j=12.0, mean_w=None, peak_w=700.0, window_s=20.0, by_gpu={}, gated=True
+POWER = EnergyReading(
+    source=Source.NVML, uncertainty_j=12.0, peak_w=700.0, window_s=20.0, gated=True
 )
 
 
 def run(by_gpu: dict[str, float | None], **metrics: float) -> Run:
     joules = sum(value or 0.0 for value in by_gpu.values())
-    power = replace(POWER, joules=joules, mean_w=joules / 20, by_gpu=by_gpu)
+    power = replace(POWER, joules=joules, parts=by_gpu)
     return replace(
-        valid_run(), metrics=metrics, samples=100, queries=100, duration_s=20.0, power=power
+        valid_run(),
+        metrics=metrics,
+        samples=100,
+        queries=100,
+        duration_s=20.0,
+        energy={power.source: power},
     )
 
 
@@ -64,7 +69,7 @@ def test_energy_is_told_in_all_for_each_token_and_for_each_gpu() -> None:
         GpuRun(uuid="GPU-2", name="GPU 5"),
     )
     made = run({"GPU-0": 6000.0, "GPU-1": 4000.0}, tokens_per_joule=2.5)
-    told = energy_notes([replace(made, gpus=gpus)])
+    told = energy_notes([replace(made, hardware=replace(made.hardware, gpus=gpus))])
     assert told == [
         "10,000 J (± 12) in 20.0 s, 500 W, 700 W at most of one GPU, 0.4 J/token: GPU board energy "
         "by NVML, not MLPerf Power",
@@ -72,10 +77,9 @@ def test_energy_is_told_in_all_for_each_token_and_for_each_gpu() -> None:
     ]
 
     made = run({"GPU-0": 10_000.0}, samples_per_joule=0.01)
-    assert made.power is not None
-    power = replace(made.power, uncertainty_j=None, idle_w=120.0, net_joules=7600.0)
+    power = replace(made.energy[Source.NVML], uncertainty_j=None, idle_w=120.0, net_joules=7600.0)
     assert ", 100 J/sample: " in energy_notes([made])[0]
-    assert energy_notes([replace(made, power=power)]) == [
+    assert energy_notes([replace(made, energy={power.source: power})]) == [
         "10,000 J (uncertainty not known) in 20.0 s, 500 W, 700 W at most, 100 J/sample, 7,600 J "
         "above an idle 120 W: GPU board energy by NVML, not MLPerf Power"
     ]
@@ -119,7 +123,7 @@ def test_what_was_noted_of_any_run_is_told_once() -> None:
         return replace(run({"GPU-0": 1e4}), signs=signs, notes=(*notes, "something else"))
 
     replays = Sign(key=SignKey.PCIE_REPLAYS, text="3 replays on the PCIe link during the run")
-    first = replace(seen(replays, cap(1.25)), power=None, power_unknown="the sampler was killed")
+    first = replace(seen(replays, cap(1.25)), energy={}, energy_unknown="the sampler was killed")
     last = seen(cap(20.0))
     assert [note for note in energy_notes([first, last]) if "NVML" not in note] == [
         "in 1 of 2 runs: 3 replays on the PCIe link during the run",
@@ -130,7 +134,7 @@ def test_what_was_noted_of_any_run_is_told_once() -> None:
 
     def waiting(key: SignKey, text: str, unknown: str | None = None) -> Run:
         sign = Sign(key=key, text=text)
-        return replace(run({"GPU-0": 1e4}), signs=(sign,), notes=(text,), power_unknown=unknown)
+        return replace(run({"GPU-0": 1e4}), signs=(sign,), notes=(text,), energy_unknown=unknown)
 
     resets = [waiting(SignKey.RESET_WAITS, f"the {mode} mode waits") for mode in ("ECC", "MIG")]
     broken = [
@@ -157,7 +161,9 @@ def test_what_each_of_several_gpus_showed_is_one_note() -> None:
     def notes(*signs: Sign) -> list[str]:
         gpus = tuple(GpuRun(uuid=f"GPU-{n}") for n in (0, 1))
         texts = tuple(sign.in_words() for sign in signs)
-        return of_all_runs([replace(run({"GPU-0": 1e4}), gpus=gpus, signs=signs, notes=texts)])
+        return of_all_runs(
+            [replace(run({"GPU-0": 1e4}), hardware=Hardware(gpus=gpus), signs=signs, notes=texts)]
+        )
 
     assert notes(first, second, *replays) == [
         "each of 2 GPUs: clocks are held back: 1.00 to 4.00 s, 5.0% to 20.0% of the window",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.bench.bench import energy_notes
+from pytest_mlperf.core.energy import Source
 from pytest_mlperf.core.energy.exporter import ExportedGpu, ExporterLook
 from pytest_mlperf.core.energy.host import Counted
 from pytest_mlperf.core.energy.readings import Reading
@@ -96,14 +97,13 @@ def test_what_the_host_used_stands_beside_and_is_in_no_metric(tmp_path: Path) ->
     run = read(tmp_path, {**MISSED, **window}, host={"package-0": counted})
     plain = read(tmp_path, {**MISSED, **window})
 
-    assert run.host is not None
-    assert run.host.joules == pytest.approx(1300.0)
+    assert run.energy[Source.HOST].joules == pytest.approx(1300.0)
     assert run.metrics == plain.metrics
     assert energy_notes([run]) == [
         "1,300 J (± 0) in 10.0 s, 130 W: the host's processors and memory by RAPL, beside the "
         "GPUs and in no metric"
     ]
-    assert (plain.host, energy_notes([plain])) == (None, [])
+    assert (plain.energy, energy_notes([plain])) == ({}, [])
 
 
 def test_a_missed_limit_is_no_invalid_run_and_early_stopping_has_a_key_of_its_own(
@@ -134,8 +134,13 @@ def test_every_witness_fills_in_fields_of_the_run(tmp_path: Path) -> None:
     run = read(tmp_path, {"result_validity": "VALID", "result_query_count": 120}, contention=SEEN)
     assert (run.samples, run.queries, run.duration_s, run.target_qps) == (125, 120, 10.0, 12.5)
     assert run.metrics["latency_p99"] == 0.05
-    assert run.contention is not None
-    assert (run.power, run.wall, run.light, run.zero) == (None, None, (), ())
+    assert run.load.contention is not None
+    assert (run.energy.get(Source.NVML), run.energy.get(Source.METER), run.light, run.zero) == (
+        None,
+        None,
+        (),
+        (),
+    )
 
     built, plain = read(tmp_path, MISSED, build_s=600.0), read(tmp_path, MISSED)
     taken = {name: value for name, value in built.metrics.items() if name in RESOURCES}
@@ -227,17 +232,18 @@ def test_no_energy_is_known_of_a_window_in_which_the_wall_clock_was_set_or_slewe
     power, host, shown, wall = findings(moved_s)
     text = "the wall clock was set during the run"
 
-    assert (power.power, power.power_unknown.startswith(text)) == (None, True)
-    assert (host.host.joules, host.host.notes[0].startswith(text)) == (None, True)
-    assert (shown.exported.joules, text in shown.exported.notes[0]) == (None, True)
-    assert (wall.wall.joules, wall.wall.notes[0].startswith(text)) == (None, True)
+    assert (power.energy.get(Source.NVML), power.energy_unknown.startswith(text)) == (None, True)
+    for one in (host, shown, wall):
+        (energy,) = one.energy.values()
+        assert (energy.joules, text in energy.notes[0]) == (None, True)
     assert not any(one.metrics for one in (power, host, shown, wall))
 
     load = Load(tmp_path, 0.0)
     power, host, shown, _ = findings(0.01)
 
-    assert power.power.joules == pytest.approx(9000)
-    assert (host.host.joules, shown.exported.joules) == (pytest.approx(9000), pytest.approx(9000))
+    assert power.energy[Source.NVML].joules == pytest.approx(9000)
+    assert host.energy[Source.HOST].joules == pytest.approx(9000)
+    assert shown.energy[Source.EXPORTER].joules == pytest.approx(9000)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from pytest_mlperf.cli.schema import published
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.results import SCHEMA_VERSION
-from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.core.verdict import Logs, Outcome
 from pytest_mlperf.stores.results import (
     read_results,
     require_readable,
@@ -85,7 +85,7 @@ def test_files_of_older_releases_are_read(file: Path) -> None:
     write_results(file, written)
     document = json.loads(file.read_text("utf-8"))
     verdict = document["cases"][0]["verdict"]
-    for name in ("handicap", "unchecked", "log_tail"):
+    for name in ("handicap", "unchecked", "logs"):
         del verdict[name]
     verdict["timeline"] = verdict["runs"][0]["timeline"] = ".mlperf/runs/x/power.svg"
     file.write_text(json.dumps(sealed(document)), "utf-8")
@@ -93,7 +93,7 @@ def test_files_of_older_releases_are_read(file: Path) -> None:
     (read,) = read_results(file).cases
 
     (case,) = written.cases
-    assert read == replace(case, verdict=replace(case.verdict, handicap=0.5, log_tail=()))
+    assert read == replace(case, verdict=replace(case.verdict, handicap=0.5, logs=Logs()))
 
 
 @pytest.mark.process

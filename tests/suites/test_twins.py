@@ -179,7 +179,7 @@ def test_the_committed_baseline_holds_here(row: Row, tmp_path: Path) -> None:
     verdict = Twin(row.suite, shared=row.shared).verdict(tmp_path, scenario=row.scenario)
 
     assert verdict["outcome"] == "ok", verdict["headline"]
-    assert verdict["baseline_file"].endswith(f"tiny-{row.suite}/{row.baseline}.json")
+    assert verdict["baseline"]["file"].endswith(f"tiny-{row.suite}/{row.baseline}.json")
     judged = {metric["metric"] for metric in verdict["paired"] if metric["outcome"]}
     assert row.judged in judged or not row.judged
 

@@ -16,11 +16,11 @@ CASE = ("workload", "scenario", "engine", "precision", "accelerator")
 
 OF_RESULT = ("test", "failed", "profile", "round", "division")
 
-FIGURES = ("now", "baseline", "change", "low", "high", "limit", "detectable")
+FIGURES = ("change", "low", "high", "limit")
 
 CSV_HEADER = (
     *("test", "case", *CASE, "kind", "verdict", "failed", "metric", "unit", "metric_verdict"),
-    *FIGURES,
+    *("now", "baseline", *FIGURES, "detectable"),
     *("gate", "gate_samples", "gate_total"),
     *("runs", "runs_baseline", "profile", "round", "division", "commit", "started", "headline"),
 )
@@ -45,16 +45,7 @@ def report(session: ReportedSession) -> str:
 
 def figures(result: CaseResult) -> list[MetricVerdict]:
     """Return the metrics of a result, scores that were compared sample by sample among them."""
-    paired = [
-        MetricVerdict(
-            metric=one.metric,
-            outcome=one.outcome,
-            now=one.now,
-            baseline=one.baseline,
-            change=one.change / one.baseline if one.baseline else None,
-        )
-        for one in result.verdict.paired
-    ]
+    paired = [score.as_metric for score in result.verdict.paired]
     names = {one.metric for one in paired}
     return [*paired, *(m for m in result.verdict.metrics if m.metric not in names)]
 
@@ -76,7 +67,10 @@ def _row(results: Results, result: CaseResult, metric: MetricVerdict | None) -> 
         row |= {"gate": str(gate.state), "gate_samples": gate.samples, "gate_total": gate.total}
     if metric is not None:
         row |= {
-            **{name: getattr(metric, name) for name in (*FIGURES, "runs", "runs_baseline")},
+            **{name: getattr(metric, name) for name in ("now", "runs", *FIGURES)},
+            "baseline": metric.baseline.value,
+            "detectable": metric.baseline.detectable,
+            "runs_baseline": metric.baseline.runs,
             "metric": metric.metric,
             "unit": METRICS[metric.metric].unit if metric.metric in METRICS else "",
             "metric_verdict": str(metric.outcome or "reported"),

@@ -103,8 +103,8 @@ def _failures(results: Results) -> Iterator[str]:
             yield f"  - {escape(missing)}\n"
         for note in lines_of(verdict)[:3]:
             yield f"  - {escape(note)}\n"
-        if verdict.changed:
-            yield f"  - changed: {escape('; '.join(verdict.changed))}\n"
+        if verdict.baseline.changed:
+            yield f"  - changed: {escape('; '.join(verdict.baseline.changed))}\n"
 
 
 def settling_lines(results: Results) -> Iterator[str]:

@@ -26,12 +26,11 @@ from pytest_mlperf.addons.history.bisections import BisectStore, RunPairs
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.confirm import NotComparable, decided, in_turns
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
-from pytest_mlperf.core.case import LOADED_SCENARIOS
 from pytest_mlperf.core.metrics import METRICS, point_of
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.extension import Run
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.run.accuracy import Ask
 from pytest_mlperf.run.builds import baseline_build
 from pytest_mlperf.run.conditions import Conditions
@@ -93,8 +92,8 @@ class Comparison:
     @property
     def headline(self) -> MetricOf | None:
         """The metric to show: one that dropped, else one that is undecided, else the first."""
-        order = (Decision.FAIL, Decision.INCONCLUSIVE)
-        ranked = (m for word in order for m, r in self.ratios.items() if r.decision is word)
+        order = (Answer.FAIL, Answer.INCONCLUSIVE)
+        ranked = (m for word in order for m, r in self.ratios.items() if r.outcome is word)
         return next(ranked, next(iter(self.ratios), None))
 
 
@@ -178,7 +177,7 @@ class Bisection:
         end = self.compare(0, self.last, every=True)
         followed: dict[str, dict[str, float]] = {}
         for (test, name), ratio in end.ratios.items():
-            if ratio.decision is Decision.FAIL:
+            if ratio.outcome is Answer.FAIL:
                 limit, direction = self.limits[test][name], METRICS[name].direction
                 drop = excluded_by_good(limit, speed_of(ratio), direction)
                 followed.setdefault(test, {})[name] = drop
@@ -213,9 +212,9 @@ class Bisection:
             if reason:
                 break
             ratios.update({(test, name): ratio for name, ratio in each.items()})
-            if not every and mark_of(r.decision for r in each.values()) is Mark.BAD:
+            if not every and mark_of(r.outcome for r in each.values()) is Mark.BAD:
                 break
-        mark = Mark.SKIPPED if reason else mark_of(r.decision for r in ratios.values())
+        mark = Mark.SKIPPED if reason else mark_of(r.outcome for r in ratios.values())
         one = Comparison(before=before, now=now, mark=mark, ratios=ratios, reason=reason, runs=runs)
         self.log.append(one)
         return one
@@ -245,7 +244,7 @@ class Bisection:
                 ratios = self._measured(key, test, limits, numbers)
         except NotComparable as error:
             raise _Broke(str(error)) from None
-        if case.job.case.scenario in LOADED_SCENARIOS and case.rate is None:
+        if case.job.case.rate_is_condition and case.rate is None:
             case.rate = self._store.pairs(key).before[0].target_qps  # all are offered the same
         return ratios
 
@@ -254,7 +253,7 @@ class Bisection:
     ) -> dict[str, Ratio]:
         """Make runs in turns until they are decided, and keep each pair."""
         began, kept, case = time.monotonic(), self._store.pairs(key), self._cases[test]
-        loaded = case.job.case.scenario in LOADED_SCENARIOS
+        loaded = case.job.case.rate_is_condition
 
         def same_rate() -> None:
             if loaded:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations
 
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import RuleR
 
 SPARE_COMPARISONS = 4
@@ -30,12 +30,12 @@ class Mark(StrEnum):
     SKIPPED = "skipped"
 
 
-def mark_of(decisions: Iterable[Decision]) -> Mark:
+def mark_of(decisions: Iterable[Answer]) -> Mark:
     """Return what the decisions of all metrics make of a commit; one drop is enough."""
     every = set(decisions)
-    if Decision.FAIL in every:
+    if Answer.FAIL in every:
         return Mark.BAD
-    return Mark.GOOD if every == {Decision.PASS} else Mark.UNDECIDED
+    return Mark.GOOD if every == {Answer.PASS} else Mark.UNDECIDED
 
 
 def steps(last: int) -> int:

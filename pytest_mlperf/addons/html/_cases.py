@@ -75,13 +75,13 @@ def _history(
     marks = [(day_of.get(date, _days(date)), text) for date, text in versions]
     if record and (version := engine_version(record.fingerprint)) and days and not marks:
         marks.append((days[-1], version))
-    if verdict.changed:
-        marks.append((_days(runs[0].started), "; ".join(verdict.changed)))
+    if verdict.baseline.changed:
+        marks.append((_days(runs[0].started), "; ".join(verdict.baseline.changed)))
     yield {
         "plot": "history",
         "title": title(name),
         "unit": unit,
-        "mean": rounded((metric.baseline or 0.0) * factor),
+        "mean": rounded((metric.baseline.value or 0.0) * factor),
         "step": _steps(days),
         "value": [rounded(entry.new[name] * factor) for entry in entries],
         "told": [
@@ -258,7 +258,9 @@ def _on_step(row: Sequence[Any], rows: Sequence[Sequence[Any]]) -> bool:
 def _ends(metric: MetricVerdict) -> list[Any]:
     """Return where the interval of a point's change ends, its tone and what is said of it."""
     low, high = (
-        None if share is None or not metric.baseline else rounded(metric.baseline * (1 + share))
+        None
+        if share is None or not metric.baseline.value
+        else rounded(metric.baseline.value * (1 + share))
         for share in (metric.low, metric.high)
     )
     word = str(metric.outcome)
@@ -289,8 +291,8 @@ def _latencies(result: CaseResult, record: Record | None, beside: RunFiles) -> I
             rows.append(_row("limit", logs.limit_share, logs.limit_s, "LoadGen's limit"))
         for metric in verdict.metrics:
             name, _, percentile = metric.metric.rpartition("_")
-            if name == timed and metric.limit and metric.baseline and percentile in QUANTILES:
-                most = metric.baseline * (1 + metric.limit)
+            if name == timed and metric.limit and metric.baseline.value and percentile in QUANTILES:
+                most = metric.baseline.value * (1 + metric.limit)
                 text = f"{limit(metric.metric, metric.limit)} of the baseline"
                 rows.append(_row("limit", QUANTILES[percentile], most, text))
         yield {"plot": "latency", "title": f"{words}, now and in the baseline", "rows": rows}
@@ -379,20 +381,20 @@ def _test(result: CaseResult, beside: RunFiles, others: Sequence[Verdict]) -> Pa
 
 def _facts(result: CaseResult) -> list[tuple[str, str]]:
     verdict = result.verdict
-    judged = next((m for m in verdict.metrics if m.runs_baseline and m.outcome), None)
+    judged = next((m for m in verdict.metrics if m.baseline.runs and m.outcome), None)
     scored = verdict.accuracy if verdict.kind == "accuracy" else None
     of = f" of {scored.total:,}" if scored and scored.total else ""
     facts = {
         **facts_of(result),
-        "runs": judged and f"{judged.runs} now, {judged.runs_baseline} in the baseline",
+        "runs": judged and f"{judged.runs} now, {judged.baseline.runs} in the baseline",
         "to settle it": final_word(verdict),
         "samples": scored and f"{scored.samples:,}{of}, {scored.source}",
         "answers": scored and scored.answers_in_words,
         "gate": verdict.gate.answer if verdict.gate and verdict.kind == "accuracy" else None,
-        "baseline": verdict.baseline_set,
-        "baseline file": verdict.baseline_file,
+        "baseline": verdict.baseline.source,
+        "baseline file": verdict.baseline.file,
         "machine": machine(verdict),
-        "files": verdict.folder,
-        "log": verdict.log,
+        "files": verdict.logs.folder,
+        "log": verdict.logs.file,
     }
     return [*((name, text) for name, text in facts.items() if text), *result.facts.items()]

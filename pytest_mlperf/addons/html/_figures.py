@@ -226,17 +226,17 @@ def _scores(place: int, one: Grouped) -> Iterator[Row]:
             continue
         paired = {each.metric: each for each in verdict.paired}
         for metric in verdict.metrics:
-            if not metric.baseline or metric.now is None:
+            if not metric.baseline.value or metric.now is None:
                 continue
             cells, beside = score_cells(metric), paired.get(metric.metric)
-            low, high = _around(metric.baseline, beside)
+            low, high = _around(metric.baseline.value, beside)
             outcome = metric.outcome if metric.outcome is Outcome.GATE_FAIL else verdict.outcome
             yield {
                 "case": place,
                 "row": metric.metric,
                 "tone": tone(outcome, failed=result.failed and outcome.fails),
                 "outcome": str(outcome),
-                "share": rounded(100 * metric.now / metric.baseline),
+                "share": rounded(100 * metric.now / metric.baseline.value),
                 "gate": None if metric.limit is None else rounded(100 * (1 - metric.limit)),
                 "low": low,
                 "high": high,
@@ -289,7 +289,7 @@ def _variations(
     shares = {
         "now": _variation(now),
         "before": _variation([value for value in before if value]),
-        "detectable": metric.detectable,
+        "detectable": metric.baseline.detectable,
     }
     if all(share is None for share in shares.values()):
         return None

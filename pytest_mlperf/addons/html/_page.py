@@ -112,8 +112,10 @@ def _gates(results: Results) -> Iterator[tuple[Tone, str]]:
 
 
 def _proof(results: Results) -> Iterator[tuple[Tone, str]]:
-    gated = [m for r in results.cases for m in r.verdict.metrics if m.limit and m.detectable]
-    weak = sum(m.detectable > m.limit for m in gated if m.detectable and m.limit)
+    gated = [
+        m for r in results.cases for m in r.verdict.metrics if m.limit and m.baseline.detectable
+    ]
+    weak = sum(m.baseline.detectable > m.limit for m in gated if m.baseline.detectable and m.limit)
     if weak:
         text = f"{weak} of {plural(len(gated), 'limit')} cannot be proven by their baselines"
         yield "open", f"{text}: record more runs, or widen them."

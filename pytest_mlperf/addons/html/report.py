@@ -506,7 +506,7 @@ class _Search:
             self._loaded[file] = load_checked(file, verdict.case)
         loaded = self._loaded[file]
         record = find(loaded, verdict.subject.identity) if loaded else None
-        if record and verdict.baseline_set and set_by(record.history) != verdict.baseline_set:
+        if record and verdict.baseline.source and set_by(record.history) != verdict.baseline.source:
             # Beside a verdict on another one its runs would say something false.
             self._notes[f"{file}: another baseline was accepted since; it is not shown"] = None
             return None

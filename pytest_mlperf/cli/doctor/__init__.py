@@ -28,7 +28,7 @@ from pytest_mlperf.cli.suites import (
 )
 from pytest_mlperf.core.baseline import find
 from pytest_mlperf.core.errors import BaselineError, MlperfError, SuiteError
-from pytest_mlperf.core.guarantees import Promise, promise
+from pytest_mlperf.core.guarantees import Guarantee, guarantee
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.untrusted_text import json_text
@@ -68,7 +68,7 @@ class CaseState:
     accuracy: str
     elsewhere: str = ""
     build: str = ""
-    promise: Promise | None = None
+    promise: Guarantee | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +193,9 @@ def _builder(job: Job) -> str:
     return ""
 
 
-def _performance(planned: Planned, machine: Machine, root: Path) -> tuple[Promise | None, str, str]:
+def _performance(
+    planned: Planned, machine: Machine, root: Path
+) -> tuple[Guarantee | None, str, str]:
     case = planned.case
     file = baseline_file(root, case, planned.suite.profile)
     machine = replace(machine, limit_w=planned.limit_w)
@@ -211,7 +213,7 @@ def _performance(planned: Planned, machine: Machine, root: Path) -> tuple[Promis
     record = find(loaded, identity) or find(loaded, beside)
     if record is None:
         return None, "other machine", ""
-    held = promise(record, rule, calibrated=learnt is not None, now=dt.datetime.now(dt.UTC))
+    held = guarantee(record, rule, calibrated=learnt is not None, now=dt.datetime.now(dt.UTC))
     return held, held.brief, ""
 
 

@@ -219,7 +219,7 @@ def _stands(result: CaseResult, old: Record | None, energy: CaseResult | None) -
 
 
 def _same_place(result: CaseResult, file: Path) -> None:
-    used = Path(result.verdict.baseline_file or file)
+    used = Path(result.verdict.baseline.file or file)
     copied = next((n for n, part in enumerate(used.parts) if part.startswith(COPY)), None)
     used = used if copied is None else Path(*used.parts[copied + 1 :])
     try:
@@ -237,8 +237,8 @@ def _scores(result: CaseResult, root: Path, terms: Terms) -> ToMeasure | Kept:
     verdict, case = result.verdict, result.verdict.case
     assert verdict.subject is not None
     file = scores_file(root, result)
-    if verdict.baseline_file and Path(verdict.baseline_file).name != file.name:
-        return Kept(reason=f"held against the scores of a reference, {verdict.baseline_file}")
+    if verdict.baseline.file and Path(verdict.baseline.file).name != file.name:
+        return Kept(reason=f"held against the scores of a reference, {verdict.baseline.file}")
     if not terms.baselines:
         _same_place(result, file)
     old = accuracy_baselines.ACCURACY_DOCUMENT.load(file)
@@ -253,7 +253,7 @@ def _scores(result: CaseResult, root: Path, terms: Terms) -> ToMeasure | Kept:
 
 def scores_file(root: Path, result: CaseResult) -> Path:
     """Return where the scores of a test's engine entry are kept."""
-    case, used = result.verdict.case, Path(result.verdict.baseline_file or "")
+    case, used = result.verdict.case, Path(result.verdict.baseline.file or "")
     return accuracy_baselines.path_for(
         baselines_root(root, Path(), result.division),
         workload=case.workload,

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from math import fsum
 from statistics import fmean
 from types import MappingProxyType
 from typing import Literal
 
 from pytest_mlperf.core.energy import readings
-from pytest_mlperf.core.numbers import NotNegative, Seconds
+from pytest_mlperf.core.numbers import Count, NotNegative, Seconds
 from pytest_mlperf.core.reason import of_gpus
 
 PAD_S = 0.5
@@ -283,38 +284,81 @@ def _idle(trace: Sequence[readings.Reading], begin_s: float, end_s: float) -> fl
     return min(steady, default=None)
 
 
-NVML_LABEL = "GPU board energy by NVML, not MLPerf Power"
-"""How such figures are labelled: MLCommons' own are by a wall meter and another procedure."""
+class Source(StrEnum):
+    """What measured an energy; results files hold these words."""
+
+    NVML = "nvml"
+    METER = "meter"
+    EXPORTER = "exporter"
+    HOST = "host"
+
+    @property
+    def label(self) -> str:
+        """How reports label such figures: MLPerf Power's own need its meters and its procedure."""
+        return _LABELS[self]
+
+    @property
+    def suffix(self) -> str:
+        """End of the names of the metrics that rest on it."""
+        return {Source.METER: "_wall", Source.EXPORTER: "_dcgm"}.get(self, "")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Power:
-    """Energy of a run's timed part.
+_LABELS = {
+    Source.NVML: "GPU board energy by NVML, not MLPerf Power",
+    Source.METER: "wall energy by the given meter, not MLPerf Power",
+    Source.EXPORTER: "GPU board energy by a DCGM exporter, not MLPerf Power",
+    Source.HOST: "the host's processors and memory by RAPL, beside the GPUs and in no metric",
+}
+
+
+def source_of(metric: str) -> Source:
+    """Return the source of the energy that a metric of efficiency rests on."""
+    ends = (source for source in Source if source.suffix and metric.endswith(source.suffix))
+    return next(ends, Source.NVML)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnergyReading:
+    """Energy in a window, by one source.
 
     Attributes:
-        joules: Of all GPUs together; None where it is not known of each.
-        uncertainty_j: By which it may be off either way; None where it is not known of each.
-        mean_w: Mean power of all together.
-        peak_w: The highest sampled power of one GPU.
+        source: What measured it.
         window_s: Length of the window, seconds.
-        by_gpu: Joules by UUID, None where they are not known.
-        idle_w: Power of all together beside the window, with nothing to do; None where it was not
-            seen of each.
-        net_joules: The energy above that of idle GPUs; None likewise. Reported, never gated.
+        joules: Of all parts together; None if a part is unknown.
+        uncertainty_j: Largest error either way, without the source's own accuracy; None if unknown.
+        parts: Joules by UUID of a GPU or by name of a host's counter; None if unknown.
         gated: Good enough to fail a test with.
-        notes: What is to be known, and why something is not.
+        notes: Remarks, and why the energy or its uncertainty is unknown.
+        peak_w: Highest sampled power of one GPU.
+        idle_w: Power of all GPUs outside the window, without work; None if one was not seen idle.
+        net_joules: Energy above that of idle GPUs; None likewise. Reported, never gated.
+        readings: Values in the window, of the GPU with the fewest; of a meter the good ones.
+        dropped: Bad readings of a meter in the window.
+        method: "counter", or "power" for a DCGM exporter without energy counters; else "".
+        devices: GPUs of a DCGM exporter: "8 x NVIDIA H200".
+        interval_s: How often a DCGM exporter reads its GPUs, seconds; None if unknown.
     """
 
-    joules: NotNegative | None
-    uncertainty_j: NotNegative | None
-    mean_w: NotNegative | None
-    peak_w: NotNegative | None
+    source: Source
     window_s: Seconds
-    by_gpu: Mapping[str, NotNegative | None]
-    gated: bool
+    joules: NotNegative | None = None
+    uncertainty_j: NotNegative | None = None
+    parts: Mapping[str, NotNegative | None] = field(default_factory=dict)
+    gated: bool = False
+    notes: tuple[str, ...] = ()
+    peak_w: NotNegative | None = None
     idle_w: NotNegative | None = None
     net_joules: NotNegative | None = None
-    notes: tuple[str, ...] = ()
+    readings: Count = 0
+    dropped: Count = 0
+    method: str = ""
+    devices: str = ""
+    interval_s: Seconds | None = None
+
+    @property
+    def mean_w(self) -> float | None:
+        """Mean power, watts; None if the energy is unknown."""
+        return None if self.joules is None or not self.window_s else self.joules / self.window_s
 
 
 def together(
@@ -322,7 +366,7 @@ def together(
     *,
     doubts: tuple[str, ...] = (),
     names: Mapping[str, str] = MappingProxyType({}),
-) -> Power:
+) -> EnergyReading:
     """Return the energy of one GPU or more in one window; an unknown part makes the whole unknown.
 
     What is uncertain in common, by the counters' gain and lag, adds up; what is not, by what the
@@ -339,13 +383,13 @@ def together(
     texts = once_each(
         [(names.get(uuid, uuid), (*one.invalid, *one.notes)) for uuid, one in energies.items()]
     )
-    return Power(
+    return EnergyReading(
+        source=Source.NVML,
         joules=joules,
         uncertainty_j=None if joules is None else _uncertainty(each),
-        mean_w=None if joules is None else joules / window_s,
         peak_w=max((e.peak_w for e in each if e.peak_w is not None), default=None),
         window_s=window_s,
-        by_gpu={uuid: energy.joules for uuid, energy in energies.items()},
+        parts={uuid: energy.joules for uuid, energy in energies.items()},
         idle_w=_sum([energy.idle_w for energy in each]),
         net_joules=_sum([energy.net_joules for energy in each]),
         gated=joules is not None and not doubts and all(energy.gated for energy in each),

@@ -8,10 +8,11 @@ therefore known to about that interval alone, which is what the energy of a wind
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pytest_mlperf.core import energy
+from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.energy.readings import (
     MAX_RISE_WATTS,
     MAX_WATTS,
@@ -22,14 +23,12 @@ from pytest_mlperf.core.energy.readings import (
     slopes,
     without_misreads,
 )
-from pytest_mlperf.core.numbers import Count, NotNegative, Seconds
 from pytest_mlperf.core.plausible import possible
 from pytest_mlperf.core.prometheus import PageSample, page_samples
 
 POWER_METRIC, ENERGY_METRIC = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 """Watts of the moment, and millijoules since the driver was loaded."""
 
-EXPORTER_LABEL = "GPU board energy by a DCGM exporter, not MLPerf Power"
 COUNTER_UPDATE_SECONDS = 0.2
 MIN_COUNTER_VALUES = 10
 MAX_MEAN_RATIO = 2.0
@@ -104,38 +103,6 @@ class ExporterLook:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ExportedEnergy:
-    """Energy of GPUs in a window, by the page of a DCGM exporter.
-
-    Attributes:
-        joules: Of all of them together; None where it is not known of each.
-        uncertainty_j: By which it may be off either way: what the ends of the window may hide; None
-            where that is not known.
-        mean_w: Mean power of all together.
-        source: "counter", or "power" where a GPU has no counter.
-        gpus: How many there are, of which product: "8 x NVIDIA H200".
-        interval_s: How often the exporter asks, as its values changed; None: not seen.
-        readings: Values of the counter inside the window, of the GPU with the fewest.
-        window_s: Length of the window, seconds.
-        by_gpu: Joules by UUID.
-        gated: Good enough to fail a test with.
-        notes: What is to be known, and why something is not.
-    """
-
-    joules: NotNegative | None
-    uncertainty_j: NotNegative | None
-    mean_w: NotNegative | None
-    window_s: Seconds
-    source: str = "counter"
-    gpus: str = ""
-    interval_s: Seconds | None = None
-    readings: Count = 0
-    by_gpu: Mapping[str, NotNegative | None] = field(default_factory=dict)
-    gated: bool = False
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Counted:
     """The energy of a window by a GPU's counter; `why_not` says why there is none."""
 
@@ -155,7 +122,7 @@ def exported_energy(
     *,
     expected: int | None = None,
     failure: str = "",
-) -> ExportedEnergy:
+) -> EnergyReading:
     """Return the energy of a window, whose ends are seconds since the epoch.
 
     Between the times at which a counter was seen to change it is taken to grow evenly. Each such
@@ -169,13 +136,13 @@ def exported_energy(
         failure: Why the last look failed that did.
     """
     window_s = end_s - begin_s
-    unknown = ExportedEnergy(joules=None, uncertainty_j=None, mean_w=None, window_s=window_s)
+    unknown = EnergyReading(source=Source.EXPORTER, window_s=window_s, method="counter")
     near = [look for look in looks if look.gpus]
     if not near:
         reason = f": {failure}" if failure else ""
         return replace(unknown, notes=(f"the DCGM exporter showed no GPU{reason}",))
     gpus = {uuid: gpu for look in near for uuid, gpu in look.gpus.items()}
-    unknown = replace(unknown, gpus=models_of(list(gpus.values())))
+    unknown = replace(unknown, devices=models_of(list(gpus.values())))
     if all(gpu.joules is None for gpu in gpus.values()):
         return _by_power(unknown, near, begin_s, end_s)
     shown = [look.gpus for look in near if begin_s <= look.time_s <= end_s]
@@ -185,7 +152,7 @@ def exported_energy(
         unknown,
         interval_s=max((c.interval_s for c in counted.values() if c.interval_s), default=None),
         readings=min(c.readings for c in counted.values()),
-        by_gpu={uuid: c.joules for uuid, c in counted.items()},
+        parts={uuid: c.joules for uuid, c in counted.items()},
     )
     if why_not := energy.once_each([(uuid, c.why_not) for uuid, c in counted.items()]):
         return replace(whole, notes=why_not)
@@ -193,7 +160,6 @@ def exported_energy(
     whole = replace(
         whole,
         joules=joules,
-        mean_w=joules / window_s,
         uncertainty_j=sum(c.uncertainty_j or 0.0 for c in counted.values()),
     )
     doubts = (
@@ -206,7 +172,7 @@ def exported_energy(
 
 
 def _doubts(
-    whole: ExportedEnergy, gpus: Collection[ExportedGpu], expected: int | None
+    whole: EnergyReading, gpus: Collection[ExportedGpu], expected: int | None
 ) -> Iterator[str]:
     if any(gpu.parts for gpu in gpus):
         yield "a GPU is split by MIG, and its counter is that of the whole board: not judged"
@@ -225,7 +191,7 @@ def _doubts(
         )
 
 
-def _beside_powers(whole: ExportedEnergy, watts: Sequence[float]) -> Iterator[str]:
+def _beside_powers(whole: EnergyReading, watts: Sequence[float]) -> Iterator[str]:
     """Yield that counters say something quite different from powers, by their means."""
     if not watts or not whole.mean_w:
         return
@@ -323,8 +289,8 @@ def _powers(looks: Sequence[ExporterLook], begin_s: float, end_s: float) -> list
 
 
 def _by_power(
-    unknown: ExportedEnergy, looks: Sequence[ExporterLook], begin_s: float, end_s: float
-) -> ExportedEnergy:
+    unknown: EnergyReading, looks: Sequence[ExporterLook], begin_s: float, end_s: float
+) -> EnergyReading:
     """Return an energy by the powers of some moments, which is reported and never judged."""
     watts = _powers(looks, begin_s, end_s)
     if not watts:
@@ -334,8 +300,7 @@ def _by_power(
     return replace(
         unknown,
         joules=mean_w * (end_s - begin_s),
-        mean_w=mean_w,
-        source="power",
+        method="power",
         readings=len(set(watts)),
         notes=(note,),
     )

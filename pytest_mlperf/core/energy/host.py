@@ -7,14 +7,12 @@ energy of a machine, and with the GPUs' none of the work alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import fsum
 
+from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.energy.readings import Reading, at
-from pytest_mlperf.core.numbers import NotNegative, Seconds
 from pytest_mlperf.core.plausible import possible
-
-HOST_LABEL = "the host's processors and memory by RAPL, beside the GPUs and in no metric"
 
 MAX_COUNTER_GAP_SECONDS = 30.0
 """Counters go round once a minute at most: after a longer hole nobody knows how often."""
@@ -36,30 +34,9 @@ class Counted:
     readings: tuple[Reading, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostEnergy:
-    """What a host's processors and memory used in a window, whoever worked on them.
-
-    Attributes:
-        joules: Of all domains together; None where one is not known.
-        uncertainty_j: By which it may be off either way, the counters' own accuracy apart.
-        mean_w: Mean power, watts.
-        window_s: Length of the window, seconds.
-        by_domain: Joules of "package-0", "package-0 dram" and so on; None where not known.
-        notes: What is to be known, and why something is not.
-    """
-
-    joules: NotNegative | None
-    uncertainty_j: NotNegative | None
-    mean_w: NotNegative | None
-    window_s: Seconds
-    by_domain: Mapping[str, NotNegative | None] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
 def host_energy(
     counted: Mapping[str, Counted], begin_s: float, end_s: float, *, shared: bool = False
-) -> HostEnergy:
+) -> EnergyReading:
     """Return the energy of a window, whose ends are seconds since the epoch.
 
     A counter only rises, so that what it had at an end of the window lies between the readings
@@ -79,12 +56,12 @@ def host_energy(
     notes = [f"{name}: {reason}" for name in missing]
     notes += [f"{name}: its counter does not move: it is not in the sum" for name in dead]
     notes += ["others worked on this host at the same time"] if shared else []
-    return HostEnergy(
+    return EnergyReading(
+        source=Source.HOST,
         joules=joules,
         uncertainty_j=None if joules is None else fsum(off_j for _, off_j in sums),
-        mean_w=None if joules is None else joules / (end_s - begin_s),
         window_s=end_s - begin_s,
-        by_domain={name: both and both[0] for name, both in each.items()},
+        parts={name: both and both[0] for name, both in each.items()},
         notes=tuple(notes),
     )
 

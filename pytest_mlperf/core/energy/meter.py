@@ -18,8 +18,8 @@ from math import fsum, isinf
 from statistics import median
 
 from pytest_mlperf.core import energy
+from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.numbers import Count, NotNegative, Seconds
 from pytest_mlperf.core.plausible import possible
 
 TIME_COLUMNS = ("time", "time_s", "timestamp")
@@ -152,9 +152,6 @@ def _wrong(name: str, number: int, text: str, defect: str) -> SuiteError:
     return SuiteError(f"{name}:{number}: {text[:80]!r} {defect}")
 
 
-METER_LABEL = "wall energy by the given meter, not MLPerf Power"
-"""How such figures are labelled: a meter alone does not make MLPerf's procedure."""
-
 MAX_METER_GAP_SECONDS = 5.0
 MIN_READINGS = 10
 CLOCK_OFFSET_SECONDS = 0.8
@@ -164,32 +161,7 @@ UNSURE = 0.05
 """Share of the energy from which its uncertainty is said to be large."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WallEnergy:
-    """What a machine drew from the wall in a window.
-
-    Attributes:
-        joules: The energy; None where it is not known, and then the last note says why.
-        mean_w: Mean power, watts; None likewise.
-        readings: How many good readings lie inside the window.
-        dropped: How many bad ones do.
-        uncertainty_j: By which it may be off either way, the meter's own accuracy apart.
-        window_s: Length of the window, seconds.
-        notes: What is to be known about it.
-        gated: Good enough to fail a test with.
-    """
-
-    joules: NotNegative | None
-    mean_w: NotNegative | None
-    readings: Count
-    dropped: Count
-    uncertainty_j: NotNegative | None
-    window_s: Seconds
-    notes: tuple[str, ...] = ()
-    gated: bool = False
-
-
-def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) -> WallEnergy:
+def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) -> EnergyReading:
     """Return the energy of a window, whose ends are seconds since the epoch.
 
     The uncertainty is an estimate of ours: both ends of the window may lie one period of the meter
@@ -205,13 +177,8 @@ def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) 
     dropped = sum(not r.good for r in readings if begin_s < r.time_s < end_s)
     bad = f"{dropped} of {dropped + len(inside)} readings of the meter failed and are left out"
     notes = [bad] if dropped else []
-    unknown = WallEnergy(
-        joules=None,
-        mean_w=None,
-        readings=len(inside),
-        dropped=dropped,
-        uncertainty_j=None,
-        window_s=window_s,
+    unknown = EnergyReading(
+        source=Source.METER, window_s=window_s, readings=len(inside), dropped=dropped
     )
     if reason := _why_unknown(readings, good, begin_s, end_s):
         return replace(unknown, notes=(*notes, reason))
@@ -231,7 +198,6 @@ def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) 
     return replace(
         unknown,
         joules=mean_w * window_s,
-        mean_w=mean_w,
         uncertainty_j=uncertainty_j,
         notes=tuple(notes),
         gated=window_s >= energy.MIN_GATED_SECONDS,

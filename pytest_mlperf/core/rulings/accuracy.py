@@ -11,11 +11,12 @@ from pytest_mlperf.core.baseline import GENERATION, AccuracyBaseline, Rerun, kep
 from pytest_mlperf.core.measurement import Accuracy, Scored, Subject, others
 from pytest_mlperf.core.metrics import COUNTS, OUTPUT_TOKENS
 from pytest_mlperf.core.numbers import percent, points
+from pytest_mlperf.core.rulings.outcomes import outcome_of
 from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.verdict import Outcome, PairedVerdict, worst
 from pytest_mlperf.judge import rule_a
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.mean_change import MIN_VARIANCE_SHARE
-from pytest_mlperf.judge.robustness import Decision
 
 NONDETERMINISTIC = 0.8
 """Below this correlation two passes of one build hardly measure the same thing."""
@@ -180,13 +181,6 @@ def _of_agreement(verdict: PairedVerdict, correlation: float, *, same_build: boo
 
 Values = Sequence[float | None]
 
-DECISION_OUTCOMES = {
-    Decision.PASS: Outcome.OK,
-    Decision.FAIL: Outcome.ACC_DROP,
-    Decision.MORE: Outcome.INCONCLUSIVE,
-    Decision.INCONCLUSIVE: Outcome.INCONCLUSIVE,
-}
-
 NOTHING_BESIDE = PassContext()
 
 
@@ -272,13 +266,13 @@ def rule_on_scores(
     outcome = worst([verdict.outcome for verdict in verdicts if verdict.outcome])
     deciding = next(verdict for verdict in verdicts if verdict.outcome is outcome)
     counts = [_count(name, *both) for name, both in series.items() if name in COUNTS]
-    decisions = {paired.decision for paired in judgements.values()}
-    undecided = len(judgements) < len(judged) or Decision.MORE in decisions
+    decisions = {paired.outcome for paired in judgements.values()}
+    undecided = len(judgements) < len(judged) or Answer.MORE in decisions
     return Ruling(
         outcome=outcome,
         headline=_headline(deciding, len(order)),
         paired=(*verdicts, *counts),
-        more=undecided and Decision.FAIL not in decisions,
+        more=undecided and Answer.FAIL not in decisions,
         notes=(
             *(_of_chance(verdict) for verdict in verdicts if verdict.metric in hidden),
             *(note for one in verdicts for note in _of_metric(one, judgements, beside)),
@@ -346,7 +340,7 @@ def _verdict(name: str, paired: rule_a.Paired, margin: float, *, lower: bool) ->
     sign = -1 if lower else 1
     return PairedVerdict(
         metric=name,
-        outcome=DECISION_OUTCOMES[paired.decision],
+        outcome=outcome_of(paired, Outcome.ACC_DROP),
         baseline=sign * paired.before,
         now=sign * paired.now,
         change=sign * paired.change,

@@ -62,7 +62,9 @@ def load_in_words(runs: Sequence[Run]) -> str:
 
     Of runs without load it was the client.
     """
-    seen = [run.contention for run in runs if run.contention and run.contention.share]
+    seen = [
+        run.load.contention for run in runs if run.load.contention and run.load.contention.share
+    ]
     if not seen:
         return "the client itself was late: the notes of its runs say by how much"
     busiest = max(seen, key=lambda each: each.share or 0.0)
@@ -80,12 +82,13 @@ def load_notes(
     """
     if math.isinf(tolerated):
         return ()
-    busy = busiest([run.contention for run in runs])
+    busy = busiest([run.load.contention for run in runs])
     unknown = sum(
-        share_of(run) is None or (run.contention is not None and run.contention.serves is False)
+        share_of(run) is None
+        or (run.load.contention is not None and run.load.contention.serves is False)
         for run in runs
     )
-    is_told = any(run.contention is None or run.contention.is_told for run in runs)
+    is_told = any(run.load.contention is None or run.load.contention.is_told for run in runs)
     unseen = "" if is_told else f"{NOT_MEASURED}: "
     before = sum(share_of(run) is None for run in kept)
     notes = (

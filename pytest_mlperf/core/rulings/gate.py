@@ -11,7 +11,7 @@ from types import MappingProxyType
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.core.rulings.ruling import Ruling
-from pytest_mlperf.core.verdict import Gate, GateState, MetricVerdict, Outcome
+from pytest_mlperf.core.verdict import Gate, GateState, MetricBaseline, MetricVerdict, Outcome
 from pytest_mlperf.judge.rule_a import holm
 
 
@@ -345,7 +345,7 @@ def _metric(name: str, score: float, window: GateWindow, whose: str) -> tuple[st
             metric=name,
             outcome=Outcome.OK if missed is None else Outcome.GATE_FAIL,
             now=score,
-            baseline=window.reference,
+            baseline=MetricBaseline(value=window.reference),
             change=score / window.reference - 1,
             limit=1 - share,
         ),

@@ -7,9 +7,17 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.rulings.outcomes import outcome_of
 from pytest_mlperf.core.rulings.ruling import ruling_of
-from pytest_mlperf.core.verdict import Look, MetricVerdict, Outcome, Verdict, beside_accuracy
-from pytest_mlperf.judge.multiplicity import FALSE_SHARE, Among, Null, among, estimate, level_again
+from pytest_mlperf.core.verdict import (
+    InterimAnalysis,
+    MetricVerdict,
+    Outcome,
+    Verdict,
+    beside_accuracy,
+)
+from pytest_mlperf.judge.decision import Answer, Decision
+from pytest_mlperf.judge.multiplicity import FALSE_SHARE, Null, among, estimate, level_again
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
 
 DROP_OUTCOMES: Mapping[Kind, Outcome] = {
@@ -100,7 +108,7 @@ def reopened(verdict: Verdict, pairs: int) -> Verdict:
     depends = {*DROP_OUTCOMES.values(), Outcome.SUSPECT}
 
     def again(metric: MetricVerdict) -> bool:
-        old = not metric.looks and (metric.p or 0.0) < FALSE_SHARE / pairs
+        old = not metric.analyses and (metric.p or 0.0) < FALSE_SHARE / pairs
         certain = metric.confirmed or metric.p is None or old
         return metric.outcome in depends and _gates(metric) and not certain
 
@@ -125,20 +133,20 @@ def nulls(verdicts: Iterable[Verdict], rule: RuleR) -> dict[MachineSession, Null
     seen: dict[MachineSession, list[MetricVerdict]] = {}
     for verdict in verdicts:
         if verdict.kind in DROP_OUTCOMES and verdict.outcome not in _UNJUDGED:
-            judged = [m for m in verdict.metrics if m.looks and _gates(m)]
+            judged = [m for m in verdict.metrics if m.analyses and _gates(m)]
             seen.setdefault(machine_of(verdict), []).extend(judged)
     by_machine = {}
     for machine, metrics in seen.items():
         sessions: dict[str, list[tuple[float, float, float]]] = {}
-        for look in (look for metric in metrics for look in metric.sessions):
+        for look in (look for metric in metrics for look in metric.baseline.sessions):
             sessions.setdefault(look.session, []).append(_plain(look))
-        by_machine[machine] = estimate([_plain(m.looks[0]) for m in metrics], sessions, rule)
+        by_machine[machine] = estimate([_plain(m.analyses[0]) for m in metrics], sessions, rule)
     return by_machine
 
 
 def p_among(metric: MetricVerdict, null: Null, rule: RuleR) -> float:
     """Return the p value of a metric in the light of all others; never below its own."""
-    looks = [_plain(look) for look in metric.looks]
+    looks = [_plain(look) for look in metric.analyses]
     return max(metric.p or 0.0, null.p_value(looks, rule) if looks and null.pairs else 0.0)
 
 
@@ -177,13 +185,14 @@ def settle(
         if verdict.kind in DROP_OUTCOMES and verdict.outcome not in _UNJUDGED and _counts(metric)
     }
     absent = {(-1, str(n)): 1.0 for n in range(pairs - len(p_values))}
-    words = among({**p_values, **absent}, rule)
-    seen, again = (suspects or {}).items(), level_again(rule, len(words))
+    decisions = among({**p_values, **absent}, rule)
+    seen, again = (suspects or {}).items(), level_again(rule, len(decisions))
     before = {(index, metric): one.date for index, one in seen for metric in one.metrics}
     for key in before:
-        if words.get(key) is Among.SUSPECT and p_values[key] < again:
-            words[key] = Among.FAIL
-    drops = sum(word is Among.FAIL for word in words.values())
+        decision = decisions.get(key)
+        if decision and decision.outcome is Answer.SUSPECT and decision.p < again:
+            decisions[key] = replace(decision, outcome=Answer.FAIL)
+    drops = sum(decision.outcome is Answer.FAIL for decision in decisions.values())
     settled = []
     for index, verdict in enumerate(open_):
         settling = _Settling(
@@ -194,8 +203,8 @@ def settle(
             null=shown.get(machine_of(verdict), Null()),
         )
         metrics = tuple(
-            _settled(m, p_values[key], words[key], settling, before.get(key))
-            if is_open(verdict) and _undecided(m) and (key := (index, m.metric)) in words
+            _settled(m, decisions[key], settling, before.get(key))
+            if is_open(verdict) and _undecided(m) and (key := (index, m.metric)) in decisions
             else m
             for m in verdict.metrics
         )
@@ -204,25 +213,28 @@ def settle(
 
 
 def _settled(
-    metric: MetricVerdict, p: float, word: Among, settling: _Settling, before: str | None
+    metric: MetricVerdict, decision: Decision, settling: _Settling, before: str | None
 ) -> MetricVerdict:
-    chance, pairs = f"p={p:.1g}", settling.pairs
-    if word is Among.FAIL:
-        if not (metric.stands or settling.null.shows_sessions or not metric.looks):
+    chance, pairs = f"p={decision.p:.1g}", settling.pairs
+    outcome = outcome_of(decision, settling.falls)
+    if outcome is settling.falls:
+        if not (metric.robust or settling.null.shows_sessions or not metric.analyses):
             return _provisional(metric, before)
         which = "the only drop" if settling.drops == 1 else f"one of {settling.drops} drops"
         note = f"{which} among {pairs} pairs judged together, {chance}"
         if before:
             note = f"SUSPECT since {before} and again now, {chance}"
-        return replace(metric, outcome=settling.falls, note=note, leans=None)
-    if word is Among.SUSPECT:
+        return replace(metric, outcome=outcome, note=note, direction=None)
+    if outcome is Outcome.SUSPECT:
         note = f"alone it would be a drop, among {pairs} pairs judged together it is none, {chance}"
         if before:
             note = f"SUSPECT since {before}, a drop where p is below {settling.again:.2g}: {chance}"
-        return replace(metric, outcome=Outcome.SUSPECT, note=note, leans=None)
+        return replace(metric, outcome=outcome, note=note, direction=None)
     if metric.outcome is Outcome.INCONCLUSIVE:
         return metric
-    return replace(metric, outcome=Outcome.INCONCLUSIVE, note=f"{SCATTER}, {chance}", leans=None)
+    return replace(
+        metric, outcome=Outcome.INCONCLUSIVE, note=f"{SCATTER}, {chance}", direction=None
+    )
 
 
 def _provisional(metric: MetricVerdict, before: str | None) -> MetricVerdict:
@@ -233,19 +245,19 @@ def _provisional(metric: MetricVerdict, before: str | None) -> MetricVerdict:
     if metric.outcome is Outcome.PROVISIONAL:
         return metric
     note = f"{FEW_SESSIONS_NOTE}, SUSPECT since {before}" if before else FEW_SESSIONS_NOTE
-    return replace(metric, outcome=Outcome.PROVISIONAL, note=note, leans="drop")
+    return replace(metric, outcome=Outcome.PROVISIONAL, note=note, direction="drop")
 
 
 def _undecided(metric: MetricVerdict) -> bool:
     """Whether a metric's word depends on the others: not proven, or proven by rule R alone."""
     if metric.p is None or metric.confirmed:
         return False
-    falls = metric.outcome in DROP_OUTCOMES.values() and bool(metric.looks)
+    falls = metric.outcome in DROP_OUTCOMES.values() and bool(metric.analyses)
     return metric.outcome is Outcome.INCONCLUSIVE or falls or metric.seems_drop
 
 
 def _gates(metric: MetricVerdict) -> bool:
-    return metric.runs_baseline >= GATING_RUNS
+    return metric.baseline.runs >= GATING_RUNS
 
 
 def _counts(metric: MetricVerdict) -> bool:
@@ -253,7 +265,7 @@ def _counts(metric: MetricVerdict) -> bool:
     return _gates(metric) and (failed or _undecided(metric))
 
 
-def _plain(look: Look) -> tuple[float, float, float]:
+def _plain(look: InterimAnalysis) -> tuple[float, float, float]:
     return look.change, look.se, look.df
 
 

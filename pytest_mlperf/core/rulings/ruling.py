@@ -22,6 +22,7 @@ from pytest_mlperf.core.metrics import (
     point_of,
 )
 from pytest_mlperf.core.numbers import change, interval, limit, percent, rounded
+from pytest_mlperf.core.rulings.outcomes import outcome_of
 from pytest_mlperf.core.rulings.sample import (
     countable,
     in_zeros,
@@ -35,8 +36,9 @@ from pytest_mlperf.core.rulings.sample import (
 )
 from pytest_mlperf.core.verdict import (
     Gate,
-    InTurns,
-    Look,
+    InterimAnalysis,
+    InterleavedRuns,
+    MetricBaseline,
     MetricVerdict,
     Outcome,
     PairedVerdict,
@@ -45,10 +47,10 @@ from pytest_mlperf.core.verdict import (
     deciding_of,
     worst,
 )
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.formulas import t_isf
 from pytest_mlperf.judge.inputs import Direction, SessionNoise, surer
 from pytest_mlperf.judge.multiplicity import MAX_LONE_PAIRS, rule_among
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import (
     GATING_RUNS,
     Judged,
@@ -63,14 +65,14 @@ from pytest_mlperf.judge.rule_r import (
 
 def looks_at(
     baseline: Sequence[Value], runs: Sequence[Value], *, direction: Direction, rule: RuleR
-) -> tuple[Look, ...]:
+) -> tuple[InterimAnalysis, ...]:
     """Compare the first run with a baseline, then the first two, and so on."""
     return tuple(_compared(baseline, runs[:k], direction, rule) for k in range(1, len(runs) + 1))
 
 
 def between_sessions(
     baseline: Sequence[Value], *, direction: Direction, rule: RuleR
-) -> tuple[Look, ...]:
+) -> tuple[InterimAnalysis, ...]:
     """Compare each session of a baseline with its other ones, as runs of now are compared with all.
 
     Nothing changed between them, so this shows what an unchanged build does on that machine.
@@ -90,10 +92,10 @@ def _compared(
     direction: Direction,
     rule: RuleR,
     session: str = "",
-) -> Look:
+) -> InterimAnalysis:
     look = look_at(baseline, runs, log_scale(direction), rule)
     change = look.d if session else look.best
-    return Look(change=change, se=look.se, df=look.df, session=session)
+    return InterimAnalysis(change=change, se=look.se, df=look.df, session=session)
 
 
 def other_count(
@@ -126,8 +128,11 @@ def other_cached(
     now: Sequence[Run], before: Sequence[Run | BaselineRun], whose: str = "with the baseline"
 ) -> str | None:
     """Return a sentence if a server had other shares of the prompts in its cache, else None."""
-    for name in sorted({name for run in now for name in run.server}):
-        sides = [[run.server[name] for run in side if name in run.server] for side in (now, before)]
+    for name in sorted({name for run in now for name in run.serving.server}):
+        sides = [
+            [run.serving.server[name] for run in side if name in run.serving.server]
+            for side in (now, before)
+        ]
         if name.partition("@")[0] != PREFIX_HIT_SHARE or not all(sides):
             continue
         low, high = min(sides[1]) - HITS_APART, max(sides[1]) + HITS_APART
@@ -196,7 +201,7 @@ def _paired(
 def _by_sample(runs: Sequence[Run | BaselineRun], point: str) -> dict[str, list[int]]:
     """Return the tokens of each sample's answers; "3:37 8:45" are those of samples 3 and 8."""
     answers: dict[str, list[int]] = {}
-    text = " ".join(run.lengths.get(point, "") for run in runs)
+    text = " ".join(run.serving.lengths.get(point, "") for run in runs)
     for sample, tokens in re.findall(r"(\d{1,9}):(\d{1,9})", text, re.ASCII):
         answers.setdefault(sample, []).append(int(tokens))
     return answers
@@ -270,7 +275,7 @@ class Ruling:
     more: bool = False
     deciding: MetricVerdict | None = None
     gate: Gate | None = None
-    turns: InTurns | None = None
+    interleaved: InterleavedRuns | None = None
     unchecked: Unchecked | None = None
     by_scores: bool = False
 
@@ -296,7 +301,7 @@ def behind_title(outcome: Outcome, metric: MetricVerdict) -> str:
     elif outcome is Outcome.INCONCLUSIVE:
         reason = metric.note or f"{bound} undecided"
     elif outcome is Outcome.PROVISIONAL:
-        reason = f"{metric.leans} {metric.note}"
+        reason = f"{metric.direction} {metric.note}"
     else:
         beyond = _beyond(metric.metric, metric.limit, metric.low, metric.high)
         reason = metric.note or (f"{bound} exceeded" if beyond else f"{bound} not excluded")
@@ -402,7 +407,7 @@ def values(
         margin: Add the margin for shared memory to the load of measured runs.
         by_day: Take sessions of one day for one; not where both sides may share the day.
     """
-    groups = day_groups((r.session, r.started, r.machine) for r in runs) if by_day else {}
+    groups = day_groups((r.session, r.started, r.hardware.ids) for r in runs) if by_day else {}
     return [
         Value(
             value=run.metrics[metric],
@@ -420,7 +425,7 @@ def share_of(run: Run | BaselineRun) -> float | None:
     """Return the largest share of a run's speed that its machine's load took; None: unknown."""
     if isinstance(run, BaselineRun):
         return run.busy
-    return run.contention.share if run.contention else None
+    return run.load.contention.share if run.load.contention else None
 
 
 def lost_of(run: Run | BaselineRun, metric: str, tolerated: float, *, margin: bool = True) -> float:
@@ -435,13 +440,13 @@ def lost_of(run: Run | BaselineRun, metric: str, tolerated: float, *, margin: bo
     late = (
         run.late.get(metric, 0.0)
         if isinstance(run, BaselineRun)
-        else late_share(metric, run.metrics[metric], run.client)
+        else late_share(metric, run.metrics[metric], run.load.client)
     )
     share, points = share_of(run) or 0.0, len({*map(point_of, run.metrics)} - {None})
     if share <= tolerated:
         share = 0.0
-    elif margin and isinstance(run, Run) and run.contention:
-        share = run.contention.drop_share or share
+    elif margin and isinstance(run, Run) and run.load.contention:
+        share = run.load.contention.drop_share or share
     of_load = lost_change(metric, share, points=points)
     return of_load - math.log1p(-late)
 
@@ -510,35 +515,37 @@ def _compared_by_rule(
     judged = judge(before, now, direction=direction, limit=limit, rule=judging.among)
     if judging.among != judging.rule:
         judged = _as_alone(judged, before, direction, judging)
-    outcome, note = _word(judged, judging)
+    outcome = outcome_of(judged, judging.failing, advisory=judged.advisory)
     used = now[: judged.runs_used]
     # A provisional drop from too few runs of a baseline leans to nothing.
-    unsure = judged.decision is Decision.PROVISIONAL and outcome is not Outcome.PROVISIONAL
+    unsure = judged.outcome is Answer.PROVISIONAL and outcome is not Outcome.PROVISIONAL
     verdict = MetricVerdict(
         metric=name,
         outcome=outcome,
-        baseline=mean_value(before),
+        baseline=MetricBaseline(
+            value=mean_value(before),
+            detectable=judged.mde,
+            runs=len(before),
+            lacks=judged.lacks,
+            days=len({value.session for value in before}),
+            sessions=between_sessions(before, direction=direction, rule=judging.rule),
+        ),
         now=mean_value(used),
         change=judged.change,
         low=judged.low,
         high=judged.high,
         limit=limit,
-        detectable=judged.mde,
         runs=judged.runs_used,
-        runs_baseline=len(before),
-        note=note,
-        p=judged.p_value,
-        leans=None if unsure else judged.leans,
-        holds_to=judged.holds_to,
-        lacking=judged.lacking,
-        stands=judged.stands,
+        note=_note(judged, outcome, judging),
+        p=judged.p,
+        direction=None if unsure else judged.direction,
+        robust_to=judged.robust_to,
+        robust=judged.robust,
         likely=judged.likely,
-        strays=judged.strays,
-        sessions_baseline=len({value.session for value in before}),
-        looks=looks_at(before, used, direction=direction, rule=judging.rule),
-        sessions=between_sessions(before, direction=direction, rule=judging.rule),
+        outliers=judged.outliers,
+        analyses=looks_at(before, used, direction=direction, rule=judging.rule),
     )
-    return verdict, judged.decision is Decision.MORE
+    return verdict, judged.outcome is Answer.MORE
 
 
 def _as_alone(
@@ -557,30 +564,23 @@ def _as_alone(
     proven = gain - judged.lost_before > t_isf(rule.alpha, judged.df) * judged.se
     return replace(
         judged,
-        improved=judged.decision is Decision.PASS and proven,
-        low=judged.low if higher else better,
-        high=better if higher else judged.high,
+        improved=judged.outcome is Answer.PASS and proven,
+        interval=(judged.low, better) if higher else (better, judged.high),
         mde=minimum_detectable_change(baseline, rule=rule),
     )
 
 
-def _word(judged: Judged, judging: _Judging) -> tuple[Outcome, str]:
-    advice = f"advisory: {judged.runs_baseline} of {GATING_RUNS} baseline runs"
-    note = advice if judged.advisory else ""
-    match judged.decision:
-        case Decision.PASS:
-            return Outcome.IMPROVED if judged.improved else Outcome.OK, note
-        case Decision.PROVISIONAL if not (judged.advisory and judged.leans == "drop"):
-            return Outcome.PROVISIONAL, f"if sessions differ < {percent(judged.holds_to or 0.0)}"
-        case Decision.FAIL:
-            if judged.advisory:
-                return Outcome.INCONCLUSIVE, note
-            others = f"a drop whatever the other {judging.pairs - 1} pairs judged with it do"
-            note = f"{others}, p={judged.p_value:.1g}" if judging.pairs > MAX_LONE_PAIRS else ""
-            return judging.failing, note
-        case _:
-            load = of_load(judged.lost, judged.lost_before, "now", "of the baseline")
-            return Outcome.INCONCLUSIVE, note or load
+def _note(judged: Judged, outcome: Outcome, judging: _Judging) -> str:
+    """Return what explains an outcome in a table."""
+    if outcome is Outcome.PROVISIONAL:
+        return f"if sessions differ < {percent(judged.robust_to or 0.0)}"
+    if judged.advisory:
+        return f"advisory: {judged.runs_baseline} of {GATING_RUNS} baseline runs"
+    if outcome is judging.failing and judging.pairs > MAX_LONE_PAIRS:
+        others = f"a drop whatever the other {judging.pairs - 1} pairs judged with it do"
+        return f"{others}, p={judged.p:.1g}"
+    open_ = outcome is Outcome.INCONCLUSIVE
+    return of_load(judged.lost, judged.lost_before, "now", "of the baseline") if open_ else ""
 
 
 def of_load(lost: float, lost_before: float, now: str, before: str) -> str:
@@ -616,11 +616,10 @@ def reported(
     return MetricVerdict(
         metric=name,
         outcome=None,
-        baseline=old,
+        baseline=MetricBaseline(value=old, runs=len(before)),
         now=mean,
         change=mean / old - 1 if mean and old else None,
         runs=len(now),
-        runs_baseline=len(before),
         note=note,
     )
 
@@ -628,7 +627,7 @@ def reported(
 def _work(name: str, runs: Sequence[Run], record: Record | None) -> str:
     """Return how a count of output differs from the baseline's: counts are compared, not tested."""
     before = [v.value for v in values(record.runs, name)] if record else []
-    if name not in COUNTS or not before or any(run.requests for run in runs):
+    if name not in COUNTS or not before or any(run.serving.requests for run in runs):
         return ""
     now = [v.value for v in values(runs, name)]
     return other_count(METRICS[name].title, before, now, tolerance=0.02) or ""

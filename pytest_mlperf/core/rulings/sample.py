@@ -16,7 +16,7 @@ from pytest_mlperf.core.metrics import (
 )
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.reason import SignKey
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
 
 Judge = Callable[[Sequence[Run]], tuple[MetricVerdict, bool]]
@@ -193,11 +193,11 @@ def unmeasured(metric: str, limit: float, note: str) -> MetricVerdict:
 
 def of_few(verdict: MetricVerdict, few: str, failing: Outcome) -> MetricVerdict:
     """Return a decision of too few queries on what the record gated: a drop, or none at all."""
-    if verdict.outcome is failing or verdict.leans == "drop":
+    if verdict.outcome is failing or verdict.direction == "drop":
         return replace(verdict, note=verdict.note or few)
-    gates = verdict.runs_baseline >= GATING_RUNS
+    gates = verdict.baseline.runs >= GATING_RUNS
     outcome = Outcome.INVALID if gates else Outcome.INCONCLUSIVE
-    return replace(verdict, outcome=outcome, low=None, high=None, leans=None, note=few, p=None)
+    return replace(verdict, outcome=outcome, low=None, high=None, direction=None, note=few, p=None)
 
 
 def with_zeros(
@@ -229,12 +229,11 @@ def with_zeros(
     verdict = MetricVerdict(
         metric=metric,
         outcome=failing if dropped and having >= GATING_RUNS else unproven,
-        baseline=before,
+        baseline=MetricBaseline(value=before, runs=having),
         now=0.0,
         change=-1.0,
         limit=limit,
         runs=len(runs),
-        runs_baseline=having,
         note=f"{in_zeros(runs, metric)}; the baseline {quantity(metric, before)}{per_second}",
         p=0.0 if dropped else 1.0,
     )
@@ -255,7 +254,7 @@ def _stays(runs: Sequence[Run], metric: str, record: Record | None) -> bool:
 def _before(runs: Sequence[Run], metric: str, record: Record) -> int | None:
     """Return the fewest queries of the baseline's runs, counted as these runs' are; or None."""
     counts = [count for run in record.runs if (count := _queries(run, metric)) is not None]
-    if counts or any(run.requests for run in runs):
+    if counts or any(run.serving.requests for run in runs):
         return min(counts, default=None)
     least = min(runs, key=lambda run: run.queries, default=None)
     samples = min(run.samples for run in record.runs)
@@ -264,8 +263,10 @@ def _before(runs: Sequence[Run], metric: str, record: Record) -> int | None:
 
 def _queries(run: Run | BaselineRun, metric: str) -> int | None:
     """Return the queries of a metric's point, or the fewest of a curve; None if not recorded."""
-    if run.requests:
-        return run.requests.get(metric.partition("@")[2], min(run.requests.values()))
+    if run.serving.requests:
+        return run.serving.requests.get(
+            metric.partition("@")[2], min(run.serving.requests.values())
+        )
     return run.queries if isinstance(run, Run) else None
 
 

@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Literal
 
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, in_order
+from pytest_mlperf.core.rulings.outcomes import outcome_of
 from pytest_mlperf.core.rulings.ruling import mean_value, of_load, reported, values
 from pytest_mlperf.core.rulings.sample import fewest, unmeasured
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome
+from pytest_mlperf.judge.decision import Answer, Decision
 from pytest_mlperf.judge.formulas import bound_of, raw, t_isf, t_sf
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.multiplicity import FALSE_SHARE, benjamini_hochberg
@@ -294,66 +295,68 @@ def _judged(
         max(map(fmean, by_session(side, lambda value: value.lost))) for side in (new, old)
     )
     worst, best = middle - lost_before, middle + lost
-    outcome, note, leans = _word(ratio, (worst, best), bound, min(len(old), len(new)), rule)
-    if outcome is Outcome.INCONCLUSIVE:
+    decision = _decision(ratio, (worst, best), bound, min(len(old), len(new)), rule)
+    advisory = decision.outcome is Answer.FAIL and len(old) < GATING_RUNS
+    outcome = outcome_of(decision, Outcome.PERF_DROP, advisory=advisory)
+    note = _note(ratio, decision, best, rule)
+    if decision.outcome is Answer.INCONCLUSIVE:
         note = note or of_load(lost, lost_before, "of B", "of A")
-    if outcome is Outcome.PERF_DROP and len(old) < GATING_RUNS:
-        outcome = Outcome.INCONCLUSIVE
     ends = (worst - ratio.reach(rule.beta), middle, best + ratio.reach(rule.alpha))
     low, change, high = sorted(raw(x, direction) for x in ends)
     return MetricVerdict(
         metric=name,
         outcome=outcome,
-        baseline=math.exp(ratio.before),
+        baseline=MetricBaseline(value=math.exp(ratio.before), runs=len(old)),
         now=math.exp(ratio.now),
         change=change,
         low=low,
         high=high,
         limit=limit,
         runs=len(new),
-        runs_baseline=len(old),
         note=note,
         p=ratio.p(-sign, lost) if outcome is Outcome.PERF_DROP else 1.0,
-        leans=leans,
+        direction=decision.direction,
     )
 
 
-def _word(
+def _decision(
     ratio: Pooled, change: tuple[float, float], bound: float, fewest: int, rule: RuleR
-) -> tuple[Outcome, str, Literal["ok", "drop"] | None]:
-    """Return the word, what explains it, and what a provisional one leans to.
+) -> Decision:
+    """Return the decision of pooled runs, without its figures.
 
     Args:
         change: The logarithmic change, below 0 is worse, from the worst to the best that load
             leaves possible.
+        fewest: Runs of the side that has fewer.
     """
     worst, best = change
     if worst - ratio.reach(rule.beta) > bound:
-        improved = worst > ratio.reach(rule.alpha)
-        return (Outcome.IMPROVED if improved else Outcome.OK), "", None
+        return Decision(outcome=Answer.PASS, improved=worst > ratio.reach(rule.alpha))
     if best + ratio.reach(rule.alpha) < 0:
-        if fewest > 1:
-            return Outcome.PERF_DROP, "", None
-        return Outcome.INCONCLUSIVE, ONE_RUN, None
+        return Decision(outcome=Answer.FAIL if fewest > 1 else Answer.INCONCLUSIVE)
+    if not ratio.by_sessions:
+        if worst - ratio.plain.reach(rule.beta) > bound:
+            return Decision(outcome=Answer.PROVISIONAL, direction="ok")
+        if best + ratio.plain.reach(rule.alpha) < 0:
+            return Decision(outcome=Answer.PROVISIONAL, direction="drop")
+    return Decision(outcome=Answer.INCONCLUSIVE)
+
+
+def _note(ratio: Pooled, decision: Decision, best: float, rule: RuleR) -> str:
+    """Return what explains a decision in a table."""
+    if decision.outcome in {Answer.PASS, Answer.FAIL}:
+        return ""
+    if best + ratio.reach(rule.alpha) < 0:
+        return ONE_RUN
     if ratio.by_sessions:
-        return Outcome.INCONCLUSIVE, "", None
-    return _by_few_sessions(ratio, change, bound, rule)
-
-
-def _by_few_sessions(
-    ratio: Pooled, change: tuple[float, float], bound: float, rule: RuleR
-) -> tuple[Outcome, str, Literal["ok", "drop"] | None]:
+        return ""
     lacking = SPARE_SESSIONS + 2 - ratio.sessions
     reason = (
         f"{ratio.sessions} sessions in all do not show what sessions differ by, which may be "
         f"{MAX_SPREAD_RATIO:g} times what runs do; {lacking} more on other days settle it"
     )
-    worst, best = change
-    if worst - ratio.plain.reach(rule.beta) > bound:
-        return Outcome.PROVISIONAL, f"leans to ok: {reason}", "ok"
-    if best + ratio.plain.reach(rule.alpha) < 0:
-        return Outcome.PROVISIONAL, f"leans to a drop: {reason}", "drop"
-    return Outcome.INCONCLUSIVE, reason, None
+    heads = {"ok": "leans to ok: ", "drop": "leans to a drop: ", None: ""}
+    return f"{heads[decision.direction]}{reason}"
 
 
 def _reported(name: str, before: Sequence[Run], now: Sequence[Run]) -> MetricVerdict | None:

@@ -66,8 +66,8 @@ def what_decides(verdict: Verdict) -> str:
         return f"{metric.note}; run it again"
     if metric.note:
         advice = f"; add a session to the baseline: {unbroken(APPEND_OPTIONS)}"
-        return metric.note + advice * (metric.runs_baseline < GATING_RUNS)
-    detectable = percent(metric.detectable) if metric.detectable else "more"
+        return metric.note + advice * (metric.baseline.runs < GATING_RUNS)
+    detectable = percent(metric.baseline.detectable) if metric.baseline.detectable else "more"
     return (
         f"after {plural(metric.runs, 'run')} {title(metric.metric)} could prove changes of "
         f"{detectable}; a longer baseline ({unbroken(APPEND_OPTIONS)}), more runs "
@@ -87,7 +87,7 @@ _DROPS = frozenset({Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.POWER_DROP})
 
 def lines_of(verdict: Verdict) -> list[str]:
     """Return the notes of a verdict, and behind them the end of the log of what broke."""
-    return [*verdict.notes, *(f"log: {line}" for line in verdict.log_tail)]
+    return [*verdict.notes, *(f"log: {line}" for line in verdict.logs.tail)]
 
 
 def again(result: CaseResult) -> str:
@@ -175,7 +175,7 @@ def _words(results: Results) -> str:
         if counts[word]
     ]
     provisional = [m for m in metrics if m.outcome is Outcome.PROVISIONAL]
-    if leaning := sum(metric.leans == "drop" for metric in provisional):
+    if leaning := sum(metric.direction == "drop" for metric in provisional):
         parts.append(unbroken(plural(leaning, "PROVISIONAL drop")))
     if counts[Outcome.SUSPECT]:
         suspect = unbroken(f"{counts[Outcome.SUSPECT]} SUSPECT")
@@ -188,7 +188,7 @@ def _fell(fell: Sequence[CaseResult], judged: int) -> str:
     if all(machines):
         worst = max(chain.from_iterable(machines), key=lambda difference: difference.deviations)
         control = f"control at most {seen_in_words([worst])}"
-    first, *others = (result.verdict.changed for result in fell)
+    first, *others = (result.verdict.baseline.changed for result in fell)
     common = [text for text in first if all(text in other for other in others)]
     more = [f"{len(common) - MAX_LISTED_CHANGES} more"] if len(common) > MAX_LISTED_CHANGES else []
     changed = (

@@ -100,7 +100,7 @@ def _cells(metric: MetricVerdict, one: ComparedCase) -> Row:
         "verdict": str(metric.outcome or one.outcome),  # what it leans to is noted
         "A": cells["baseline"],
         "B": cells["now"],
-        "runs": f"{metric.runs_baseline}, {metric.runs}",
+        "runs": f"{metric.baseline.runs}, {metric.runs}",
     }
 
 

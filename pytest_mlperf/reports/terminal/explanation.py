@@ -125,21 +125,21 @@ def _searched(verdict: Verdict, width: int) -> list[str]:
 
 def _recorded(verdict: Verdict) -> list[str]:
     proven = [
-        f"{INDENT}{title(m.metric)}: can prove changes of {percent(m.detectable)}, limit "
+        f"{INDENT}{title(m.metric)}: can prove changes of {percent(m.baseline.detectable)}, limit "
         f"{limit(m.metric, m.limit)}"
         for m in verdict.metrics
-        if m.detectable is not None and m.limit
+        if m.baseline.detectable is not None and m.limit
     ]
     return ["Recorded as the baseline, not judged", *proven]
 
 
 def _compared(verdict: Verdict, baseline: Sequence[BaselineRun], width: int) -> list[str]:
-    file = verdict.baseline_file
+    file = verdict.baseline.file
     if not baseline:
         if file is None:
             return []
         reason = (
-            "holds no record of this machine" if verdict.baseline_set is None else "is not here"
+            "holds no record of this machine" if verdict.baseline.source is None else "is not here"
         )
         return [f"Compared with nothing: the baseline file {reason}", f"{INDENT}{file}"]
     sessions = [list(group) for _, group in groupby(baseline, key=lambda run: run.session)]
@@ -152,7 +152,7 @@ def _compared(verdict: Verdict, baseline: Sequence[BaselineRun], width: int) -> 
                 text = f"{_minute(runs[0].started)}  {METRICS[metric].title}: {shown}"
                 lines += fold(text, width, first=INDENT, rest=INDENT * 3)
     counts = f"{plural(len(baseline), 'run')} in {plural(len(sessions), 'session')}"
-    counts += verdict.promise.ends if verdict.promise else ""
+    counts += verdict.baseline.guarantee.ends if verdict.baseline.guarantee else ""
     return [*fold(f"Compared with {counts}", width), f"{INDENT}{file}", *lines]
 
 
@@ -194,16 +194,16 @@ def _paired(paired: PairedVerdict) -> str:
 
 
 def _gate(metric: MetricVerdict) -> str:
-    if metric.baseline is None or metric.limit is None or metric.now is None:
+    if metric.baseline.value is None or metric.limit is None or metric.now is None:
         return f"Gate: {metric.metric} {metric.outcome}"
-    needed = metric.baseline * (1 - metric.limit)
+    needed = metric.baseline.value * (1 - metric.limit)
     kept = metric.outcome is not Outcome.GATE_FAIL
     below = (metric.now <= needed) == kept and metric.now != needed
     must = "must not exceed" if below else "must reach"
     words = ("kept" if below else "reached") if kept else "missed"
     return (
         f"Gate: {metric.metric} {must} {needed:.3f}, {percent(1 - metric.limit)} of the "
-        f"reference {metric.baseline:.3f}; {words} by {abs(metric.now - needed):.3f}"
+        f"reference {metric.baseline.value:.3f}; {words} by {abs(metric.now - needed):.3f}"
     )
 
 

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import PurePath
 from statistics import geometric_mean
 
-from pytest_mlperf.core.case import LOADED_SCENARIOS, Case
+from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.metrics import COUNTS, METRICS, gated_metrics
 from pytest_mlperf.core.numbers import plural, points, quantity, times
 from pytest_mlperf.core.results import CaseResult, Results
@@ -257,13 +257,13 @@ def _score(name: str, value: float, verdict: Verdict, before: Verdict | None) ->
     words = [m.outcome for m in (gate, paired) if m is not None and m.outcome is not None]
     lower = name in verdict.accuracy.lower if verdict.accuracy else False
     needed = None
-    if gate is not None and gate.baseline is not None and gate.limit is not None:
+    if gate is not None and gate.baseline.value is not None and gate.limit is not None:
         # Of a window the verdict tells one side: that where scores get better is no gate to fear.
         feared = gate.limit < 0 if lower else gate.limit > 0
-        needed = gate.baseline * (1 - gate.limit) if feared else None
+        needed = gate.baseline.value * (1 - gate.limit) if feared else None
     # A paired comparison was with the scores of the entry that its file is named after.
     file = f"{before.case.engine}.{before.case.precision}.json" if before else None
-    against = paired if PurePath(verdict.baseline_file or "").name == file else None
+    against = paired if PurePath(verdict.baseline.file or "").name == file else None
     change = against.change if against else _plain_change(name, value, verdict, before)
     return Score(
         metric=name,
@@ -300,7 +300,7 @@ def _values(result: CaseResult | None, metric: str) -> list[float]:
 
 
 def _other_rate(one: CaseResult, other: CaseResult) -> bool:
-    return one.verdict.case.scenario in LOADED_SCENARIOS and one.target_qps != other.target_qps
+    return one.verdict.case.rate_is_condition and one.target_qps != other.target_qps
 
 
 def _speed(result: CaseResult, before: CaseResult | None, metric: str) -> Speed | None:

@@ -112,7 +112,7 @@ def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[
         yield paragraph("cost", sentence, width)
     if verdict.outcome is Outcome.NO_BASELINE:
         yield paragraph("rule", NOT_COMPARED, width)
-    by_rule = [metric for metric in verdict.metrics if metric.runs_baseline and metric.outcome]
+    by_rule = [metric for metric in verdict.metrics if metric.baseline.runs and metric.outcome]
     same = [metric for metric in by_rule if metric.outcome is verdict.outcome]
     judged = next(iter(same or by_rule), None)
     if verdict.kind == "performance" and judged:
@@ -129,29 +129,29 @@ def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[
     if verdict.ratio:
         counts = f"{plural(verdict.ratio.pairs, 'run')} of each in turns, each a fresh process"
         yield paragraph("rule", f"{counts}; {PAIR_PROMISE}", width)
-    if verdict.baseline_set:
-        yield [line("baseline", str(verdict.baseline_file))]
-        yield paragraph("", verdict.baseline_set, width)
+    if verdict.baseline.source:
+        yield [line("baseline", str(verdict.baseline.file))]
+        yield paragraph("", verdict.baseline.source, width)
         unchanged = "nothing that is recorded: engine, weights, options and data are the same"
-        if verdict.unknown:
+        if verdict.baseline.unknown:
             unchanged = "nothing that both sides know"
-        yield paragraphs("changed", verdict.changed or [unchanged], width)
-        yield paragraphs("unknown", verdict.unknown, width)
+        yield paragraphs("changed", verdict.baseline.changed or [unchanged], width)
+        yield paragraphs("unknown", verdict.baseline.unknown, width)
 
 
 def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:
     """Return what a verdict rests on, and which promise it keeps."""
-    counts = f"{plural(judged.runs, 'run')} now, {judged.runs_baseline} in the baseline"
-    promise = verdict.promise
+    counts = f"{plural(judged.runs, 'run')} now, {judged.baseline.runs} in the baseline"
+    promise = verdict.baseline.guarantee
     if promise is not None:
         counts += f" of {plural(promise.days, 'day')}{promise.ends}"
-    if together and judged.lacking is None:
+    if together and judged.baseline.lacks is None:
         return f"{counts}; {PROMISE_TOGETHER}"
     if promise is None:
         return f"{counts}; {PROMISE}"
     provisional = verdict.outcome is Outcome.PROVISIONAL
     lacking = judged.lacking_sessions
-    return f"{counts}; {promise.of(lacking, judged.holds_to, provisional=provisional)}"
+    return f"{counts}; {promise.of(lacking, judged.robust_to, provisional=provisional)}"
 
 
 def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[str]]:
@@ -165,11 +165,11 @@ def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[li
         yield [line("accept", command)]
     if command := record(result):
         yield [line("record", command)]
-    if verdict.log:
-        yield [line("log", verdict.log)]
-        yield [line("", text) for text in verdict.log_tail]
-    if verdict.folder:
-        yield [line("files", verdict.folder)]
+    if verdict.logs.file:
+        yield [line("log", verdict.logs.file)]
+        yield [line("", text) for text in verdict.logs.tail]
+    if verdict.logs.folder:
+        yield [line("files", verdict.logs.folder)]
 
 
 # --- summary ---------------------------------------------------------------------------------
@@ -257,9 +257,9 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
         yield paragraph("settle", f"{cases}: {remedy}", width)
     noted: set[str] = set()
     changes = {
-        (one.verdict.case.id, one.verdict.changed)
+        (one.verdict.case.id, one.verdict.baseline.changed)
         for one in results.cases
-        if one.verdict.baseline_set
+        if one.verdict.baseline.source
     }
     of_case = Counter(case for case, _ in changes)
     for result in results.cases:
@@ -296,17 +296,17 @@ def _counts(results: Results) -> str:
     counts = Counter(result.verdict.outcome for result in results.cases)
     runs = {run.folder: run for r in results.cases for run in r.verdict.runs}
     invalid = {run.folder: run for r in results.cases for run in r.verdict.invalid_runs}
-    waited_s = sum(run.waited_s or 0.0 for run in {**runs, **invalid}.values())
+    waited_s = sum(run.load.waited_s or 0.0 for run in {**runs, **invalid}.values())
     waited_s = min(waited_s, results.seconds)  # workers of xdist wait at the same time
     waited = (
         f", {duration(waited_s)} of it waiting for others" if waited_s > MIN_WAIT_SECONDS else ""
     )
     also = f" and {len(invalid)} INVALID" if invalid else ""
-    turns = sum(r.verdict.turns.runs for r in results.cases if r.verdict.turns)
+    turns = sum(r.verdict.interleaved.runs for r in results.cases if r.verdict.interleaved)
     also += f" and {turns} in turns" if turns else ""
     words = {word: f"{counts[word]} {word}" for word in SEVERITY if counts[word]}
     open_ = [r.verdict for r in results.cases if r.verdict.outcome is Outcome.PROVISIONAL]
-    if leaning := sum(any(m.leans == "drop" for m in verdict.metrics) for verdict in open_):
+    if leaning := sum(any(m.direction == "drop" for m in verdict.metrics) for verdict in open_):
         failed = sum(verdict.fails for verdict in open_)
         red = f", {failed} failed" if failed else ""
         words[Outcome.PROVISIONAL] += f", {leaning} towards a drop{red}"

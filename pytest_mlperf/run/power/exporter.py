@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 from pytest_mlperf.core.energy.exporter import (
     ENERGY_METRIC,
-    ExportedEnergy,
     ExporterLook,
     exported_energy,
     models_of,
@@ -19,7 +18,7 @@ from pytest_mlperf.core.energy.exporter import (
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.run.figures import Figures, Findings
 from pytest_mlperf.run.logs import TimedLog
-from pytest_mlperf.run.power.figures import per_joule
+from pytest_mlperf.run.power.figures import findings_of
 from pytest_mlperf.run.scraping import MetricsPage, PageError, Scraper
 
 POLL_SECONDS = 0.5
@@ -53,13 +52,6 @@ class ExporterLog:
     looks: list[ExporterLook] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     clock_stepped: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exported(Findings):
-    """What a DCGM exporter showed of a run."""
-
-    exported: ExportedEnergy
 
 
 @functools.lru_cache
@@ -103,7 +95,7 @@ def watched_exporter(exporter: Exporter) -> Iterator[ExporterLog]:
 
 def exported(
     figures: Figures, log: ExporterLog, timed: TimedLog, *, expected: int | None
-) -> Exported:
+) -> Findings:
     """Return a run's timed energy, samples and tokens per joule, for `expected` GPUs if known."""
     begin_s, end_s = timed.window_s
     failure = log.failures[-1] if log.failures else ""
@@ -111,4 +103,4 @@ def exported(
     if log.clock_stepped:
         looks, failure = [], "the wall clock was set during the run"
     seen = exported_energy(looks, begin_s, end_s, expected=expected, failure=failure)
-    return Exported(metrics=per_joule(figures, seen.joules, "_dcgm"), exported=seen)
+    return findings_of(figures, seen)

@@ -12,9 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pytest_mlperf.core.control import State
-from pytest_mlperf.core.energy import Power, once_each, together
-from pytest_mlperf.core.energy.host import HostEnergy
-from pytest_mlperf.core.energy.meter import MeterReading, WallEnergy, parse_meter, wall_energy
+from pytest_mlperf.core.energy import EnergyReading, Source, once_each, together
+from pytest_mlperf.core.energy.meter import MeterReading, parse_meter, wall_energy
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.core.measurement import GpuRun
 from pytest_mlperf.core.metrics import NET_JOULES_PER_SAMPLE
@@ -40,8 +39,7 @@ _UNKNOWN: Mapping[str, UsedGpu] = MappingProxyType({})
 class Sampled(Findings):
     """What was sampled of the GPUs around a run."""
 
-    power: Power | None = None
-    power_unknown: str | None = None
+    energy_unknown: str | None = None
     state: State = field(default_factory=dict)
     gpus: tuple[GpuRun, ...] = ()
 
@@ -77,7 +75,7 @@ def sampled(
     invalid = (*_lost(log, used, begin_s), *reasons)
     if (first_s := min(watched_s.values(), default=end_s)) < end_s:
         broke, sign = _unwatched(log, first_s - begin_s, used)
-        return Sampled.signed((*signs, sign), power_unknown=broke, invalid=invalid)
+        return Sampled.signed((*signs, sign), energy_unknown=broke, invalid=invalid)
     read = [sum(begin_s <= r.time_s <= end_s for r in gpu.trace) for gpu in log.gpus if gpu.trace]
     if read and (hz := min(read) / (end_s - begin_s)) < LOW_HZ:
         text = f"GPUs were read at {hz:.1f} Hz, not {WANTED_HZ:g}: what was short may not show"
@@ -100,8 +98,8 @@ def sampled(
     ]
     return dataclasses.replace(
         seen,
-        metrics={**per_joule(figures, power.joules), **_net(figures, power)},
-        power=power,
+        metrics={**per_joule(figures, power), **_net(figures, power)},
+        energy={Source.NVML: power},
         state=_worst(states),
         gpus=tuple(runs) if len(runs) > 1 else (),
     )
@@ -113,7 +111,7 @@ def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> Sampled | None:
     if not unknown:
         return None
     notes = (SUSPECT,) if log.suspect else ()
-    return Sampled(power_unknown=unknown, invalid=_lost(log, used), notes=notes)
+    return Sampled(energy_unknown=unknown, invalid=_lost(log, used), notes=notes)
 
 
 def _of_all(each: Mapping[str, Doubts], names: Mapping[str, str]) -> Iterator[Reason]:
@@ -151,7 +149,7 @@ def _busy(run: Figures) -> float:
     return min(1.0, run.queries * latency_s / run.duration_s)
 
 
-def _net(run: Figures, power: Power) -> dict[str, float]:
+def _net(run: Figures, power: EnergyReading) -> dict[str, float]:
     """Return the joules above idle of a sample; no metric where idle was not seen."""
     if power.net_joules is None or not run.samples:
         return {}
@@ -173,8 +171,9 @@ def _lost(
     return tuple(Reason(key=Key.GPU_LOST, text=text) for text in log.lost(used, begin_s))
 
 
-def per_joule(run: Figures, joules: float | None, suffix: str = "") -> dict[str, float]:
+def per_joule(run: Figures, energy: EnergyReading) -> dict[str, float]:
     """Return samples, and tokens if they are counted, per joule; unknown joules give no metric."""
+    joules, suffix = energy.joules, energy.source.suffix
     if not joules:
         return {}
     metrics = {f"samples_per_joule{suffix}": run.samples / joules}
@@ -257,21 +256,15 @@ class Meter:
     offset_s: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Metered(Findings):
-    """What a wall meter saw of a run."""
-
-    wall: WallEnergy | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hosted(Findings):
-    """What the host's own counters saw of a run."""
-
-    host: HostEnergy
+def findings_of(figures: Figures, seen: EnergyReading) -> Findings:
+    """Return an energy, and samples and tokens per joule of it."""
+    rates = {} if seen.source is Source.HOST else per_joule(figures, seen)
+    return Findings(metrics=rates, energy={seen.source: seen})
 
 
-def metered(figures: Figures, meter: Meter, timed: TimedLog, *, clock_set: bool = False) -> Metered:
+def metered(
+    figures: Figures, meter: Meter, timed: TimedLog, *, clock_set: bool = False
+) -> Findings:
     """Return the wall energy of a run's timed part, and samples and tokens per joule of it.
 
     A file that broke since the session began costs the energy, never the run.
@@ -285,4 +278,4 @@ def metered(figures: Figures, meter: Meter, timed: TimedLog, *, clock_set: bool 
         wall = dataclasses.replace(wall_energy((), begin_s, end_s), notes=(str(error),))
     else:
         wall = wall_energy(readings, begin_s, end_s)
-    return Metered(metrics=per_joule(figures, wall.joules, "_wall"), wall=wall)
+    return findings_of(figures, wall)

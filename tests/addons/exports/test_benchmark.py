@@ -49,7 +49,7 @@ def test_a_case_is_one_benchmark_with_a_round_per_run(lab: Lab, say: Say) -> Non
     (found,) = benchmarks(say, lab.unchanged)
     judged = performance(lab.unchanged).verdict.metrics
     assert found["extra_info"]["mlperf"]["baseline"] == {
-        one.metric: one.baseline for one in judged if one.baseline is not None
+        one.metric: one.baseline.value for one in judged if one.baseline.value is not None
     }
     assert "throughput" in found["extra_info"]["mlperf"]["baseline"]
     assert performance(lab.upgraded).failed

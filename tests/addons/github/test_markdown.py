@@ -75,7 +75,12 @@ def test_the_comment_begins_with_the_verdict_and_folds_what_is_ok() -> None:
 
 
 def test_a_comment_names_the_strongest_cause_once_for_the_tests_that_share_it() -> None:
-    changed = replace(DROP, changed=("engine.version 1 → 2", "files.other 1 in git: a.py"))
+    changed = replace(
+        DROP,
+        baseline=replace(
+            DROP.baseline, changed=("engine.version 1 → 2", "files.other 1 in git: a.py")
+        ),
+    )
     shared = many(result(changed), 5)
 
     shown = commented(*shared, result(OK))
@@ -84,7 +89,7 @@ def test_a_comment_names_the_strongest_cause_once_for_the_tests_that_share_it() 
     assert section.startswith("- engine.version 1 → 2 since the baseline: w0000-")
     assert section.endswith(" and 2 more")
     assert section.count("\n") == 0
-    unexplained = result(replace(DROP, changed=()))
+    unexplained = result(replace(DROP, baseline=replace(DROP.baseline, changed=())))
     assert "Likely causes" not in commented(unexplained, result(OK))
 
 

@@ -25,9 +25,9 @@ from pytest_mlperf.addons.history.bisection import (
     speed_of,
     steps,
 )
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed, judge_drop
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import RuleR, Value
 
 GOOD, BAD, UNDECIDED, SKIPPED = Mark.GOOD, Mark.BAD, Mark.UNDECIDED, Mark.SKIPPED
@@ -90,7 +90,7 @@ def test_the_middle_of_what_was_not_tried_is_next() -> None:
         ("PASS INCONCLUSIVE", UNDECIDED),
         ("INCONCLUSIVE", UNDECIDED),
     ):
-        assert mark_of([Decision[name] for name in names.split()]) is mark
+        assert mark_of([Answer[name] for name in names.split()]) is mark
 
 
 @given(searches(), st.sampled_from([SKIPPED, UNDECIDED]))
@@ -203,12 +203,12 @@ def whole_search(chance: random.Random, first_bad: int, drop: float, sd: float) 
         return judge_drop(*runs, direction=Direction.HIGHER, limit=limit, rule=rule)
 
     end = compared(0, last, LIMIT)
-    if end.decision is not Decision.FAIL:
+    if end.outcome is not Answer.FAIL:
         return None
     limit = excluded_by_good(LIMIT, speed_of(end), Direction.HIGHER)
 
     def mark(before: int, now: int) -> Mark:
-        return mark_of([compared(before, now, limit).decision])
+        return mark_of([compared(before, now, limit).outcome])
 
     good, bad, marks = searched(last, lambda index: mark(0, index))
     direct = marks.get(bad, BAD) if good == 0 else mark(good, bad)

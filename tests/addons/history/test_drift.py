@@ -14,7 +14,7 @@ from pytest_mlperf.bench.files import AcceptedBaselines
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.rulings.criteria import with_criterion
-from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.core.verdict import BaselineReference, Outcome, Verdict
 from pytest_mlperf.judge.rule_r import RuleR
 from tests.addons.history.test_history import FILE, accept, measured
 from tests.cli.lab import git
@@ -45,7 +45,7 @@ def verdict(share: float = -0.005, outcome: Outcome = Outcome.OK) -> Verdict:
         headline="tokens/s −0.5 %",
         metrics=(metric("tokens_per_second", outcome, **fields, **values),),
         subject=Subject(identity=identity, fingerprint={}, surroundings={}),
-        baseline_file=str(FILE),
+        baseline=BaselineReference(file=str(FILE)),
     )
 
 

@@ -34,7 +34,9 @@ def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Results]:
     for n in range(COUNT):
         value = 100 * math.exp(rng.gauss(0, 0.005)) * (0.96 if n >= 30 else 1)
         metric, *_ = result.verdict.metrics  # the throughput
-        metric = replace(metric, now=value, baseline=100.0 if n < 10 else 101.0)
+        metric = replace(
+            metric, now=value, baseline=replace(metric.baseline, value=100.0 if n < 10 else 101.0)
+        )
         one = replace(result, verdict=replace(result.verdict, metrics=(metric,)))
         day = f"2026-{1 + n // 28:02}-{1 + n % 28:02}"
         made.append(

@@ -118,10 +118,13 @@ def _one(case: Case, kept: Record, *, fell: bool, number: int) -> CaseResult:
         replace(
             verdict(outcome, said, judged, case=case),
             runs=runs,
-            baseline_file=file,
-            baseline_set=set_by(kept.history),
+            baseline=replace(
+                verdict(outcome, said, judged, case=case).baseline,
+                file=file,
+                source=set_by(kept.history),
+                changed=("engine.version 1.20.0 → 1.20.1",) if fell else (),
+            ),
             subject=replace(verdicts.SUBJECT, identity=kept.identity),
-            changed=("engine.version 1.20.0 → 1.20.1",) if fell else (),
         ),
         suite=f"suites/{case.workload}.mlperf.toml",
     )
@@ -143,12 +146,8 @@ def hostile() -> tuple[Results, RunFiles]:
             case=case,
             headline=text,
             notes=(text,),
-            log_tail=(text,),
-            changed=(text,),
-            baseline_file=text,
-            baseline_set=text,
-            folder=text,
-            log=text,
+            logs=replace(verdicts.DROP.logs, tail=(text,), folder=text, file=text),
+            baseline=replace(verdicts.DROP.baseline, changed=(text,), file=text, source=text),
             subject=replace(
                 verdicts.SUBJECT, identity={text: text}, fingerprint={"engine": text, text: text}
             ),

@@ -196,7 +196,7 @@ def test_a_history_has_every_accepted_value_and_the_newest_reasons() -> None:
     ]
     assert [text for _, text in found["marks"]] == [
         "onnxruntime 1.20.0",
-        "; ".join(verdicts.DROP.changed),
+        "; ".join(verdicts.DROP.baseline.changed),
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from pytest_mlperf.addons.html._page import render
 from pytest_mlperf.addons.html._precisions import deciding, precisions, tables_of
 from pytest_mlperf.addons.html.model import RunFiles, grouped
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome
 from tests.reports.test_precisions import (
     RESULTS,
     case,
@@ -46,7 +46,13 @@ def test_a_point_is_speed_and_score_in_shares_of_the_reference() -> None:
 
 def lower(value: float, metric: str = "fid") -> MetricVerdict:
     """Return a score that is better when lower, gated at 110 % of 20."""
-    return MetricVerdict(metric=metric, outcome=Outcome.OK, now=value, baseline=20.0, limit=-0.1)
+    return MetricVerdict(
+        metric=metric,
+        outcome=Outcome.OK,
+        now=value,
+        baseline=MetricBaseline(value=20.0),
+        limit=-0.1,
+    )
 
 
 def test_better_is_up_also_where_lower_is_better() -> None:

@@ -59,7 +59,10 @@ def test_runs_and_baselines_are_read_only_from_where_they_belong(lab: Lab, tmp_p
     file = tmp_path / "r.json"
     for name in ("/etc/passwd", "../../x.json", "baselines/other.json"):
         cases = [
-            replace(one, verdict=replace(one.verdict, baseline_file=name)) for one in results.cases
+            replace(
+                one, verdict=replace(one.verdict, baseline=replace(one.verdict.baseline, file=name))
+            )
+            for one in results.cases
         ]
         write_results(file, replace(results, cases=tuple(cases)))
         assert data_of(page_of(read_results(file), file))["drawn"][0][0]["base"] == []
@@ -89,7 +92,10 @@ def test_git_knows_when_each_engine_version_was_accepted(own_lab: Lab) -> None:
     at = f" at {first['commit']}" if first["commit"] else ""
     set_by = f'set 2031-02-03{at}: "acme 1.5"'
     cases = tuple(
-        replace(one, verdict=replace(one.verdict, baseline_set=set_by)) for one in results.cases
+        replace(
+            one, verdict=replace(one.verdict, baseline=replace(one.verdict.baseline, source=set_by))
+        )
+        for one in results.cases
     )
     page = page_of(replace(results, cases=cases), own_lab.upgraded)
     marks = [text for _, text in data_of(page)["drawn"][0][0]["marks"]]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.contention import MAX_SHARE, Contention, lost_change
-from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.measurement import Load, Run
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.recording import baseline_run
 from pytest_mlperf.core.rulings.disturbance import (
@@ -23,8 +23,8 @@ from pytest_mlperf.core.rulings.disturbance import (
 from pytest_mlperf.core.rulings.ruling import rule_on, values
 from pytest_mlperf.core.rulings.sides import judge_sides
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import Judged, RuleR, Value, judge
 from tests.core.made import make_baseline_run, make_run
 from tests.core.rulings.test_ruling import OFFLINE, RULE, record
@@ -45,8 +45,13 @@ def test_a_drop_gets_a_margin_for_shared_memory_and_a_pass_none() -> None:
     """Only runs whose own share counts at all get it."""
     for share, drop_share, lost in ((0.1, 0.4, 0.4), (0.1, None, 0.1), (0.04, 0.4, 0.0)):
         loaded = run(share)
-        assert loaded.contention
-        now = replace(loaded, contention=replace(loaded.contention, drop_share=drop_share))
+        assert loaded.load.contention
+        now = replace(
+            loaded,
+            load=replace(
+                loaded.load, contention=replace(loaded.load.contention, drop_share=drop_share)
+            ),
+        )
         kept = baseline_run(now)
         without = values([now], "throughput", 0.05, margin=False)
         assert without == values([kept], "throughput", 0.05)
@@ -83,10 +88,10 @@ def test_load_makes_no_unchanged_build_a_drop_and_no_drop_a_pass(
     unchanged = decided(slowed(1, metric, other, none), slowed(1, metric, share, even), metric)
     dropped = decided(slowed(1, metric, other, even), slowed(worse, metric, share, none), metric)
 
-    assert unchanged.decision is not Decision.FAIL
-    assert unchanged.leans != "drop" or unchanged.decision is Decision.INCONCLUSIVE
-    assert dropped.decision is not Decision.PASS
-    assert dropped.leans != "ok"
+    assert unchanged.outcome is not Answer.FAIL
+    assert unchanged.direction != "drop" or unchanged.outcome is Answer.INCONCLUSIVE
+    assert dropped.outcome is not Answer.PASS
+    assert dropped.direction != "ok"
     assert not dropped.improved
 
 
@@ -97,20 +102,20 @@ def test_more_load_proves_less(value: float, share: float, more: float) -> None:
         decided(before, slowed(value, "throughput", one, none), "throughput")
         for one in (share, share + more)
     )
-    if most.decision is Decision.FAIL:
-        assert less.decision is Decision.FAIL
+    if most.outcome is Answer.FAIL:
+        assert less.outcome is Answer.FAIL
     assert most.high >= less.high or most.runs_used != less.runs_used
 
 
 def test_half_speed_is_a_drop_beside_load_that_explains_less() -> None:
     before = slowed(1, "throughput", 0, [0.0] * 8)
     for share, decision in (
-        (0.0, Decision.FAIL),
-        (0.3, Decision.FAIL),
-        (0.6, Decision.INCONCLUSIVE),
+        (0.0, Answer.FAIL),
+        (0.3, Answer.FAIL),
+        (0.6, Answer.INCONCLUSIVE),
     ):
         assert (
-            decided(before, slowed(0.5, "throughput", share, [0.0] * 8), "throughput").decision
+            decided(before, slowed(0.5, "throughput", share, [0.0] * 8), "throughput").outcome
             is decision
         )
 
@@ -139,7 +144,9 @@ def test_runs_of_now_and_of_the_baseline_bring_their_own_bounds() -> None:
         for one in (run(share), make_baseline_run(busy=share)):
             assert values([one], "throughput", 0.05)[0].lost == pytest.approx(lost), share
             assert values([one], "throughput")[0].lost == 0
-    late = replace(run(0.0, ttft_p99=1.0, tpot_p99=1.0), client={"issue_p99": 0.1, "loop_p99": 0.4})
+    late = replace(
+        run(0.0, ttft_p99=1.0, tpot_p99=1.0), load=Load(client={"issue_p99": 0.1, "loop_p99": 0.4})
+    )
     for kept in (late, baseline_run(late)):
         found = [values([kept], name, 0.05)[0].lost for name in ("ttft_p99", "tpot_p99")]
         assert found == [pytest.approx(math.log(2)), 0.0]
@@ -157,7 +164,7 @@ def test_a_ruling_under_load_says_what_decides_and_whether_it_would_be_a_drop() 
     ):
         now = [run(share, throughput=value + 0.5 * (i % 2)) for i in range(5)]
         ruling = rule_on(now, before, OFFLINE, rule)
-        assert (ruling.outcome, ruling.metrics[0].leans) == (outcome, leans), (share, value)
+        assert (ruling.outcome, ruling.metrics[0].direction) == (outcome, leans), (share, value)
         hidden = "load explains up to 50 % now and 0 % of the baseline" in ruling.headline
         assert hidden is (outcome is Outcome.INCONCLUSIVE)
 
@@ -177,7 +184,7 @@ def test_two_sides_of_a_comparison_have_the_same_bounds() -> None:
         (side(100, 0.6), side(50, 0.0), Outcome.PERF_DROP),
     ):
         (metric,) = judge_sides(a, b, OFFLINE, rule)
-        assert metric.outcome is outcome, (a[0].contention, b[0].contention)
+        assert metric.outcome is outcome, (a[0].load.contention, b[0].load.contention)
         assert ("load explains" in metric.note) is (outcome is Outcome.INCONCLUSIVE)
 
 
@@ -190,8 +197,8 @@ def test_a_limit_that_load_can_have_broken_is_not_missed() -> None:
         (run(0.04, latency_p99=0.101), False),
         (run(None, latency_p99=0.101), False),
         (run(0.1, latency_p99=0.05), True),
-        (replace(run(0.0, latency_p99=0.15), client={"loop_p99": 0.07}), True),
-        (replace(run(0.0, latency_p99=0.15), client={"loop_p99": 0.04}), False),
+        (replace(run(0.0, latency_p99=0.15), load=Load(client={"loop_p99": 0.07})), True),
+        (replace(run(0.0, latency_p99=0.15), load=Load(client={"loop_p99": 0.04})), False),
     ):
         assert explains_miss(one, limits, 0.05) is explained, one.metrics
     assert is_loaded([run(0.01), make_baseline_run(busy=0.06)], 0.05)
@@ -213,7 +220,7 @@ def test_load_explains_a_gap_whose_worse_side_has_more_of_it() -> None:
         (run(0.0, **fast), run(0.3, power=1.0), False),
         (run(0.0, **fast), run(0.3, **{**fast, "latency_p99": 0.11}), True),
     ):
-        assert explains_gap(a, b, fast, 0.05) is explained, (a.contention, b.contention)
+        assert explains_gap(a, b, fast, 0.05) is explained, (a.load.contention, b.load.contention)
         assert explains_gap(b, a, fast, 0.05) is explained
         assert not explains_gap(a, b, fast, math.inf)
     assert explains_gap(run(0.3, **fast), run(0.0, **slow), ["throughput"], 0.05, least=1.2)
@@ -223,7 +230,7 @@ def test_load_explains_a_gap_whose_worse_side_has_more_of_it() -> None:
 def test_load_that_nobody_knows_is_told() -> None:
     known, kept = run(0.01), make_baseline_run(busy=0.0)
     seen = Contention(window_s=9.0, cores=2, serves=False, share=0.0)
-    elsewhere = replace(known, contention=seen)
+    elsewhere = replace(known, load=replace(known.load, contention=seen))
     for runs, before, told in (
         ([known], [kept], []),
         ([known, run(0.3)], [kept], ["the machine was not quiet"]),

@@ -8,9 +8,9 @@ from statistics import stdev
 
 import pytest
 
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Leverage
 from pytest_mlperf.judge.mean_change import MIN_GROUPS, MIN_VARIANCE_SHARE, clustered, error_of
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_a import Paired, ScorePairs, judge_pairs
 
 
@@ -65,10 +65,10 @@ def test_an_effect_that_articles_share_is_no_drop_and_no_proof_that_there_is_non
     rng, wrong, missed = random.Random(5), 0, 0
     for _ in range(builds):
         changes, groups = articles(rng, [220, 220, 220, 220, 120], 2.0)
-        wrong += judged(changes, groups).decision is Decision.FAIL
-        missed += judged([each - 0.5 for each in changes], groups).decision is Decision.PASS
+        wrong += judged(changes, groups).outcome is Answer.FAIL
+        missed += judged([each - 0.5 for each in changes], groups).outcome is Answer.PASS
     alone = sum(
-        judged(articles(random.Random(i), [220] * 5, 2.0)[0], None).decision is Decision.FAIL
+        judged(articles(random.Random(i), [220] * 5, 2.0)[0], None).outcome is Answer.FAIL
         for i in range(12)
     )
 
@@ -89,9 +89,9 @@ def test_a_drop_of_every_article_is_still_proven() -> None:
     found = judged([each - 2 for each in many], of_many)
     independent = judged([-20.0 + i % 7 for i in range(300)], few)
 
-    assert (found.decision, found.groups) == (Decision.FAIL, 48)
-    assert judged([each - 60 for each in four], of_four).decision is Decision.FAIL
-    assert (independent.decision, independent.groups) == (Decision.FAIL, None)
+    assert (found.outcome, found.groups) == (Answer.FAIL, 48)
+    assert judged([each - 60 for each in four], of_four).outcome is Answer.FAIL
+    assert (independent.outcome, independent.groups) == (Answer.FAIL, None)
 
     before = [100.0] * 1000
     now = [0.0] * 40 + [100.0] * 960
@@ -100,8 +100,8 @@ def test_a_drop_of_every_article_is_still_proven() -> None:
     )
     alone = ScorePairs(before=before, now=now, margin=0.5)
 
-    assert judge_pairs({"x": alone}, (1000,))["x"].decision is Decision.FAIL
-    assert judge_pairs({"x": by_article}, (1000,))["x"].decision is Decision.INCONCLUSIVE
+    assert judge_pairs({"x": alone}, (1000,))["x"].outcome is Answer.FAIL
+    assert judge_pairs({"x": by_article}, (1000,))["x"].outcome is Answer.INCONCLUSIVE
 
 
 N = 100
@@ -136,11 +136,11 @@ def test_the_error_is_widened_by_what_is_not_seen() -> None:
 
     for changes in (noise(-30.0), noise(30.0), [-1.0] * N):
         found = judged_with(changes, little)
-        assert (found.decision, found.p) == (Decision.INCONCLUSIVE, 1.0)
+        assert (found.outcome, found.p) == (Answer.INCONCLUSIVE, 1.0)
         assert (found.low, found.high) == (-math.inf, math.inf)
-    assert judged_with([0.0] * N, little).decision is Decision.PASS
-    assert judged_with(noise(-10.0), HALF).decision is Decision.FAIL
-    assert judged_with(noise(10.0), HALF).decision is Decision.PASS
+    assert judged_with([0.0] * N, little).outcome is Answer.PASS
+    assert judged_with(noise(-10.0), HALF).outcome is Answer.FAIL
+    assert judged_with(noise(10.0), HALF).outcome is Answer.PASS
 
 
 def test_a_drop_that_classes_of_one_image_may_explain_is_no_proven_drop() -> None:
@@ -148,9 +148,9 @@ def test_a_drop_that_classes_of_one_image_may_explain_is_no_proven_drop() -> Non
     fell = [-100 / 60] * N
     some = Leverage(seen=0.55, df=60, hidden=100 / 60)
 
-    assert judged_with(fell, None).decision is Decision.FAIL
-    assert judged_with(fell, some).decision is Decision.INCONCLUSIVE
-    assert judged_with(noise(-15.0), some).decision is Decision.FAIL
+    assert judged_with(fell, None).outcome is Answer.FAIL
+    assert judged_with(fell, some).outcome is Answer.INCONCLUSIVE
+    assert judged_with(noise(-15.0), some).outcome is Answer.FAIL
 
     changes = noise(-2.0)
     plain, full = judged_with(changes, None), judged_with(changes, FULL)

@@ -16,8 +16,8 @@ from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.core.metrics import COUNTS, METRICS, Dimension, Metric
 from pytest_mlperf.core.rulings.gate import GateWindow, Pass, gate
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_r import RuleR, Value, judge
 from pytest_mlperf.rounds import ROUNDS, RoundMetric, load_round
 from tests.core.rulings.test_accuracy import ruled
@@ -67,8 +67,8 @@ def fault(metric: Metric) -> str | None:
     now = [Value(value=3.0 * TWICE_AS_BAD[metric.dimension], session="now")] * 2
     found = judge(
         baseline, now, direction=metric.direction, limit=metric.limit, rule=RuleR()
-    ).decision
-    return None if found is Decision.FAIL else f"{metric.name}: twice as bad, and {found}"
+    ).outcome
+    return None if found is Answer.FAIL else f"{metric.name}: twice as bad, and {found}"
 
 
 def score_fault(name: str, *, lower: bool) -> str | None:

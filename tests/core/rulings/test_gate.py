@@ -50,7 +50,7 @@ def test_a_score_reaches_the_gate_or_not() -> None:
         assert (found.outcome, found.headline) == (outcome, headline)
         (metric,) = found.metrics
         assert (metric.metric, metric.outcome) == ("top1", outcome)
-        assert (metric.now, metric.baseline) == (score, 76.46)
+        assert (metric.now, metric.baseline.value) == (score, 76.46)
         assert metric.change == pytest.approx(score / 76.46 - 1)
         assert metric.limit == pytest.approx(0.01)
     assert ruled({"top1": float("nan")}).outcome is Outcome.GATE_FAIL

@@ -22,7 +22,14 @@ from pytest_mlperf.core.rulings.multiplicity import (
     settle,
 )
 from pytest_mlperf.core.rulings.ruling import ruling_of
-from pytest_mlperf.core.verdict import Look, MetricVerdict, Outcome, Unchecked, Verdict
+from pytest_mlperf.core.verdict import (
+    InterimAnalysis,
+    MetricBaseline,
+    MetricVerdict,
+    Outcome,
+    Unchecked,
+    Verdict,
+)
 from pytest_mlperf.judge.formulas import t_sf
 from pytest_mlperf.judge.multiplicity import benjamini_hochberg
 from pytest_mlperf.judge.rule_r import RuleR
@@ -36,10 +43,14 @@ ADDED = f", {Unchecked.NOT_CHECKED.in_words}"
 def metric(
     p: float | None, outcome: Outcome = Outcome.INCONCLUSIVE, runs_baseline: int = 8
 ) -> MetricVerdict:
-    fields: dict[str, Any] = {"now": 90.0, "baseline": 100.0, "limit": 0.05, "runs": 5}
-    fields |= {"change": -0.1, "low": -0.2, "high": 0.01, "stands": True}
+    fields: dict[str, Any] = {"now": 90.0, "limit": 0.05, "runs": 5}
+    fields |= {"change": -0.1, "low": -0.2, "high": 0.01, "robust": True}
     return MetricVerdict(
-        metric="throughput", outcome=outcome, runs_baseline=runs_baseline, p=p, **fields
+        metric="throughput",
+        outcome=outcome,
+        baseline=MetricBaseline(value=100.0, runs=runs_baseline),
+        p=p,
+        **fields,
     )
 
 
@@ -143,15 +154,23 @@ def many(
     """Return one verdict for each change after five runs, each with what its looks saw."""
     found = []
     for change, before in zip(changes, session_changes, strict=True):
-        seen = [Look(change=change, se=0.008 if k == 1 else 0.007, df=11.0 + k) for k in (1, 2)]
+        seen = [
+            InterimAnalysis(change=change, se=0.008 if k == 1 else 0.007, df=11.0 + k)
+            for k in (1, 2)
+        ]
         p = min(1.0, 4 * t_sf(-change / 0.007, 13.0))
         word = outcome if p < 0.01 else Outcome.INCONCLUSIVE if change < 0 else Outcome.OK
         names = zip("abcd", before, strict=False)
         judged = replace(
             metric(p if change < 0 else 1.0, word),
-            looks=tuple(seen),
-            sessions=tuple(Look(change=c, se=0.008, df=10.0, session=s) for s, c in names),
-            stands=False,
+            analyses=tuple(seen),
+            baseline=replace(
+                metric(p if change < 0 else 1.0, word).baseline,
+                sessions=tuple(
+                    InterimAnalysis(change=c, se=0.008, df=10.0, session=s) for s, c in names
+                ),
+            ),
+            robust=False,
         )
         found.append(verdict(judged))
     return found
@@ -200,7 +219,7 @@ def test_a_drop_is_provisional_where_no_baseline_shows_what_sessions_differ_by()
     first, *_ = settle(verdicts[:1], verdicts[1:], 100, RULE)
     again, *_ = settle(verdicts[:1], verdicts[1:], 100, RULE, before)
 
-    assert (first.outcome, first.metrics[0].leans) == (Outcome.PROVISIONAL, "drop")
+    assert (first.outcome, first.metrics[0].direction) == (Outcome.PROVISIONAL, "drop")
     assert first.headline.endswith(f"; drop {FEW_SESSIONS_NOTE}{ADDED}")
     assert again.outcome is Outcome.PROVISIONAL
     assert again.headline.endswith(f"; drop {FEW_SESSIONS_NOTE}, SUSPECT since 2026-11-20{ADDED}")

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.mean_change import BINS, low_of_rare, merged, usual_loss
-from pytest_mlperf.judge.robustness import Decision
 from pytest_mlperf.judge.rule_a import (
     FIRST_LOOK,
     LATER_LOOKS,
@@ -115,9 +115,9 @@ def test_a_first_part_without_a_change_excludes_no_drop_that_it_cannot_have_seen
     """1,024 of 50,000 answers alike leave 0.34 % of them possible; a margin of 0.1 does not."""
     same = [100.0] * 1024
 
-    assert judged(same, same, 0.1, 50_000).decision is Decision.MORE
+    assert judged(same, same, 0.1, 50_000).outcome is Answer.MORE
     found = judged(same, same, 0.4, 50_000)
-    assert (found.decision, found.changed) == (Decision.PASS, 0)
+    assert (found.outcome, found.changed) == (Answer.PASS, 0)
     assert -0.4 < found.low < -0.3
 
     before = [100.0] * 1000
@@ -126,7 +126,7 @@ def test_a_first_part_without_a_change_excludes_no_drop_that_it_cannot_have_seen
 
     binary, graded = (judged(before, now, 0.5, 1000) for now in (lost, nearly))
 
-    assert binary.decision is graded.decision is Decision.INCONCLUSIVE
+    assert binary.outcome is graded.outcome is Answer.INCONCLUSIVE
     assert graded.low == pytest.approx(binary.low, rel=0.1)
 
 
@@ -136,10 +136,10 @@ def test_samples_that_change_alike_are_no_more_than_as_many_coins() -> None:
     ten = judged([50.0 + i for i in range(10)], [45.0 + i for i in range(10)], 1.0, 10)
     same = judged([100.0] * 25, [100.0] * 25, 2.0, 25)
 
-    assert (two.p, two.decision) == (0.25, Decision.INCONCLUSIVE)
+    assert (two.p, two.outcome) == (0.25, Answer.INCONCLUSIVE)
     assert two.low <= two.change < 0 <= two.high
-    assert (ten.p, ten.decision) == (0.5**10, Decision.FAIL)
-    assert (same.decision, same.low, same.high) == (Decision.PASS, 0, 0)
+    assert (ten.p, ten.outcome) == (0.5**10, Answer.FAIL)
+    assert (same.outcome, same.low, same.high) == (Answer.PASS, 0, 0)
     assert same.unseen == pytest.approx(100 * (1 - 0.05 ** (1 / 25)), rel=0.02)
 
 
@@ -159,6 +159,6 @@ def test_a_drop_of_the_margin_by_few_broken_samples_passes_at_most_5_percent(
         before = [100.0 if right else rng.betavariate(1.76, 2.24) * 100 for _ in range(3072)]
         now = [0.0 if rng.random() < margin / loss else score for score in before]
         found = judge_pairs({"x": ScorePairs(before=before, now=now, margin=margin)}, at)["x"]
-        passed += found.decision is Decision.PASS
+        passed += found.outcome is Answer.PASS
 
     assert passed <= 0.05 * tries + 2 * (0.05 * 0.95 * tries) ** 0.5

@@ -196,7 +196,7 @@ def words(found: Any) -> dict[str, Any]:
 
 def brief(found: Verdict) -> dict[str, Any]:
     """Return what a verdict says, of its metrics no more than words."""
-    metrics = [[m.metric, m.outcome, m.note, m.leans] for m in found.metrics]
+    metrics = [[m.metric, m.outcome, m.note, m.direction] for m in found.metrics]
     return {"outcome": found.outcome, "headline": found.headline, "metrics": metrics}
 
 
@@ -226,7 +226,7 @@ def judgements() -> Iterator[tuple[str, Any]]:
             yield f"claim {seed}", judge_ratio(*sides, direction=direction, least=1.05, rule=RULE)
 
 
-LEFT_OUT = {"looks", "sessions", "detectable"}
+LEFT_OUT = {"analyses", "sessions", "detectable"}
 """Fields of a metric that its other ones rest on."""
 
 

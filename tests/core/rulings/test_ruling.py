@@ -104,13 +104,13 @@ def test_a_metric_verdict_holds_what_the_table_shows() -> None:
     (mean,) = rule_on(runs(1, throughput=3.0), record(2.0, 8.0, throughput=1.0), {}, RULE).metrics
 
     assert metric.metric == "throughput"
-    assert metric.baseline == pytest.approx(100.0, rel=1e-3)
+    assert metric.baseline.value == pytest.approx(100.0, rel=1e-3)
     assert metric.now == pytest.approx(90.1, abs=0.05)  # two runs decided; the third is not in it
     assert metric.change == pytest.approx(-0.0985, abs=0.003)
     assert (metric.low or 0.0) < -0.0985 < (metric.high or 1.0) < 0
-    assert (metric.limit, metric.runs, metric.runs_baseline) == (0.03, 2, 8)
-    assert 0 < (metric.detectable or 0.0) < 0.03
-    assert mean.baseline == pytest.approx(4.0)
+    assert (metric.limit, metric.runs, metric.baseline.runs) == (0.03, 2, 8)
+    assert 0 < (metric.baseline.detectable or 0.0) < 0.03
+    assert mean.baseline.value == pytest.approx(4.0)
     assert mean.change == pytest.approx(3.0 / 4.0 - 1)
 
 
@@ -199,7 +199,7 @@ def test_the_worst_metric_decides() -> None:
         suspect,
         metric="latency_p99",
         outcome=Outcome.PROVISIONAL,
-        leans="drop",
+        direction="drop",
         since="2026-11-20",
     )
     advice = replace(drop, since="")
@@ -299,7 +299,7 @@ def test_among_many_a_pair_is_measured_longer_and_shown_as_if_alone() -> None:
         assert (many.outcome, many.more) == (Outcome.INCONCLUSIVE, True)
         (one,), (other,) = alone.metrics, many.metrics
         assert (other.low, other.high) == pytest.approx((one.low, one.high))
-        assert (other.detectable, other.p) == (one.detectable, one.p)
+        assert (other.baseline.detectable, other.p) == (one.baseline.detectable, one.p)
         assert 0.05 / 2000 < (one.p or 0.0) < 0.01
 
     found, before = runs(2, throughput=110.0), record(throughput=100.0)
@@ -413,7 +413,14 @@ def answers(*tokens: int, first: int = 0, requests: tuple[tuple[int, int], ...] 
     counts = [*enumerate(tokens, start=first), *requests]
     only = [count for _, count in counts]
     (run,) = windows(only, len(only))
-    return [replace(run, lengths={"8": " ".join(f"{n}:{count}" for n, count in counts)})]
+    return [
+        replace(
+            run,
+            serving=replace(
+                run.serving, lengths={"8": " ".join(f"{n}:{count}" for n, count in counts)}
+            ),
+        )
+    ]
 
 
 def test_answers_to_the_same_samples_are_compared_one_by_one() -> None:
@@ -535,7 +542,7 @@ def test_the_last_look_is_what_rule_r_decided_by() -> None:
     assert judged.runs_used == len(looks) == 2
     assert (math.expm1(look.change), look.df) == pytest.approx((judged.change, judged.df))
     p = (PLAIN.max_runs - 1) * t_sf(-look.change / look.se, look.df)
-    assert p == pytest.approx(judged.p_value)
+    assert p == pytest.approx(judged.p)
 
 
 def test_sessions_count_by_their_days_and_machines() -> None:
@@ -567,6 +574,6 @@ def test_sessions_count_by_their_days_and_machines() -> None:
         (of(""), 1, False, "few sessions"),
         (of("", "yesterday", "2026-02-30", days[0]), 1, False, "few sessions"),
     ):
-        assert (judged.sessions_baseline, judged.lacking) == (count, lacking)
+        assert (judged.baseline.days, judged.baseline.lacks) == (count, lacking)
         assert judged.likely is likely
         assert judged.outcome is (Outcome.PERF_DROP if lacking is None else Outcome.PROVISIONAL)

@@ -151,7 +151,7 @@ def test_two_runs_of_0_are_a_drop_in_words_a_user_understands() -> None:
         "goodput/s: no request met its limits in 2 of 2 runs; the baseline 12.3/s"
     )
     assert (metric.now, metric.change, metric.runs, metric.p) == (0.0, -1.0, 2, 0.0)
-    assert metric.baseline == pytest.approx(12.3, rel=1e-3)
+    assert metric.baseline.value == pytest.approx(12.3, rel=1e-3)
     assert {ruling.outcome for ruling in few} == {Outcome.INCONCLUSIVE}
     assert [ruling.more for ruling in few] == [True, False, False]
     assert (alone.outcome, alone.metrics[0].now) == (Outcome.NO_BASELINE, 0.0)
@@ -230,7 +230,12 @@ def curve(count: int, factor: float = 1.0, **requests: int) -> list[Run]:
         for name, value in CURVE_RUN.items()
     }
     return [
-        replace(run, requests={name.strip("_"): number for name, number in requests.items()})
+        replace(
+            run,
+            serving=replace(
+                run.serving, requests={name.strip("_"): number for name, number in requests.items()}
+            ),
+        )
         for run in runs(count, sum(requests.values()), **metrics)
     ]
 

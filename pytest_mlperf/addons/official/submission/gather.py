@@ -139,9 +139,9 @@ def _entry(
         run=_logs(where, _folder_of(file, chosen.folder, 2)),
         answers=_answers(where, _folder_of(scored, accuracy.folder, 1)),
         audits={
-            one.verdict.kind: _folder_of(other, one.verdict.folder, 1)
+            one.verdict.kind: _folder_of(other, one.verdict.logs.folder, 1)
             for other, one in _of_kinds(sessions, *TESTS)
-            if one.verdict.case == case and one.verdict.folder
+            if one.verdict.case == case and one.verdict.logs.folder
         },
     )
 

@@ -44,6 +44,6 @@ def test_it_measures_a_server_with_answers_of_the_lengths_that_were_drawn(
     assert [point["point"] for point in points] == [1, 4]
     runs = json.loads(Path("r.json").read_text("utf-8"))["cases"][0]["verdict"]["runs"]
     for point in points:
-        assert runs[-1]["server"][f"running_max@{point['point']}"] <= point["point"]
+        assert runs[-1]["serving"]["server"][f"running_max@{point['point']}"] <= point["point"]
         assert point["requests"] > 0
         assert 102 <= point["tokens"] / point["requests"] <= 410

@@ -181,7 +181,7 @@ def _run(points: Sequence[RecordedPoint], folder: Path, moment: dt.datetime, cas
         within_se=lengths_within(log),
         samples=log.samples,
         queries=log.samples,
-        requests=figures.requests,
+        serving=figures.serving,
         duration_s=sum(point.duration_s for point in points),
         target_qps=0.0,
         session=f"{moment:%Y%m%d-%H%M%S}-{digest[:4]}",

@@ -1,0 +1,58 @@
+"""The result that every procedure of this package returns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+
+class Answer(StrEnum):
+    """Answer of a procedure.
+
+    MORE: a further run could decide. PROVISIONAL: a pass or a fail if sessions differ by no more
+    than expected, and the baseline cannot show whether they do. SUSPECT: a fail alone, and none
+    among the others that were judged with it.
+    """
+
+    PASS = "pass"  # noqa: S105 -- no password
+    FAIL = "fail"
+    MORE = "more"
+    INCONCLUSIVE = "inconclusive"
+    PROVISIONAL = "provisional"
+    SUSPECT = "suspect"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """A decision, and the figures it rests on; procedures add their own.
+
+    Attributes:
+        outcome: The answer.
+        interval: Confidence interval that decided, on the scale of the procedure.
+        direction: Of a PROVISIONAL decision its answer if sessions differ by no more than expected;
+            of an INCONCLUSIVE one "drop" if it would be one without the machine's load.
+        p: Probability that an unchanged case looks this bad; 1 after a pass, and if the procedure
+            computes none.
+        robust_to: Relative standard deviation of sessions up to which the answer stays the same;
+            None if that is unknown.
+        improved: A pass, and better is proven.
+    """
+
+    outcome: Answer
+    interval: tuple[float, float] = (-math.inf, math.inf)
+    direction: Literal["ok", "drop"] | None = None
+    p: float = 1.0
+    robust_to: float | None = None
+    improved: bool = False
+
+    @property
+    def low(self) -> float:
+        """Lower end of the interval."""
+        return self.interval[0]
+
+    @property
+    def high(self) -> float:
+        """Upper end of the interval."""
+        return self.interval[1]

@@ -1,0 +1,113 @@
+"""Turn the content of a results file of an older schema into that of the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytest_mlperf.stores.foreign import Migration
+
+Places = Mapping[str, str]
+"""By former key of an object its present place: "key", or "group.key" in an object of its own."""
+
+VERDICT: Places = {
+    "baseline_file": "baseline.file",
+    "baseline_set": "baseline.source",
+    "baseline_id": "baseline.id",
+    "changed": "baseline.changed",
+    "unknown": "baseline.unknown",
+    "promise": "baseline.guarantee",
+    "folder": "logs.folder",
+    "log": "logs.file",
+    "log_tail": "logs.tail",
+    "turns": "interleaved",
+}
+METRIC: Places = {
+    "baseline": "baseline.value",
+    "runs_baseline": "baseline.runs",
+    "sessions_baseline": "baseline.days",
+    "detectable": "baseline.detectable",
+    "lacking": "baseline.lacks",
+    "sessions": "baseline.sessions",
+    "leans": "direction",
+    "holds_to": "robust_to",
+    "stands": "robust",
+    "strays": "outliers",
+    "looks": "analyses",
+}
+RUN: Places = {
+    "power": "energy.nvml",
+    "wall": "energy.meter",
+    "exported": "energy.exporter",
+    "host": "energy.host",
+    "power_unknown": "energy_unknown",
+    **{name: f"load.{name}" for name in ("client", "contention", "waited_s")},
+    **{name: f"hardware.{name}" for name in ("state", "control", "gpus", "warmed")},
+    "machine": "hardware.ids",
+    **{n: f"serving.{n}" for n in ("server", "requests", "lengths", "finishes", "salt")},
+}
+ENERGY: Places = {"by_gpu": "parts", "by_domain": "parts", "gpus": "devices", "source": "method"}
+
+
+def moved(content: Any, places: Places) -> Any:
+    """Return an object with its keys at their present places; anything else as it is.
+
+    A defect of an untrusted file stays one, so that the check of its shape reports it.
+    """
+    if not isinstance(content, dict):
+        return content
+    present: dict[str, Any] = {}
+    groups: dict[str, dict[str, Any]] = {}
+    for key, value in content.items():
+        group, _, name = places.get(key, key).rpartition(".")
+        (groups.setdefault(group, {}) if group else present)[name] = value
+    return {**present, **groups}
+
+
+def _in_each(content: Any, key: str, change: Callable[[Any], Any]) -> Any:
+    """Return an object in which each item of one list is changed."""
+    if not isinstance(content, dict) or not isinstance(content.get(key), list):
+        return content
+    return {**content, key: [change(item) for item in content[key]]}
+
+
+def _verdicts(content: Any, change: Callable[[Any], Any]) -> Any:
+    def changed(case: Any) -> Any:
+        verdict = isinstance(case, dict) and "verdict" in case
+        return {**case, "verdict": change(case["verdict"])} if verdict else case
+
+    return _in_each(content, "cases", changed)
+
+
+def _to_2(content: dict[str, Any]) -> Any:
+    def changed(verdict: Any) -> Any:
+        return _in_each(moved(verdict, VERDICT), "metrics", lambda metric: moved(metric, METRIC))
+
+    return _verdicts(content, changed)
+
+
+def _to_3(content: dict[str, Any]) -> Any:
+    def changed(verdict: Any) -> Any:
+        for key in ("runs", "invalid_runs"):
+            verdict = _in_each(verdict, key, _run)
+        return verdict
+
+    return _verdicts(content, changed)
+
+
+def _run(content: Any) -> Any:
+    run = moved(content, RUN)
+    if not isinstance(run, dict) or "energy" not in run:
+        return run
+    energy = {
+        source: {**moved(reading, ENERGY), "source": source}
+        if isinstance(reading, dict)
+        else reading
+        for source, reading in run["energy"].items()
+        if reading is not None
+    }
+    return {**run, "energy": energy}
+
+
+MIGRATIONS: Mapping[int, Migration] = {1: _to_2, 2: _to_3}
+"""For each older schema the function that returns the content of the next one."""
