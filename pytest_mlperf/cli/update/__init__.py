@@ -253,16 +253,15 @@ class Acceptance:
 
 
 HELP = f"""\
-Shows what accepting a session would change in the baselines; with --write
---reason TEXT it does. A case with fewer than {GATING_RUNS} runs is measured first,
-by pytest on exactly its tests: all runs of the baseline anew, and the scores
-of the whole data set. Cases that are ok with the build of their baseline stay
-as they are. What gets worse is only taken with --accept-regression CASE.
-Refused are slowed, pretended and invalid measurements, scores below the gate,
-and runs of another build than the session's.
+Shows what accepting a session would change in the baselines; --write with
+--reason TEXT changes them. pytest measures a case with fewer than {GATING_RUNS} runs
+first: all runs of the baseline, and the scores of the whole data set. Cases
+that are ok and have the build of their baseline stay as they are. Worse values
+need --accept-regression CASE. Slowed, pretended and invalid measurements,
+scores below the gate, and runs of another build are refused.
 
-Exit 1 when a case was refused, 2 on wrong usage, 3 where pytest cannot run
-here. Where the runs are interrupted nothing is written.
+Exit 1 if a case was refused, 2 on wrong usage, 3 if pytest cannot run here. If
+the runs are interrupted, nothing is written.
 
 needs: a session's results; run it where pytest ran
 

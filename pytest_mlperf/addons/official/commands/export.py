@@ -53,9 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="TOML with what no measurement tells",
     )
     parser.add_argument(
-        "--skeleton", action="store_true", help="write that TOML, which may not exist, and end"
+        "--skeleton", action="store_true", help="write a template TOML (must not exist) and exit"
     )
-    parser.add_argument("--case", metavar="CASE", help="which curve, where there are several")
+    parser.add_argument(
+        "--case", metavar="CASE", help="which curve: id, or a part that fits one case"
+    )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FOLDER", help="a new folder for the submission"
     )
