@@ -99,6 +99,7 @@ def test_an_ini_setting_equals_its_option(pytester: pytest.Pytester) -> None:
     with pytest.raises(pytest.UsageError, match="unrecognized arguments") as refused:
         pytester.parseconfig(*unknown)
     assert [argument for argument in unknown if argument not in str(refused.value)] == []
+    assert read(pytester, "--mlperf-accelerator=8xh100").accelerator == "8xH100"
     # The command line wins over the ini file.
     both = read(pytester, "--mlperf-max-runs=4", ini="mlperf_max_runs = 3\nmlperf_handicap = 50%")
     assert (both.max_runs, both.handicap) == (4, 0.5)
