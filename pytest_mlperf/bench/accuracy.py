@@ -250,6 +250,8 @@ class CaseAccuracy:
         """Accept the scores of a whole data set and return the answer that says so."""
         if policy.update == "append":
             return self._repeated(now, policy, answer)
+        if answer.outcome is Outcome.ACC_DROP and not policy.accept_regression:
+            return replace(answer, headline=f"nothing recorded: {answer.headline}")
         unfit, reason = "" if self.accepted else self._unfit(now), policy.reason or "first baseline"
         if unfit and not policy.accept_cut:
             headline = f"nothing recorded: {unfit}; {ACCEPT_CUT}"

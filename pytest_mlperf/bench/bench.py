@@ -385,6 +385,8 @@ class Bench:
         return self._confirmed(case, judge_efficiency(case, kinds, phase), Outcome.POWER_DROP)
 
     def _confirmed(self, case: CaseRuns, answer: Ruling, failing: Outcome) -> Ruling:
+        if self._policy.update == "replace":  # it is recorded, or said to be worse
+            return answer
         return confirm(case, answer, self._policy, self._conditions, self._show, failing=failing)
 
     def confirm_last(self, planned: Planned, verdict: Verdict) -> Verdict:

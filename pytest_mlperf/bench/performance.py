@@ -14,6 +14,7 @@ from pytest_mlperf.core.baseline import Record, has_salt, may_be_cached
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.control import locked_clock_moved
 from pytest_mlperf.core.errors import BaselineError, UnavailableError
+from pytest_mlperf.core.guarantees import REPLACE_OPTIONS
 from pytest_mlperf.core.job import LoadGenSettings
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import (
@@ -29,11 +30,13 @@ from pytest_mlperf.core.reason import Key
 from pytest_mlperf.core.recording import (
     APPEND_RUNS,
     MISSES,
+    baseline_run,
     detectable_notes,
     failing_today,
     lacking,
     provable,
     recorded,
+    worsened,
 )
 from pytest_mlperf.core.rulings.disturbance import explains_miss, is_loaded, load_in_words
 from pytest_mlperf.core.rulings.multiplicity import may_fall
@@ -53,9 +56,10 @@ from pytest_mlperf.core.rulings.sample import (
     remedies,
     unrecordable,
 )
+from pytest_mlperf.core.rulings.screening import Screened
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, beside_accuracy
 
-REPLACE = 'or record anew with --mlperf-update=replace --mlperf-reason "..."'
+REPLACE = f"or record anew with {REPLACE_OPTIONS}"
 
 RATE_BACK = f"latencies at different rates cannot be compared: set target_qps back, {REPLACE}"
 FIND_BACK = f"rates found under different conditions cannot be compared: set find back, {REPLACE}"
@@ -387,21 +391,23 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     least = APPEND_RUNS if action == "append" else case.policy.baseline_runs
     while len(case.runs) < least:
         case.add_run()
-    if missed := _limit_missed(case):
-        return missed
     old = case.record if action == "append" else None
-    if other := _unlike(case, old):
-        return other
+    if unfit := _limit_missed(case) or _unlike(case, old):
+        return unfit
     fresh = screen(case, least, old)
     if below := below_best(case):
         return Ruling(outcome=Outcome.GATE_FAIL, headline=f"nothing recorded: {below}")
-    if unfit := unrecordable(case.runs, case.planned.limits, old):
+    if reason := unrecordable(case.runs, case.planned.limits, old):
         notes = remedies(case.runs, case.planned.limits, old)
-        return invalid(case, f"nothing recorded: {unfit}", *notes)
+        return invalid(case, f"nothing recorded: {reason}", *notes)
     if len(fresh.runs) < least:
         note = "the machine was disturbed; record again when it is quiet"
         few = f"only {len(fresh.runs)} of {len(case.runs)} runs belong together"
         return invalid(case, f"nothing recorded: {few}", *fresh.notes, note)
+    if action == "replace" and (steps := _worsened(case, fresh)):
+        judged = rule_on(case.runs, case.record, case.planned.limits, case.rule)
+        headline = f"nothing recorded, worse than the baseline: {'; '.join(steps)}"
+        return replace(judged, outcome=Outcome.PERF_DROP, headline=headline, notes=fresh.notes)
     case.record = record = write(case, action, fresh)
     metrics = recorded(record, countable(case.runs, case.planned.limits), len(fresh.runs))
     headline = f"{len(record.runs)} runs in {case.policy.shown(case.file)}"
@@ -414,6 +420,15 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
         beside.append(f"recorded under load: {load}; sessions on an idle machine prove more")
     notes = (f"{headline}; {provable(record)}; commit it", *beside, *detectable_notes(metrics))
     return Ruling(outcome=Outcome.RECORDED, headline=headline, metrics=metrics, notes=notes)
+
+
+def _worsened(case: CaseRuns, fresh: Screened) -> list[str]:
+    """Return what may not get worse and would; nothing if values cannot be compared."""
+    old, accepted = case.record, case.policy.accept_regression
+    if old is None or accepted or _other_rate(case, None) or _other_work(case, case.runs):
+        return []
+    limits = {**case.planned.efficiency_limits, **case.planned.limits}
+    return worsened(old.runs, tuple(map(baseline_run, fresh.runs)), limits)
 
 
 def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LONE_PHASE) -> Ruling:

@@ -34,6 +34,7 @@ class Policy:
         baselines: Folder of the baselines; None: the nearest `baselines/` above the suite.
         root: Folder that shown paths are relative to.
         accept_cut: A first accuracy baseline may have many empty or cut answers.
+        accept_regression: "replace" may record values that are worse than the baseline's.
     """
 
     update: Update | None = None
@@ -46,6 +47,7 @@ class Policy:
     root: Path
     runs_dir: Path | None = None
     accept_cut: bool = False
+    accept_regression: bool = False
 
     def shown(self, path: Path) -> str:
         """Return a path as messages show it: relative to the root where it lies below it."""

@@ -12,24 +12,25 @@ from itertools import pairwise
 from typing import Any
 
 from pytest_mlperf import __version__
-from pytest_mlperf.cli.commands import commands
+from pytest_mlperf.cli.commands import COMMANDS, commands
 
 DESCRIPTION = """\
-What stands around the tests: pytest itself measures and judges (pytest suites),
-this command prepares, explains, compares and accepts.
+Tools around the tests: prepare, explain, compare, accept. pytest itself measures
+and judges: pytest suites
 """
 
 FLOW = """\
 a first hour:
-  $ pytest-mlperf init                      a suite that runs anywhere, to edit
-  $ pytest-mlperf doctor                    what this machine can run, and why not
-  $ pytest suites --mlperf-update=missing   measure, and record baselines to commit
-  $ pytest suites                           after a change: did anything drop?
-  $ pytest-mlperf explain CASE              how a verdict was reached, in numbers
-  $ pytest-mlperf update                    accept new values, with a reason
+  $ pytest-mlperf init             write a suite that runs anywhere
+  $ pytest-mlperf doctor           check what this machine can run
+  $ pytest suites --mlperf-update  measure and record baselines; commit them
+  $ pytest suites                  after a change: did anything regress?
+  $ pytest-mlperf explain CASE     show how a verdict was reached
+  $ pytest-mlperf update           show what accepting new values would change
 
-exit codes: 0 fine, 1 verdicts failed, 2 usage, 3 environment, 130 interrupted
-examples: pytest-mlperf COMMAND --help; the --mlperf options: pytest --help
+CASE is the id of a case, or a part of it that fits one case only.
+exit codes: 0 fine, 1 a test failed, 2 usage, 3 environment, 130 interrupted
+more: pytest-mlperf COMMAND --help; options of pytest: pytest --help
 """
 
 
@@ -67,28 +68,28 @@ class CommandParser(argparse.ArgumentParser):
 
 def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, CommandParser]]:
     """Return the parser of the whole command line, and that of each subcommand by name."""
+    lines_by_group: dict[str, list[str]] = {group: [] for group in COMMANDS}
     parser = argparse.ArgumentParser(
         prog="pytest-mlperf",
-        description=DESCRIPTION,
+        usage="pytest-mlperf [-h] [-V] COMMAND ...",
         epilog=FLOW,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    # With a short form too, the column of options is wide enough for the names of all commands.
     parser.add_argument("-V", "--version", action="version", version=f"pytest-mlperf {__version__}")
     parsers = parser.add_subparsers(
         dest="command",
         required=True,
         metavar="COMMAND",
-        title="commands",
+        help=argparse.SUPPRESS,  # argparse lists commands in one group only
+        prog="pytest-mlperf",
         parser_class=CommandParser,
     )
     for name, command in commands().items():
-        # argparse formats help with %.
-        summary = command.summary.replace("%", "%%")
-        added = parsers.add_parser(
-            name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
+        added = parsers.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter)
         added.module = command.module
+        lines_by_group.setdefault(command.group, []).append(f"  {name:<12} {command.summary}")
+    blocks = ("\n".join([f"{group}:", *lines]) for group, lines in lines_by_group.items())
+    parser.description = "\n\n".join([DESCRIPTION.strip(), *blocks]).replace("%", "%%")
     return parser, parsers.choices
 
 
@@ -125,11 +126,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str]) -> int:
     from pytest_mlperf.cli.output import complain, print_what_the_terminal_can
     from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+    from pytest_mlperf.core.untrusted_text import nearest
 
-    parser, _ = build_parser()
+    parser, choices = build_parser()
     if removed := _removed(words):
         complain(removed)
         return 2
+    if words and not words[0].startswith("-") and words[0] not in choices:
+        parser.error(f"no command {words[0]!r}{nearest(words[0], choices)}")
     parsed = parser.parse_args(words)
     print_what_the_terminal_can()
     try:

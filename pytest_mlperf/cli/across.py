@@ -67,7 +67,7 @@ def add_prices(parser: argparse.ArgumentParser) -> None:
         "--prices",
         type=Path,
         metavar="FILE",
-        help="TOML with [prices], as suites have it; goes before what suites say",
+        help="TOML with a table [prices], as in suites; overrides the suites' prices",
     )
 
 

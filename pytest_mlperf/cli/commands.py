@@ -8,28 +8,42 @@ from pytest_mlperf.core.addons import Command
 from pytest_mlperf.registry import declared
 
 COMMANDS = {
-    "init": "write a first suite, and a folder for baselines",
-    "new": "an engine, data set, scorer or add-on that works, to edit",
-    "doctor": "what this machine can run, and why not",
-    "plan": "cases, runs, minutes and accelerator-hours",
-    "explain": "how a verdict was reached, run by run",
-    "compare": "two sessions, commits or versions: what dropped",
-    "across": "two sessions on other hardware: per GPU, watt and dollar",
-    "turns": "two engine entries or builds, measured now in turns",
-    "update": "accept a session as baselines, with the runs that it lacks",
-    "calibrate": "learn this machine's noise from repeats of unchanged code",
-    "merge": "results of several machines as one, with nothing missing",
-    "report": "results as text, HTML, Markdown, CSV and for other tools",
-    "options": "options of engines, data sets and scorers",
-    "round": "what an MLPerf round asks: gates, limits, counts",
-    "schema": "print a JSON Schema, for editors and tools",
+    "Start": {
+        "init": "write a first suite and a folder for baselines",
+        "doctor": "check what this machine can run, and what is missing",
+        "plan": "list cases with their runs, minutes and accelerator-hours",
+    },
+    "Judge": {
+        "explain": "show how a verdict was reached, run by run",
+        "compare": "compare two sessions, commits or versions: what regressed",
+        "across": "compare two kinds of hardware: per GPU, watt and dollar",
+        "turns": "measure two engine entries or builds now, interleaved",
+    },
+    "Accept": {
+        "update": "make a session the new baseline; measure missing runs",
+        "calibrate": "learn this machine's noise from repeats of unchanged code",
+    },
+    "Several machines": {
+        "merge": "combine results of several machines, check for gaps",
+        "report": "write results as text, HTML, Markdown, CSV and more",
+    },
+    "MLPerf": {"round": "show what a round requires: gates, limits, counts"},
+    "Reference": {
+        "options": "show options of engines, data sets and scorers",
+        "schema": "print a JSON Schema for editors and tools",
+        "new": "write an engine, data set, scorer or add-on to start from",
+    },
 }
-"""Summary by name, in the order of use."""
+"""Summary by name and by heading, in the order of use."""
 
 
 def commands() -> Mapping[str, Command]:
     """Return all commands by name: those of this package, then those of add-ons."""
-    ours = {name: Command(text, f"pytest_mlperf.cli.{name}") for name, text in COMMANDS.items()}
+    ours = {
+        name: Command(text, f"pytest_mlperf.cli.{name}", group)
+        for group, summaries in COMMANDS.items()
+        for name, text in summaries.items()
+    }
     of_addons = declared(
         "commands", Command, lambda reason, module: Command(f"cannot be loaded: {reason}", module)
     )

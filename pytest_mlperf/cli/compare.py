@@ -13,10 +13,9 @@ from pytest_mlperf.bench.files import baseline_at, case_of
 from pytest_mlperf.cli.measured import Measured, why_not
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import (
-    Sessions,
     add_runs_dir,
     calibrated_roots,
-    performance,
+    results_file,
     rule_here,
 )
 from pytest_mlperf.cli.suites import find_suites, read_suites
@@ -27,7 +26,7 @@ from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS, SEARCH_METRICS, gated_metrics, of_curve
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.recording import changes
-from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.results import CaseResult, Results, performance
 from pytest_mlperf.core.rulings.ruling import other_length, ruling_of
 from pytest_mlperf.core.rulings.sides import judge_sides, judge_together
 from pytest_mlperf.core.verdict import Outcome
@@ -36,6 +35,7 @@ from pytest_mlperf.reports.terminal.comparison import ComparedCase, comparison
 from pytest_mlperf.run.project import git_text
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.results import read_results
+from pytest_mlperf.stores.sessions import Sessions
 from pytest_mlperf.suite.plan import Planned
 
 Limits = Mapping[str, float]
@@ -320,22 +320,6 @@ def side(text: str, runs_dir: Path, folder: Path | None) -> ComparedSide:
         f"{text!r} is no results file, no run in {runs_dir}/runs, no LIBRARY==VERSION and no git "
         "ref; see pytest-mlperf compare --help"
     )
-
-
-def results_file(text: str, runs_dir: Path) -> Path | None:
-    """Return the results file that a path or the beginning of a run id names, or None."""
-    place = Path(text)
-    if place.is_file():
-        return place
-    if (place / "results.json").is_file():
-        return place / "results.json"
-    if not re.fullmatch(r"[0-9][0-9A-Za-z-]*", text):
-        return None
-    files = sorted((runs_dir / "runs").glob(f"{text}*/results.json"))
-    if len(files) > 1:
-        names = ", ".join(path.parent.name for path in files)
-        raise MlperfError(f"{text!r} fits {len(files)} runs: {names}")
-    return files[0] if files else None
 
 
 def from_results(path: Path, results: Results) -> ComparedSide:

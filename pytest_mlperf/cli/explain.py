@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,15 @@ from pytest_mlperf.bench.case import load_checked, nearest_baselines
 from pytest_mlperf.bench.files import judged_against, suite_of
 from pytest_mlperf.bench.policy import calibrated_rule, rule_beside, rule_for
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.cli.stored_results import Sessions, add_runs_dir
+from pytest_mlperf.cli.stored_results import (
+    add_results,
+    add_runs_dir,
+    case_named,
+    matching,
+    not_one_case,
+    results_file,
+    results_path,
+)
 from pytest_mlperf.core.baseline import Record, find
 from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.errors import MlperfError
@@ -23,7 +30,6 @@ from pytest_mlperf.core.numbers import change, interval, limit, percent, plural,
 from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.rulings.ruling import is_worse, values
-from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import MetricVerdict, RatioVerdict, Verdict
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction, surer
@@ -34,6 +40,7 @@ from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.explanation import environment, evidence, wrapped
 from pytest_mlperf.reports.terminal.layout import relative, table
 from pytest_mlperf.stores.results import read_results
+from pytest_mlperf.stores.sessions import Sessions
 
 HELP = """\
 Prints what pytest said about a case, then retraces it: each run, each look of
@@ -47,7 +54,7 @@ examples:
   $ pytest-mlperf explain tiny-resnet50-Offline-onnxruntime-fp32-cpu
       both tests of the case, from the newest session that has it
   $ pytest-mlperf explain Offline r.json
-      a part of the name is enough where it fits one case; from this file
+      a part of the id, if it fits one case; from this file
   $ pytest-mlperf explain .mlperf/runs/20261121-044418-1ce8
       a session of one case; of several it lists them
   $ pytest-mlperf explain "test_performance[demo-Offline-null-fp32-cpu]"
@@ -59,33 +66,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.add_argument(
         "case",
-        metavar="CASE",
-        help="case id, a unique part of it, a test id, or the results of a session of one case",
-    )
-    parser.add_argument(
-        "session",
         nargs="?",
-        type=Path,
-        metavar="RESULTS",
-        help="results.json of a session, or its folder (default: the newest with the case)",
+        default="",
+        metavar="CASE",
+        help="id of a case, a part of it that fits one case, or a test's id (default: the only "
+        "case of the session)",
     )
-    parser.add_argument("--results", type=Path, metavar="FILE", help="the same as RESULTS")
+    add_results(parser)
+    parser.add_argument("--results", dest="file", help=argparse.SUPPRESS)  # its former name
     add_runs_dir(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Explain the tests of one case; what they found does not change the exit code."""
     sessions = Sessions(parsed.runs_dir)
-    name, file = parsed.case, parsed.session or parsed.results
-    if file is None and (name.endswith(".json") or Path(name, "results.json").is_file()):
-        name, file = "", Path(name)
-    if file and file.is_dir():
-        file = file / "results.json"
-    named = [(file, read_results(file))] if file else None
-    chosen = choose(name, sessions if named is None else named)
-    if isinstance(chosen, str):
-        raise MlperfError("\n".join([chosen, *sessions.notes]))
-    path, results, tests = chosen
+    name, text = parsed.case, parsed.results or parsed.file
+    if text is None and name and (name.endswith(".json") or results_file(name, parsed.runs_dir)):
+        name, text = "", name
+    file = results_path(text, parsed.runs_dir) if text else None
+    try:
+        path, results, tests = choose(name, [(file, read_results(file))] if file else sessions)
+    except MlperfError as error:
+        raise MlperfError("\n".join([str(error), *sessions.notes])) from None
     for result in tests:
         try:
             show([*_explain(result, path, results), ""])
@@ -98,40 +100,21 @@ def run(parsed: argparse.Namespace) -> int:
 
 def choose(
     name: str, sessions: Iterable[tuple[Path, Results]]
-) -> tuple[Path, Results, list[CaseResult]] | str:
-    """Return the newest session that has the case, and its tests of it; else why there is none."""
-    measured: dict[str, None] = {}
+) -> tuple[Path, Results, list[CaseResult]]:
+    """Return the newest session that has the case, and its tests of it, or raise MlperfError."""
+    measured: list[str] = []
     for path, results in sessions:
         tests = [one for one in results.cases if f"::{one.test}".endswith(f"::{name}")]
-        ids = dict.fromkeys(result.verdict.case.id for result in results.cases)
-        measured |= ids
-        fitting = [] if tests else matching(name, list(ids))
-        if len(fitting) > 1:
-            fits = f"{name!r} fits" if name else "name one of"
-            return _listed(f"{fits} {len(fitting)} cases of {relative(path)}", fitting)
-        if fitting:
-            tests = [one for one in results.cases if one.verdict.case.id == fitting[0]]
+        ids = [one.verdict.case.id for one in results.cases]
+        measured += ids
+        if not tests and matching(name, ids):
+            case = case_named(name, ids, f" of {relative(path)}")
+            tests = [one for one in results.cases if one.verdict.case.id == case]
         if tests:
             return path, results, tests
     if not measured:
-        return "no results to explain; measure first: pytest suites"
-    return _listed(f"no case fits {name!r}; measured were", measured)
-
-
-def _listed(head: str, cases: Iterable[str]) -> str:
-    return "\n".join([f"{head}:", *(f"  {visible(case)}" for case in cases)])
-
-
-def matching(name: str, ids: Sequence[str]) -> list[str]:
-    """Return the case that is named exactly, else all whose id holds the text.
-
-    Of a test id the part between the brackets names the case.
-    """
-    named = re.search(r"\[(.+)\]$", name)
-    exact = named[1] if named else name
-    if exact in ids:
-        return [exact]
-    return [] if named else [case for case in ids if name.lower() in case.lower()]
+        raise MlperfError("no results to explain; measure first: pytest suites")
+    raise not_one_case(name, measured)
 
 
 def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:

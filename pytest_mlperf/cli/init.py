@@ -14,6 +14,7 @@ from pytest_mlperf import registry
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.stores import atomic
+from pytest_mlperf.suite.libraries import cure, declared, is_here
 
 FIRST_ENGINE = "null"
 """The engine whose first suite runs as it stands, anywhere."""
@@ -90,6 +91,9 @@ def run(parsed: argparse.Namespace) -> int:
     texts = {suite: text, readme: template.read_text("utf-8")}
     write_all(texts)
     show(f"wrote {path}" for path in texts)
+    absent = [one for one in declared("engines", parsed.engine) if not is_here(one)]
+    if absent:
+        show([f"engine {parsed.engine} needs: {cure('engines', parsed.engine, absent)}"])
     show(_next_steps(suites, "" if parsed.engine == FIRST_ENGINE else edits))
     return 0
 

@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-on",
         choices=["inconclusive", "provisional"],
-        help="what is not decided fails, too; or a PROVISIONAL drop, on the first day",
+        help="also fail undecided tests, or PROVISIONAL drops on their first day",
     )
     add_verify(parser)
     parser.add_argument(

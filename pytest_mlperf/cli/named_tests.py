@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pytest_mlperf.cli.stored_results import case_named
 from pytest_mlperf.cli.suites import SUFFIX, find_suites, node_id, read_suites, rootdir
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.untrusted_text import nearest
@@ -61,12 +62,8 @@ def _cases(text: str) -> Iterator[Planned]:
 
 def _by_name(text: str) -> Iterator[Planned]:
     planned = read_suites(find_suites([]))
-    exact = [one for one in planned if one.case.id == text]
-    parts = [one for one in planned if text.lower() in one.case.id.lower()]
-    if not parts:
-        ids = [one.case.id for one in planned]
-        raise MlperfError(f"no test is called {text!r}{nearest(text, ids)}")
-    yield from _timed(text, exact or parts)
+    case = case_named(text, [one.case.id for one in planned])
+    yield from _timed(text, [one for one in planned if one.case.id == case])
 
 
 def _timed(text: str, planned: Sequence[Planned]) -> Iterator[Planned]:

@@ -16,8 +16,9 @@ from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.policy import Policy, gated_pairs, rule_beside
 from pytest_mlperf.cli.across import Prices, add_prices, price_in_words, read_prices
 from pytest_mlperf.cli.output import show, whole, width
-from pytest_mlperf.cli.stored_results import Sessions, add_runs_dir, costs
+from pytest_mlperf.cli.stored_results import add_runs_dir
 from pytest_mlperf.cli.suites import (
+    accelerator,
     add_accelerators,
     add_suites,
     find_suites,
@@ -33,10 +34,12 @@ from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.untrusted_text import json_text
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.judge.inputs import DAYS
+from pytest_mlperf.reports.costs import CaseCost, Costs, cost_of, measured_costs
 from pytest_mlperf.reports.terminal import selection
 from pytest_mlperf.reports.terminal.layout import fold, relative
-from pytest_mlperf.reports.terminal.selection import CaseCost, cost_of, more
+from pytest_mlperf.reports.terminal.selection import more
 from pytest_mlperf.stores.results import MANIFEST_KIND, MANIFEST_SCHEMA
+from pytest_mlperf.stores.sessions import Sessions
 from pytest_mlperf.suite.model import PHASES
 from pytest_mlperf.suite.pairs import Testable, plan_pairs
 from pytest_mlperf.suite.plan import Planned
@@ -46,8 +49,6 @@ MATRIX_LIMIT = 256
 
 JOB_MINUTES = 5 * 24 * 60
 """So long may a job on a machine of one's own take at most, as GitHub says."""
-
-Costs = Mapping[tuple[Path, str], CaseCost]
 
 HELP = """\
 Lists what pytest would measure, and for how long. Times come from the suites;
@@ -80,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_accelerators(parser)
     parser.add_argument(
         "--fleet",
+        type=accelerator,
         action="append",
         default=[],
         metavar="NAME",
@@ -114,12 +116,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.fleet:
         planned = on_fleet(planned, parsed.fleet)
     sessions = Sessions(parsed.runs_dir)
-    past = costs(sessions)
-    measured = {
-        (case.path, case.case.id): cost
-        for case in planned
-        if (cost := past.get((case.case.id, case.suite.profile)))
-    }
+    measured = measured_costs(planned, sessions)
     max_runs = parsed.max_runs or Policy.max_runs
     jobs = jobs_of(planned, measured, max_runs)
     if parsed.format == "github":
@@ -170,16 +167,13 @@ def money(planned: Sequence[Testable], measured: Costs, max_runs: int, prices: P
 def on_fleet(planned: Sequence[Testable], fleet: Sequence[str]) -> list[Testable]:
     """Return the tests that a fleet can run; a name that no case runs on is allowed.
 
-    Raises MlperfError if it can run none, or a name differs only in its letters' case.
+    Raises MlperfError if it can run none.
     """
-    names = dict.fromkeys(name for one in planned for name in one.accelerators)
-    for name in fleet:
-        meant = [each for each in names if each.lower() == name.lower() and name not in names]
-        if meant:
-            raise MlperfError(f"no case runs on {name}; did you mean {' or '.join(meant)}?")
     there = [one for one in planned if set(one.accelerators) <= set(fleet)]
     if not there:
-        shown = ", ".join(names) or "nothing"
+        shown = (
+            ", ".join(dict.fromkeys(n for one in planned for n in one.accelerators)) or "nothing"
+        )
         raise MlperfError(f"no case runs on {', '.join(fleet)}; they run on {shown}")
     return there
 

@@ -6,7 +6,13 @@ import argparse
 from pathlib import Path
 
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.cli.stored_results import add_store, store_here
+from pytest_mlperf.cli.stored_results import (
+    add_results,
+    add_runs_dir,
+    add_store,
+    results_path,
+    store_here,
+)
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import absent
@@ -32,11 +38,11 @@ site is a folder of pages made of a store: all cases with their newest
 verdicts, machines, histories and where levels changed, to search, to publish
 as it is with GitHub Pages. Results are not named then: the store has them.
 
-needs: a results.json, as in .mlperf/runs/<id>/ or written by --mlperf-json
+needs: a session's results
 
 examples:
-  $ pytest-mlperf report r.json
-      the table of verdicts, as in the terminal
+  $ pytest-mlperf report
+      the table of verdicts of the newest session, as in the terminal
   $ pytest-mlperf report r.json --format pytest-benchmark -o now.json
       then: pytest-benchmark compare before.json now.json
   $ pytest-mlperf report r.json --format html -o report.html
@@ -50,7 +56,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    parser.add_argument("results", type=Path, nargs="?", help="results.json")
+    add_results(parser)
     parser.add_argument(
         "--format",
         choices=sorted(formats()),
@@ -68,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what `plan --format json` printed: planned tests without a result are told "
         "(html, markdown, comment, annotations)",
     )
+    add_runs_dir(parser)
     add_store(parser)
     parser.add_argument(
         "--branch",
@@ -90,15 +97,14 @@ def run(parsed: argparse.Namespace) -> int:
     """Write the report; the verdicts in it do not change the exit code."""
     if formats()[parsed.format].of_store:
         return _of_store(parsed)
-    if parsed.results is None:
-        raise MlperfError("name a results.json; only --format site is made of a store")
     if (parsed.branch or parsed.judged_by) and parsed.format != "comment":
         raise MlperfError("--branch and --judged-by are for --format comment")
-    results = read_results(parsed.results)
+    path = results_path(parsed.results, parsed.runs_dir)
+    results = read_results(path)
     planned = read_manifest(parsed.manifest).tests if parsed.manifest else ()
     session = ReportedSession(
         results=results,
-        file=parsed.results,
+        file=path,
         absent=absent((one.test for one in planned), results),
         options={"store": store_here(parsed.store)},
         arguments=vars(parsed),

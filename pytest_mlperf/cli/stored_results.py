@@ -1,67 +1,29 @@
-"""What earlier sessions left: their results, how long a case took, and the noise to expect."""
+"""What earlier sessions left, how commands name it, and the noise to expect."""
 
 from __future__ import annotations
 
 import argparse
-import datetime as dt
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 
 from pytest_mlperf.bench.case import nearest_baselines
 from pytest_mlperf.bench.policy import calibrated_rule, rule_for
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.measurement import moment_of
 from pytest_mlperf.core.numbers import percent
-from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.results import Results
+from pytest_mlperf.core.untrusted_text import meant, some, visible
 from pytest_mlperf.judge.rule_r import RuleR
-from pytest_mlperf.reports.terminal.selection import CaseCost
 from pytest_mlperf.run.project import git_text
 from pytest_mlperf.stores.foreign import content_of
 from pytest_mlperf.stores.results import TITLE, digest_of, read_results
+from pytest_mlperf.stores.sessions import Sessions
 from pytest_mlperf.stores.signatures import verified
 
 RUNS_DIR = Path(".mlperf")
 
 STORE = RUNS_DIR / "results.db"
-
-MAX_SESSIONS = 50
-CaseKey = tuple[str, str]
-"""Case id and profile."""
-
-
-@dataclass
-class Sessions:
-    """The sessions of a runs folder, newest first; read one at a time, each once.
-
-    `unreadable` has one sentence per results file that could not be read.
-    """
-
-    folder: Path
-    unreadable: list[str] = field(default_factory=list)
-
-    def __iter__(self) -> Iterator[tuple[Path, Results]]:
-        """Yield each results file with its content; a damaged one is noted and left out."""
-        self.unreadable.clear()
-        for path in results_files(self.folder)[:MAX_SESSIONS]:
-            try:
-                yield path, read_results(path)
-            except MlperfError as error:
-                self.unreadable.append(str(error))
-
-    @property
-    def notes(self) -> list[str]:
-        """What to tell about files that were not read."""
-        notes = [f"left out: {reason}" for reason in self.unreadable]
-        count = len(results_files(self.folder))
-        return (
-            [*notes, f"only the newest {MAX_SESSIONS} of {count} sessions"]
-            if count > MAX_SESSIONS
-            else notes
-        )
 
 
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:
@@ -73,6 +35,99 @@ def add_runs_dir(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help=f"folder of results and logs (default {RUNS_DIR})",
     )
+
+
+def add_results(parser: argparse.ArgumentParser) -> None:
+    """Give a parser the argument that `results_path` takes."""
+    parser.add_argument(
+        "results",
+        nargs="?",
+        metavar="RESULTS",
+        help="results.json, its folder, or the beginning of a session's id (default: the newest "
+        "session)",
+    )
+
+
+def results_path(text: str | None, runs_dir: Path, cases: Sequence[str] = ()) -> Path:
+    """Return the results file that RESULTS names, else that of the newest session.
+
+    Args:
+        cases: Names of cases that the newest session must have. The runs that a command made are
+            a session, too, of some of the cases only. If none has them, it is the newest one.
+    """
+    if text is not None:
+        return results_file(text, runs_dir) or Path(text)
+    files = Sessions(runs_dir).files
+    if not files:
+        raise MlperfError(
+            f"no results in {runs_dir}/runs: measure first (pytest suites), or run this in "
+            "pytest's root folder, where it keeps them"
+        )
+    having = (file for file in files if all(matching(name, _ids(file)) for name in cases))
+    return next(having, files[0]) if cases else files[0]
+
+
+def _ids(file: Path) -> list[str]:
+    try:
+        return [result.verdict.case.id for result in read_results(file).cases]
+    except MlperfError:
+        return []
+
+
+def results_file(text: str, runs_dir: Path) -> Path | None:
+    """Return the results file that a path or the beginning of a session's id names, or None."""
+    place = Path(text)
+    if place.is_file():
+        return place
+    if (place / "results.json").is_file():
+        return place / "results.json"
+    if not re.fullmatch(r"[0-9][0-9A-Za-z-]*", text):
+        return None
+    files = sorted((runs_dir / "runs").glob(f"{text}*/results.json"))
+    if len(files) > 1:
+        names = ", ".join(path.parent.name for path in files)
+        raise MlperfError(f"{text!r} fits {len(files)} runs: {names}")
+    return files[0] if files else None
+
+
+MAX_LISTED_CASES = 5
+
+
+def matching(name: str, ids: Iterable[str]) -> list[str]:
+    """Return the case that a name is the id of, or a test's of it, else all whose id has it."""
+    cases = list(dict.fromkeys(ids))
+    test = re.search(r"\[(.+)\]$", name)
+    exact = test[1] if test else name
+    if exact in cases:
+        return [exact]
+    return [] if test else [case for case in cases if name.lower() in case.lower()]
+
+
+def case_named(name: str, ids: Iterable[str], place: str = "") -> str:
+    """Return the one case that a name fits: its id, a test's of it, or a part of it.
+
+    Args:
+        place: What has these cases, for messages: " in r.json".
+
+    Raises:
+        MlperfError: It fits several, or none; the message lists the nearest.
+    """
+    cases = list(dict.fromkeys(ids))
+    fitting = matching(name, cases)
+    if len(fitting) == 1:
+        return fitting[0]
+    raise not_one_case(name, cases, place)
+
+
+def not_one_case(name: str, cases: Sequence[str], place: str = "") -> MlperfError:
+    """Return the error of a name that fits several of these cases, or none."""
+    fitting = matching(name, cases)
+    listed = visible(some(fitting or list(dict.fromkeys(cases)), MAX_LISTED_CASES))
+    if fitting:
+        fits = f"{name!r} fits" if name else "name one of"
+        return MlperfError(f"{fits} {len(fitting)} cases{place}: {listed}")
+    hint = meant(name, cases) or f"; known: {listed or 'none'}"
+    return MlperfError(f"no case {name!r}{place}{hint}")
 
 
 def add_verify(parser: argparse.ArgumentParser) -> None:
@@ -101,77 +156,6 @@ def whole_results(path: Path, allowed: Path | None) -> tuple[Results, list[str]]
                 "here: check out what was measured, or measure again"
             )
     return results, [f"{path}: signed by {signer}"]
-
-
-def results_files(runs_dir: Path) -> list[Path]:
-    """Return the results files below a runs folder, newest first: names begin with the time."""
-    return sorted((runs_dir / "runs").glob("*/results.json"), reverse=True)
-
-
-def performance(results: Results) -> list[CaseResult]:
-    """Return the performance tests of a session."""
-    return [result for result in results.cases if result.verdict.kind == "performance"]
-
-
-def costs(sessions: Iterable[tuple[Path, Results]]) -> dict[CaseKey, CaseCost]:
-    """Return how long each case took in earlier sessions, wall-clock, medians over them.
-
-    A process lasts until the next one of its session starts, so loading, warm-up, accuracy pass
-    and scoring count; waiting for others does not. Sessions whose processes overlapped tell
-    nothing and are left out, as are slowed and pretended measurements.
-    """
-    first: dict[CaseKey, list[float]] = defaultdict(list)
-    more: dict[CaseKey, list[float]] = defaultdict(list)
-    for _, results in sessions:
-        try:
-            walls = _walls(results)
-        except (ValueError, OverflowError):
-            continue  # a time that is none: a file from elsewhere
-        for result in performance(results):
-            runs = [walls[run.folder] for run in result.verdict.runs if run.folder in walls]
-            if result.verdict.interleaved and result.verdict.interleaved.runs:
-                runs = runs[:-1]  # those in turns came behind it
-            if not runs or result.handicap or result.pretended:
-                continue
-            key = (result.verdict.case.id, result.profile)
-            first[key].append(runs[0])
-            more[key] += runs[1:]
-    return {
-        key: CaseCost(
-            first_s=median(taken),
-            more_s=median(more[key]) if more[key] else median(taken),
-            sessions=len(taken),
-        )
-        for key, taken in first.items()
-    }
-
-
-def _walls(results: Results) -> dict[str, float]:
-    """Return the wall-clock seconds of each process by its folder; {} if some overlapped."""
-    verdicts = [result.verdict for result in performance(results)]
-    runs = {run.folder: run for one in verdicts for run in (*one.runs, *one.invalid_runs)}
-    ordered = sorted(runs.values(), key=lambda run: _moment(run.started))
-    begin = _moment(results.started)
-    if not ordered or _moment(ordered[0].started) < begin:
-        return {}
-    end = begin + dt.timedelta(seconds=results.seconds)
-    waits = [dt.timedelta(seconds=run.load.waited_s or 0.0) for run in ordered]
-    begins = [_moment(run.started) - wait for run, wait in zip(ordered, waits, strict=True)]
-    ends = [*begins[1:], end]
-    walls = {}
-    for run, until in zip(ordered, ends, strict=True):
-        seconds = (until - _moment(run.started)).total_seconds()
-        if seconds < run.duration_s - 1:  # times are kept in whole seconds
-            return {}
-        walls[run.folder] = max(seconds, run.duration_s)
-    return walls
-
-
-def _moment(started: str) -> dt.datetime:
-    moment = moment_of(started)
-    if moment is None:
-        raise ValueError(started)
-    return moment
 
 
 BASELINES = Path("baselines")

@@ -18,6 +18,7 @@ from pytest_mlperf.core.case import Kind, Profile
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.suite.pairs import Testable
 from pytest_mlperf.suite.plan import Planned, in_profile, plan_suite
+from pytest_mlperf.suite.values import checked_accelerator
 
 SUFFIX = ".mlperf.toml"
 
@@ -49,11 +50,20 @@ def add_accelerators(parser: argparse.ArgumentParser) -> None:
     """Give a parser the option `--accelerator`, which `require_accelerators` checks."""
     parser.add_argument(
         "--accelerator",
+        type=accelerator,
         action="append",
         default=[],
         metavar="NAME",
         help='only cases of this accelerator ("H200", "8xH100", "cpu"); repeatable',
     )
+
+
+def accelerator(text: str) -> str:
+    """Return an accelerator of the command line, a known one in the table's letters."""
+    try:
+        return checked_accelerator(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def require_accelerators(named: Iterable[str], accelerators: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from pytest_mlperf.bench.confirm import NotComparable, build_of_baseline, in_tur
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.cli.output import progress, show, whole, width
-from pytest_mlperf.cli.stored_results import add_runs_dir, not_calibrated
+from pytest_mlperf.cli.stored_results import add_runs_dir, case_named, not_calibrated
 from pytest_mlperf.cli.suites import find_suites
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.metrics import METRICS
@@ -85,7 +85,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.add_argument("a", metavar="A", help="the side that is compared with")
     parser.add_argument("b", metavar="B", help="the side that may be worse")
-    parser.add_argument("--case", metavar="ID", help="only this case of A or B")
+    parser.add_argument(
+        "--case", metavar="CASE", help="only this case: id, or a part of it that fits one case"
+    )
     add_pairs(parser, "most pairs of runs", PAIRS)
     add_runs_dir(parser)
 
@@ -295,7 +297,7 @@ def argument(text: str) -> TurnsArgument:
 
 
 def cases(
-    a: TurnsArgument, b: TurnsArgument, accelerator: str | None
+    a: TurnsArgument, b: TurnsArgument, name: str | None
 ) -> Iterator[tuple[Planned, Planned]]:
     """Yield the cases to set side by side; what may not be compared is refused with the reason."""
     if reason := _suites_differ(a, b):
@@ -313,11 +315,11 @@ def cases(
     ]
     if not both:
         raise MlperfError("A and B have no scenario in common")
-    chosen = [two for two in both if accelerator in (None, *(one.case.id for one in two))]
-    if not chosen:
-        names = ", ".join(one.case.id for one, _ in both)
-        raise MlperfError(f"no case {accelerator!r} on both sides; there: {names}")
-    for x, y in chosen:
+    if name is not None:
+        ids = [one.case.id for two in both for one in two]
+        case = case_named(name, ids, " on both sides")
+        both = [two for two in both if case in (one.case.id for one in two)]
+    for x, y in both:
         if reason := _cases_differ(x, y):
             raise MlperfError(f"{x.case.id} and {y.case.id} cannot be compared: {reason}")
         yield x, y

@@ -18,10 +18,13 @@ class Command:
         summary: Its line in `--help`.
         module: Has `HELP` (description, "examples:" and examples), `add_arguments(parser)` and
             `run(parsed)`, which returns the exit code.
+        group: Heading in `--help`: "Start", "Judge", "Accept", "Several machines", "MLPerf",
+            "Reference", or another one.
     """
 
     summary: str
     module: str
+    group: str = "Add-ons"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +94,9 @@ class SessionOption:
         ini_only: It is seldom set, and in ini files alone (or by pytest's `-o`).
         beside: It changes no measurement, no verdict and no record.
         elsewhere: Set to anything but its default, it lets cases run on other machines.
+        attached: Its value follows "=" only, and is a word of `metavar`; `bare` is set.
+        group: Where `pytest --help` lists it: "everyday", "ci" (and several machines), "mlperf"
+            (and energy).
     """
 
     metavar: str
@@ -101,6 +107,8 @@ class SessionOption:
     ini_only: bool = False
     beside: bool = False
     elsewhere: bool = False
+    attached: bool = False
+    group: str = "everyday"
 
 
 def option_of(metavar: str, text: str, default: object, more: Mapping[str, Any]) -> SessionOption:
@@ -129,7 +137,8 @@ class OptionGroup:
                 valid; a Path is taken from the folder of the command, or of the ini file. `bare` is
                 its value on the command line without one; `ini_only=True` leaves it out there;
                 `beside=True`: nothing of what is measured and judged depends on it;
-                `elsewhere=True`: other than its default, it lets cases run on other machines.
+                `elsewhere=True`: other than its default, it lets cases run on other machines;
+                `group` is where `pytest --help` lists it: "everyday", "ci" or "mlperf".
 
         Raises:
             ValueError: The name is taken, or is no identifier.

@@ -57,6 +57,10 @@ TO_MEASURE = "pip install 'pytest-mlperf[loadgen]'"
 """What brings all that measures, where the package alone does not: see docs/install.md."""
 
 
+REINSTALL = "pip install --force-reinstall mlcommons-loadgen"
+"""What repairs a LoadGen that is installed and does not work."""
+
+
 class UnavailableError(MlperfError):
     """A model or data set is not here; the message says what to set, `path` what is lacking."""
 

@@ -24,6 +24,10 @@ BELOW_LIMIT_PROMISE = "between 0 and the limit either answer may come"
 
 MISSING_OPTION = "--mlperf-update=missing"
 
+REPLACE_OPTIONS = '--mlperf-update=replace --mlperf-reason "..."'
+
+ACCEPT_OPTIONS = '--mlperf-update=replace --mlperf-accept-regression --mlperf-reason "..."'
+
 APPEND_OPTIONS = '--mlperf-update=append --mlperf-reason "..."'
 
 EXPECTED_RATIO = 0.8

@@ -20,8 +20,8 @@ from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.contention import late_share
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import change, percent
-from pytest_mlperf.core.rulings.ruling import values
+from pytest_mlperf.core.numbers import change, percent, quantity
+from pytest_mlperf.core.rulings.ruling import is_worse, values
 from pytest_mlperf.core.rulings.sample import sharing
 from pytest_mlperf.core.verdict import GateState, MetricBaseline, MetricVerdict, Outcome, Verdict
 from pytest_mlperf.judge import rule_r
@@ -166,6 +166,38 @@ def new_record(
         },
         history=(*base.history, entry),
     )
+
+
+MIN_STEP_SHARE = 0.1
+"""A step of a smaller share of its limit is not called worse."""
+
+
+def step(metric: str, before: float | None, after: float) -> str:
+    """Return how an accepted value would move: "throughput 1,000 -> 990 (-1 %)"."""
+    if before is None:
+        return f"{metric} new {quantity(metric, after)}"
+    moved = change(after / before - 1)
+    return f"{metric} {quantity(metric, before)} -> {quantity(metric, after)} ({moved})"
+
+
+def worsened(
+    old: Sequence[BaselineRun], new: Sequence[BaselineRun], limits: Mapping[str, float]
+) -> list[str]:
+    """Return the gated metrics that new runs would make worse or lose, each with its step.
+
+    Args:
+        limits: Shares, by metric; those of energy too.
+    """
+    before, after = geometric_means(old), geometric_means(new)
+    worse = []
+    for metric in filter(before.__contains__, limits):
+        if metric not in after:
+            worse.append(f"{metric} would be lost: not measured")
+            continue
+        counts = abs(after[metric] / before[metric] - 1) > limits[metric] * MIN_STEP_SHARE
+        if counts and is_worse(metric, before[metric], after[metric]):
+            worse.append(step(metric, before[metric], after[metric]))
+    return worse
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:

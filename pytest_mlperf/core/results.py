@@ -426,6 +426,11 @@ class Absent:
     reason: str
 
 
+def performance(results: Results) -> list[CaseResult]:
+    """Return the performance tests of a session."""
+    return [result for result in results.cases if result.verdict.kind == "performance"]
+
+
 def absent(planned: Iterable[str], merged: Results) -> list[Absent]:
     """Return the planned tests that no part judged."""
     judged = {result.test for result in merged.cases}

@@ -142,6 +142,14 @@ def some(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def merge_conflict(text: str) -> tuple[int, str, str] | None:
+    """Return the line of git's first conflict marker, and the names of both sides, if any."""
+    match = re.search(r"^<{7} ([^\n]*)\n.*?^>{7} ([^\n]*)", text, re.MULTILINE | re.DOTALL)
+    if match is None:
+        return None
+    return text.count("\n", 0, match.start()) + 1, shown(match[1].strip()), shown(match[2].strip())
+
+
 def nearest(word: str, words: Iterable[str]) -> str:
     """Return "; did you mean 'x'?", or the list of what is known."""
     names = list(words)

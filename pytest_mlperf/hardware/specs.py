@@ -30,6 +30,13 @@ def known_gpus() -> Mapping[str, GpuSpec]:
     }
 
 
+@cache
+def known_classes() -> Mapping[str, str]:
+    """Return the classes of the table, and "cpu", each by its name in lower case."""
+    classes = {spec.accelerator for spec in known_gpus().values()}
+    return {name.lower(): name for name in sorted(classes | {"cpu"})}
+
+
 def find_gpu(product: str, *, memory_gib: float | None = None) -> GpuSpec | None:
     """Return the GPU that a name of a product, of MLPerf, of a class or of the table means.
 

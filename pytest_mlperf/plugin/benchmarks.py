@@ -114,7 +114,7 @@ def _planned(
     rise = marked.get("max_rise", options.benchmarks.benchmark_max_rise)
     try:
         limit = METRICS[name].limit if rise is None else share(rise)
-        checked_accelerator(accelerator)
+        accelerator = checked_accelerator(accelerator)
         precision = checked_name(marked.get("precision", PRECISION))
     except (TypeError, ValueError) as error:
         raise SuiteError(f"{BENCHMARK_MARKER}: {error}") from None

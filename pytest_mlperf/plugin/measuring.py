@@ -21,7 +21,7 @@ from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.untrusted_text import encodable, visible
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import Machine
-from pytest_mlperf.plugin.options import Options
+from pytest_mlperf.plugin.options import BARE_OPTIONS, Options
 from pytest_mlperf.plugin.report_json import emit_line
 from pytest_mlperf.reports.terminal.advice import JUDGE
 from pytest_mlperf.run.child.process import Patience, Waiting
@@ -149,7 +149,8 @@ def bench_for(
         accuracy=options.runs_dir / "accuracy",
         root=root,
         runs_dir=options.runs_dir,
-        accept_cut=options.accept_cut == "yes",
+        accept_cut=options.accepted.accept_cut == "yes",
+        accept_regression=options.accepted.accept_regression == "yes",
     )
     return Bench(conditions, policy, show)
 
@@ -240,15 +241,8 @@ def stored(root: Path, value: T) -> T:
 
 _NOT_REPRODUCED = tuple(
     f"--mlperf-{name}"
-    for name in ("update", "reason", "json", "report", "plan", "resume", "sign", "store")
+    for name in ("update", "accept", "reason", "json", "report", "plan", "resume", "sign", "store")
 )
-
-OPTIONAL: dict[str, set[str]] = {
-    "--mlperf-confirm": {"auto", "always", "never"},
-    "--mlperf-requests": {"no", "yes"},
-    "--mlperf-judge-benchmarks": {"no", "yes"},
-}
-"""Options that may stand without a value, and what values they take."""
 
 OVERRIDES = ("-o", "--override-ini")
 """Pytest's option that sets what an ini file else says."""
@@ -263,7 +257,7 @@ def reproducing(arguments: Iterable[str]) -> tuple[str, ...]:
     before = ""
     for argument in map(str, arguments):
         name, before = before, ""
-        takes = OPTIONAL.get(name, {argument}) if name else set()
+        takes = BARE_OPTIONS.get(name, {argument}) if name else set()
         setting = _setting(name, argument)
         if setting is not None:
             kept += _override(setting)

@@ -75,24 +75,32 @@ def auto_always_never(text: str) -> str:
     return one_of("auto", "always", "never")(as_flag.get(text.lower(), text))
 
 
+def accelerator_name(text: str) -> str:
+    """Return the name of an accelerator, a known one in the table's letters."""
+    from pytest_mlperf.suite.values import checked_accelerator
+
+    return checked_accelerator(text)
+
+
 class Optional(argparse.Action):
     """An option that may stand without a value, also before a file: `--mlperf-confirm suites`."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
+    def __call__(self, _: object, namespace: object, values: object, *_more: object) -> None:
         """Take the value; what names a file or folder is none, and goes to pytest's arguments."""
-        del parser, option_string
         word = str(values) in str(self.metavar).split("|")
         if values and not word and Path(str(values).partition("::")[0]).exists():
             # Where argparse keeps what no option takes, and pytest finds files to collect.
             vars(namespace).setdefault("_unrecognized_args", []).append(values)
             values = self.const
         setattr(namespace, self.dest, values)
+
+
+class Attached(argparse.Action):
+    """An option whose value, if any, follows "=": a word after it names a file to collect."""
+
+    def __call__(self, _: object, namespace: object, *rest: object) -> None:
+        """Take the word of the option string: "--mlperf-update=replace" is one of its own."""
+        setattr(namespace, self.dest, str(rest[-1]).partition("=")[2] or self.const)
 
 
 def _set_by(metavar: str, text: str, default: object = None, **more: Any) -> Any:
@@ -126,37 +134,60 @@ class AddedOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AcceptedOptions:
+    """What `--mlperf-update` else refuses to record."""
+
+    accept_regression: Literal["no", "yes"] = _set_by(
+        "no|yes",
+        "let --mlperf-update=replace record values that are worse than the baseline's",
+        "no",
+        bare="yes",
+    )
+    accept_cut: Literal["no", "yes"] = _set_by(
+        "no|yes",
+        "record first scores although many answers are empty or cut at max_new_tokens; the "
+        "baseline keeps their number",
+        "no",
+        bare="yes",
+        group="mlperf",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class EnergyOptions:
     """Sources of energy readings."""
 
     power: str = _set_by(
         "auto|require|off",
-        "judge efficiency (samples or tokens per joule of GPU boards) where NVML reads it, fail "
-        "where it does not, or leave it out",
+        "judge energy efficiency (samples or tokens per joule of GPU boards): auto: if NVML reads "
+        "it; require: fail if it does not; off: never",
         "auto",
         ini_only=True,
     )
     meter: Path | None = _set_by(
         "FILE",
-        "also read a wall meter's log, of lines with time and watts or an spl.txt: gives "
+        "also read the log of a wall power meter (lines of time and watts, or an spl.txt); gives "
         "samples_per_joule_wall and tokens_per_joule_wall",
         convert=Path,
+        group="mlperf",
     )
     meter_offset: float = _set_by(
         "SECONDS",
-        "how far the clock of --mlperf-meter is ahead of UTC, where it writes no zone (default 0)",
+        "how far the clock of --mlperf-meter is ahead of UTC, if its log has no time zone "
+        "(default 0)",
         0.0,
         convert=checked(float, lambda offset: abs(offset) < 1e9),
         ini_only=True,
     )
     dcgm: str | None = _set_by(
         "URL",
-        "also read the GPUs of a server through a DCGM exporter's page, as "
-        "http://gpu-box:9400/metrics: gives samples_per_joule_dcgm and tokens_per_joule_dcgm",
+        "also read the energy of a server's GPUs from a DCGM exporter, e.g. "
+        "http://gpu-box:9400/metrics; gives samples_per_joule_dcgm and tokens_per_joule_dcgm",
+        group="mlperf",
     )
     dcgm_gpus: tuple[str, ...] = _set_by(
         "GPU[,GPU...]",
-        "which GPUs of --mlperf-dcgm count, by UUID or name of their host (default: all)",
+        "GPUs of --mlperf-dcgm that count, by UUID or host name (default: all)",
         (),
         convert=lambda text: tuple(text.replace(",", " ").split()),
         ini_only=True,
@@ -169,27 +200,27 @@ class BenchmarkOptions:
 
     judge_benchmarks: Literal["no", "yes"] = _set_by(
         "no|yes",
-        "judge tests with pytest-benchmark's fixture as cases are judged: each run is a process of "
-        "its own, and its time is compared with a baseline in git",
+        "judge tests that use pytest-benchmark's fixture: run each several times, every time in a "
+        "new process, and compare its time with a baseline in git",
         "no",
         bare="yes",
     )
     benchmark_max_rise: str | None = _set_by(
         "PERCENT",
-        "how far a benchmark's time may rise (default 5%%); a test's own marker "
-        'mlperf_benchmark(max_rise="3%%") comes first',
+        "largest rise of a benchmark's time that passes (default 5%%); the marker "
+        'mlperf_benchmark(max_rise="3%%") overrides it for a test',
         convert=str,
         ini_only=True,
     )
     benchmark_metric: str = _set_by(
         "median|min|mean",
-        "which of a benchmark's times is judged, of all its rounds (default median)",
+        "which time of a benchmark's rounds is judged (default median)",
         "median",
         ini_only=True,
     )
     benchmark_accelerator: str = _set_by(
         "NAME",
-        "what benchmarks run on, and whose baselines they have (default cpu)",
+        "accelerator that benchmarks run on; selects their baselines (default cpu)",
         "cpu",
         convert=str,
         ini_only=True,
@@ -202,22 +233,22 @@ class ConditionOptions:
 
     control: str = _set_by(
         "auto|off",
-        "measure the machine by a short fixed benchmark before each run, and watch who else uses "
-        "it: on one that differs from the baseline's or is busy, a drop is INVALID; or do not",
+        "auto: measure the machine by a short fixed benchmark before each run, and watch other "
+        "processes; a drop on a machine that is busy or differs from the baseline's is INVALID; "
+        "off: do neither",
         "auto",
         ini_only=True,
     )
     warmup: Literal["auto", "always", "never"] = _set_by(
         "auto|always|never",
-        "before the first run on an accelerator in a session make one that does not count, of at "
-        "most 60 s, so that no run is the first one: on GPUs (auto, the default), everywhere, or "
-        "never",
+        "before the first run on an accelerator in a session, make a run of at most 60 s that does "
+        "not count: on GPUs (auto, the default), on every accelerator, or never",
         "auto",
         ini_only=True,
     )
     timeout: float = _set_by(
         "SECONDS",
-        "kill a run that makes no progress for so long (default 900); loading counts",
+        "kill a run that makes no progress for this long, loading included (default 900)",
         900.0,
         convert=checked(float, _is_time),
         ini_only=True,
@@ -225,7 +256,7 @@ class ConditionOptions:
     )
     lease_timeout: float = _set_by(
         "SECONDS",
-        "longest wait for an accelerator that another process measures on (default 21600)",
+        "longest wait for an accelerator that another process is measuring on (default 21600)",
         21_600.0,
         convert=checked(float, _is_time),
         ini_only=True,
@@ -233,8 +264,8 @@ class ConditionOptions:
     )
     wait_idle: float = _set_by(
         "SECONDS",
-        "longest wait in a session until no other process uses the processor, before timed runs "
-        "(default 15; 0: none)",
+        "longest wait in a session for an idle processor before timed runs (default 15; 0: do not "
+        "wait)",
         15.0,
         convert=checked(float, lambda seconds: seconds == 0 or _is_time(seconds)),
         ini_only=True,
@@ -247,16 +278,20 @@ class Options:
     """Every option, read once; `--mlperf-max-runs` and `mlperf_max_runs` set `max_runs`."""
 
     profile: Literal["quick", "official"] | None = _set_by(
-        "quick|official", "run every suite in this profile instead of its own"
+        "quick|official", "run every suite in this profile instead of its own", group="mlperf"
     )
     accelerator: str | None = _set_by(
         "NAME",
-        'require this accelerator ("H200", "8xH100", "cpu") and run its cases only; '
-        "not here: exit 3 before any test (CI should always pass it)",
+        'run only the cases of this accelerator ("H200", "8xH100", "cpu"); exit 3 before any test '
+        "if it is not here. Set it in every CI job",
+        convert=accelerator_name,
+        group="ci",
     )
     pretend: str | None = _set_by(
         "NAME",
-        "act as if this accelerator were here, for plans and tests; nothing is ever recorded",
+        "pretend that this accelerator is here, for plans and tests; nothing is recorded",
+        convert=accelerator_name,
+        group="ci",
     )
     baselines: Path | None = _set_by(
         "DIR",
@@ -265,8 +300,11 @@ class Options:
     )
     update: Literal["missing", "append", "replace"] | None = _set_by(
         "missing|append|replace",
-        "record baselines: what is missing (all of it, or a further session of the same build, up "
-        "to four days), a further session whatever the commit, or anew (both need --mlperf-reason)",
+        "record baselines: missing ones and further sessions of the same build, up to four days "
+        "(missing, also the bare option); a further session of any commit (append); new values "
+        "(replace). append and replace need --mlperf-reason",
+        bare="missing",
+        attached=True,
     )
     baseline_runs: int = _set_by(
         "N",
@@ -278,95 +316,100 @@ class Options:
     reason: str | None = _set_by(
         "TEXT", "why a baseline is recorded; kept in its history", beside=True
     )
-    accept_cut: Literal["no", "yes"] = _set_by(
-        "no|yes",
-        "record first scores though many answers are empty or cut at max_new_tokens; the baseline "
-        "keeps how many",
-        "no",
-        bare="yes",
-    )
     fail_on: frozenset[str] = _set_by(
         "WORD[,WORD...]",
-        "what fails besides drops and errors: skips (a model or data set is not here; always under "
-        "CI), inconclusive (a case without enough evidence after the last run: INCONCLUSIVE, "
-        "SUSPECT, PROVISIONAL), provisional (a PROVISIONAL drop from a baseline of 4 days, on the "
-        "first day; without it, on the second day in a row), "
-        "no-baseline (a case without a baseline of this machine; on named accelerators always "
-        "under CI); no:WORD does not, not even under CI",
+        "further conditions that fail a test: skips (its model or data set is missing; always on "
+        "in CI), inconclusive (INCONCLUSIVE, SUSPECT or PROVISIONAL after the last run), "
+        "provisional (a PROVISIONAL drop from a baseline of 4 days, on its first day, not only on "
+        "the second day in a row), no-baseline (no baseline of this machine; always on in CI for "
+        "named accelerators). no:WORD disables a condition, even in CI",
         frozenset(),
         convert=fail_on,
+        group="ci",
     )
     max_runs: int = _set_by(
         "N",
-        f"most performance runs of a case, from 2 to {MAX_RUNS} (default 5); unchanged code is "
-        "red at most 1%% of the time, a drop of the limit is passed at most 5%%",
+        f"most performance runs of a case, 2 to {MAX_RUNS} (default 5): false alarms stay at most "
+        "1%%, missed drops of the limit at most 5%%",
         5,
         convert=checked(int, lambda runs: 2 <= runs <= MAX_RUNS),
     )
+    accepted: AcceptedOptions = AcceptedOptions()
     energy: EnergyOptions = EnergyOptions()
     conditions: ConditionOptions = ConditionOptions()
     confirm: Literal["auto", "always", "never"] = _set_by(
         "auto|always|never",
-        "measure a drop again in turns with the build of its baseline, where that can be had "
-        "(baseline_engine in the suite): a PROVISIONAL one and one from a baseline of fewer than 4 "
-        "days (auto, the default), every one (always, also without a value), or none; with "
-        "baseline_engine a PROVISIONAL ok from so few days as well, or always",
+        "measure a drop again, interleaved with runs of the baseline's build, if the suite defines "
+        "baseline_engine: a PROVISIONAL drop, and a drop or PROVISIONAL ok from a baseline of "
+        "fewer than 4 days (auto, the default); every drop and PROVISIONAL ok (always, also the "
+        "bare option); or never",
         "auto",
         convert=auto_always_never,
         bare="always",
     )
     runs_dir: Path = _set_by(
-        "DIR", "folder of results and logs (default .mlperf)", ".mlperf", convert=Path, beside=True
+        "DIR",
+        "folder of results and logs (default .mlperf)",
+        ".mlperf",
+        convert=Path,
+        beside=True,
+        group="ci",
     )
     requests: Literal["no", "yes"] = _set_by(
         "no|yes",
-        "also keep a record of each request of Concurrency and OpenLoop, as requests.jsonl.gz in "
-        "the run's folder: times, tokens, why it ended; never what was asked or answered",
+        "keep a record of each request of Concurrency and OpenLoop (requests.jsonl.gz in the run's "
+        "folder): times, tokens, why it ended; no prompts and no answers",
         "no",
         bare="yes",
+        group="mlperf",
     )
     compliance: Literal["no", "yes"] = _set_by(
         "no|yes",
-        "also make MLPerf's compliance tests (TEST01, TEST04, TEST06 and others), one run each, "
-        "where the round asks a closed submission for them",
+        "also run the compliance tests that the MLPerf round requires of a closed submission "
+        "(TEST01, TEST04, TEST06 and others), one run each",
         "no",
         bare="yes",
+        group="mlperf",
     )
     handicap: float = _set_by(
-        "50%",
-        "slow every engine: work takes 1/(1-0.5) times as long, to see a failure before one is "
-        "needed; nothing is recorded",
+        "PERCENT",
+        "slow every engine down by a share from 0%% to below 100%%, to see what a failure looks "
+        "like (50%%: work takes twice as long); nothing is recorded",
         0.0,
         convert=handicap,
     )
     benchmarks: BenchmarkOptions = BenchmarkOptions()
     neighbours: Literal["no", "yes"] = _set_by(
         "no|yes",
-        "yes: cases on other GPUs of this machine may be measured at the same time, as by -n 4 on "
-        "four GPUs or by several runners; their baselines are of a shared host, and never compared "
-        "with those of a case that was alone",
+        "yes: cases may run on several GPUs of this machine at the same time (-n 4, or several "
+        "runners). Baselines are then those of a shared host, and never compared with those of a "
+        "host that one case had alone",
         "no",
         ini_only=True,
     )
     manifest: Path | None = _set_by(
         "FILE",
-        "this session is a part of a plan (pytest-mlperf plan --format json): its drops are judged "
-        "among all that the plan holds; pytest-mlperf merge joins the parts",
+        "judge this session as a part of a plan (pytest-mlperf plan --format json): corrects for "
+        "multiple comparisons over the whole plan; pytest-mlperf merge joins the parts",
         convert=Path,
+        group="ci",
     )
     suspects: Path | None = _set_by(
         "FILE|DIR",
-        "results of the last session, or a folder of them: what was SUSPECT there is measured "
-        "first and judged alone, and a PROVISIONAL drop that was there on an earlier day fails; "
-        "sessions with the same --mlperf-runs-dir need no such file",
+        "results of the last session, or a folder of results: cases that were SUSPECT are measured "
+        "first and judged alone; a PROVISIONAL drop that was there on an earlier day fails. Not "
+        "needed for sessions with the same --mlperf-runs-dir",
         convert=Path,
         beside=True,
+        group="ci",
     )
-    json: Path | None = _set_by("FILE", "also write the results to FILE", convert=Path, beside=True)
+    json: Path | None = _set_by(
+        "FILE", "also write the results to FILE", convert=Path, beside=True, group="ci"
+    )
     resume: str | None = _set_by(
         "last|RUN",
-        "go on with a session that was interrupted, the last one or that of an id: what it decided "
-        "is reported and not measured again; options, code and machine must be the same",
+        "continue an interrupted session: the last one, or the one of this id. Tests that it "
+        "decided are not measured again; options, code and machine must be the same",
         convert=str,
         bare="last",
         beside=True,
@@ -395,7 +438,16 @@ class Options:
         return bool(self.energy.meter or self.energy.dcgm)
 
 
+EVERYDAY = "everyday"
+GROUPS: Mapping[str, str] = {
+    EVERYDAY: "MLPerf inference tests (pytest-mlperf)",
+    "ci": "MLPerf inference tests: CI and several machines",
+    "mlperf": "MLPerf inference tests: MLPerf's rules, and energy",
+}
+"""Groups of options in `pytest --help`, with their headings."""
+
 _GROUPS: Mapping[str, type[Any]] = {
+    "accepted": AcceptedOptions,
     "energy": EnergyOptions,
     "benchmarks": BenchmarkOptions,
     "conditions": ConditionOptions,
@@ -410,28 +462,32 @@ _OPTIONS: dict[str, SessionOption] = {
 }
 OPTION_NAMES = frozenset({*_OPTIONS, "plan", "report"})
 
-PLAN = "list the cases and the time they need, measure nothing"
+PLAN = "list the cases and the time that they need; measure nothing"
 
 REPORT = (
-    "also write a report at the end of the session; repeatable, e.g. html=report.html, "
-    "markdown=summary.md, junit=mlperf.xml (formats: pytest-mlperf report --help)"
+    "also write a report at the end of the session, e.g. html=report.html, markdown=summary.md, "
+    "junit=mlperf.xml; repeatable (formats: pytest-mlperf report --help)"
 )
 
 
 def add_options(parser: pytest.Parser, added: Mapping[str, SessionOption]) -> None:
     """Register every option and its ini setting, those of add-ons last."""
-    group = parser.getgroup("mlperf", "MLPerf inference tests (pytest-mlperf)")
+    groups = {name: parser.getgroup(f"mlperf {name}", text) for name, text in GROUPS.items()}
+    group = groups[EVERYDAY]
+    group.addoption("--mlperf-plan", action="store_true", default=None, help=PLAN)
+    parser.addini("mlperf_plan", PLAN, type="bool", default=False)
     for name, option in {**_OPTIONS, **added}.items():
         if option.ini_only:
             parser.addini(f"mlperf_{name}", f"{option.metavar}: {option.help}", default=None)
             continue
-        bare = {"action": Optional, "nargs": "?", "const": option.bare} if option.bare else {}
-        group.addoption(
-            _as_option(name), metavar=option.metavar, default=None, help=option.help, **bare
-        )
+        strings, more = [_as_option(name)], dict[str, Any](metavar=option.metavar)
+        if option.attached:
+            strings += [f"{strings[0]}={word}" for word in option.metavar.split("|")]
+            more |= {"action": Attached, "nargs": 0, "const": option.bare}
+        elif option.bare:
+            more |= {"action": Optional, "nargs": "?", "const": option.bare}
+        groups.get(option.group, group).addoption(*strings, default=None, help=option.help, **more)
         parser.addini(f"mlperf_{name}", option.help.replace("%%", "%"), default=None)
-    group.addoption("--mlperf-plan", action="store_true", default=None, help=PLAN)
-    parser.addini("mlperf_plan", PLAN, type="bool", default=False)
     group.addoption(
         "--mlperf-report", metavar="FORMAT=FILE", action="append", default=None, help=REPORT
     )
@@ -474,6 +530,12 @@ def _in_words(value: object) -> str:
 
 def _as_option(name: str) -> str:
     return "--mlperf-" + name.replace("_", "-")
+
+
+BARE_OPTIONS: Mapping[str, Collection[str]] = {
+    _as_option(name): option.metavar.split("|") for name, option in _OPTIONS.items() if option.bare
+}
+"""Options that can be written without a value, with the values that can follow them."""
 
 
 def read_options(config: pytest.Config) -> Options:
@@ -557,6 +619,10 @@ def _check(config: pytest.Config, options: Options) -> None:
             f"{_as_option(options.added.elsewhere)} with -n: one of them can distribute; "
             "leave -n away"
         )
+    words = set(_OPTIONS["update"].metavar.split("|"))
+    for word in words & set(config.args) if options.update else ():
+        if not Path(word).exists():
+            raise pytest.UsageError(f"--mlperf-update {word}: write --mlperf-update={word}")
     if options.update in {"replace", "append"} and not options.reason:
         raise pytest.UsageError(
             f'--mlperf-update={options.update} needs --mlperf-reason "why this value is accepted"'

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.core.untrusted_text import meant
 from pytest_mlperf.hardware.machine import Machine, detect, split
+from pytest_mlperf.hardware.specs import known_classes
 from pytest_mlperf.plugin.addons import EXIT_ENVIRONMENT
 from pytest_mlperf.plugin.options import Options
 from pytest_mlperf.reports.terminal import selection
 from pytest_mlperf.suite.pairs import Testable
+from pytest_mlperf.suite.values import whole_class
 
 
 class Selection:
@@ -65,8 +68,10 @@ class Selection:
         if self._options.distributed:
             return  # whoever sees the nodes of the cluster does
         if not self.look_for({name}).has(name) and name != self._options.pretend:
+            kind, classes = whole_class(split(name)[1]), known_classes().values()
             pytest.exit(
-                f"mlperf: accelerator {name} is required and not here; here: {self.machine.seen}",
+                f"mlperf: accelerator {name} is required and not here; here: {self.machine.seen}"
+                f"{'' if kind in classes else meant(kind, classes) or '; no such class is known'}",
                 returncode=EXIT_ENVIRONMENT,
             )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,6 +19,7 @@ from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.reports.terminal.selection import whole_plan
 from pytest_mlperf.stores.atomic import unforeseen
 from pytest_mlperf.stores.results import write_results
+from pytest_mlperf.stores.sessions import Sessions
 
 
 def refuse_broken_addons(addons: AddOns) -> NoReturn:
@@ -53,7 +55,8 @@ def _write(
     copy = state.options.json if state.results or state.skipped else None
     for path in filter(None, (kept if state.results else None, copy)):
         write = partial(_write_results, state, path, summary)
-        _keep(state, session, "the results", write, f"results: {relative(path)}")
+        line = None if path is copy and _is_trial(state) else f"results: {relative(path)}"
+        _keep(state, session, "the results", write, line)
     if state.results or state.skipped:
         for lines in state.addons.call(
             "mlperf_session_finished",
@@ -112,7 +115,7 @@ def _keep(
     session: pytest.Session,
     content: str,
     write: Callable[[], object],
-    line: str,
+    line: str | None,
 ) -> None:
     if not state.keeping.keep(content, write, line):
         session.exitstatus = session.exitstatus or EXIT_ENVIRONMENT
@@ -142,6 +145,7 @@ def _lines(state: MlperfSession, width: int, *, colour: bool) -> list[str]:
             state.kinds,
             width,
             max_runs=options.max_runs,
+            sessions=Sessions(options.runs_dir),
             warmup=options.conditions.warmup,
             confirm=options.confirm,
             idle_s=options.conditions.wait_idle,
@@ -149,5 +153,15 @@ def _lines(state: MlperfSession, width: int, *, colour: bool) -> list[str]:
     if resumes := state.progress.resumes:
         lines.append(f"goes on with session {resumes}, which was interrupted")
     if state.results:
-        lines += text.summary(state.summary, width, colour=colour)
+        summary = state.summary
+        if _is_trial(state):  # nothing of it is to be committed
+            cases = [replace(one, verdict=replace(one.verdict, notes=())) for one in summary.cases]
+            summary = replace(summary, cases=tuple(cases))
+        lines += text.summary(summary, width, colour=colour)
     return lines + state.keeping.lines
+
+
+def _is_trial(state: MlperfSession) -> bool:
+    """Whether baselines go into a copy below the runs, which `pytest-mlperf update` removes."""
+    folder = state.options.baselines
+    return folder is not None and folder.is_relative_to(state.options.runs_dir)

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.untrusted import parse_json
-from pytest_mlperf.core.untrusted_text import escaped
+from pytest_mlperf.core.untrusted_text import escaped, merge_conflict
 from pytest_mlperf.stores import atomic, foreign
 from pytest_mlperf.stores.atomic import LOCK_HELP, BusyError, LockedFolder, NoLocksError, alone_in
 
@@ -72,9 +72,16 @@ class Document(Generic[T]):
         except _NewerError as newer:
             raise BaselineError(f"{path}: {newer}") from None
         except ValueError as defect:
+            file = shlex.quote(str(path))
+            if sides := merge_conflict(content.decode("utf-8", "replace")):
+                line, ours, theirs = sides
+                raise BaselineError(
+                    f"{path}: holds a merge conflict of {ours} and {theirs}: line {line}. Keep one "
+                    f"side: git checkout --ours {file} ({ours}) or --theirs ({theirs}); git add it"
+                ) from None
             raise BaselineError(
-                f"{path}: {defect}. Restore it (git checkout -- {shlex.quote(str(path))}), or "
-                f"delete it and {self._anew}"
+                f"{path}: {defect}. Restore it (git checkout -- {file}), or delete it and "
+                f"{self._anew}"
             ) from defect
 
     def read(self, content: bytes, place: str) -> T:

@@ -163,10 +163,13 @@ def _table_defects(
             yield (*where, strange[0]), f"unknown key {strange[0]!r}{correction}"
             continue
         if not isinstance(bound, Mapping) or set(bound) != {metric.limit_key}:
+            written = next(iter(bound.values())) if keys else None
+            valid = keys and not [*_share_defects(where, written)]
+            text = written if valid else f"{metric.limit:.0%}"
             yield (
                 where,
                 f"{name} is {metric.direction}-is-better: "
-                f'write {name} = {{ {metric.limit_key} = "{metric.limit:.0%}" }}',
+                f'write {name} = {{ {metric.limit_key} = "{text}" }}',
             )
             continue
         value = bound[metric.limit_key]

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.untrusted import parse_toml
-from pytest_mlperf.core.untrusted_text import nearest, shown
+from pytest_mlperf.core.untrusted_text import merge_conflict, nearest, shown
 from pytest_mlperf.stores.foreign import UnfitError, read_regular
 from pytest_mlperf.suite.model import Inconsistent, Suite
 from pytest_mlperf.suite.values import Defect, KeyPath
@@ -27,6 +27,12 @@ def load_suite(path: Path) -> tuple[Suite, str]:
     try:
         raw = parse_toml(text)
     except ValueError as error:  # wrong syntax, or a number of more than 4300 digits
+        if sides := merge_conflict(text):
+            line, ours, theirs = sides
+            raise SuiteError(
+                f"{path}:{line}: a merge conflict of {ours} and {theirs}: keep the right lines of "
+                "both, and delete the lines of markers (<<<<<<<, =======, >>>>>>>)"
+            ) from None
         raise SuiteError(f"{path}:{_syntax(str(error), text)}") from None
     if not raw:
         raise SuiteError(
@@ -213,6 +219,8 @@ def _message(where: KeyPath, kind: str, message: str, value: object) -> str:
         return message
     if kind == "list_type" and where in _ARRAYS:
         return f"must be an array of tables: write [[{where[0]}]]"
+    if kind == "missing" and where in _ARRAYS:
+        return f"is missing: write [[{where[0]}]]"
     words = _WORDS.get(kind) or message.replace("Input should be", "must be")
     return words if "not" in words or kind == "missing" else f"{words}, not {shown(value)}"
 

@@ -58,7 +58,8 @@ _PEAK = {"type": ["number", "string"], "description": 'Dense, FLOP/s: 989e12 or 
 
 FIGURES_SCHEMA: dict[str, Any] = {
     "type": "object",
-    "description": "Figures of accelerators that the table of GPUs lacks, by class.",
+    "description": "Accelerators that the table of GPUs lacks, by class, with their figures; an "
+    "empty table only makes the name known.",
     "additionalProperties": {
         "type": "object",
         "properties": {
@@ -277,7 +278,7 @@ class Suite(Table):
     @property
     def figures(self) -> dict[str, GpuSpec]:
         """Peaks, bandwidth and memory of GPUs from the suite, by class."""
-        return {name: parse_gpu(name, table) for name, table in self.accelerators.items()}
+        return {name: parse_gpu(name, table) for name, table in self.accelerators.items() if table}
 
     @property
     def work(self) -> AnyWork | None:
@@ -531,7 +532,7 @@ def _physics(suite: Suite) -> Iterator[Defect]:
             names = ", ".join(kinds)
             yield ("accelerators", name), f"no engine entry runs on {name!r}; they run on {names}"
         try:
-            parse_gpu(name, peaks)
+            _ = peaks and parse_gpu(name, peaks)
         except SuiteError as error:
             yield ("accelerators", name), str(error)
     accelerators = dict.fromkeys(name for entry in suite.engines for name in entry.accelerators)

@@ -24,7 +24,7 @@ from pytest_mlperf.suite.limits import efficiency_limits
 from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.places import place_of
-from pytest_mlperf.suite.rules import build_defects, source_defects
+from pytest_mlperf.suite.rules import accelerator_defects, build_defects, source_defects
 from pytest_mlperf.suite.tables import DatasetSource, EngineEntry, ScenarioEntry, title_of
 from pytest_mlperf.suite.values import KeyPath
 
@@ -355,7 +355,8 @@ class Planned:
 def plan_suite(path: Path) -> list[Planned]:
     """Read a suite file and return its cases in order; raise SuiteError for defects."""
     suite, text = load_suite(path)
-    if defects := [*source_defects(suite), *claim_defects(suite), *build_defects(suite)]:
+    checks = (accelerator_defects, source_defects, claim_defects, build_defects)
+    if defects := [defect for check in checks for defect in check(suite)]:
         raise all_defects(path, text, defects)
     lines = lines_of_tables(text, "engines") or [line_of(text, ("engines",))]
     return planned_cases(suite, path, lambda index: lines[min(index, len(lines) - 1)])

@@ -7,12 +7,13 @@ from math import prod
 from typing import Any, get_args
 
 from pytest_mlperf import registry
-from pytest_mlperf.core.case import Phase
+from pytest_mlperf.core.case import PRECISION_NAMES, Phase
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.core.extension import Builder
 from pytest_mlperf.core.job import STREAMS
-from pytest_mlperf.core.untrusted_text import nearest, shown
-from pytest_mlperf.hardware.machine import split
+from pytest_mlperf.core.untrusted_text import meant, nearest, shown
+from pytest_mlperf.hardware.machine import detect, split
+from pytest_mlperf.hardware.specs import known_classes
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.places import expand, unset_in
 from pytest_mlperf.suite.tables import (
@@ -23,7 +24,24 @@ from pytest_mlperf.suite.tables import (
     title_of,
 )
 from pytest_mlperf.suite.trial import ABSENT, try_engine, written, wrong_values
-from pytest_mlperf.suite.values import Defect, KeyPath
+from pytest_mlperf.suite.values import Defect, KeyPath, whole_class
+
+
+def accelerator_defects(suite: Suite) -> Iterator[Defect]:
+    """Yield each accelerator that no table has, the suite's own included, and this machine lacks.
+
+    What a machine reports about itself is known, also if it is newer than the table.
+    """
+    classes = {*known_classes().values(), *suite.accelerators}
+    for index, entry in enumerate(suite.engines):
+        for kind in dict.fromkeys(split(name)[1] for name in entry.accelerators):
+            if not classes & {kind, whole_class(kind)} and kind not in detect(gpus=True).classes:
+                hint = meant(kind, sorted(classes))
+                yield (
+                    ("engines", index, "accelerators"),
+                    f"unknown accelerator {kind!r}{f'{hint} Else' if hint else ';'} declare it "
+                    f"with a table [accelerators.{whole_class(kind)}], which may be empty",
+                )
 
 
 def source_defects(suite: Suite) -> Iterator[Defect]:
@@ -117,6 +135,11 @@ def _engine_defects(
         return
     except MlperfError:  # missing files are reported as a skip
         pass
+    precisions = registry.class_attribute("engines", entry.use, "precisions") or ()
+    words = dict.fromkeys([*PRECISION_NAMES, *precisions])
+    if entry.use in registry.registered("engines") and entry.precision not in words:
+        message = f"unknown precision {entry.precision!r}{nearest(entry.precision, words)}"
+        yield ("engines", index, "precision"), message
     if entry.baseline_engine is not None and options.get("url") and registry.is_client(entry.use):
         yield (
             ("engines", index, "baseline_engine"),

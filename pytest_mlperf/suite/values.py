@@ -15,6 +15,7 @@ from pytest_mlperf.core.case import NAME_PATTERN, TECHNIQUES
 from pytest_mlperf.core.numbers import MAX_RATE, MIN_RATE
 from pytest_mlperf.core.untrusted_text import nearest, shown
 from pytest_mlperf.hardware.machine import split
+from pytest_mlperf.hardware.specs import known_classes
 from pytest_mlperf.rounds.endpoints import ULTRA_LOW
 
 MIG_INSTANCE = re.compile(r"_\d+g\.|_mig$")
@@ -39,7 +40,9 @@ def share(value: object) -> float:
     """Return "3%" as 0.03; raise ValueError unless it is a percentage above 0 %."""
     match = re.fullmatch(_PERCENTAGE, value) if isinstance(value, str) else None
     if not match:
-        raise ValueError(f'{shown(value)} is no percentage; write it as a string, e.g. "3%"')
+        bare = isinstance(value, str) and re.fullmatch(_DECIMAL, value)
+        example = f"{value}%" if bare else "3%"
+        raise ValueError(f'{shown(value)} is no percentage; write it as a string, e.g. "{example}"')
     if not MIN_RATE <= float(match[1]) / 100 <= MAX_RATE:
         raise ValueError(f"{shown(value)} must be above 0 %")
     return float(match[1]) / 100
@@ -55,10 +58,23 @@ def checked_name(value: str) -> str:
     return value
 
 
+def whole_class(name: str) -> str:
+    """Return the class of the GPU that a MIG instance's class is a part of: "H200"."""
+    instance = MIG_INSTANCE.search(name)
+    return name[: instance.start()] if instance else name
+
+
 def checked_accelerator(value: str) -> str:
-    """Return "cpu", "H200" or "8xH100", the only name of each; raise ValueError otherwise."""
+    """Return "cpu", "H200" or "8xH100", known names in their usual case, or raise ValueError.
+
+    Baselines are found by it, so an accelerator has one name.
+    """
     count, name = split(value)
-    if name.lower() == "cpu" and value != "cpu":
+    kind = whole_class(name)
+    written = name
+    name = known_classes().get(kind.lower(), kind) + name[len(kind) :]
+    value = value.removesuffix(written) + name
+    if name == "cpu" and value != "cpu":
         raise ValueError(f'{shown(value)} is no accelerator; did you mean "cpu"?')
     if not re.fullmatch(_ACCELERATOR, value):
         raise ValueError(f'{shown(value)} is no accelerator; write "cpu", "H200" or "8xH100"')

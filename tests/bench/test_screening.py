@@ -73,7 +73,11 @@ class Lab:
         )
 
     def session(
-        self, *rates: float, update: Update | None = "missing", baseline_runs: int = 8
+        self,
+        *rates: float,
+        update: Update | None = "missing",
+        baseline_runs: int = 8,
+        accepts: bool = False,
     ) -> Verdict:
         """Return the verdict of one more session; each run reaches the next rate."""
         self.rates, self.day, self.made = iter(rates), self.day + 1, 0
@@ -93,6 +97,7 @@ class Lab:
             update=update,
             baseline_runs=baseline_runs,
             reason="as it was",
+            accept_regression=accepts,
             baselines=self.folder,
             accuracy=self.folder,
             root=self.folder,
@@ -206,3 +211,26 @@ def test_first_runs_of_older_sessions_are_left_out_once_they_are_seen_to_differ(
     assert not before.skips_first_run
     assert lab.record.skips_first_run
     assert [lab.kept(session) for session in range(3)] == [[100.0], [100.1], [99.9, 99.8]]
+
+
+def test_replace_records_a_worse_value_only_where_that_is_accepted(lab: Lab) -> None:
+    """Worse is what `pytest-mlperf update` calls so: by more than a tenth of the limit."""
+    lab.session(*QUIET)
+    before = lab.record
+    slower = [rate * 0.96 for rate in QUIET]
+
+    refused = lab.session(*slower, update="replace")
+
+    assert refused.outcome is Outcome.PERF_DROP
+    step = "throughput 100 -> 96 (−4.0 %)"
+    assert refused.headline == f"nothing recorded, worse than the baseline: {step}"
+    assert (lab.record, len(refused.runs)) == (before, 8)
+    for rates, accepts in (
+        (slower, True),
+        ([rate * 0.98 for rate in slower], False),
+        ([rate * 1.1 for rate in slower], False),
+    ):
+        anew = lab.session(*rates, update="replace", accepts=accepts)
+        assert anew.outcome is Outcome.RECORDED
+        assert [run.metrics["throughput"] for run in lab.record.runs] == rates
+    assert [entry.action for entry in lab.record.history] == ["record", *["replace"] * 3]

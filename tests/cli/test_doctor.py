@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.cli.doctor import (
+    MAX_LINES,
     CaseState,
     State,
     SuiteState,
@@ -22,6 +23,7 @@ from pytest_mlperf.cli.doctor import (
     lines,
     on,
     requirements,
+    shortened,
     suite_state,
 )
 from pytest_mlperf.cli.doctor._machine import Check
@@ -43,12 +45,12 @@ def _own_leases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
 
 
-SHAPE = [
+ALL = [
     r"tools",
-    r"  ok       Python            3\.\d+\.\d+ on Linux \S+",
-    r"  ok       pytest            \S+, plugin pytest-mlperf \S+ is active",
-    r"  ok       LoadGen           \S+ \(library \S+\), a trial run was VALID",
-    r"  ok       pytest-benchmark  \S+",
+    r"  ok        Python            3\.\d+\.\d+ on Linux \S+",
+    r"  ok        pytest            \S+, plugin pytest-mlperf \S+ is active",
+    r"  ok        LoadGen           \S+ \(library \S+\), a trial run was VALID",
+    r"  ok        pytest-benchmark  \S+",
     r"machine",
     r"  (ok|note) +GPUs +.+",
     r"  (ok|note) +CPU +.+ cores, governor .+",
@@ -58,7 +60,13 @@ SHAPE = [
     r"  ok +leases +\S+( can be written)?",
     r"engines",
     r"  ok +null +can be used",
+    r"  optional +vllm +needs vllm, which is not installed",
     r"libraries",
+]
+SHAPE = [
+    r"machine",
+    r"  ok +checked +Python, pytest, LoadGen, .*",
+    r"  (ok|note) +GPUs +.+",
     r"suites, with the baselines that they have for this machine",
     r"  suites/first\.mlperf\.toml: first, quick",
     r"    state   case                    performance      accuracy",
@@ -78,14 +86,26 @@ SHAPE = [
 def test_it_reads_as_designed(own_lab: Lab, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_mlperf.cli.doctor.requirements.importing", lambda _: {})
     own_lab.of_one_session()
-    shown = say.ends(0, "doctor")
-    left = shown.splitlines()
-    for pattern in SHAPE:
-        while left and not re.fullmatch(pattern, left[0]):
+    for words, shape in ((("--all",), [*ALL, *SHAPE[3:]]), ((), SHAPE)):
+        shown = say.ends(0, "doctor", *words)
+        left = shown.splitlines()
+        for pattern in shape:
+            while left and not re.fullmatch(pattern, left[0]):
+                left.pop(0)
+            assert left, f"no line {pattern!r} in its place in:\n{shown}"
             left.pop(0)
-        assert left, f"no line {pattern!r} in its place in:\n{shown}"
-        left.pop(0)
-    assert widest(shown) <= 80
+        assert widest(shown) <= 80
+        assert "missing" not in shown.replace("--mlperf-update=missing", "")
+    assert len(shown.splitlines()) <= MAX_LINES
+
+
+def test_a_page_of_many_cases_is_cut_before_its_verdict() -> None:
+    cases = tuple(replace(READY, case=f"case {number}") for number in range(40))
+    whole = list(lines([OK], [SuiteState(path=Path("x"), cases=cases)], (), 0))
+    page = shortened(whole)
+    assert (len(page), page[-3:], page[:10]) == (MAX_LINES, whole[-3:], whole[:10])
+    assert f"  ... {len(whole) - MAX_LINES + 1} more lines: pytest-mlperf doctor --all" in page
+    assert shortened(whole[:MAX_LINES]) == whole[:MAX_LINES]
 
 
 @pytest.mark.process

@@ -146,3 +146,12 @@ def test_prompts_that_cannot_be_scored_are_refused_before_anything_is_written(
     assert needs in say.ends(2, "init", "--engine", "openai", "--accuracy", "gone.jsonl")
     shown = say.ends(2, "init", "--engine", "torch", "--accuracy", "p.jsonl")
     assert "--accuracy needs --engine openai, tensorrt_llm, vllm, not torch" in shown
+
+
+def test_a_missing_library_is_named_with_what_installs_it(
+    here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_mlperf.cli.init.is_here", lambda _: False)
+    line = "engine onnxruntime needs: pip install 'pytest-mlperf[onnx]'\n"
+    assert line in say.ends(0, "init", "a", "--engine", "onnxruntime")
+    assert "needs:" not in say.ends(0, "init", "b")

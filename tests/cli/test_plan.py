@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pytest_mlperf.cli.across import read_prices
 from pytest_mlperf.cli.plan import JOB_MINUTES, MATRIX_LIMIT, in_words, money, runner_labels
 from pytest_mlperf.cli.suites import read_suites
 from pytest_mlperf.core.guarantees import APPEND_OPTIONS, Guarantee
-from pytest_mlperf.reports.terminal.selection import CaseCost
+from pytest_mlperf.reports.costs import CaseCost
 from tests.addons.fleet.test_slurm import suite as small_suite
 from tests.cli.lab import ACCURACY, CASE, PERFORMANCE, Lab
 from tests.cli.text import Say, differing, flat, page, widest
@@ -104,6 +105,26 @@ def test_the_manifest_names_every_test_that_pytest_will_run(
     held = first["baseline"]
     assert (held["lacks"], held["sessions"]) == (None, 4)
     assert held["runs"] >= 5
+
+
+def test_pytest_plans_the_same_minutes(
+    own_lab: Lab, say: Say, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the same earlier sessions."""
+    monkeypatch.chdir(own_lab.path)
+    monkeypatch.setenv("COLUMNS", "200")
+    planned = pytester.runpytest_inprocess("suites", "--mlperf-plan", "-p", "no:xdist")
+    shown = say.ends(0, "plan").splitlines()
+    of_both = [
+        (
+            [line.split() for line in lines if line.startswith("first-")],
+            re.findall(r"usually \d+ s|\d+ s if \w+", " ".join(lines)),
+        )
+        for lines in (shown, planned.outlines)
+    ]
+    assert of_both[0] == of_both[1]
+    assert ["3", "sessions"] in [row[5:7] for row in of_both[0][0]]
+    assert len(of_both[0][1]) == 3
 
 
 def test_the_matrix_has_one_job_per_accelerator_and_suite(here: Path, say: Say) -> None:

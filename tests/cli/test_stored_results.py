@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_mlperf.cli.stored_results import MAX_SESSIONS, Sessions, costs, results_files
+import pytest
+
+from pytest_mlperf.cli.stored_results import case_named, matching, results_path
+from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Confirmation, InterleavedRuns
-from pytest_mlperf.reports.terminal.selection import CaseCost
+from pytest_mlperf.reports.costs import CaseCost, costs
 from pytest_mlperf.stores.results import write_results
+from pytest_mlperf.stores.sessions import MAX_SESSIONS, Sessions
 from tests.reports import verdicts
 from tests.reports.verdicts import CASE, result, run, session
 
@@ -92,7 +96,7 @@ def test_what_tells_nothing_about_time_is_left_out() -> None:
 
 
 def test_sessions_are_read_newest_first_and_old_ones_are_not_read(tmp_path: Path) -> None:
-    assert results_files(tmp_path) == []
+    assert Sessions(tmp_path).files == []
     assert list(Sessions(tmp_path)) == []
     for number in range(MAX_SESSIONS + 3):
         file = tmp_path / "runs" / f"20261120-{number:06}-abcd" / "results.json"
@@ -102,3 +106,47 @@ def test_sessions_are_read_newest_first_and_old_ones_are_not_read(tmp_path: Path
     assert seconds == sorted(seconds, reverse=True)
     assert (len(seconds), seconds[0]) == (MAX_SESSIONS, MAX_SESSIONS + 2)
     assert sessions.notes == [f"only the newest {MAX_SESSIONS} of {MAX_SESSIONS + 3} sessions"]
+
+
+IDS = ["a-Offline-null-fp32-cpu", "a-Offline-null-fp32-cpu-2", "b-Server"]
+
+
+def test_a_case_is_named_by_its_id_by_a_part_of_it_or_by_a_test() -> None:
+    rows = {
+        IDS[0]: IDS[0],
+        "b": IDS[2],
+        "SERVER": IDS[2],
+        f"suites/x.mlperf.toml::test_accuracy[{IDS[0]}]": IDS[0],
+        "test_performance[b-Server]": IDS[2],
+        "offline": f"'offline' fits 2 cases in r.json: {IDS[0]}, {IDS[1]}",
+        "": f"name one of 3 cases in r.json: {', '.join(IDS)}",
+        "b-Serfer": "no case 'b-Serfer' in r.json; did you mean 'b-Server'?",
+        "x": f"no case 'x' in r.json; known: {', '.join(IDS)}",
+        "test_performance[b]": "no case 'test_performance[b]' in r.json; known: ",
+    }
+
+    def named(name: str) -> str:
+        try:
+            return case_named(name, [*IDS, *IDS], " in r.json")
+        except MlperfError as error:
+            return str(error)
+
+    assert {n: t for n, t in rows.items() if not named(n).startswith(t)} == {}
+    many = [f"case-{number:02}" for number in range(40)]
+    with pytest.raises(MlperfError, match=r"fits 40 cases: case-00, .* and 35 more"):
+        case_named("case", many)
+    assert matching("case", many) == many
+
+
+def test_results_are_named_by_file_folder_or_id_and_default_to_the_newest(tmp_path: Path) -> None:
+    old, new = (tmp_path / "runs" / f"2026112{n}-000000-abcd" / "results.json" for n in (0, 1))
+    with pytest.raises(MlperfError, match=r"no results in .*: measure first"):
+        results_path(None, tmp_path)
+    write_results(old, session(result(verdicts.OK)))
+    write_results(new, session())
+    rows = {None: new, str(old): old, str(old.parent): old, "20261120": old, "gone": Path("gone")}
+    assert {text: results_path(text, tmp_path) for text in rows} == rows
+    assert results_path(None, tmp_path, [CASE.id]) == old
+    assert results_path(None, tmp_path, ["none"]) == new
+    with pytest.raises(MlperfError, match="'2026' fits 2 runs: "):
+        results_path("2026", tmp_path)

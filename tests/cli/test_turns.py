@@ -176,7 +176,7 @@ def test_what_proves_nothing_is_refused_before_it_is_measured(here: Path, say: S
         write(name, ONE, OFFLINE)
     s, t, u = (f"{name}.mlperf.toml" for name in "stu")
     absent = [null(name, more='accelerators = ["Z9000"]') for name in ("one", "two")]
-    v = write("v", *absent, OFFLINE)
+    v = write("v", *absent, OFFLINE, "[accelerators.Z9000]\n")
     rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
         (("turns", s, s), 2, ("A and B are one and the same: there is nothing to compare",)),
         (("turns", s, f"{s}::two"), 2, (f"{s}: no engine entry is called 'two'; known: one, one",)),
@@ -185,7 +185,7 @@ def test_what_proves_nothing_is_refused_before_it_is_measured(here: Path, say: S
         (
             ("turns", s, u, "--case", "x"),
             2,
-            ("no case 'x' on both sides; there: mine-Offline-one-fp32-cpu",),
+            ("no case 'x' on both sides; known: mine-Offline-one-fp32-cpu",),
         ),
         (("turns", f"{v}::one", f"{v}::two"), 3, ("accelerator Z9000 is not here",)),
     ]

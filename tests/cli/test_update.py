@@ -452,13 +452,15 @@ def test_wrong_usage_is_one_sentence(say: Say) -> None:
     assert complaint(say) == f"{none}folder, where it keeps them"
     save(measured(), measured(case=replace(CASE, engine="trt")))
     reason = 'update --write needs --reason "why these values are accepted"'
-    unknown = f"{RESULTS} has no case 'resnet50'; it has: {CASE.id}, resnet50-Offline-trt-fp16-H200"
+    both = f"{CASE.id}, resnet50-Offline-trt-fp16-H200"
+    several = f"'resnet50' fits 2 cases in {RESULTS}: {both}"
+    unknown = f"no case 'bert' in {RESULTS}; known: {both}"
     rows = [
         (("gone.json",), "gone.json: cannot be read: No such file or directory"),
         (("--write",), reason),
         (("--write", "--reason", " "), reason),
-        (("--case", "resnet50"), unknown),
-        (("--accept-regression", "resnet50"), unknown),
+        (("--case", "resnet50"), several),
+        (("--accept-regression", "bert"), unknown),
     ]
     assert [complaint(say, *words) for words, _ in rows] == [text for _, text in rows]
     assert not FILE.exists()

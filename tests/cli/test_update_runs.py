@@ -58,7 +58,8 @@ def content() -> dict[str, bytes]:
 
 def test_one_command_accepts_a_red_session(own_lab: Lab, update: Say) -> None:
     shown = update.ends(0, "update", own_lab.upgraded, *ACCEPT, *WRITE)
-    assert "wrote 2, refused 0; review and commit: git add baselines" in shown
+    assert shown.endswith("wrote 2, refused 0; review and commit: git add baselines\n")
+    assert [text for text in ("update-", "commit it", "record anew") if text in shown] == []
     loaded, scores = baselines.load(SPEED), accuracy_baselines.load(SCORES)
     assert loaded is not None
     assert scores is not None

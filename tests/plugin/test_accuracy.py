@@ -188,8 +188,12 @@ def test_scores_are_accepted_judged_and_replaced(own: Project) -> None:
     assert performance.outcome is Outcome.INVALID
     assert performance.headline.startswith("not judged: accuracy failed, ACC DROP top1")
 
+    replace = (*ACCURACY, "--mlperf-update=replace", "--mlperf-reason=smaller model")
+    own.run("suites", *replace)
+    assert newest(own).headline.startswith("nothing recorded: top1 −5.00 points")
+    assert [entry.action for entry in accepted(own)[0].history] == ["record"]
     suite(own, options="wrong = 4")
-    own.run("suites", *ACCURACY, "--mlperf-update=replace", "--mlperf-reason=smaller model")
+    own.run("suites", *replace)
 
     baseline, _ = accepted(own)
     assert [entry.action for entry in baseline.history] == ["record", "replace"]

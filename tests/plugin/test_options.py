@@ -27,6 +27,7 @@ NAMES = [
     ("confirm", "never", "never"),
     ("requests", "yes", "yes"),
     ("accept-cut", "yes", "yes"),
+    ("accept-regression", "yes", "yes"),
     ("judge-benchmarks", "yes", "yes"),
     ("handicap", "25%", 0.25),
     ("compliance", "yes", "yes"),
@@ -98,6 +99,7 @@ def test_an_ini_setting_equals_its_option(pytester: pytest.Pytester) -> None:
     with pytest.raises(pytest.UsageError, match="unrecognized arguments") as refused:
         pytester.parseconfig(*unknown)
     assert [argument for argument in unknown if argument not in str(refused.value)] == []
+    assert read(pytester, "--mlperf-accelerator=8xh100").accelerator == "8xH100"
     # The command line wins over the ini file.
     both = read(pytester, "--mlperf-max-runs=4", ini="mlperf_max_runs = 3\nmlperf_handicap = 50%")
     assert (both.max_runs, both.handicap) == (4, 0.5)
@@ -146,6 +148,34 @@ def test_confirm_may_stand_without_a_value(pytester: pytest.Pytester) -> None:
     assert read_rows == rows
 
 
+def test_the_word_of_update_follows_an_equals_sign(pytester: pytest.Pytester) -> None:
+    """What stands behind it is a path, also a folder that is called as a word is."""
+    reason = "--mlperf-reason=x"
+    folder = pytester.mkdir("replace")
+    rows: list[tuple[list[str], str | None, list[str]]] = [
+        ([], None, [str(pytester.path)]),
+        (["--mlperf-update"], "missing", [str(pytester.path)]),
+        (["--mlperf-update", "."], "missing", ["."]),
+        (["--mlperf-update", "gone.mlperf.toml"], "missing", ["gone.mlperf.toml"]),
+        (["--mlperf-update", "replace"], "missing", ["replace"]),
+        (["--mlperf-update=replace", reason, "."], "replace", ["."]),
+        (["--mlperf-update=append", reason], "append", [str(pytester.path)]),
+    ]
+    for arguments, word, paths in rows:
+        config = pytester.parseconfig("--rootdir", pytester.path, *arguments)
+        assert (read_options(config).update, config.args) == (word, paths)
+
+    folder.rmdir()
+    hint = "--mlperf-update replace: write --mlperf-update=replace"
+    assert refusal(pytester, "--mlperf-update", "replace") == hint
+    unknown = refusal(pytester, "--mlperf-update=always")
+    words = ("missing", "append", "replace")
+    assert [f"--mlperf-update={word}" for word in words if word not in unknown] == []
+    assert "'always'" in unknown
+    in_ini = refusal(pytester, ini="mlperf_update = always")
+    assert in_ini.startswith("--mlperf-update: 'always' is not valid; expected missing|append|")
+
+
 def test_a_reproduction_keeps_the_value_of_an_option_and_no_file() -> None:
     unkept = ["-o", "mlperf_update=replace", "-o", "mlperf_reason=x", "-oconsole_output_style=none"]
     rows: list[tuple[list[str], tuple[str, ...]]] = [
@@ -154,6 +184,8 @@ def test_a_reproduction_keeps_the_value_of_an_option_and_no_file() -> None:
         (["--mlperf-confirm=always"], ("--mlperf-confirm=always",)),
         (["--mlperf-max-runs", "3", "suites"], ("--mlperf-max-runs", "3")),
         (["--mlperf-judge-benchmarks", "tests"], ("--mlperf-judge-benchmarks",)),
+        (["--mlperf-compliance", "suites"], ("--mlperf-compliance",)),
+        (["--mlperf-update", "--mlperf-accept-regression", "suites"], ()),
         (["--mlperf-fail-on", "skips", "suites"], ("--mlperf-fail-on", "skips")),
         (["-o", "mlperf_control=off", "suites"], ("-o", "mlperf_control=off")),
         (["-omlperf_control=off", "-o", "addopts="], ("-o", "mlperf_control=off")),
@@ -203,11 +235,10 @@ def test_a_bad_value_is_refused_with_the_value_and_what_would_be_valid(
 ) -> None:
     rows = {
         "profile": ["fast"],
-        "update": ["always"],
         "baseline-runs": ["0", "many"],
         "max-runs": ["1"],
         "power": ["on"],
-        "handicap": ["100%", "-1%", "half", "nan"],
+        "handicap": ["100%", "150%", "-1%", "half", "nan"],
         "timeout": ["0", "nan", "inf", "1min"],
         "lease-timeout": ["-5"],
         "wait-idle": ["-1", "nan"],

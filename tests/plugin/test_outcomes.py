@@ -214,8 +214,8 @@ def test_every_outcome_has_its_word_and_its_text(
     assert dropped[1] == f"case      dropped-Offline-null-fp32-cpu  {file}:8"
     assert any(line.split()[:3] == ["metric", "baseline", "now"] for line in dropped)
     assert f'reproduce pytest "{test}"' in dropped
-    accept = f'accept    pytest "{test}" --mlperf-update=replace --mlperf-reason "..."'
-    assert accept in dropped
+    options = '--mlperf-update=replace --mlperf-accept-regression --mlperf-reason "..."'
+    assert f'accept    pytest "{test}" {options}' in dropped
     for pattern in ("*Traceback*", "*checks.py*", "*outcomes.Failed*"):
         result.stdout.no_fnmatch_line(pattern)
 

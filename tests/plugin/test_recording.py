@@ -166,7 +166,7 @@ def test_append_without_a_baseline_is_refused_before_anything_is_measured(
 
 
 def test_replace_keeps_the_history_with_its_reason(project: Project) -> None:
-    """And accepts another offered rate."""
+    """And accepts another offered rate, but a worse value only where the command says so."""
     project.suite()
     project.baseline(near(RATE * 2))
     before = project.recorded()
@@ -176,7 +176,17 @@ def test_replace_keeps_the_history_with_its_reason(project: Project) -> None:
     server = case(workload="fast", scenario="Server")
     project.baseline(near(0.01), of=server, metric="latency_p50", target_qps=30)
 
-    result = project.run("suites", "--mlperf-update=replace", REASON, "-omlperf_baseline_runs=2")
+    replace = ("suites", "--mlperf-update=replace", REASON, "-omlperf_baseline_runs=2")
+    refused = project.run(*replace)
+    assert last_line(refused) == "1 failed, 1 recorded"
+    refused.stdout.fnmatch_lines(
+        [
+            "PERF DROP nothing recorded, worse than the baseline: throughput * -> *",
+            "accept    pytest * --mlperf-update=replace --mlperf-accept-regression *",
+        ]
+    )
+    assert project.recorded() == before
+    result = project.run(*replace, "--mlperf-accept-regression")
 
     after = project.recorded()
     assert last_line(result) == "2 recorded"

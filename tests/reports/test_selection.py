@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 
 from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.reports.costs import cost_of
 from pytest_mlperf.reports.terminal.layout import relative
-from pytest_mlperf.reports.terminal.selection import cost_of, notices, plan
+from pytest_mlperf.reports.terminal.selection import notices, plan
 from pytest_mlperf.suite.pairs import Testable
 from tests.reports.verdicts import CASE, texts_of
 

@@ -214,6 +214,11 @@ def test_a_file_that_is_no_baseline_is_refused_with_what_it_is(path: Path) -> No
         f"{cut}: is not JSON: line 4, column 1: Expecting value. Restore it (git checkout -- "
         f"'{cut}'), or delete it and record anew with --mlperf-update=missing"
     )
+    both = b'{\n<<<<<<< HEAD\n "schema": 1\n=======\n "schema": 1\n>>>>>>> faster kernels\n}\n'
+    assert refusal(write(cut, both)) == (
+        f"{cut}: holds a merge conflict of 'HEAD' and 'faster kernels': line 2. Keep one side: git "
+        f"checkout --ours '{cut}' ('HEAD') or --theirs ('faster kernels'); git add it"
+    )
 
 
 def test_an_older_schema_is_brought_up_step_by_step(

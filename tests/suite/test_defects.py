@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.suite import rules
 from pytest_mlperf.suite.load import MAX_BYTES, load_suite
 from pytest_mlperf.suite.pairs import plan_pairs
 from pytest_mlperf.suite.plan import plan_suite
@@ -20,6 +22,8 @@ FILE = Path("s.mlperf.toml")
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NOT_SET", raising=False)
+    new = {"uuid": "GPU-1", "gpu": "NVIDIA R900", "mig": None}
+    monkeypatch.setattr(rules, "detect", lambda *, gpus: Machine(cpu={}, gpus=(new,) * gpus))
 
 
 def defects(text: str | bytes) -> list[str]:
@@ -50,6 +54,13 @@ def told(defect: Defect) -> list[str]:
         expected if expected.endswith("…") and message.startswith(expected[:-1]) else message
         for message, expected in zip_longest(defects(defect.text), defect.messages, fillvalue="")
     ]
+
+
+def test_an_accelerator_that_this_machine_reports_is_known() -> None:
+    FILE.write_text(with_(('["cpu"]', '["R900", "8xR900", "cpu"]')), "utf-8")
+    assert [one.case.accelerator for one in plan_suite(FILE)] == ["R900", "8xR900", "cpu"]
+    (message,) = defects(with_(('["cpu"]', '["R901"]')))
+    assert message.startswith("11: engines[0].accelerators: unknown accelerator 'R901'; ")
 
 
 ON = """\
@@ -93,6 +104,11 @@ NO_SUITES: tuple[tuple[bytes, str], ...] = (
     (SUITE.replace("mine", "Zoë").encode("latin-1"), f"6: not UTF-8 (byte 0xeb); {SAVE}"),
     (SUITE.encode("utf-16"), f"1: not UTF-8 (byte 0xff); {SAVE}"),
     (b"profile = quick\n", "1: not TOML: Invalid value"),
+    (
+        b"schema = 1\n<<<<<<< HEAD\nround = 1\n=======\nround = 2\n>>>>>>> speed-up\n",
+        "2: a merge conflict of 'HEAD' and 'speed-up': keep the right lines of both, and delete "
+        "the lines of markers (<<<<<<<, =======, >>>>>>>)",
+    ),
     (b"schema = 1\nschema = 1\n", "2: not TOML: Cannot overwrite a value"),
     (b'schema = 1\nround = "v4.1', "2: not TOML: Unterminated string"),
     (b"a = " + b"[" * 9000, DEEP),

@@ -45,8 +45,8 @@ class _Recorder:
         del name, description
         return self
 
-    def addoption(self, name: str, **given: Any) -> None:
-        """Keep an option."""
+    def addoption(self, name: str, *_spellings: str, **given: Any) -> None:
+        """Keep an option by its first name."""
         self.found.append(
             Option(
                 name=name,

@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 
 API = 1
 
-KUBERNETES = Command("a plan as jobs of a Kubernetes cluster", f"{__name__}.kubernetes")
-SLURM = Command("a plan as a script that submits jobs to Slurm", f"{__name__}.slurm")
+KUBERNETES = Command(
+    "write a plan as jobs of a Kubernetes cluster", f"{__name__}.kubernetes", "Several machines"
+)
+SLURM = Command(
+    "write a plan as a script that submits Slurm jobs", f"{__name__}.slurm", "Several machines"
+)
 
 LOCAL = "local"
 
@@ -32,12 +36,13 @@ def mlperf_addoptions(group: OptionGroup) -> None:
     group.add(
         "on",
         "local|ray:auto|ADDRESS",
-        "where cases run: on this machine (local, the default), or on those nodes of a Ray cluster "
-        "that have their accelerator, one at a time on each: ray://HEAD:10001 from anywhere, "
-        "HEAD:6379 or ray:auto on a node of it; nodes get the project from here, and have models "
-        "and data sets themselves",
+        "run cases on this machine (local, the default), or on the nodes of a Ray cluster that "
+        "have their accelerator, one at a time on each: ray://HEAD:10001 from anywhere, HEAD:6379 "
+        "or ray:auto on a node. The project is copied to the nodes; models and data must already "
+        "be there",
         LOCAL,
         convert=cluster_address,
+        group="ci",
         beside=True,
         elsewhere=True,
     )

@@ -107,8 +107,8 @@ def _accepting(results: Results) -> Iterator[str]:
     if fell:
         yield "\nA drop that is meant is accepted by recording it, with a reason, for review:\n\n"
     for suite in sorted({result.suite for result in fell}):
-        command = f'pytest {suite} --mlperf-update=replace --mlperf-reason "why"'
-        yield f"- {code(command)}\n"
+        options = '--mlperf-update=replace --mlperf-accept-regression --mlperf-reason "why"'
+        yield f"- {code(f'pytest {suite} {options}')}\n"
 
 
 def _further(arguments: Mapping[str, str | None]) -> str:

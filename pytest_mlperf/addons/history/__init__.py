@@ -16,12 +16,18 @@ if TYPE_CHECKING:
 
 API = 1
 
-BISECT = Command("the commit or version that made a test slower", f"{__name__}.commands.bisect")
+BISECT = Command(
+    "find the commit or version that made a test slower", f"{__name__}.commands.bisect", "Judge"
+)
 HISTORY = Command(
-    "a case over its accepted baselines in git, and over sessions", f"{__name__}.commands.history"
+    "show a case over its baselines in git and its sessions",
+    f"{__name__}.commands.history",
+    "Judge",
 )
 STORE = Command(
-    "results of sessions into the store that keeps them, or out", f"{__name__}.commands.store"
+    "move sessions into the results database, or out of it",
+    f"{__name__}.commands.store",
+    "Several machines",
 )
 
 
@@ -30,13 +36,14 @@ def mlperf_addoptions(group: OptionGroup) -> None:
     group.add(
         "drift",
         "fail|warn",
-        "also judge the sum of all accepted baselines in git: a drop that is proven and beyond the "
-        "limit fails, or is told, though each step was accepted within it",
+        "also judge the sum of all accepted baselines in git: fail or warn if it is a proven drop "
+        "beyond the limit, although each step was within it",
+        group="ci",
     )
     group.add(
         "drift_since",
         "DAY",
-        "baselines accepted before this day (2026-11-01) do not count for --mlperf-drift",
+        "ignore baselines that were accepted before this day (2026-11-01) in --mlperf-drift",
         "",
         convert=_day,
         ini_only=True,
@@ -45,9 +52,10 @@ def mlperf_addoptions(group: OptionGroup) -> None:
         "store",
         "URL",
         "keep every session in a database: sqlite (results.db in the folder of results), "
-        "sqlite:///FILE or postgresql://USER@HOST/DATABASE; no verdict depends on it, and what it "
-        "cannot take now it gets after the next session",
+        "sqlite:///FILE or postgresql://USER@HOST/DATABASE. If it is unavailable, results are "
+        "queued and sent next time",
         convert=_store,
+        group="ci",
         beside=True,
     )
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from pytest_mlperf.cli.stored_results import STORE, Sessions, results_files, store_here
+from pytest_mlperf import MlperfError
+from pytest_mlperf.cli.stored_results import STORE, case_named, store_here
 from pytest_mlperf.core.history import CaseHistory, histories_of
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.stores.database import opened
+from pytest_mlperf.stores.sessions import Sessions
 
 
 def histories_here(
@@ -19,19 +22,19 @@ def histories_here(
     Without a store's `url` it is the usual one if it exists, else the results files of the runs
     folder. `notes` gets what could not be read.
     """
+    sessions = Sessions(runs_dir)
     if url := store_here(url or str(STORE)):
         with opened(url) as store:
             cases = _fitting(names, store.cases())
             histories = [one for case in cases for one in store.histories(case)]
             kept = set(store.sessions())
-        files = [file for file in results_files(runs_dir) if file.parent.name not in kept]
+        files = [file for file in sessions.files if file.parent.name not in kept]
         if files:
             notes.append(
                 f"{plural(len(files), 'session')} of {runs_dir}/runs not in the store: "
                 f"pytest-mlperf store import {runs_dir}/runs/*/results.json"
             )
     else:
-        sessions = Sessions(runs_dir)
         every = histories_of(results for _, results in sessions)
         notes += sessions.notes
         cases = _fitting(names, list(dict.fromkeys(one.series.case.id for one in every)))
@@ -43,8 +46,8 @@ def _fitting(names: Sequence[str], cases: Sequence[str]) -> list[str]:
     """Return the cases that are named, or fit a part; a part that fits several says nothing."""
     fitting = []
     for name in names:
-        parts = [case for case in cases if name.lower() in case.lower()]
-        fitting += [name] if name in cases else parts if len(parts) == 1 else []
+        with suppress(MlperfError):
+            fitting.append(case_named(name, cases))
     return list(dict.fromkeys(fitting))
 
 

@@ -13,20 +13,28 @@ if TYPE_CHECKING:
 API = 1
 
 EXPORT = Command(
-    "a curve as a submission that MLPerf Endpoints' checker takes", f"{__name__}.commands.export"
+    "write a curve as an MLPerf Endpoints submission", f"{__name__}.commands.export", "MLPerf"
 )
 IMPORT = Command(
-    "results of MLPerf submissions, LoadGen and endpoints", f"{__name__}.commands.imports"
+    "read results of MLPerf submissions, LoadGen and endpoints",
+    f"{__name__}.commands.imports",
+    "MLPerf",
 )
 LIMITS = Command(
-    "what is physically possible, and official results against it", f"{__name__}.commands.limits"
+    "show physical limits, and official results against them",
+    f"{__name__}.commands.limits",
+    "MLPerf",
 )
 PUBLISHED = Command(
-    "official results of MLPerf Inference, to list and to filter", f"{__name__}.commands.published"
+    "list official results of MLPerf Inference", f"{__name__}.commands.published", "MLPerf"
 )
-SHARE = Command("what share of the best official results was reached", f"{__name__}.commands.share")
+SHARE = Command(
+    "show the share of the best official results reached", f"{__name__}.commands.share", "MLPerf"
+)
 SUBMISSION = Command(
-    "results as a tree that MLPerf's submission checker takes", f"{__name__}.commands.submission"
+    "write and check a tree for MLPerf's submission checker",
+    f"{__name__}.commands.submission",
+    "MLPerf",
 )
 
 

@@ -17,9 +17,10 @@ def mlperf_addoptions(group: OptionGroup) -> None:
     group.add(
         "sign",
         "KEY",
-        "sign the results with an SSH key, as results.json.sig beside them (a public key where an "
-        "agent has the other one); pytest-mlperf merge and update check it with --verify",
+        "sign the results with an SSH key, as results.json.sig next to them (a public key if an "
+        "agent has the private one); pytest-mlperf merge and update check it with --verify",
         convert=Path,
+        group="ci",
         beside=True,
     )
 

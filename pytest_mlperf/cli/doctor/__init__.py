@@ -249,7 +249,9 @@ Code of your own is imported in a process of its own. No data file is read and
 no model loaded: what is wrong inside of these is found by the first run. An
 engine that runs in another Python or a container (python or command in its
 entry) is asked there for the same.
-ok works; note works, read it; missing is optional; broken stops everything.
+Without --all it shows what these suites need, in at most 25 lines.
+ok works; note works, read it; optional is not here and not needed; broken
+stops everything.
 
 Exit 2 when a suite or a baseline is defective, 3 when LoadGen or the plugin is
 broken or no case can run here, else 0.
@@ -263,6 +265,8 @@ examples:
       what is missing for these: variables, data, GPUs
   $ pytest-mlperf doctor --accelerator cpu
       only cases on the CPU
+  $ pytest-mlperf doctor --all
+      all cases, engines and optional libraries
   $ pytest-mlperf doctor --json
       the same for a program, e.g. before a CI job
 """
@@ -272,6 +276,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     add_suites(parser)
     add_accelerators(parser)
+    parser.add_argument(
+        "--all", action="store_true", help="show everything, engines and libraries not used too"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--baselines", type=Path, metavar="DIR", help="folder (default: nearest to each suite)"
@@ -303,7 +310,8 @@ def run(parsed: argparse.Namespace) -> int:
         }
         print(json_text(content))
     else:
-        show(lines(checks, suites, parsed.suites, code))
+        text = list(lines(checks if parsed.all else brief(checks), suites, parsed.suites, code))
+        show(text if parsed.all else shortened(text))
     return code
 
 
@@ -341,6 +349,30 @@ def _suite_document(suite: SuiteState) -> dict[str, Any]:
 # --- text ------------------------------------------------------------------------------------
 
 
+MAX_LINES, LAST_LINES = 25, 4
+"""Lines without --all, and the last of them that are always shown."""
+
+
+def brief(checks: Sequence[Check]) -> list[Check]:
+    """Return one line of what is fine, then the GPUs and what else of this machine to read.
+
+    What engines and libraries lack is said of the suites that need them.
+    """
+    here = [c for c in checks if c.group in {"tools", "machine"} and c.state != "missing"]
+    fine = [check.name for check in here if check.state == "ok" and check.name != "GPUs"]
+    others = [replace(check, group="machine") for check in here if check.name not in fine]
+    return [Check("machine", "checked", "ok", ", ".join(fine)), *others]
+
+
+def shortened(text: Sequence[str]) -> list[str]:
+    """Return a page of at most `MAX_LINES` lines; its end, which has the verdict, stays."""
+    if len(text) <= MAX_LINES:
+        return list(text)
+    first = MAX_LINES - LAST_LINES - 1
+    more = f"  ... {len(text) - MAX_LINES + 1} more lines: pytest-mlperf doctor --all"
+    return [*text[:first], more, *text[-LAST_LINES:]]
+
+
 def lines(
     checks: Sequence[Check], suites: Sequence[SuiteState], named: Sequence[Path], code: int
 ) -> Iterator[str]:
@@ -350,7 +382,8 @@ def lines(
         rows = list(inside)
         wide = max(len(check.name) for check in rows)
         for check in rows:
-            head = f"  {check.state:<7}  {check.name:<{wide}}  "
+            state = "optional" if check.state == "missing" else check.state
+            head = f"  {state:<8}  {check.name:<{wide}}  "
             yield from fold(check.text, width(), first=head, rest=" " * len(head))
             yield from fold(check.do, width(), first=" " * len(head), rest=" " * len(head))
     if suites:

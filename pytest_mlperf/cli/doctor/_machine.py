@@ -23,7 +23,7 @@ from typing import Literal
 from pytest_mlperf import registry
 from pytest_mlperf.cli.doctor import requirements
 from pytest_mlperf.core.contention import NOT_MEASURED, TOLERATED_SHARE, Contention, in_words
-from pytest_mlperf.core.errors import TO_MEASURE, MlperfError, RunError
+from pytest_mlperf.core.errors import REINSTALL, TO_MEASURE, MlperfError, RunError
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
 from pytest_mlperf.hardware import host, power_limit, rapl
 from pytest_mlperf.hardware.contention import Watch
@@ -84,7 +84,7 @@ def look(machine: Machine, runs_dir: Path) -> tuple[list[Check], requirements.Fa
             space(runs_dir),
             leases(),
             *(_engine(name, failures.result()) for name in engines),
-            *(_extra(name, needed) for name, needed in extras().items()),
+            *(_extra(n, needed) for n, needed in extras().items() if n not in engines),
         ]
         return checks, failures.result()
 
@@ -303,7 +303,7 @@ def loadgen() -> Check:
     except (MlperfError, OSError) as error:
         layer = f"{error.layer}: " if isinstance(error, RunError) else ""
         text = f"wheel {release}: a trial run failed: {layer}{error}"
-        return Check("tools", "LoadGen", "broken", text, f"pip install --force-reinstall {wheel}")
+        return Check("tools", "LoadGen", "broken", text, REINSTALL)
     text = f"{release} (library {built}), a trial run was VALID"
     return Check("tools", "LoadGen", "ok", text)
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -43,11 +43,13 @@ from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import Machine, detect
 from pytest_mlperf.judge.rule_r import GATING_RUNS
+from pytest_mlperf.reports.costs import costs
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.reports.terminal.selection import idle_in_words
 from pytest_mlperf.run.project import ignored_in_git, is_tracked
 from pytest_mlperf.stores import accuracy_baselines
 from pytest_mlperf.stores.results import digest_of, read_results
+from pytest_mlperf.stores.sessions import Sessions
 
 REPEATED = re.compile(
     r"--mlperf-(profile=(quick|official)|accelerator=[A-Za-z0-9._]+|power=(auto|require|off)"
@@ -96,6 +98,7 @@ def measured(
             _copy(root, copy)
             options = [
                 "--mlperf-update=replace",
+                "--mlperf-accept-regression",
                 f"--mlperf-reason={terms.reason}",
                 f"--mlperf-baselines={copy}",
                 f"--mlperf-json={file}",
@@ -250,16 +253,15 @@ class Acceptance:
 
 
 HELP = f"""\
-Shows what accepting a session would change in the baselines; with --write
---reason TEXT it does. A case with fewer than {GATING_RUNS} runs is measured first,
-by pytest on exactly its tests: all runs of the baseline anew, and the scores
-of the whole data set. Cases that are ok with the build of their baseline stay
-as they are. What gets worse is only taken with --accept-regression CASE.
-Refused are slowed, pretended and invalid measurements, scores below the gate,
-and runs of another build than the session's.
+Shows what accepting a session would change in the baselines; --write with
+--reason TEXT changes them. pytest measures a case with fewer than {GATING_RUNS} runs
+first: all runs of the baseline, and the scores of the whole data set. Cases
+that are ok and have the build of their baseline stay as they are. Worse values
+need --accept-regression CASE. Slowed, pretended and invalid measurements,
+scores below the gate, and runs of another build are refused.
 
-Exit 1 when a case was refused, 2 on wrong usage, 3 where pytest cannot run
-here. Where the runs are interrupted nothing is written.
+Exit 1 if a case was refused, 2 on wrong usage, 3 if pytest cannot run here. If
+the runs are interrupted, nothing is written.
 
 needs: a session's results; run it where pytest ran
 
@@ -275,18 +277,24 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    parser.add_argument(
-        "results",
-        nargs="?",
-        type=Path,
-        help="results.json (default: the newest in .mlperf/runs that has the cases)",
-    )
+    stored_results.add_results(parser)
     parser.add_argument("--write", action="store_true", help="write; without it nothing changes")
     parser.add_argument("--reason", help="why the values are accepted; kept in the history")
     parser.add_argument(
-        "--accept-regression", action="append", default=[], metavar="CASE", help="repeatable"
+        "--accept-regression",
+        action="append",
+        default=[],
+        metavar="CASE",
+        help="accept worse values of this case: its id, or a part of it that fits one case; "
+        "repeatable",
     )
-    parser.add_argument("--case", action="append", default=[], metavar="CASE", help="only these")
+    parser.add_argument(
+        "--case",
+        action="append",
+        default=[],
+        metavar="CASE",
+        help="accept only this case, named likewise; repeatable",
+    )
     parser.add_argument(
         "--runs",
         type=whole(lambda runs: GATING_RUNS <= runs <= 1000, f"from {GATING_RUNS} to 1000"),
@@ -309,19 +317,17 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.write and not (parsed.reason or "").strip(" ."):
         raise MlperfError('update --write needs --reason "why these values are accepted"')
     names = [*parsed.case, *parsed.accept_regression]
-    path = parsed.results or newest_results(parsed.runs_dir, names)
+    path = stored_results.results_path(parsed.results, parsed.runs_dir, names)
     results, signed = stored_results.whole_results(path, parsed.verify)
+    ids = [result.verdict.case.id for result in results.cases]
+    cases = {name: stored_results.case_named(name, ids, f" in {path}") for name in names}
     terms = Terms(
         baselines=parsed.baselines,
         reason=parsed.reason or "",
-        regressions=frozenset(parsed.accept_regression),
-        chosen=frozenset(parsed.case),
+        regressions=frozenset(cases[name] for name in parsed.accept_regression),
+        chosen=frozenset(cases[name] for name in parsed.case),
         measure=not parsed.no_runs,
     )
-    ids = {result.verdict.case.id for result in results.cases}
-    for name in names:
-        if name not in ids:
-            raise MlperfError(f"{path} has no case {name!r}; it has: {', '.join(sorted(ids))}")
     show([f"from {path}, run {results.run}", *signed])
     acceptance = _considered(results, terms, parsed.runs_dir)
     if parsed.write and acceptance.to_measure:
@@ -341,38 +347,13 @@ def foreign_suite(test: ToMeasure, runs_dir: Path) -> str | None:
     suite, digest = test.result.suite, digest_of(Path(test.result.suite))
     if is_tracked(Path(suite)):
         return None
-    for _, results in stored_results.Sessions(runs_dir):
+    for _, results in Sessions(runs_dir):
         if any(digest and case.rests_on.get(suite) == digest for case in results.cases):
             return None
     return (
         f"{test.reason}, and {suite} is not run: git does not track it, and no results in "
         f"{runs_dir} rest on it as it is; add it to git, or take what was measured: --no-runs"
     )
-
-
-def newest_results(runs_dir: Path, names: Collection[str]) -> Path:
-    """Return the results file of the newest run, of those that have all named cases.
-
-    Where none has, the newest one. The runs that this command made are a session, too, of some of
-    the cases only.
-    """
-    files = stored_results.results_files(runs_dir)
-    if not files:
-        raise MlperfError(
-            f"no results in {runs_dir}/runs: measure first (pytest suites), or run this in "
-            "pytest's root folder, where it keeps them"
-        )
-    if not names:
-        return files[0]
-    chosen = set(names)
-    return next((file for file in files if chosen <= _ids(file)), files[0])
-
-
-def _ids(file: Path) -> set[str]:
-    try:
-        return {result.verdict.case.id for result in read_results(file).cases}
-    except MlperfError:
-        return set()
 
 
 def _considered(results: Results, terms: Terms, runs_dir: Path) -> Acceptance:
@@ -408,7 +389,7 @@ def _missing(path: Path, results: Results, tests: Sequence[ToMeasure], runs: int
     kinds: dict[tuple[str, str], set[str]] = defaultdict(set)
     for result in (one.result for one in tests):
         kinds[result.verdict.case.id, result.profile].add(result.verdict.kind)
-    spent = stored_results.costs([(path, results)])
+    spent = costs([(path, results)])
     seconds = [
         spent[case].at_most_s(runs if "performance" in of_case else 1)
         for case, of_case in kinds.items()

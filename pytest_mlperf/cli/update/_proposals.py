@@ -22,11 +22,19 @@ from pytest_mlperf.core.baseline import (
     with_record,
 )
 from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.core.guarantees import ACCEPT_OPTIONS, MISSING_OPTION, REPLACE_OPTIONS
 from pytest_mlperf.core.noise.calibration import USUAL_BASELINE_RUNS
-from pytest_mlperf.core.numbers import change, points, quantity
-from pytest_mlperf.core.recording import Action, baseline_run, empty_baseline, new_record, why_never
+from pytest_mlperf.core.numbers import points
+from pytest_mlperf.core.recording import (
+    Action,
+    baseline_run,
+    empty_baseline,
+    new_record,
+    step,
+    why_never,
+    worsened,
+)
 from pytest_mlperf.core.results import IMPORTED, CaseResult
-from pytest_mlperf.core.rulings.ruling import is_worse
 from pytest_mlperf.core.rulings.sample import countable, unrecordable
 from pytest_mlperf.core.rulings.screening import screened
 from pytest_mlperf.core.verdict import Outcome
@@ -192,7 +200,7 @@ def _stays(result: CaseResult, old: Record | None) -> str:
     reason = f"{word}, and the build is the baseline's: it stays (--case replaces it)"
     if old is None or old.days >= DAYS:
         return reason
-    more = f'pytest "{result.test}" --mlperf-update=missing'
+    more = f'pytest "{result.test}" {MISSING_OPTION}'
     return f"{reason}; {old.days} of {DAYS} days: on another day {more} adds one"
 
 
@@ -283,13 +291,11 @@ def _to_measure(
 
 def recording(result: CaseResult) -> str:
     """Return the command that measures and records a test, where it was measured."""
-    action = "missing" if result.verdict.outcome is Outcome.NO_BASELINE else "replace"
-    more = "" if action == "missing" else ' --mlperf-reason "..."'
-    return f'pytest "{result.test}" --mlperf-update={action}{more}'
+    options = ACCEPT_OPTIONS if is_drop(result.verdict) else REPLACE_OPTIONS
+    if result.verdict.outcome is Outcome.NO_BASELINE:
+        options = MISSING_OPTION
+    return f'pytest "{result.test}" {options}'
 
-
-NOISE = 0.1
-"""A step of less than this share of the limit is no worsening worth a word."""
 
 CHANGED_NOTE = (
     "the baseline was changed while this was measured; look at it, and run the command again"
@@ -315,27 +321,14 @@ class PerformanceProposal:
     @property
     def worse(self) -> list[str]:
         """The gated metrics that would get worse or be lost, each with its step."""
-        worse = []
-        for metric, limit in self.limits.items():
-            before, after = self._means(metric)
-            if before and after is None:
-                worse.append(f"{metric} would be lost: not measured")
-            elif before and after:
-                counts = abs(after / before - 1) > limit * NOISE
-                if counts and is_worse(metric, before, after):
-                    worse.append(self._step(metric))
-        return worse
-
-    def _means(self, metric: str) -> tuple[float | None, float | None]:
-        """Return a metric's accepted and proposed means; None if it was not measured."""
-        old = geometric_means(self.old.runs) if self.old else {}
-        return old.get(metric), geometric_means(self.new.runs).get(metric)
+        return worsened(self.old.runs if self.old else (), self.new.runs, self.limits)
 
     def lines(self) -> Iterator[str]:
         """Yield what would change, one line a metric."""
-        for metric in self.limits:
-            if self._means(metric)[1]:
-                yield f"  {self._step(metric)}"
+        before = geometric_means(self.old.runs) if self.old else {}
+        after = geometric_means(self.new.runs)
+        for metric in filter(after.__contains__, self.limits):
+            yield f"  {step(metric, before.get(metric), after[metric])}"
         yield from (f"  {note}" for note in self.notes)
         yield f"  {len(self.new.runs)} runs -> {relative(self.file)}"
 
@@ -349,14 +342,6 @@ class PerformanceProposal:
         case, result = self.result.verdict.case, self.result
         empty = empty_baseline(case, round_name=result.round, profile=result.profile)
         return with_record(now or empty, self.new)
-
-    def _step(self, metric: str) -> str:
-        before, after = self._means(metric)
-        assert after is not None
-        if before is None:
-            return f"{metric} new {quantity(metric, after)}"
-        step = change(after / before - 1)
-        return f"{metric} {quantity(metric, before)} -> {quantity(metric, after)} ({step})"
 
 
 @dataclass(frozen=True, kw_only=True)

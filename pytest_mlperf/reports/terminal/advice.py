@@ -9,7 +9,13 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from pytest_mlperf.core.control import seen_in_words
-from pytest_mlperf.core.guarantees import APPEND_OPTIONS, BELOW_LIMIT_PROMISE
+from pytest_mlperf.core.guarantees import (
+    ACCEPT_OPTIONS,
+    APPEND_OPTIONS,
+    BELOW_LIMIT_PROMISE,
+    MISSING_OPTION,
+    REPLACE_OPTIONS,
+)
 from pytest_mlperf.core.numbers import change, percent, plural
 from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
 from pytest_mlperf.core.rulings.multiplicity import nulls
@@ -76,10 +82,6 @@ def what_decides(verdict: Verdict) -> str:
     )
 
 
-REPLACE = '--mlperf-update=replace --mlperf-reason "..."'
-
-RECORD = "--mlperf-update=missing"
-
 JUDGE = "--mlperf-judge-benchmarks"
 
 _DROPS = frozenset({Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.POWER_DROP})
@@ -112,14 +114,14 @@ def accept(result: CaseResult) -> str | None:
     """Return the command that accepts a drop; None where there is none, or none to be accepted."""
     if not is_drop(result.verdict) or not may_be_recorded(result):
         return None
-    return f"{again(result)} {REPLACE}"
+    return f"{again(result)} {ACCEPT_OPTIONS}"
 
 
 def record(result: CaseResult) -> str | None:
     """Return the command that records a first baseline; None where there is one."""
     if result.verdict.outcome is not Outcome.NO_BASELINE or not may_be_recorded(result):
         return None
-    return f"{again(result)} {RECORD}"
+    return f"{again(result)} {MISSING_OPTION}"
 
 
 def commands(result: CaseResult) -> Iterator[tuple[str, str]]:
@@ -130,7 +132,7 @@ def commands(result: CaseResult) -> Iterator[tuple[str, str]]:
     if command := accept(result):
         yield "accept", command
     if outcome is Outcome.IMPROVED and may_be_recorded(result):
-        yield "keep", f"{again(result)} {REPLACE}"
+        yield "keep", f"{again(result)} {REPLACE_OPTIONS}"
     if command := record(result):
         yield "record", command
 

@@ -4,51 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_mlperf.core.case import AUDITS, Kind
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.untrusted_text import visible
+from pytest_mlperf.reports.costs import Costs, cost_of, measured_costs
 from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.run.conditions import MAX_WARMUP_SECONDS, WAIT_IDLE_S, is_due
+from pytest_mlperf.stores.sessions import Sessions
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
 
 USUAL_RUNS = 2
 """Runs after which rule R has usually decided on a change that is none, or a large one."""
 
-SETUP_SECONDS = 2.0
-"""What a process takes beside its timed part with an engine that loads nothing."""
-
 
 def idle_in_words(seconds: float = WAIT_IDLE_S) -> str:
     """Return how long a session may wait for an idle machine; "": it does not."""
     return f" and up to {seconds:.0f} s waiting for an idle machine" if seconds else ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CaseCost:
-    """How long a case takes, wall-clock.
-
-    Attributes:
-        first_s: What can decide at the earliest: loading, a run, the accuracy pass.
-        more_s: Each further run.
-        sessions: Earlier sessions that it was measured in; 0: planned from the suite.
-        first_runs: Runs in `first_s`.
-        first_more_s: What `first_s` takes more at most, where a search needs all its runs.
-    """
-
-    first_s: float
-    more_s: float
-    sessions: int = 0
-    first_runs: int = 1
-    first_more_s: float = 0.0
-
-    def at_most_s(self, max_runs: int) -> float:
-        """Return the seconds that all runs take together."""
-        further = max(max_runs - self.first_runs, 0) * self.more_s
-        return self.first_s + self.first_more_s + further
 
 
 def plan(
@@ -57,7 +31,7 @@ def plan(
     width: int,
     *,
     max_runs: int,
-    measured: Mapping[tuple[Path, str], CaseCost] | None = None,
+    measured: Costs | None = None,
     idle_s: float = WAIT_IDLE_S,
 ) -> list[str]:
     """Return the cases that would run, with the time they need at least and at most.
@@ -116,20 +90,6 @@ def gaps(cases: Iterable[Testable], width: int) -> list[str]:
     ]
 
 
-def cost_of(planned: Testable, measured: Mapping[tuple[Path, str], CaseCost]) -> CaseCost:
-    """Return what a case took in earlier sessions, else the timed part that its suite asks for."""
-    seconds, runs = planned.seconds_per_run + SETUP_SECONDS, planned.fewest_runs
-    usual, most = planned.runs_per_value
-    audits = sum(kind in AUDITS for kind in planned.kinds)  # one run each
-    unmeasured = CaseCost(
-        first_s=(runs * usual + audits) * seconds,
-        more_s=most * seconds,
-        first_runs=runs,
-        first_more_s=runs * (most - usual) * seconds,
-    )
-    return measured.get((planned.path, planned.case.id), unmeasured)
-
-
 def notices(
     uncollected: Sequence[Path],
     not_here: Mapping[str, int],
@@ -169,6 +129,7 @@ def whole_plan(
     width: int,
     *,
     max_runs: int,
+    sessions: Sessions,
     warmup: str,
     confirm: str,
     idle_s: float,
@@ -178,11 +139,13 @@ def whole_plan(
     Args:
         planned: What was collected, once for each test.
         kinds: The tests of each case, by suite file and case id.
+        sessions: Earlier ones, which tell how long cases take.
     """
     cases = list({(one.path, one.case.id): one for one in planned}.values())
     additions = more(cases, max_runs=max_runs, warmup=warmup, confirm=confirm)
+    measured = measured_costs(cases, sessions)
     return [
-        *plan(cases, kinds, width, max_runs=max_runs, idle_s=idle_s),
+        *plan(cases, kinds, width, max_runs=max_runs, measured=measured, idle_s=idle_s),
         *(line for text in additions for line in fold(text, width)),
     ]
 

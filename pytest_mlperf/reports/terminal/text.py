@@ -6,7 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 from pytest_mlperf.core.causes import Cause, Siblings, causes
-from pytest_mlperf.core.guarantees import BELOW_LIMIT_PROMISE, FALSE_ALARM_PROMISE
+from pytest_mlperf.core.guarantees import (
+    BELOW_LIMIT_PROMISE,
+    FALSE_ALARM_PROMISE,
+    MISSING_OPTION,
+    REPLACE_OPTIONS,
+)
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import IMPORTED, UNVERIFIED_LABEL, CaseResult, Results
 from pytest_mlperf.core.untrusted_text import clean, visible
@@ -29,8 +34,6 @@ from pytest_mlperf.reports.rows import (
 from pytest_mlperf.reports.terminal.advice import (
     JUDGE,
     MIN_COMMON_CASES,
-    RECORD,
-    REPLACE,
     accept,
     again,
     lines_of,
@@ -252,7 +255,7 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
     if missing:
         suites = " ".join(sorted({result.suite for result in missing}))
         judge = f"{JUDGE} " * any(r.verdict.case.scenario == "Benchmark" for r in missing)
-        yield [line("record", f"pytest {suites} {judge}{RECORD}")]
+        yield [line("record", f"pytest {suites} {judge}{MISSING_OPTION}")]
     for remedy, cases in settling(results.cases):
         yield paragraph("settle", f"{cases}: {remedy}", width)
     noted: set[str] = set()
@@ -267,7 +270,7 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
         advice = {
             Outcome.INCONCLUSIVE: ("undecided", what_decides(verdict)),
             Outcome.SUSPECT: ("suspect", verdict.headline),
-            Outcome.IMPROVED: ("improved", f"keep it with {unbroken(REPLACE)}"),
+            Outcome.IMPROVED: ("improved", f"keep it with {unbroken(REPLACE_OPTIONS)}"),
             Outcome.EXPECTED: ("expected", verdict.headline),
         }
         if verdict.warns and not (result.failed or result.expected_failures):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pytest_mlperf.core.errors import TO_MEASURE, EnvironmentFault, RunError
+from pytest_mlperf.core.errors import REINSTALL, TO_MEASURE, EnvironmentFault, RunError
 from pytest_mlperf.core.extension import Engine
 from pytest_mlperf.core.job import STREAMS, LoadGenSettings
 from pytest_mlperf.run.worker._delivery import (
@@ -201,7 +201,10 @@ def require() -> None:
 def make_sink(plan: LoadGenPlan, fail: Fail, folder: Path) -> GuardedSink:
     """Return the sink that a run with its logs in this folder needs."""
     require()
-    import mlperf_loadgen
+    try:
+        import mlperf_loadgen
+    except ImportError as error:
+        raise EnvironmentFault(f"LoadGen cannot be imported: {error}; try: {REINSTALL}") from None
 
     port = Port(
         response=mlperf_loadgen.QuerySampleResponse,

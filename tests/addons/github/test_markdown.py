@@ -70,7 +70,8 @@ def test_the_comment_begins_with_the_verdict_and_folds_what_is_ok() -> None:
     assert len(rows) == 2
     assert text.index("<details>") < text.index(rows[1]) < text.index("</details>")
     assert "PERF DROP" in rows[0]
-    assert '`pytest suites/rn.mlperf.toml --mlperf-update=replace --mlperf-reason "why"`' in text
+    options = '--mlperf-update=replace --mlperf-accept-regression --mlperf-reason "why"'
+    assert f"`pytest suites/rn.mlperf.toml {options}`" in text
     assert text.endswith(f"\n{UNVERIFIED_LABEL}\n")
 
 

@@ -204,7 +204,7 @@ def test_a_folder_below_the_top_of_the_repository_or_outside_of_it_will_do(
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert say("history", "x") == (
         2,
-        "pytest-mlperf: no baseline of 'x' is in git here, and no session of it was kept\n",
+        "pytest-mlperf: no case 'x' with a baseline in git or a session here; known: none\n",
     )
 
 
@@ -317,10 +317,10 @@ def test_a_name_that_is_not_clear_lists_the_candidates(here: Path, say: Say) -> 
     version(0)
     other = Path("baselines/H200/official/llama/Offline.trtllm.fp8.json")
     version(1, other, profile="official")
-    fits = f"pytest-mlperf: 'llama' fits 2 baseline files:\n  {other}\n  {FILE}\n"
-    none = "no baseline of 'bert' is in git here, and no session of it was kept; there are:\n"
+    fits = f"pytest-mlperf: {CASE} has 2 baseline files, name one: {other}, {FILE}\n"
+    none = "pytest-mlperf: no case 'bert' with a baseline in git or a session here"
     assert say("history", "llama") == (2, fits)
-    assert say("history", "bert") == (2, f"pytest-mlperf: {none}  {CASE}\n")
+    assert say("history", "bert") == (2, f"{none}; known: {CASE}\n")
 
 
 def test_one_recorded_baseline_of_a_real_session_has_nothing_before_it(lab: Lab, say: Say) -> None:

@@ -82,5 +82,5 @@ def test_without_a_store_results_files_tell_it(sessions: list[Results], say: Say
     with opened("s.db", write=True) as store:
         store.add(read_results(RECORDED))
     shown = say.ends(2, "history", "speed-Offline", "--store", "s.db")
-    assert "no baseline of 'speed-Offline' is in git here, and no session of it was kept" in shown
+    assert "no case 'speed-Offline' with a baseline in git or a session here" in shown
     assert say("history", "x", "--store", "none.db")[0] == 2

@@ -168,7 +168,7 @@ def test_a_drop_has_its_commands_and_a_handicapped_one_none_to_accept_it() -> No
     slowed = render(session(result(verdicts.DROP, handicap=0.5)), RunFiles())
 
     words = re.sub("</?span>", "", plain)
-    assert "--mlperf-profile=quick --mlperf-update=replace --mlperf-reason" in words
+    assert "--mlperf-profile=quick --mlperf-update=replace --mlperf-accept-regression" in words
     assert "--mlperf-update=replace" not in slowed
     assert "<h5>reproduce</h5>" in slowed
     rows = [float("nan"), float("inf"), 1e308]

@@ -10,7 +10,13 @@ from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.history.case_sessions import histories_here, of_metric
 from pytest_mlperf.bench.files import case_of, points_of
 from pytest_mlperf.cli.output import show, whole, width
-from pytest_mlperf.cli.stored_results import STORE, add_runs_dir, calibrated_roots, rule_here
+from pytest_mlperf.cli.stored_results import (
+    STORE,
+    add_runs_dir,
+    calibrated_roots,
+    case_named,
+    rule_here,
+)
 from pytest_mlperf.core.metrics import COUNTS, METRICS
 from pytest_mlperf.core.trend import TrendPoint, grouped
 from pytest_mlperf.reports.terminal.comparison import trend, trend_of
@@ -46,7 +52,10 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.add_argument(
-        "cases", metavar="CASE", nargs="+", help="case id, a unique part of it, or a baseline file"
+        "cases",
+        metavar="CASE",
+        nargs="+",
+        help="id of a case, a part of it that fits one case, or a baseline file",
     )
     parser.add_argument(
         "--metric",
@@ -122,16 +131,12 @@ def find(text: str) -> Path:
     if Path(text).is_file():
         return Path(text)
     files = dict(_baseline_files())
-    fitting = [file for file, case in files.items() if case == text]
-    fitting = fitting or [file for file, case in files.items() if text.lower() in case.lower()]
-    if len(fitting) == 1:
-        return fitting[0]
-    if fitting:
-        shown = [f"  {file}" for file in sorted(fitting)]
-        raise MlperfError("\n".join([f"{text!r} fits {len(fitting)} baseline files:", *shown]))
-    shown = [f"  {case}" for case in sorted(set(files.values()))]
-    head = f"no baseline of {text!r} is in git here, and no session of it was kept"
-    raise MlperfError("\n".join([f"{head}; there are:", *shown] if shown else [head]))
+    case = case_named(text, sorted(files.values()), " with a baseline in git or a session here")
+    of_case = sorted(file for file in files if files[file] == case)
+    if len(of_case) > 1:
+        names = ", ".join(map(str, of_case))
+        raise MlperfError(f"{case} has {len(of_case)} baseline files, name one: {names}")
+    return of_case[0]
 
 
 def _baseline_files() -> Iterator[tuple[Path, str]]:

@@ -14,10 +14,9 @@ from pytest_mlperf.addons.official.about import read_about
 from pytest_mlperf.addons.official.curve_points import points_of
 from pytest_mlperf.addons.official.endpoints import bundle, shortfalls, unused_scores
 from pytest_mlperf.cli.output import show
-from pytest_mlperf.cli.stored_results import performance
+from pytest_mlperf.cli.stored_results import case_named
 from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.core.untrusted_text import nearest
+from pytest_mlperf.core.results import UNVERIFIED_LABEL, performance
 from pytest_mlperf.extension import MLC_ENDPOINTS, CaseResult, Results, Run, read_results
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.stores.atomic import write_folder, write_whole
@@ -54,9 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="TOML with what no measurement tells",
     )
     parser.add_argument(
-        "--skeleton", action="store_true", help="write that TOML, which may not exist, and end"
+        "--skeleton", action="store_true", help="write a template TOML (must not exist) and exit"
     )
-    parser.add_argument("--case", metavar="CASE", help="which curve, where there are several")
+    parser.add_argument(
+        "--case", metavar="CASE", help="which curve: id, or a part that fits one case"
+    )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FOLDER", help="a new folder for the submission"
     )
@@ -97,14 +98,10 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _curve(results: Results, name: str | None) -> CaseResult:
     curves = [r for r in performance(results) if r.verdict.case.scenario == "Concurrency"]
-    names = [curve.verdict.case.id for curve in curves]
-    if name is not None and name not in names:
-        raise MlperfError(f"there is no curve {name!r}{nearest(name, names)}")
     if not curves:
         raise MlperfError("there is no case of scenario Concurrency in these results")
-    if name is None and len(curves) > 1:
-        raise MlperfError(f"there are {len(curves)} curves; name one with --case: {names[0]}")
-    return curves[0 if name is None else names.index(name)]
+    names = [curve.verdict.case.id for curve in curves]
+    return curves[names.index(case_named(name or "", names))]
 
 
 def _median(verdict: Verdict) -> Run:

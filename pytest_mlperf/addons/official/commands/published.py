@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--division", choices=("closed", "open", "all"), default="closed", help="default: closed"
     )
     parser.add_argument("--harness", choices=("loadgen", "endpoints"), help="who measured it")
-    parser.add_argument("--per", choices=PER_CHOICES, default="system", help="what a value is of")
+    parser.add_argument("--per", choices=PER_CHOICES, default="system", help="unit of the value")
     parser.add_argument(
         "--format",
         choices=OUTPUT_FORMATS,

@@ -103,7 +103,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--type",
         choices=("datacenter", "edge", "datacenter,edge"),
         default="datacenter",
-        help="init: type of the system",
+        metavar="TYPE",
+        help="init: datacenter (the default), edge, or datacenter,edge",
     )
     parser.add_argument(
         "--accelerator", default="cpu", metavar="NAME", help='init: "8xH100" (default: cpu)'

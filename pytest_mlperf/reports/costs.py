@@ -1,0 +1,131 @@
+"""How long cases take: from earlier sessions, else from what their suite asks for."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from pytest_mlperf.core.case import AUDITS
+from pytest_mlperf.core.measurement import moment_of
+from pytest_mlperf.core.results import Results, performance
+from pytest_mlperf.suite.pairs import Testable
+
+CaseKey = tuple[str, str]
+"""Case id and profile."""
+
+SETUP_SECONDS = 2.0
+"""What a process takes beside its timed part with an engine that loads nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseCost:
+    """How long a case takes, wall-clock.
+
+    Attributes:
+        first_s: What can decide at the earliest: loading, a run, the accuracy pass.
+        more_s: Each further run.
+        sessions: Earlier sessions that it was measured in; 0: planned from the suite.
+        first_runs: Runs in `first_s`.
+        first_more_s: What `first_s` takes more at most, where a search needs all its runs.
+    """
+
+    first_s: float
+    more_s: float
+    sessions: int = 0
+    first_runs: int = 1
+    first_more_s: float = 0.0
+
+    def at_most_s(self, max_runs: int) -> float:
+        """Return the seconds that all runs take together."""
+        further = max(max_runs - self.first_runs, 0) * self.more_s
+        return self.first_s + self.first_more_s + further
+
+
+Costs = Mapping[tuple[Path, str], CaseCost]
+"""By suite file and case id."""
+
+
+def cost_of(planned: Testable, measured: Costs) -> CaseCost:
+    """Return what a case took in earlier sessions, else the timed part that its suite asks for."""
+    seconds, runs = planned.seconds_per_run + SETUP_SECONDS, planned.fewest_runs
+    usual, most = planned.runs_per_value
+    audits = sum(kind in AUDITS for kind in planned.kinds)  # one run each
+    unmeasured = CaseCost(
+        first_s=(runs * usual + audits) * seconds,
+        more_s=most * seconds,
+        first_runs=runs,
+        first_more_s=runs * (most - usual) * seconds,
+    )
+    return measured.get((planned.path, planned.case.id), unmeasured)
+
+
+def measured_costs(cases: Iterable[Testable], sessions: Iterable[tuple[Path, Results]]) -> Costs:
+    """Return what those of the cases took that earlier sessions measured."""
+    past = costs(sessions)
+    keys = {(one.path, one.case.id): (one.case.id, one.suite.profile) for one in cases}
+    return {key: past[case] for key, case in keys.items() if case in past}
+
+
+def costs(sessions: Iterable[tuple[Path, Results]]) -> dict[CaseKey, CaseCost]:
+    """Return how long each case took in earlier sessions, wall-clock, medians over them.
+
+    A process lasts until the next one of its session starts, so loading, warm-up, accuracy pass
+    and scoring count; waiting for others does not. Sessions whose processes overlapped tell
+    nothing and are left out, as are slowed and pretended measurements.
+    """
+    first: dict[CaseKey, list[float]] = defaultdict(list)
+    more: dict[CaseKey, list[float]] = defaultdict(list)
+    for _, results in sessions:
+        try:
+            walls = _walls(results)
+        except (ValueError, OverflowError):
+            continue  # a time that is none: a file from elsewhere
+        for result in performance(results):
+            runs = [walls[run.folder] for run in result.verdict.runs if run.folder in walls]
+            if result.verdict.interleaved and result.verdict.interleaved.runs:
+                runs = runs[:-1]  # those in turns came behind it
+            if not runs or result.handicap or result.pretended:
+                continue
+            key = (result.verdict.case.id, result.profile)
+            first[key].append(runs[0])
+            more[key] += runs[1:]
+    return {
+        key: CaseCost(
+            first_s=median(taken),
+            more_s=median(more[key]) if more[key] else median(taken),
+            sessions=len(taken),
+        )
+        for key, taken in first.items()
+    }
+
+
+def _walls(results: Results) -> dict[str, float]:
+    """Return the wall-clock seconds of each process by its folder; {} if some overlapped."""
+    verdicts = [result.verdict for result in performance(results)]
+    runs = {run.folder: run for one in verdicts for run in (*one.runs, *one.invalid_runs)}
+    ordered = sorted(runs.values(), key=lambda run: _moment(run.started))
+    begin = _moment(results.started)
+    if not ordered or _moment(ordered[0].started) < begin:
+        return {}
+    end = begin + dt.timedelta(seconds=results.seconds)
+    waits = [dt.timedelta(seconds=run.load.waited_s or 0.0) for run in ordered]
+    begins = [_moment(run.started) - wait for run, wait in zip(ordered, waits, strict=True)]
+    ends = [*begins[1:], end]
+    walls = {}
+    for run, until in zip(ordered, ends, strict=True):
+        seconds = (until - _moment(run.started)).total_seconds()
+        if seconds < run.duration_s - 1:  # times are kept in whole seconds
+            return {}
+        walls[run.folder] = max(seconds, run.duration_s)
+    return walls
+
+
+def _moment(started: str) -> dt.datetime:
+    moment = moment_of(started)
+    if moment is None:
+        raise ValueError(started)
+    return moment

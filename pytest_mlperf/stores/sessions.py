@@ -1,0 +1,49 @@
+"""The results of earlier sessions in a runs folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.results import Results
+from pytest_mlperf.stores.results import read_results
+
+MAX_SESSIONS = 50
+
+
+@dataclass
+class Sessions:
+    """The sessions of a runs folder, newest first; read one at a time, each once.
+
+    `unreadable` has one sentence per results file that could not be read.
+    """
+
+    folder: Path
+    unreadable: list[str] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[tuple[Path, Results]]:
+        """Yield each results file with its content; a damaged one is noted and left out."""
+        self.unreadable.clear()
+        for path in self.files[:MAX_SESSIONS]:
+            try:
+                yield path, read_results(path)
+            except MlperfError as error:
+                self.unreadable.append(str(error))
+
+    @property
+    def files(self) -> list[Path]:
+        """Their results files, newest first: names begin with the time."""
+        return sorted((self.folder / "runs").glob("*/results.json"), reverse=True)
+
+    @property
+    def notes(self) -> list[str]:
+        """What to tell about files that were not read."""
+        notes = [f"left out: {reason}" for reason in self.unreadable]
+        count = len(self.files)
+        return (
+            [*notes, f"only the newest {MAX_SESSIONS} of {count} sessions"]
+            if count > MAX_SESSIONS
+            else notes
+        )
