@@ -10,7 +10,7 @@ from pytest_mlperf.stores.foreign import Migration
 Places = Mapping[str, str]
 """By former key of an object its present place: "key", or "group.key" in an object of its own."""
 
-VERDICT: Places = {
+VERDICT_PLACES: Places = {
     "baseline_file": "baseline.file",
     "baseline_set": "baseline.source",
     "baseline_id": "baseline.id",
@@ -22,7 +22,7 @@ VERDICT: Places = {
     "log_tail": "logs.tail",
     "turns": "interleaved",
 }
-METRIC: Places = {
+METRIC_PLACES: Places = {
     "baseline": "baseline.value",
     "runs_baseline": "baseline.runs",
     "sessions_baseline": "baseline.days",
@@ -35,7 +35,7 @@ METRIC: Places = {
     "strays": "outliers",
     "looks": "analyses",
 }
-RUN: Places = {
+RUN_PLACES: Places = {
     "power": "energy.nvml",
     "wall": "energy.meter",
     "exported": "energy.exporter",
@@ -46,7 +46,12 @@ RUN: Places = {
     "machine": "hardware.ids",
     **{n: f"serving.{n}" for n in ("server", "requests", "lengths", "finishes", "salt")},
 }
-ENERGY: Places = {"by_gpu": "parts", "by_domain": "parts", "gpus": "devices", "source": "method"}
+ENERGY_PLACES: Places = {
+    "by_gpu": "parts",
+    "by_domain": "parts",
+    "gpus": "devices",
+    "source": "method",
+}
 
 
 def moved(content: Any, places: Places) -> Any:
@@ -81,7 +86,9 @@ def _verdicts(content: Any, change: Callable[[Any], Any]) -> Any:
 
 def _to_2(content: dict[str, Any]) -> Any:
     def changed(verdict: Any) -> Any:
-        return _in_each(moved(verdict, VERDICT), "metrics", lambda metric: moved(metric, METRIC))
+        return _in_each(
+            moved(verdict, VERDICT_PLACES), "metrics", lambda metric: moved(metric, METRIC_PLACES)
+        )
 
     return _verdicts(content, changed)
 
@@ -96,11 +103,11 @@ def _to_3(content: dict[str, Any]) -> Any:
 
 
 def _run(content: Any) -> Any:
-    run = moved(content, RUN)
-    if not isinstance(run, dict) or "energy" not in run:
+    run = moved(content, RUN_PLACES)
+    if not isinstance(run, dict) or not isinstance(run.get("energy"), dict):
         return run
     energy = {
-        source: {**moved(reading, ENERGY), "source": source}
+        source: {**moved(reading, ENERGY_PLACES), "source": source}
         if isinstance(reading, dict)
         else reading
         for source, reading in run["energy"].items()
