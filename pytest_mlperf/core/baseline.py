@@ -12,7 +12,7 @@ from statistics import geometric_mean
 from typing import Literal
 
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.core.measurement import Hardware, Serving, Subject, day_groups
+from pytest_mlperf.core.measurement import RunHardware, RunServing, Subject, day_groups
 from pytest_mlperf.judge.inputs import SessionNoise
 
 SCHEMA_VERSION = 1
@@ -68,15 +68,15 @@ class BaselineRun:
     machine: str = ""
 
     @property
-    def hardware(self) -> Hardware:
+    def hardware(self) -> RunHardware:
         """The machine of the run, as that of a `Run`."""
         state, control = self.state, self.control
-        return Hardware(ids=self.machine, warmed=self.warmed, state=state, control=control)
+        return RunHardware(ids=self.machine, warmed=self.warmed, state=state, control=control)
 
     @property
-    def serving(self) -> Serving:
+    def serving(self) -> RunServing:
         """Requests, answers and the server, as those of a `Run`."""
-        return Serving(server=self.server, requests=self.requests, lengths=self.lengths)
+        return RunServing(server=self.server, requests=self.requests, lengths=self.lengths)
 
     def __post_init__(self) -> None:
         require_positive("metric", self.metrics)

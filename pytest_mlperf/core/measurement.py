@@ -70,7 +70,7 @@ class ReplicaRun:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Load:
+class RunLoad:
     """What else slowed a run down.
 
     Attributes:
@@ -86,7 +86,7 @@ class Load:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hardware:
+class RunHardware:
     """The machine of a run, and its state.
 
     Attributes:
@@ -105,16 +105,15 @@ class Hardware:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Serving:
+class RunServing:
     """Requests and answers of a run, and its server.
 
     Attributes:
-        server: The server's own metrics in the window of the run: means (waiting, running,
-            kv_cache_use), the largest of these (waiting_max), shares (prefix_hit_share,
-            draft_acceptance), tokens of a decoding step (draft_length), and a count (preemptions);
-            by its answers the share of tokens that were counted and not shown (hidden_share); of a
-            curve at each point, "waiting@64"; empty if unknown. Those that limits name are in the
-            metrics of the run, too.
+        server: The server's own metrics in the window of the run; empty if unknown. Means: waiting,
+            running, kv_cache_use. Largest of these: waiting_max. Shares: prefix_hit_share,
+            draft_acceptance. Others: draft_length (tokens of a decoding step), preemptions (count),
+            hidden_share (share of tokens that were counted and not shown). Of a curve at each
+            point: "waiting@64". Those that limits name are in the metrics of the run, too.
         finishes: Number of answers by finish reason, "stop" or "length"; of a curve at each point,
             "stop@64"; empty if unknown.
         requests: Of a curve, requests that count at each point, {"16": 54}; empty if unknown.
@@ -174,9 +173,9 @@ class Run:
     limit_missed: bool = False
     energy: Mapping[Source, EnergyReading] = field(default_factory=dict)
     energy_unknown: str | None = None
-    load: Load = Load()
-    hardware: Hardware = Hardware()
-    serving: Serving = Serving()
+    load: RunLoad = RunLoad()
+    hardware: RunHardware = RunHardware()
+    serving: RunServing = RunServing()
     notes: tuple[str, ...] = ()
     signs: tuple[Sign, ...] = ()
     light: tuple[Light, ...] = ()

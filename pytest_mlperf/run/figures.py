@@ -13,7 +13,7 @@ from pytest_mlperf.core.contention import MEMORY_SHARE, Contention, client_note,
 from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job, LoadGenSettings
-from pytest_mlperf.core.measurement import Hardware, ReplicaRun, Serving
+from pytest_mlperf.core.measurement import ReplicaRun, RunHardware, RunServing
 from pytest_mlperf.core.metrics import METRICS, SLOWEST_REPLICA
 from pytest_mlperf.core.numbers import MAX_RATE, MIN_RATE, change, duration, percent
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
@@ -70,14 +70,14 @@ def together(*witnesses: Findings) -> dict[str, Any]:
     }
 
 
-_GROUPS = {"load": measurement.Load, "hardware": Hardware, "serving": Serving}
+_GROUPS = {"load": measurement.RunLoad, "hardware": RunHardware, "serving": RunServing}
 
 
 def grouped(**fields: Any) -> dict[str, Any]:
     """Return fields of findings as the groups of a run."""
     for name, group in _GROUPS.items():
-        own = [field.name for field in dataclasses.fields(group) if field.name in fields]
-        fields[name] = group(**{key: fields.pop(key) for key in own})
+        keys = [field.name for field in dataclasses.fields(group) if field.name in fields]
+        fields[name] = group(**{key: fields.pop(key) for key in keys})
     return fields
 
 
@@ -96,9 +96,9 @@ class Figures(Findings):
     duration_s: float
 
     @property
-    def serving(self) -> Serving:
+    def serving(self) -> RunServing:
         """Requests and answers of a curve."""
-        return Serving(requests=self.requests, lengths=self.lengths)
+        return RunServing(requests=self.requests, lengths=self.lengths)
 
 
 @dataclass(frozen=True, kw_only=True)

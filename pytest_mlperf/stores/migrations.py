@@ -104,7 +104,7 @@ def _to_3(content: dict[str, Any]) -> Any:
 
 def _run(content: Any) -> Any:
     run = moved(content, RUN_PLACES)
-    if not isinstance(run, dict) or "energy" not in run:
+    if not isinstance(run, dict) or not isinstance(run.get("energy"), dict):
         return run
     energy = {
         source: {**moved(reading, ENERGY_PLACES), "source": source}

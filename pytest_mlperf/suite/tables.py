@@ -65,7 +65,7 @@ class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Source(Table):
+class ExtensionTable(Table):
     """An extension by name with its options; keys other than `use` are options."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -78,7 +78,7 @@ class Source(Table):
         return dict(self.model_extra or {})
 
 
-class CalibrationSource(Source):
+class CalibrationSource(ExtensionTable):
     """Samples for calibration; keys other than `use` and `path` are options of the data set."""
 
     use: StrictStr = Field(description="Registered data set, or package.module:name.")
@@ -108,7 +108,7 @@ def _calibration(value: object) -> object:
     return value
 
 
-class BuildStep(Source):
+class BuildStep(ExtensionTable):
     """A build of a quantised checkpoint, made once; other keys are options of the builder."""
 
     use: StrictStr = Field(description="Registered builder, or package.module:name.")
@@ -154,7 +154,7 @@ Digest = Annotated[
 ]
 
 
-class DatasetSource(Source):
+class DatasetSource(ExtensionTable):
     """A data set; keys other than `use`, `path` and `digest` are options of its adapter."""
 
     path: StrictStr | None = Field(
@@ -200,7 +200,7 @@ class Workload(Table):
         default=None,
         description="A language model: tokens are counted and timed; default: as in the round.",
     )
-    scorer: Source | None = Field(
+    scorer: ExtensionTable | None = Field(
         default=None, description="Scores the accuracy pass; MLPerf workloads bring their own."
     )
     reference: dict[StrictStr, Rate] | None = Field(

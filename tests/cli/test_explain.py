@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.bench.policy import rule_for
 from pytest_mlperf.cli.explain import rule_of_pair, thresholds, turns
+from pytest_mlperf.core.measurement import RunHardware
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, percent
 from pytest_mlperf.core.results import CaseResult
@@ -72,7 +73,7 @@ def test_a_drop_is_retraced_run_by_run_and_look_by_look(lab: Lab, say: Say) -> N
 
 
 def test_the_causes_are_found_in_the_whole_session(own_lab: Lab, say: Say) -> None:
-    found = edit_cases(own_lab.upgraded, partial(with_runs, control={}))
+    found = edit_cases(own_lab.upgraded, partial(with_runs, hardware=RunHardware()))
     (drop,) = [one for one in found.cases if one.verdict.kind == "performance"]
     moved = [
         other(drop, "bert", "Acme", drop.verdict),
@@ -116,7 +117,7 @@ def test_a_baseline_that_changed_since_is_noticed(own_lab: Lab, say: Say) -> Non
     text = json.dumps(content)
     file.write_text(text, "utf-8")
     control = {"copy_bytes_per_s": 1e10}
-    edit_cases(own_lab.upgraded, partial(with_runs, control=control))
+    edit_cases(own_lab.upgraded, partial(with_runs, hardware=RunHardware(control=control)))
     said = "the machine's own speed: copy −50.0 % of the baseline's"
     assert said in " ".join(say("explain", PERFORMANCE)[1].split())
     file.write_text(text.replace("first baseline", "another one"), "utf-8")

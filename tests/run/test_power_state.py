@@ -9,7 +9,7 @@ import pytest
 
 from pytest_mlperf.bench.bench import energy_notes, of_all_runs
 from pytest_mlperf.core.energy import Energy, EnergyReading, Source, together
-from pytest_mlperf.core.measurement import GpuRun, Hardware, Run
+from pytest_mlperf.core.measurement import GpuRun, Run, RunHardware
 from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, Sign, SignKey
 from pytest_mlperf.run.power._gpu import GpuLog
 from pytest_mlperf.run.power.sampling import PowerLog
@@ -162,7 +162,11 @@ def test_what_each_of_several_gpus_showed_is_one_note() -> None:
         gpus = tuple(GpuRun(uuid=f"GPU-{n}") for n in (0, 1))
         texts = tuple(sign.in_words() for sign in signs)
         return of_all_runs(
-            [replace(run({"GPU-0": 1e4}), hardware=Hardware(gpus=gpus), signs=signs, notes=texts)]
+            [
+                replace(
+                    run({"GPU-0": 1e4}), hardware=RunHardware(gpus=gpus), signs=signs, notes=texts
+                )
+            ]
         )
 
     assert notes(first, second, *replays) == [

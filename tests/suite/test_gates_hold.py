@@ -16,7 +16,7 @@ from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.plan import in_profile, plan_suite
 from pytest_mlperf.suite.resolve import settings_of
-from pytest_mlperf.suite.tables import Source
+from pytest_mlperf.suite.tables import ExtensionTable
 
 EVERY = [(own, name) for name in ROUNDS for own in load_round(name).workloads.values()]
 INTERACTIVE = [
@@ -160,7 +160,7 @@ def test_the_rounds_scorer_by_its_place_is_the_rounds(tmp_path: Path) -> None:
 
 def with_scorer(suite: Suite, use: str) -> Suite:
     """Return a suite with another scorer; "" is the round's."""
-    scorer = Source(use=use) if use else None
+    scorer = ExtensionTable(use=use) if use else None
     return suite.model_copy(
         update={"workload": suite.workload.model_copy(update={"scorer": scorer})}
     )

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from pytest_mlperf import MlperfError
 from pytest_mlperf.core.numbers import AtLeastOne
 from pytest_mlperf.rounds.published import OfficialResult, official_results
 from pytest_mlperf.stores.foreign import Shape, as_document, read_foreign
@@ -37,6 +38,8 @@ def table_of(rows: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
 def results_in(path: Path) -> tuple[OfficialResult, ...]:
     """Read the results of a file; one that is no such file is an MlperfError."""
     raw = read_foreign(path, TABLE_TITLE)
+    if isinstance(raw, dict) and raw.get("kind") != TABLE_KIND:
+        raise MlperfError(f"{path}: not a {TABLE_TITLE}; {WRITE}")
     rows = ("results", Shape(OfficialResult))
     return as_document(
         path, raw, TABLE_TITLE, Shape(PublishedTable), SCHEMA_VERSION, WRITE, items=rows

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.contention import MAX_SHARE, Contention, lost_change
-from pytest_mlperf.core.measurement import Load, Run
+from pytest_mlperf.core.measurement import Run, RunLoad
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.recording import baseline_run
 from pytest_mlperf.core.rulings.disturbance import (
@@ -145,7 +145,8 @@ def test_runs_of_now_and_of_the_baseline_bring_their_own_bounds() -> None:
             assert values([one], "throughput", 0.05)[0].lost == pytest.approx(lost), share
             assert values([one], "throughput")[0].lost == 0
     late = replace(
-        run(0.0, ttft_p99=1.0, tpot_p99=1.0), load=Load(client={"issue_p99": 0.1, "loop_p99": 0.4})
+        run(0.0, ttft_p99=1.0, tpot_p99=1.0),
+        load=RunLoad(client={"issue_p99": 0.1, "loop_p99": 0.4}),
     )
     for kept in (late, baseline_run(late)):
         found = [values([kept], name, 0.05)[0].lost for name in ("ttft_p99", "tpot_p99")]
@@ -197,8 +198,8 @@ def test_a_limit_that_load_can_have_broken_is_not_missed() -> None:
         (run(0.04, latency_p99=0.101), False),
         (run(None, latency_p99=0.101), False),
         (run(0.1, latency_p99=0.05), True),
-        (replace(run(0.0, latency_p99=0.15), load=Load(client={"loop_p99": 0.07})), True),
-        (replace(run(0.0, latency_p99=0.15), load=Load(client={"loop_p99": 0.04})), False),
+        (replace(run(0.0, latency_p99=0.15), load=RunLoad(client={"loop_p99": 0.07})), True),
+        (replace(run(0.0, latency_p99=0.15), load=RunLoad(client={"loop_p99": 0.04})), False),
     ):
         assert explains_miss(one, limits, 0.05) is explained, one.metrics
     assert is_loaded([run(0.01), make_baseline_run(busy=0.06)], 0.05)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class AnswerLogits:
     """Answer with the start and end logits of each token: float32, shape (seq, 2)."""
 
     def bind(self, graph: Graph, batch_size: int) -> Answerer:
@@ -233,7 +233,7 @@ class Task(Protocol):
 
 TASKS: Mapping[str, Any] = {
     "classify": Classify,
-    "answer": Answer,
+    "answer": AnswerLogits,
     "detect": Detect,
     "yolo": Yolo,
     "segment": Segment,
