@@ -1,4 +1,4 @@
-"""Check how an engine says that its time was divided among stages."""
+"""Check the stage times that an engine reports."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pytest_mlperf.core.metrics import STAGE, STAGE_METRIC
 
 MAX_STAGES = 16
 SLACK_SHARE, SLACK_SECONDS = 0.01, 0.1
-"""By so much more than the run's length stages may take in all: what follows the last answer."""
+"""Tolerances by which stages may exceed the run, as an engine may work on after the last answer."""
 
 
 def stages_of(engine: Engine, duration_s: float, processes: int = 1) -> dict[str, float]:
-    """Return the stages of a run of this length, seconds by name.
+    """Return the seconds that an engine spent in each stage of a run of `duration_s`.
 
     Raises:
-        RunError: A name or a time that cannot be, too many stages, or more time than there was.
+        RunError: A name or time is invalid, there are too many stages, or their sum is too long.
     """
     stages: object = engine.stage_seconds()
     if not isinstance(stages, Mapping):
