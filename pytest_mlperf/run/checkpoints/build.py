@@ -1,4 +1,4 @@
-"""The checkpoint that a case's `build` makes: found among those that are there, or made now."""
+"""Find or make the checkpoint of a case's `build`."""
 
 from __future__ import annotations
 
@@ -38,19 +38,18 @@ BUILD_SCRIPT = "run/checkpoints/child"
 
 KEY_DIGITS = 32
 SHOWN_DIGITS = 16
-"""Of digests in the fingerprint, as of those that engines tell."""
+"""Digits of digests in the fingerprint, as engines report them."""
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".py")
-"""Endings of files that can carry code; no checkpoint here has one."""
+"""Suffixes of files that can carry code, which no checkpoint may contain."""
 
 CALIBRATION_SHAPE: Fields = {"digest": is_text, "samples": is_count}
 BUILT: Fields = {"facts": by_name(is_text), "weights_sha256": is_text}
-"""What `child.build` answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A quantised model, ready to be loaded; so many seconds it took to build, once."""
+    """Quantised model; `seconds` is its build time."""
 
     folder: Path
     facts: Mapping[str, str]
@@ -58,7 +57,7 @@ class Checkpoint:
     seconds: float | None = None
 
     def require(self, engine: Mapping[str, Any]) -> None:
-        """Make sure that an engine loaded what was built, where it says what it loaded."""
+        """Raise RunError if the engine reports other weights than those built."""
         loaded = str(engine.get("weights_sha256", ""))
         if loaded and not self.weights_sha256.startswith(loaded):
             raise RunError(
@@ -70,9 +69,9 @@ class Checkpoint:
 
 
 def builds_folder(runs: Path) -> Path:
-    """Return where checkpoints are kept, from the folder of a session's runs.
+    """Return the folder of checkpoints for a session's folder of runs.
 
-    That which PYTEST_MLPERF_BUILDS names, else `builds` in the folder of all that is measured.
+    It is PYTEST_MLPERF_BUILDS, else `builds` in the folder of all results.
     """
     if shared := os.environ.get(SHARED):
         return Path(shared).expanduser().absolute()
@@ -82,7 +81,7 @@ def builds_folder(runs: Path) -> Path:
 def checkpoint_for(
     job: Job, conditions: Conditions, folder: Path, show: Callable[[str], None]
 ) -> Checkpoint | None:
-    """Return the checkpoint of a case, made now if need be; None where its entry builds none."""
+    """Return the checkpoint of a case, made if absent; None if its entry builds none."""
     if job.build is None:
         return None
     return _Making(job.build, job.accelerator, conditions, folder, show).get()
@@ -106,8 +105,6 @@ def state_of(step: CheckpointBuild | None, runs_dir: Path) -> str:
 
 
 class _Making:
-    """One checkpoint, from what the suite says to what engines load."""
-
     def __init__(
         self,
         step: CheckpointBuild,
@@ -127,7 +124,7 @@ class _Making:
         self._calibration: dict[str, Any] = {}
 
     def get(self) -> Checkpoint:
-        """Return it, made now if need be."""
+        """Return the checkpoint, made if absent."""
         step, store = self._step, self._store
         about = about_builder(step)
         memory = _memory(step, store, about)
@@ -150,7 +147,7 @@ class _Making:
         return _checkpoint(built)
 
     def _calibrate(self) -> None:
-        """Write the prompts that the builder looks at, where it looks at any."""
+        """Write the builder's calibration prompts, if any."""
         calibration = self._step.calibration
         if calibration is None:
             return
@@ -167,7 +164,7 @@ class _Making:
         self._calibration = {"use": calibration.title, "samples": samples, "digest": done["digest"]}
 
     def _make(self, key: str, about: Event, source: Mapping[str, str]) -> Built:
-        """Let the builder write; nothing else uses the accelerator meanwhile."""
+        """Run the builder, while it alone uses the accelerator."""
         step, conditions = self._step, self._conditions
         # A build is one for all power limits of its entry.
         conditions = replace(conditions, machine=replace(conditions.machine, limit_w=None))
@@ -247,7 +244,7 @@ def _checkpoint(built: Built) -> Checkpoint:
 
 
 def _decided(step: CheckpointBuild, about: Event) -> dict[str, Any]:
-    """Return what decides the result beside the content of files."""
+    """Return what determines the result, besides file contents."""
     return {
         "schema": PROVENANCE_VERSION,
         "use": step.use,
@@ -259,7 +256,7 @@ def _decided(step: CheckpointBuild, about: Event) -> dict[str, Any]:
 
 
 def _memory(step: CheckpointBuild, store: CheckpointStore, about: Event) -> Memory:
-    """Return the memory of a build without reading anything; unknown for user calibration data."""
+    """Return the memory of a build; it remembers nothing for a user's calibration data."""
     prompts, files = step.calibration, model_files(step.source)
     calibration = [asdict(prompts.dataset), prompts.count] if prompts else None
     if prompts and (path := prompts.dataset.options.get("path")):
@@ -271,7 +268,7 @@ def _memory(step: CheckpointBuild, store: CheckpointStore, about: Event) -> Memo
 
 IMPORT_TIMEOUT_SECONDS = 300.0
 BUILDER_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-"""Variables of every builder: nothing is downloaded, and no tokenizer's threads are forked."""
+"""Variables of every builder: no downloads, and no forks of tokenizer threads."""
 
 ABOUT: Fields = {
     "versions": by_name(is_text),
@@ -280,14 +277,13 @@ ABOUT: Fields = {
     "python": is_text,
     "executable": is_text,
 }
-"""What `child.about` answers."""
 
 EXTRA = "torchao"
-"""What an extra of this package brings; the other builders want an environment of their own."""
+"""Library that an extra of this package installs; other builders need their own environment."""
 
 
 def about_builder(step: CheckpointBuild) -> Event:
-    """Return versions, and the digest of the builder's own code; see `child.about`."""
+    """Return the versions and code digest of the builder; see `child.about`."""
     about = _asked(step.target, step.python.command if step.python else None, step.suite)
     if missing := about["missing"]:
         names = " and ".join(missing)
@@ -309,7 +305,7 @@ def about_builder(step: CheckpointBuild) -> Event:
 
 @lru_cache(maxsize=64)
 def _asked(target: str, python: tuple[str, ...] | None, suite: Path) -> Event:
-    """Return what a builder's Python says; once a session, in which nothing is installed."""
+    """Return a builder's versions, once per session, in which nothing is installed."""
     with tempfile.TemporaryDirectory(prefix="pytest-mlperf-") as folder:
         child = Child(
             title=f"builder {target}",

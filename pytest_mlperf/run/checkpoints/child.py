@@ -1,10 +1,9 @@
-"""Run a builder in a process of its own: `python .../run/checkpoints/child.py SPEC.json`.
+"""Run a builder in its own process: `python .../run/checkpoints/child.py SPEC.json`.
 
-Run as a script, here or from a copy of this package in another Python, so that this Python needs
-only what the builder imports. The prompts that a builder looks at are made here as well, always in
-this Python: it has the data set's libraries, where the builder's has perhaps others. Events leave
-on stdout; whatever libraries print goes to stderr. The text must be readable to older Pythons,
-which then say so themselves.
+It runs as a script, here or from a copy of this package in another Python, which then needs only
+the builder's imports. Calibration prompts are always made in this Python, which has the data set's
+libraries. Events leave on stdout; all other output goes to stderr. Its syntax must parse in older
+Pythons, which then report their version themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ FAILURE_EXIT_CODE = 70
 
 
 def main(file: str) -> None:
-    """Set up the import path, and do what the spec asks: see `TASKS`."""
+    """Set up the import path, and run the spec's task, see `TASKS`."""
     # Events leave on a copy of stdout; what others print goes to stderr from now on.
     sys.stdout.flush()
     descriptor = os.dup(1)
@@ -49,9 +48,9 @@ def main(file: str) -> None:
 
 
 def about(spec: dict[str, Any], _: Any) -> dict[str, Any]:
-    """Return versions that decide a builder's result, and its code's digest.
+    """Return the versions and code digest that decide a builder's result.
 
-    Nothing but the builder's module is imported.
+    It imports only the builder's module.
     """
     import hashlib
     from importlib import metadata
@@ -86,7 +85,7 @@ def code_of(module: str) -> list[Path]:
 
 
 def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
-    """Let the builder write, complete what it wrote, and refuse what may carry code."""
+    """Run the builder, add missing files, and reject files that may carry code."""
     errors = importlib.import_module("pytest_mlperf.core.errors")
     files = importlib.import_module("pytest_mlperf.stores.digests")
     some = importlib.import_module("pytest_mlperf.core.untrusted_text").some
@@ -126,10 +125,7 @@ def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
 
 
 def settle_header(path: Path) -> None:
-    """Put the metadata of a safetensors file in order, in place: libraries write it in any.
-
-    The same build then gives the same bytes, and the same digest of weights.
-    """
+    """Sort the metadata of a safetensors file in place, so that equal builds have equal bytes."""
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
@@ -143,7 +139,7 @@ def settle_header(path: Path) -> None:
 
 
 def calibrate(spec: dict[str, Any], _: Any) -> dict[str, Any]:
-    """Write {"prompts": ...}, and return how many, and a hex SHA-256 of them."""
+    """Write {"prompts": ...}; return their number and hex SHA-256."""
     prompts = prompts_of(spec)
     atomic = importlib.import_module("pytest_mlperf.stores.atomic")
     atomic.write_text(Path(spec["file"]), json.dumps({"prompts": prompts}))
@@ -152,7 +148,7 @@ def calibrate(spec: dict[str, Any], _: Any) -> dict[str, Any]:
 
 
 def prompts_of(spec: dict[str, Any]) -> list[list[int]] | list[str]:
-    """Return the samples: a pipeline's as captions, a language model's as token ids."""
+    """Return samples as captions for a pipeline, as token ids for a language model."""
     from pytest_mlperf.core.errors import RunError
     from pytest_mlperf.registry import imported, target
     from pytest_mlperf.run.accuracy import fixed_order
@@ -175,7 +171,6 @@ def prompts_of(spec: dict[str, Any]) -> list[list[int]] | list[str]:
 
 
 TASKS = {"about": about, "build": build, "calibration": calibrate}
-"""What a spec may ask for."""
 
 
 if __name__ == "__main__":
