@@ -1,4 +1,4 @@
-"""Run a test with pytest-benchmark in a pytest of its own, and read what it timed."""
+"""Run a pytest-benchmark test in its own pytest process, and read its times."""
 
 from __future__ import annotations
 
@@ -53,10 +53,7 @@ ANSWER_SHAPE = {
 def benchmarked(
     job: Job, conditions: Conditions, folder: Path, show: Callable[[str], None]
 ) -> Evidence:
-    """Run the test of a job once and return its evidence.
-
-    Raises RunError if it failed, timed nothing or broke, UnavailableError if it was skipped.
-    """
+    """Run a job's test once; raise RunError if it failed, UnavailableError if it was skipped."""
     assert job.benchmark is not None
     spec = {
         "task": TASK,
@@ -102,7 +99,7 @@ def _subject(job: Job, conditions: Conditions, finished: Event) -> Subject:
 
 
 def read_benchmark(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None:
-    """Return the run that the evidence of a benchmark tells of."""
+    """Return the run of a benchmark, or None without results."""
     finished = evidence.finished
     if finished is None:
         return None
@@ -127,9 +124,9 @@ def read_benchmark(evidence: Evidence, job: Job, conditions: Conditions) -> Run 
             evidence, job, conditions, timed, figures, finished["clock_moved_s"]
         )
     ]
-    beside = Findings(notes=(*evidence.control.notes, *evidence.notes))
+    other_findings = Findings(notes=(*evidence.control.notes, *evidence.notes))
     about = grouped(
-        **together(figures, *energy, load, clock, beside),
+        **together(figures, *energy, load, clock, other_findings),
         control=evidence.control.values,
         warmed=evidence.warmed,
         waited_s=evidence.waited_s,

@@ -1,4 +1,4 @@
-"""Run one process of a case: load, performance run, accuracy pass, and read what it left."""
+"""Run one process of a case: load, performance run and accuracy pass; then read its results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from pytest_mlperf.run.server import ServerLog, watched_server
 
 
 class WorkerProgress:
-    """Turns a worker's events into progress lines, and keeps the rate it used."""
+    """Show a worker's events as progress lines, and keep its rate."""
 
     def __init__(self, job: Job, title: str, show: Callable[[str], None]) -> None:
         self._head = f"{job.case.id} {title}"
@@ -58,7 +58,7 @@ class WorkerProgress:
         self._show(type(text)(f"{self._head}: {text}"))
 
     def on_event(self, event: Event) -> None:
-        """Take an event of the worker."""
+        """Handle an event of the worker."""
         match event:
             case {"event": "loading"}:
                 self.show("loading")
@@ -84,13 +84,13 @@ class WorkerProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessResult:
-    """What one worker process gave.
+    """Results of one worker process.
 
     Attributes:
-        unscored: Why there are none, when only the scorer broke: the run is good all the same.
-        notes: What else is to be said of it; those of a run are its own.
-        files: Those that it imported, but for Python's and what is installed.
-        waited_s: How long others held the accelerator first.
+        unscored: Error of the scorer, which leaves the run valid; None without one.
+        notes: Notes about the process; those of a run are in the run.
+        files: Imported files, except Python's and installed ones.
+        waited_s: Time that others held the accelerator before [s].
     """
 
     run: Run | None
@@ -107,15 +107,15 @@ class ProcessResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessTask:
-    """What one worker process is to do.
+    """Task of one worker process.
 
     Attributes:
         target_qps: Rate to offer; None lets the worker probe it.
-        ask: Do an accuracy pass afterwards, or None; dummy weights have no accuracy.
-        number: Which process of the case this is; names its folder.
-        label: What its folder carries in its name; a build of a baseline has one of its own.
-        warmup: Its run does not count: it is short, and nothing is sampled beside it.
-        audit: It is a compliance test's; its figures are nobody's baseline.
+        ask: Accuracy pass to make afterwards, or None; dummy weights have no accuracy.
+        number: Number of the process in the case, part of its folder's name.
+        label: Part of its folder's name; a baseline's build has its own.
+        warmup: Whether its run is short, unsampled and does not count.
+        audit: Compliance test, whose figures are no baseline.
     """
 
     target_qps: float | None
@@ -129,7 +129,7 @@ class ProcessTask:
 
     @property
     def folder(self) -> str:
-        """What its folder's name ends with."""
+        """End of its folder's name."""
         label = self.label or (FOLDER_LABEL if self.build else "")
         return f"{label}.{self.number}" if label else str(self.number)
 
@@ -137,12 +137,12 @@ class ProcessTask:
 def measure(
     job: Job, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
 ) -> ProcessResult:
-    """Run one fresh worker process of a case.
+    """Run one new worker process of a case.
 
     Raises:
-        RunError: Anything broke; the message names the layer and the log.
-        UnavailableError: Model or data set is not here; all that is missing is named.
-        SuiteError: A value in the suite is wrong, as engine, data set or scorer say.
+        RunError: A part failed; the message names the layer and the log.
+        UnavailableError: Model or data set is missing.
+        SuiteError: Engine, data set or scorer rejects a value of the suite.
     """
     unscorable = job.scoring.problems if task.ask else ()
     require(unscorable)
@@ -181,7 +181,7 @@ def measure(
 
 @dataclass(frozen=True, kw_only=True)
 class _Measured:
-    """A case that is being measured, where, and how far it is."""
+    """A case that is being measured."""
 
     job: Job
     conditions: Conditions
@@ -193,9 +193,9 @@ class _Measured:
 def _work(
     case: _Measured, unscored: list[RunError]
 ) -> tuple[Evidence, AccuracyPass | None, Placement]:
-    """Have a worker measure once nothing is in its way.
+    """Let a worker measure once its resources are free.
 
-    Returns its evidence, the pass to be scored if none broke, and its placement.
+    Returns its evidence, the pass to score, and its placement.
     """
     job, task, show = case.job, case.task, case.progress.show
     checkpoint = checkpoint_for(job, case.conditions, case.folder, show) if job.build else None
@@ -230,7 +230,7 @@ def _work(
 def _observed(
     case: _Measured, build: Build | None, checkpoint: Checkpoint | None, unscored: list[RunError]
 ) -> tuple[Evidence, AccuracyPass | None]:
-    """Run a worker from its start to its end, beside what watches the GPUs and the host."""
+    """Run a worker from start to end, while GPUs and host are sampled."""
     task = case.task
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
@@ -281,9 +281,9 @@ def _observed(
 def _repeated_rate(
     case: _Measured, settings: LoadGenSettings, finished: Event | None
 ) -> float | None:
-    """Return the rate by which later runs repeat the work of this one.
+    """Return the rate with which later runs repeat this run's work.
 
-    A stream whose rate was probed goes on until its planned time is over.
+    A stream whose rate was probed runs until its planned time is over.
     """
     rate, work_s = case.progress.target_qps, settings.fixed_work_s
     streams = settings.scenario in STREAMS
@@ -306,7 +306,7 @@ def _benchmarked(case: _Measured) -> Evidence:
 def _finished(
     case: _Measured, worker: WorkerProcess, pages: Sequence[str] | None
 ) -> tuple[Event | None, ServerLog | None]:
-    """Wait until the timed run is over, where one is asked for; a server is looked at meanwhile."""
+    """Wait for the end of the timed run, if any, and read the server's metrics meanwhile."""
     if not case.task.performance:
         return None, None
     if pages is None:
@@ -316,7 +316,7 @@ def _finished(
 
 
 def _wait_for_memory(job: Job, conditions: Conditions, show: Callable[[str], None]) -> None:
-    """Wait until a case's GPUs have their memory back; a server of somebody else keeps its."""
+    """Wait for free memory of a case's GPUs, except under a foreign server."""
     theirs = is_client(job.engine_use) and not job.engine.options.get("serve")
     if job.engine_use not in IDLE_ENGINES and not theirs:
         require_free(conditions.machine.uuids(job.accelerator), conditions.folder, waiting=show)
@@ -329,7 +329,7 @@ def _is_sampled(case: _Measured) -> bool:
 
 @contextlib.contextmanager
 def _sampling(case: _Measured) -> Iterator[PowerSampling]:
-    """Sample a case's GPUs; report errors of a lost one, so that later cases do without it."""
+    """Sample a case's GPUs; report and record lost ones."""
     machine, accelerator = case.conditions.machine, case.job.accelerator
     used = machine.used(accelerator, case.job.replicas)
     sampling = PowerSampling(list(used), case.folder)
@@ -350,7 +350,7 @@ def _sampling(case: _Measured) -> Iterator[PowerSampling]:
 
 
 def _worker(case: _Measured, build: Build | None, checkpoint: Checkpoint | None) -> WorkerProcess:
-    """Return the worker, to be started; one elsewhere is told also what it does not inherit."""
+    """Return the worker, not started; one elsewhere gets variables that it does not inherit."""
     job, conditions, task = case.job, case.conditions, case.task
     settings = dataclasses.replace(job.settings, target_qps=task.target_qps)
     answer_forms = job.scoring.answer_forms
@@ -383,7 +383,7 @@ def _worker(case: _Measured, build: Build | None, checkpoint: Checkpoint | None)
 
 
 REPLICA_SHARE = 0.9
-"""A replica that says nothing is named before its worker, which then has no progress, is ended."""
+"""Share of the worker's time limit, so that a silent replica is reported before the worker ends."""
 
 
 def _replicas(job: Job, machine: Machine) -> tuple[ReplicaSpec, ...]:
@@ -424,9 +424,9 @@ def _accuracy(
 def _warmed(
     job: Job, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
 ) -> bool | None:
-    """Return whether a case's accelerator has worked in this session, after it was made to.
+    """Warm the accelerator up if needed; return whether it had worked, None if not recorded.
 
-    None: nobody takes note. An accuracy pass is work as well, and needs no warm-up.
+    An accuracy pass counts as work, and needs no warm-up.
     """
     if conditions.warmups is None:
         return None
@@ -450,7 +450,7 @@ def _warmed(
 
 @contextlib.contextmanager
 def _only_the_scorer(errors: list[RunError]) -> Iterator[None]:
-    """Keep an error of the scorer, which says nothing about the engine's run."""
+    """Collect a scorer's error, which does not affect the engine's run."""
     try:
         yield
     except EnvironmentFault as error:

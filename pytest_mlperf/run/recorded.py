@@ -1,4 +1,4 @@
-"""Read what MLCommons' client left of a curve that it measured in a run of ours."""
+"""Read the results of a curve that MLCommons' client measured in our run."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, read_regular
 
 
 def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
-    """Return the points of a run, each in a folder beside the worker's log, and findings.
+    """Return a run's points, each from a folder beside the worker's log, and findings.
 
-    `harness` is the client's version before the run. Raises RunError if a folder is cut or has no
-    such result, or another version wrote it.
+    `harness` is the client's version before the run. Raises RunError if a folder is incomplete, or
+    another version wrote it.
     """
     try:
         content = parse_json(read_regular(path, MAX_FILE_BYTES))
@@ -61,9 +61,9 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
 
 
 def _tracked(point: RecordedPoint, clock_s: float) -> PointWindow:
-    """Return a point with the window of its events.
+    """Return a point with the parts of its window from its events.
 
-    Its monotonic clock began `clock_s` later than the wall clock.
+    `clock_s` is wall clock minus monotonic clock.
     """
     events = read_events(point.folder)
     begin_s, end_s = events.begin_ns / 1e9, events.end_ns / 1e9
@@ -76,13 +76,13 @@ def _tracked(point: RecordedPoint, clock_s: float) -> PointWindow:
 
 
 def recorded_curve(points: Sequence[RecordedPoint]) -> CurveLog:
-    """Return the curve of a session of the client, by its results alone."""
+    """Return the curve of a session of the client, from its results alone."""
     windows = (recorded_window(one, one.ended_s - one.duration_s, one.ended_s) for one in points)
     return CurveLog(path="", samples=sum(one.requests for one in points), points=tuple(windows))
 
 
 def recorded_window(point: RecordedPoint, begin_s: float, end_s: float) -> PointWindow:
-    """Return a point as the client counted it; its reader checked that enough were under way."""
+    """Return a point as the client counted it; its reader checked the concurrency."""
     return PointWindow(
         point=point.concurrency,
         begin_s=begin_s,
