@@ -199,10 +199,7 @@ def _scores_in(path: Path) -> Any:
 
 
 def accuracy_key(job: Job, fingerprint: Mapping[str, str]) -> str:
-    """Return the hex key of equal accuracy passes.
-
-    It covers engine version, weights, options, data, precision, scorer and scenario.
-    """
+    """Return the hex key of equal accuracy passes, over all that affects the scores."""
     scorer = job.scoring.written_scorer
     text = json.dumps(
         [

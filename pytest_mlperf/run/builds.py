@@ -211,10 +211,7 @@ def _copy_package(code: Path) -> None:
 
 @contextlib.contextmanager
 def _worktree(earlier: EarlierBuild, ref: str, folder: Path, code: Path) -> Iterator[Build]:
-    """Check out a ref of the suite's repository without hooks, and remove it afterwards.
-
-    The ref's folders replace the current ones on the import path.
-    """
+    """Check out a ref, whose folders replace the current ones, and remove it afterwards."""
     top = Path(_git(earlier.suite.resolve().parent, "rev-parse", "--show-toplevel")).resolve()
     commit = _git(top, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
     named, path = earlier.elsewhere, import_path(earlier.suite)

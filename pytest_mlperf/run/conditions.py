@@ -94,7 +94,6 @@ def _patiently(
     limit_s: float,
     waiting: Callable[[str], None],
 ) -> Value:
-    """Repeat an attempt while another process holds its resource."""
     while True:
         try:
             return attempt()
@@ -467,10 +466,7 @@ class WarmUps:
     folder: Path
 
     def before(self, job: Job, names: Sequence[str], make: Callable[[], object]) -> bool:
-        """Warm an accelerator up if needed; return whether it has worked.
-
-        Errors are ignored, as the following run meets and reports them.
-        """
+        """Warm an accelerator up if needed, ignoring errors; return whether it has worked."""
         if self.used(names):
             return True
         pretended = self.mode == "auto" and list(names) == ["cpu"]

@@ -182,7 +182,6 @@ def curve_validity(
 
 
 def _client_at_limit(point: PointWindow) -> Iterator[Reason]:
-    """Yield a reason if the client had no spare capacity."""
     rate, reach = point.metrics.get("throughput", 0.0), point.client_reach
     if reach is not None and rate > MAX_CLIENT_SHARE * reach:
         length = f" of {point.tokens / point.requests:,.0f} tokens" if point.tokens else ""
@@ -221,7 +220,6 @@ def _late(
     client: Mapping[str, float],
     at_a_time: int | None,
 ) -> Findings:
-    """Report requests that began late."""
     at = f"at {point.point:,}"
     names = dict.fromkeys(("latency_p50", *(name.partition("@")[0] for name in gated)))
     note = client_note(point.metrics, names, {**client, **_lateness(window, client)})

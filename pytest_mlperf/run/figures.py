@@ -198,10 +198,7 @@ CLOCK_SHARE = 0.1
 
 
 def clock_findings(job: Job, moved_s: float, window_s: float) -> Findings:
-    """Report a wall clock that was set by `moved_s` (see `RunFinished`), if it matters.
-
-    `window_s` is the shortest affected window.
-    """
+    """Report a wall clock set by `moved_s` if that matters in the shortest window, `window_s`."""
     smallest = min(job.limits.values(), default=min(each.limit for each in METRICS.values()))
     if abs(moved_s) <= max(MIN_MOVE_SECONDS, CLOCK_SHARE * smallest * window_s):
         return Findings()

@@ -193,10 +193,7 @@ class _Measured:
 def _work(
     case: _Measured, unscored: list[RunError]
 ) -> tuple[Evidence, AccuracyPass | None, Placement]:
-    """Let a worker measure once its resources are free.
-
-    Returns its evidence, the pass to score, and its placement.
-    """
+    """Let a worker measure; return its evidence, the pass to score, and its placement."""
     job, task, show = case.job, case.task, case.progress.show
     checkpoint = checkpoint_for(job, case.conditions, case.folder, show) if job.build else None
     with contextlib.ExitStack() as stack:
@@ -230,7 +227,6 @@ def _work(
 def _observed(
     case: _Measured, build: Build | None, checkpoint: Checkpoint | None, unscored: list[RunError]
 ) -> tuple[Evidence, AccuracyPass | None]:
-    """Run a worker from start to end, while GPUs and host are sampled."""
     task = case.task
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
@@ -281,10 +277,7 @@ def _observed(
 def _repeated_rate(
     case: _Measured, settings: LoadGenSettings, finished: Event | None
 ) -> float | None:
-    """Return the rate with which later runs repeat this run's work.
-
-    A stream whose rate was probed runs until its planned time is over.
-    """
+    """Return the rate that repeats this run's work; a stream with a probed rate ran for a time."""
     rate, work_s = case.progress.target_qps, settings.fixed_work_s
     streams = settings.scenario in STREAMS
     if not (finished and rate and work_s and case.progress.probed and streams):
@@ -424,10 +417,7 @@ def _accuracy(
 def _warmed(
     job: Job, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
 ) -> bool | None:
-    """Warm the accelerator up if needed; return whether it had worked, None if not recorded.
-
-    An accuracy pass counts as work, and needs no warm-up.
-    """
+    """Warm up if needed; return whether the accelerator had worked, None if not recorded."""
     if conditions.warmups is None:
         return None
     names = conditions.machine.leases(job.accelerator)

@@ -73,10 +73,7 @@ def _require_set(guard: ChildProcess) -> None:
 
 
 def restored(gpus: Sequence[str]) -> tuple[str, ...]:
-    """Restore the limits that a killed process left on GPUs, which the caller holds.
-
-    Returns a sentence per restored limit. Raises RunError if one cannot be restored.
-    """
+    """Restore limits that a killed process left; return a sentence each, or raise RunError."""
     folder = lease_folder() if gpus else None
     left = sorted(set(gpus) & power_limit.noted(folder).keys()) if folder else []
     if not left:

@@ -87,10 +87,7 @@ def _done(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes] |
 
 
 def commit_of(folder: Path, recorded: Sequence[Path] = ()) -> str | None:
-    """Return a folder's commit, with "+" if tracked files differ, or None.
-
-    Folders called `baselines`, and those in `recorded`, do not count.
-    """
+    """Return the commit, with "+" if files differ, except in `baselines` and `recorded`."""
     commit = git("rev-parse", "--short=12", "HEAD", folder=folder)
     if commit is None:
         return None

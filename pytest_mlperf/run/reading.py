@@ -104,11 +104,7 @@ def subject_of(
 
 
 def _beside(build: Build, python: Event) -> dict[str, str]:
-    """Return the facts of another Python.
-
-    Those of a case's own Python go into baselines, and contain no user's path. Those of a
-    baseline's build are not recorded, so they include its place.
-    """
+    """Return the facts of another Python, with its place only for a baseline's build."""
     versions = {f"python.{name}": version for name, version in python["versions"].items()}
     facts = {"python": str(python["version"]), **versions}
     if build.baseline:
@@ -333,10 +329,7 @@ def energy_findings(
     figures: Figures,
     moved_s: float,
 ) -> list[Findings]:
-    """Return findings of sampler, host counters, DCGM exporter and wall meter, if present.
-
-    `moved_s` is the change of the wall clock, which dates the ends of the window.
-    """
+    """Return the energy by each source; `moved_s` is the change of the wall clock."""
     seen: list[Findings] = []
     if not (evidence.power or evidence.host or evidence.exporter or conditions.meter):
         return seen

@@ -61,10 +61,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
 
 
 def _tracked(point: RecordedPoint, clock_s: float) -> PointWindow:
-    """Return a point with the parts of its window from its events.
-
-    `clock_s` is wall clock minus monotonic clock.
-    """
+    """Return a point with its window's parts; `clock_s` is wall minus monotonic clock."""
     events = read_events(point.folder)
     begin_s, end_s = events.begin_ns / 1e9, events.end_ns / 1e9
     parts = [0] * WINDOW_PARTS

@@ -54,10 +54,7 @@ def light_findings(
     sizes: Mapping[str, float],
     drafts: int | None = None,
 ) -> Nearness:
-    """Return a run's share of the roofline; INVALID if it is above the limit.
-
-    `drafts` are accepted draft tokens; None for none or unknown.
-    """
+    """Return the share of the roofline, INVALID above its limit; `drafts` are accepted tokens."""
     count, kind = split(job.accelerator)
     gpu = gpu_of(job, identity)
     work: dict[str, Any] = {**{n: sizes[n] for n in SIZES if n in sizes}, **_done(engine)}
@@ -146,10 +143,7 @@ def _number(key: str, engine: Mapping[str, str]) -> float:
 
 
 def cost_of(job: Job, runs: Sequence[Run], identity: Mapping[str, object]) -> PerDollar | None:
-    """Return tokens per dollar, else samples; None without a price or a run.
-
-    All GPUs of the case are paid for, and at least as many as hold the weights.
-    """
+    """Return tokens or samples per dollar, for at least the GPUs that hold the weights."""
     if job.price is None or not runs:
         return None
     tokens = all("tokens_per_second" in run.metrics for run in runs)

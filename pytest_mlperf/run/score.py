@@ -238,10 +238,7 @@ def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
 
 
 def answers(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[AccuracyLog, int]]:
-    """Return each sample's log and LoadGen index, by data set index.
-
-    Each block has its `log`, and `indices`: data set indices by LoadGen's index.
-    """
+    """Return each data set index's log and LoadGen index; a block's `indices` map them."""
     places: dict[int, tuple[AccuracyLog, int]] = {}
     asked: set[int] = set()
     for block in blocks:

@@ -22,10 +22,7 @@ class WorkQueue:
     """
 
     def __init__(self, work: Work, *, threads: int = 1, max_batch: int | None = None) -> None:
-        """Start `threads` that call `work` with up to `max_batch` samples; None takes all.
-
-        An exception of `work` ends the run as ERROR.
-        """
+        """Start `threads` that call `work` with up to `max_batch` samples; None takes all."""
         if threads < 1 or (max_batch is not None and max_batch < 1):
             raise ValueError(f"threads={threads!r}, max_batch={max_batch!r}; both at least 1")
         self._work = work

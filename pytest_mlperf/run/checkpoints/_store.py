@@ -98,10 +98,7 @@ class Memory:
     def __init__(
         self, builds: Path | None, about: Mapping[str, Any], files: Sequence[Path]
     ) -> None:
-        """Check the files without reading them.
-
-        `builds` is None to remember nothing; `about` and the files determine a build.
-        """
+        """Check the files without reading them; with `builds` None, remember nothing."""
         self._file: Path | None = None
         looked = list(_looks(files))
         newest = max((look[-1] for look in looked), default=0)
@@ -197,10 +194,7 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def making(self, key: str) -> Iterator[Path]:
-        """Yield an empty folder, which is removed unless `publish` moves it.
-
-        Call it inside `alone`. It also removes the folders of killed builders.
-        """
+        """Yield an empty folder inside `alone`; it is removed unless `publish` moves it."""
         with _writable(self.folder):
             self._sweep(current=key)
             temporary = self.folder / f".{key}.{secrets.token_hex(4)}.tmp"
@@ -243,7 +237,6 @@ class CheckpointStore:
         return FileLock(self.folder / f"{key}.lock", mode=0o666)
 
     def _sweep(self, *, current: str) -> None:
-        """Remove folders of builders that no longer run."""
         for left in self.folder.glob(".*.tmp"):
             key = left.name.split(".")[1]
             if key == current:

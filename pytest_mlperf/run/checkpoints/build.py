@@ -69,10 +69,7 @@ class Checkpoint:
 
 
 def builds_folder(runs: Path) -> Path:
-    """Return the folder of checkpoints for a session's folder of runs.
-
-    It is PYTEST_MLPERF_BUILDS, else `builds` in the folder of all results.
-    """
+    """Return PYTEST_MLPERF_BUILDS, else `builds` in the folder of all results."""
     if shared := os.environ.get(SHARED):
         return Path(shared).expanduser().absolute()
     return (runs.parent.parent if runs.parent.name == "runs" else runs.parent) / "builds"
@@ -88,11 +85,7 @@ def checkpoint_for(
 
 
 def state_of(step: CheckpointBuild | None, runs_dir: Path) -> str:
-    """Return whether a case's checkpoint is built, in words; "" if its entry builds none.
-
-    This builds nothing, reads no weights and imports no user code. A build that is not remembered
-    counts as not built.
-    """
+    """Return whether a checkpoint is built, without running user code; "" if none is asked for."""
     if step is None or not step.registered:
         return ""
     with contextlib.suppress(MlperfError, OSError):
@@ -124,7 +117,6 @@ class _Making:
         self._calibration: dict[str, Any] = {}
 
     def get(self) -> Checkpoint:
-        """Return the checkpoint, made if absent."""
         step, store = self._step, self._store
         about = about_builder(step)
         memory = _memory(step, store, about)
@@ -147,7 +139,6 @@ class _Making:
         return _checkpoint(built)
 
     def _calibrate(self) -> None:
-        """Write the builder's calibration prompts, if any."""
         calibration = self._step.calibration
         if calibration is None:
             return

@@ -48,10 +48,7 @@ def main(file: str) -> None:
 
 
 def about(spec: dict[str, Any], _: Any) -> dict[str, Any]:
-    """Return the versions and code digest that decide a builder's result.
-
-    It imports only the builder's module.
-    """
+    """Import only the builder's module; return versions and code that decide its result."""
     import hashlib
     from importlib import metadata
 

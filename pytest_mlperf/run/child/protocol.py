@@ -22,10 +22,7 @@ PACKAGE = Path(__file__).parents[2]
 
 
 def import_path(suite: Path | None = None) -> list[str]:
-    """Return this Python's import folders, absolute.
-
-    Those of a suite include the working folder and the suite's folder.
-    """
+    """Return the absolute import folders of this Python, and of a suite's own code."""
     folders = [*sys.path, *([] if suite is None else ["", str(suite.parent)])]
     return list(dict.fromkeys(str(Path(folder).absolute()) for folder in folders))
 

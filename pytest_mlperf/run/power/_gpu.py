@@ -92,7 +92,6 @@ class GpuLog:
 
     @property
     def limit_w(self) -> float | None:
-        """Enforced power limit [W]."""
         limit = self.facts.get("identity", {}).get("limit_w")
         return None if limit is None else float(limit)
 
@@ -175,7 +174,6 @@ class GpuLog:
         return {n: both[1] - both[0] for n, both in ends.items() if both and both[1] >= both[0]}
 
     def link_errors(self, begin_s: float, end_s: float) -> dict[str, dict[int, int]]:
-        """Return the increase of each NVLink's errors by kind."""
         old_errors, new_errors = self._at_ends("nvlink_errors", begin_s, end_s) or ({}, {})
         risen: dict[str, dict[int, int]] = {}
         for kind, counts in new_errors.items():
@@ -265,10 +263,7 @@ class GpuLog:
         return {pid for each in listed for pid, _ in each} - initial_pids if listed else None
 
     def foreign(self, warm_s: float, allowed: Collection[int] = ()) -> tuple[GpuProcess, ...]:
-        """Return the processes that came after the engine had warmed up.
-
-        Process ids are the host's and cannot be matched: any process there by then counts as ours.
-        """
+        """Return processes that came after the warm-up, as ids of the host cannot be matched."""
         listed = [
             (s["time"], s["processes"]) for s in self.states if s.get("processes") is not None
         ]

@@ -75,10 +75,7 @@ HEALTH_PROBLEMS = {
 
 
 def _lacking(links: Mapping[int, bool], product: str) -> str:
-    """Return that links are down while others, or those of its model, are up, or "".
-
-    A PCIe card without a bridge has all of them down, and lacks none.
-    """
+    """Return the links that are down, or ""; a PCIe card without a bridge lacks none."""
     up = sum(links.values())
     usual = next((count for kind, count in USUAL_LINKS.items() if re.search(kind, product)), 0)
     most = max(usual, len(links) if up else 0)

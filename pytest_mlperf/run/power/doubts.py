@@ -230,7 +230,6 @@ def _resets(gpu: GpuLog) -> Iterator[Sign]:
 
 
 def _link(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Sign]:
-    """Yield where the PCIe link was below its maximum, or became slower."""
     for name, unit in (("generation", "generation "), ("width", "x")):
         seen = [reading.value for reading in gpu.series(f"pcie_{name}", begin_s, end_s)]
         most = gpu.facts.get("identity", {}).get(f"max_pcie_{name}")
@@ -290,7 +289,6 @@ def _limits(gpu: GpuLog, end_s: float, expected_w: float | None) -> list[Reason]
 
 
 def _heat(gpu: GpuLog, begin_s: float, end_s: float) -> list[Sign]:
-    """Report a temperature close to the slowdown."""
     heat = max((r.value for r in gpu.series("temperature_c", begin_s, end_s)), default=0)
     slows = gpu.facts.get("identity", {}).get("slowdown_c")
     if heat < (slows - NEAR_C if slows else HOT_C):
@@ -300,7 +298,6 @@ def _heat(gpu: GpuLog, begin_s: float, end_s: float) -> list[Sign]:
 
 
 def _errors(gpu: GpuLog, begin_s: float, end_s: float) -> list[Sign]:
-    """Report the driver's critical errors."""
     readings = [r for r in _until(gpu, "xids", end_s) if r.time_s > begin_s]
     xids = dict.fromkeys(str(xid) for reading in readings for xid in reading.value)
     if not xids:

@@ -271,10 +271,7 @@ def findings_of(figures: Figures, seen: EnergyReading) -> Findings:
 def metered(
     figures: Figures, meter: Meter, timed: TimedLog, *, clock_set: bool = False
 ) -> Findings:
-    """Return the wall energy of a run's timed part, and samples and tokens per joule.
-
-    A broken file costs the energy, never the run.
-    """
+    """Return a run's wall energy and rates per joule; a broken file costs only these."""
     begin_s, end_s = timed.window_s
     try:
         if clock_set:

@@ -254,7 +254,6 @@ class _Part:
             self.answered_s = time_s
 
     def lose(self, time_s: float, reason: str) -> None:
-        """Record the loss; the first one counts."""
         if self.lost is None:
             self.lost, self.lost_s = reason, time_s
 

@@ -43,7 +43,6 @@ def token_fault(ids: Sequence[int], n_tokens: Sequence[int] | None) -> str:
 
 
 def count_fault(ids: Sequence[int], n_tokens: Sequence[int]) -> str:
-    """Return the error in token counts, or ""."""
     if len(n_tokens) != len(ids):
         return f"done() was given {len(ids)} ids but {len(n_tokens)} n_tokens"
     if len(n_tokens) and (fewest := min(n_tokens)) < 0:
@@ -146,7 +145,6 @@ class _PooledSink(GuardedSink):
 
     @property
     def over_time(self) -> list[list[float]]:
-        """Latencies over the run, see `clocks.moments`; empty if none were kept."""
         return moments(*self._latencies())
 
     @property
@@ -299,7 +297,6 @@ class TokenSink(_PooledSink):
             self._port.first_token(responses)
 
     def next_tokens(self, ids: Sequence[int]) -> None:
-        """Stamp one more token of these samples; LoadGen does not see it."""
         for sample in self._times.further(ids):
             self.faults.add(f"next_tokens() was given id {sample!r} before its first token")
 
@@ -454,7 +451,6 @@ class LimitedSink(PerformanceSink):
 
     @property
     def token_metrics(self) -> Mapping[str, float]:
-        """Add goodput [samples/s] and latency percentiles by our time stamps."""
         metrics = dict(super().token_metrics)
         ordered = sorted(_joined(pool.took_s for pool in self._pools))
         if ordered and self.duration_s:

@@ -94,7 +94,6 @@ class Dispatcher:
         self._gathering = wire.Gathering(self._submit_gathered, "replicas-gathering")
 
     def use(self, sink: Sink) -> None:
-        """Reset the counts for a new sink."""
         self._sink = sink
         with self._lock:
             for replica in self._replicas:
@@ -185,7 +184,6 @@ class Dispatcher:
             self._send(self._replicas[number], ids, indices)
 
     def _hand_out(self, ids: Sequence[int], indices: Sequence[int]) -> None:
-        """Submit a list in parts, largest samples first."""
         if self.costs:
             order = sorted(range(len(ids)), key=lambda n: -self.costs.get(indices[n], 0.0))
             ids, indices = [ids[n] for n in order], [indices[n] for n in order]

@@ -38,10 +38,7 @@ def measured(
     pulse: Pulse,
     at_edges: Callable[[], None],
 ) -> dict[str, Any]:
-    """Let the harness measure all points, and return the log.
-
-    Its `recorded` maps each point's folder below `folder` to wall clock minus monotonic clock [s].
-    """
+    """Let the harness measure all points in folders below `folder`, and return the log."""
     offsets_s, points = dict[str, float](), order(settings, folder.parent.name)
     at_edges()
     for point in points:

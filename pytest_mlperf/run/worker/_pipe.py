@@ -123,7 +123,6 @@ NUMBERED, LIST_BITS = 1 << 59, 32
 
 
 def numbered(number: int, count: int) -> list[int]:
-    """Return a replica's ids for a long list."""
     first = NUMBERED + (number << LIST_BITS)
     return list(range(first, first + count))
 
@@ -177,10 +176,7 @@ class Lists:
 
 
 def joined(messages: Iterable[Message]) -> Sequence[Message]:
-    """Merge consecutive messages of one kind and moment into one with the last time stamp.
-
-    A message costs the worker as much as ten samples do.
-    """
+    """Merge consecutive messages of one kind and moment, each of which costs ten samples' time."""
     result: list[list[Any]] = [[None]]
     for message in messages:
         if not _adds(result[-1], message):
@@ -245,5 +241,4 @@ def _fault(sample: object) -> bool:
 
 
 def unpacked(data: bytes | list[int | str]) -> list[Any]:
-    """Return the ids that `packed` was given."""
     return array("Q", data).tolist() if isinstance(data, bytes) else data

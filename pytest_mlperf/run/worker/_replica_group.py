@@ -87,7 +87,6 @@ class ReplicaProcess:
         return self.lists.real(wire.unpacked(ids))
 
     def error(self, how: str, *, quoted: bool = True) -> LoggedError:
-        """Return the error that ends the run, with the last log line if `quoted`."""
         last = log_tail(str(self.log), 1) if quoted else []
         ends = f"; {self.log.name} ends: {last[0]}" if last else ""
         return LoggedError("engine", f"{self.spec.name}{how}{ends}", self.log.name)
@@ -113,7 +112,6 @@ class ReplicaGroup:
         self._leaving = threading.Event()
 
     def start(self) -> list[wire.Message]:
-        """Start all replicas, wait until each has loaded, and return their messages."""
         for number, spec in enumerate(self._spec.replicas):
             replica = self._started(number, spec)
             send = functools.partial(self.send, replica)

@@ -92,7 +92,6 @@ class ReplicatedEngine(Engine):
         return self._facts
 
     def each(self) -> list[dict[str, Any]]:
-        """Return the results of each replica for the last sink, as fields of `ReplicaRun`."""
         return self._dispatcher.runs()
 
     def _batch_of(self, batch: int) -> int:

@@ -152,11 +152,9 @@ class Stamps:
 
     @property
     def relative_error(self) -> float:
-        """Relative standard error of the rate by batch means; 0 if unknown."""
         return batch_means_error(self._kept)
 
     def costs_s(self, begun_s: float) -> list[float]:
-        """Return the seconds per sample between consecutive stamps."""
         steps = pairwise([(begun_s, 0), *self._kept])
         return [(after_s - s) / (after - n) for (s, n), (after_s, after) in steps if after > n]
 
@@ -211,7 +209,6 @@ class Faults:
                 self._texts.append(text[:KEPT_FAULT])
 
     def refuse(self, sample: object) -> None:
-        """Add the completion of a sample that is not outstanding."""
         self.add(
             f"done() was given id {sample!r}, which is not outstanding: "
             "it was never issued, or it was completed before"
@@ -238,7 +235,6 @@ class AnswerTokens:
         self._index_of: dict[int, int] = {}
 
     def asked(self, ids: Sequence[int], indices: Sequence[int]) -> None:
-        """Record the data set indices of samples."""
         self._index_of.update(zip(ids, indices, strict=True))
 
     def index_of(self, sample: int) -> int | None:
@@ -258,7 +254,6 @@ class AnswerTokens:
 
 
 def _no_exception(value: object) -> RunError:
-    """Return the error for an object that is not an exception."""
     if isinstance(value, str):
         return RunError("engine", f"{value} (sink.failed() was given this text; give an exception)")
     title = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
@@ -350,10 +345,7 @@ class GuardedSink:
         return {}
 
     def repeated(self) -> str | None:
-        """Describe waiting samples that all repeat an index of a completed one, else return None.
-
-        If the last or most samples wait, the engine hangs instead.
-        """
+        """Describe waiting samples that all repeat a completed index, unless the engine hangs."""
         waiting = self._outstanding.ids.copy()
         recent = [pair for each in self.recent.copy() for pair in zip(*each, strict=True)]
         answered = {index for i, index in recent if i not in waiting}
@@ -414,11 +406,9 @@ class GuardedSink:
     def done(
         self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
     ) -> None:
-        """Complete samples."""
         raise NotImplementedError
 
     def lost(self, ids: Sequence[int]) -> None:
-        """Count samples as failed."""
         self._fail(RunError("engine", f"{len(ids)} requests failed, and none may"))
 
     def failed(self, error: object) -> None:

@@ -110,10 +110,9 @@ class Tally:
 
 
 def shares(tallies: Sequence[Tally], *, lists: bool) -> list[list[float]]:
-    """Return each replica's speed in each part of a run, relative to the median replica.
+    """Return each replica's speed relative to the median, in each part of a run.
 
-    Speed is work per busy second for `lists`, else the inverse mean latency, as a schedule sets the
-    pace.
+    The speed is work per busy second for `lists`, else the inverse of the mean latency.
     """
     begin_s = max(tally.ends_s[0] for tally in tallies)
     end_s = min(tally.ends_s[1] for tally in tallies)

@@ -144,10 +144,7 @@ class TokenTimes:
         return min(stamps.after, tokens - 1)
 
     def end(self, sample: int, tokens: int, issued_s: float) -> str | None:
-        """Finish a sample with the engine's count of output tokens; return a fault, or None.
-
-        `issued_s` is by `time.perf_counter`.
-        """
+        """Finish a sample with the engine's token count; return a fault, or None."""
         self.tokens += tokens
         self._samples += 1
         after = self.after_first(sample, tokens)

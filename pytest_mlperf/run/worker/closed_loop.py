@@ -360,10 +360,7 @@ class ClosedLoop(Loop):
         return window
 
     def _ramp(self, concurrency: int, ramp_s: float) -> list[int]:
-        """Fill the slots over time, as requests that begin together stay together.
-
-        Returns how often each slot was refilled.
-        """
+        """Fill the slots over time, to desynchronise requests; return refills by slot."""
         turns = [0] * concurrency
         begun_s = perf_counter()
         for slot in range(concurrency):

@@ -258,10 +258,7 @@ class WindowMeter:
         *,
         timed: bool,
     ) -> PointWindow:
-        """Return the window, given the begins of requests in flight and the pauses [s].
-
-        With `timed`, `times` has stamps of every request's tokens.
-        """
+        """Return the window; `under_way_s` are begins of requests in flight, by monotonic clock."""
         now_s, begun_s = perf_counter(), self.begun_s
         end_s = min(now_s, self._until_s)
         still_s = [from_s for from_s in under_way_s if from_s < end_s]

@@ -51,10 +51,7 @@ def as_dataset(built: object) -> Dataset:
 
 
 def sizes(dataset: Dataset, performance_samples: int) -> dict[str, float]:
-    """Return the data set's mean sizes by name, which set the work of a run; {} if it has none.
-
-    They cover the first `performance_samples`, from which LoadGen draws.
-    """
+    """Return mean sizes by name over LoadGen's `performance_samples`; {} if there are none."""
     ask = getattr(dataset, "sizes", None)
     if not callable(ask):
         return {}

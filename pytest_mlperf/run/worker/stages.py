@@ -16,11 +16,7 @@ SLACK_SHARE, SLACK_SECONDS = 0.01, 0.1
 
 
 def stages_of(engine: Engine, duration_s: float, processes: int = 1) -> dict[str, float]:
-    """Return the seconds that an engine spent in each stage of a run of `duration_s`.
-
-    Raises:
-        RunError: A name or time is invalid, there are too many stages, or their sum is too long.
-    """
+    """Return the seconds of each stage in a run of `duration_s`; raise RunError if impossible."""
     stages: object = engine.stage_seconds()
     if not isinstance(stages, Mapping):
         raise _refused(f"{type(stages).__name__}, no seconds by name")

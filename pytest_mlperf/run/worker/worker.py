@@ -333,7 +333,6 @@ class EngineWorker:
         )
 
     def _measure(self) -> None:
-        """Warm up, find the rate unless it is given, and make the performance run."""
         settings, rate, expected = self._spec.settings, self._spec.settings.target_qps, 0
         if rate is not None and not settings.points:
             expected = loadgen.plan_performance(settings, self._samples).expected
