@@ -22,7 +22,6 @@ from pytest_mlperf.run.child.events import (
     record,
 )
 from pytest_mlperf.run.child.process import Child
-from pytest_mlperf.run.child.protocol import Event
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.figures import (
     Figures,
@@ -77,24 +76,20 @@ def benchmarked(
         whose=TASK,
     )
     finished = child.run()
+    machine = conditions.machine
     return Evidence(
         settings=job.settings,
         loaded={},
         finished={**finished, "folder": str(folder)},
-        subject=_subject(job, conditions, finished),
+        subject=Subject(
+            identity=machine.identity(job.accelerator),
+            fingerprint={**job.facts, **finished["facts"]},
+            surroundings=dict(machine.surroundings(job.accelerator)),
+        ),
         target_qps=None,
         power=None,
         warm_s=finished["ended_s"],  # a test may open a GPU as late as in its call
         notes=(),
-    )
-
-
-def _subject(job: Job, conditions: Conditions, finished: Event) -> Subject:
-    machine = conditions.machine
-    return Subject(
-        identity=machine.identity(job.accelerator),
-        fingerprint={**job.facts, **finished["facts"]},
-        surroundings=dict(machine.surroundings(job.accelerator)),
     )
 
 

@@ -39,21 +39,21 @@ PIP = (
 
 def installed(wheels: Sequence[str], python: Sequence[str], folder: Path) -> Path:
     """Return a folder with these wheels, and install them if it does not exist."""
-    place = folder / _key(wheels, python)
-    if place.is_dir():
-        return place
-    making = folder / f".{place.name}.{secrets.token_hex(4)}.tmp"
+    wheels_folder = folder / _key(wheels, python)
+    if wheels_folder.is_dir():
+        return wheels_folder
+    making = folder / f".{wheels_folder.name}.{secrets.token_hex(4)}.tmp"
     try:
         ignored_in_git(folder.parent)
         making.mkdir(parents=True)
         _install(wheels, python, making)
         with contextlib.suppress(OSError):  # another process was faster: its folder is as good
-            making.rename(place)
+            making.rename(wheels_folder)
     except OSError as error:
         raise RunError("worker", f"{folder} cannot be written: {error.strerror}") from None
     finally:
         shutil.rmtree(making, ignore_errors=True)
-    return place
+    return wheels_folder
 
 
 def _key(wheels: Sequence[str], python: Sequence[str]) -> str:

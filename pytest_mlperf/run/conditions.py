@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
@@ -76,38 +75,29 @@ def hold(
     While waiting, it keeps only the turn. `count` GPUs are needed; `fits` checks whether a set may
     work together. `alone` keeps other processes from measuring on this machine.
     """
-    patiently = partial(
-        _patiently, until_s=time.monotonic() + limit_s, limit_s=limit_s, waiting=waiting
-    )
+    until_s = time.monotonic() + limit_s
+
+    def patiently(attempt: Callable[[], Value]) -> Value:
+        while True:
+            try:
+                return attempt()
+            except _Busy as error:
+                about = f"{error.name}, held by {error.holder}"
+                if time.monotonic() > until_s:
+                    raise RunError(
+                        "lease",
+                        f"waited {limit_s:.0f} s for {about} ({error.path}); raise "
+                        "mlperf_lease_timeout or end that process",
+                    ) from None
+            waiting(Waiting(f"waiting for {about}"))
+            time.sleep(POLL_SECONDS)
+
     with contextlib.ExitStack() as stack:
         # Who waits is not overtaken: a case of eight GPUs would never find all of them free.
         with contextlib.ExitStack() as turn:
             patiently(lambda: turn.enter_context(_leased(TURN_LEASE)))
             held = patiently(lambda: _take(stack, gpus, count, fits, alone=alone))
         yield held
-
-
-def _patiently(
-    attempt: Callable[[], Value],
-    *,
-    until_s: float,
-    limit_s: float,
-    waiting: Callable[[str], None],
-) -> Value:
-    while True:
-        try:
-            return attempt()
-        except _Busy as error:
-            busy = error
-        about = f"{busy.name}, held by {busy.holder}"
-        if time.monotonic() > until_s:
-            raise RunError(
-                "lease",
-                f"waited {limit_s:.0f} s for {about} ({busy.path}); raise mlperf_lease_timeout or "
-                "end that process",
-            )
-        waiting(Waiting(f"waiting for {about}"))
-        time.sleep(POLL_SECONDS)
 
 
 def _take(
@@ -147,8 +137,8 @@ def _take(
 @contextlib.contextmanager
 def _leased(name: str, *, shared: bool = False) -> Iterator[int]:
     """Hold a lease, and yield the descriptor of its file; raise `_Busy` if it is taken."""
-    with opened_lease_folder() as (place, folder):
-        path = place / (file_name(name) + ".lock")
+    with opened_lease_folder() as (lease_folder, folder):
+        path = lease_folder / (file_name(name) + ".lock")
         descriptor = _open(path, folder)
     try:
         try:

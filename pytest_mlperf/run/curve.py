@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import correlation, fmean, geometric_mean, linear_regression, median
@@ -80,13 +80,15 @@ def read_curve(path: Path) -> CurveLog:
         if content["schema"] != SCHEMA_VERSION:
             raise ValueError(f"schema {content['schema']!r}, not {SCHEMA_VERSION}")
         points = tuple(
-            PointWindow(**{**one, "open": OpenWindow(**one["open"]) if one.get("open") else None})
-            for one in content["points"]
+            PointWindow(
+                **{**point, "open": OpenWindow(**point["open"]) if point.get("open") else None}
+            )
+            for point in content["points"]
         )
         if not points:
             raise ValueError("it has no points")
-        for one in points:
-            _require_finite(one)
+        for point in points:
+            _require_finite(point)
         return CurveLog(
             path=str(path),
             samples=int(content["samples"]),
@@ -297,7 +299,7 @@ def _reasons(point: PointWindow, users: str) -> Iterator[Reason]:
 def unsteady(point: PointWindow) -> Iterator[Reason]:
     """Yield a reason if the throughput of a closed loop's point drifted."""
     at = f"at {point.point:,}"
-    moved, p_value = drift([_work(point)(part) for part in point.parts])
+    moved, p_value = drift(_work(point))
     if abs(moved) > DRIFT_SHARE and p_value < DRIFT_RISK:
         way = "up" if moved > 0 else "down"
         text = (
@@ -307,8 +309,8 @@ def unsteady(point: PointWindow) -> Iterator[Reason]:
         yield Reason(key=Key.NOT_STEADY, text=text)
 
 
-def _work(point: PointWindow) -> Callable[[tuple[int, int, float]], int]:
-    return (lambda part: part[1]) if point.tokens else (lambda part: part[0])
+def _work(point: PointWindow) -> list[int]:
+    return [tokens if point.tokens else requests for requests, tokens, _ in point.parts]
 
 
 def drift(values: Sequence[float]) -> tuple[float, float]:
@@ -366,7 +368,7 @@ def _notes(log: CurveLog) -> Iterator[Sign]:
             )
             yield Sign(key=SignKey.REQUESTS_FAILED, text=text, point=point.point)
         yield from _of_turns(point)
-        work = [_work(point)(part) for part in point.parts]
+        work = _work(point)
         fits = not point.open and not point.paused  # who waits for a tool does no work
         stalled = sum(value < STALL * median(work) for value in work) if fits else 0
         if stalled:

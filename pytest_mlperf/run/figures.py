@@ -76,8 +76,8 @@ _GROUPS = {"load": measurement.Load, "hardware": Hardware, "serving": Serving}
 def grouped(**fields: Any) -> dict[str, Any]:
     """Move fields of findings into the groups of a run."""
     for name, group in _GROUPS.items():
-        own = [field.name for field in dataclasses.fields(group) if field.name in fields]
-        fields[name] = group(**{key: fields.pop(key) for key in own})
+        group_fields = [field.name for field in dataclasses.fields(group) if field.name in fields]
+        fields[name] = group(**{key: fields.pop(key) for key in group_fields})
     return fields
 
 
@@ -224,7 +224,7 @@ def start_findings(job: Job, seen: Mapping[str, float]) -> Findings:
     if not paced:
         names |= {name: "latency_mean" for name in SAMPLE_TIME_METRICS if name in job.limits}
     shares = {name: seen.get(key, 0.0) / job.limits[name] for name, key in names.items()}
-    name = max(shares, key=lambda one: abs(shares[one]), default="")
+    name = max(shares, key=lambda metric: abs(shares[metric]), default="")
     if not name or abs(shares[name]) < START_TOLD:
         return Findings()
     added = seen[names[name]] * (-1 if name in SAMPLE_TIME_METRICS else 1)

@@ -49,22 +49,22 @@ def require_free(
             _note(places[uuid], used)
 
 
-def _noted(place: Path) -> int | None:
+def _noted(file: Path) -> int | None:
     try:
-        return int(place.read_text("ascii"))
+        return int(file.read_text("ascii"))
     except (OSError, ValueError):
         return None
 
 
-def _note(place: Path, used: int) -> None:
+def _note(file: Path, used: int) -> None:
     try:
-        atomic.write_text(place, f"{used}\n")
+        atomic.write_text(file, f"{used}\n")
     except OSError as error:
-        raise RunError("worker", f"{place} cannot be written: {error.strerror}") from None
+        raise RunError("worker", f"{file} cannot be written: {error.strerror}") from None
 
 
-def _sentence(uuid: str, used: int, least: int, now: MemoryTaken, limit_s: float) -> str:
-    holders = list(_holders(now))
+def _sentence(uuid: str, used: int, least: int, memory: MemoryTaken, limit_s: float) -> str:
+    holders = list(_holders(memory))
     who = f" by {some(holders, MAX_LISTED_HOLDERS)}" if holders else ""
     return (
         f"{uuid} has {used / GIB:.1f} GiB of its memory taken{who}, {limit_s:g} s after the last "
@@ -73,8 +73,8 @@ def _sentence(uuid: str, used: int, least: int, now: MemoryTaken, limit_s: float
     )
 
 
-def _holders(now: MemoryTaken) -> Iterator[str]:
-    for pid, used in now["processes"]:
+def _holders(memory: MemoryTaken) -> Iterator[str]:
+    for pid, used in memory["processes"]:
         name = ""
         with contextlib.suppress(OSError):  # of a host that a container does not see, or gone
             name = Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()

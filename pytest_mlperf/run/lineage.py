@@ -95,19 +95,18 @@ def _log(folder: Path, *arguments: str) -> list[BuildAt]:
     )
     if done.returncode:
         raise MlperfError(f"git log: {' '.join(done.stderr.decode(errors='replace').split())}")
-    return [_commit_of(*line.split("\0")) for line in _text(done).split("\n") if line]
-
-
-def _commit_of(name: str, parents: str, author: str, date: str, subject: str) -> BuildAt:
-    parent, _, others = parents.partition(" ")
-    return BuildAt(
-        name=name,
-        subject=subject,
-        author=author,
-        date=date,
-        parent=parent,
-        merged=bool(others),
-    )
+    rows = [line.split("\0") for line in _text(done).split("\n") if line]
+    return [
+        BuildAt(
+            name=name,
+            subject=subject,
+            author=author,
+            date=date,
+            parent=parents.partition(" ")[0],
+            merged=" " in parents,
+        )
+        for name, parents, author, date, subject in rows
+    ]
 
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:

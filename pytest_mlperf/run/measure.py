@@ -155,11 +155,11 @@ def measure(
         folder=new_folder(conditions.folder, f"{job.case.id}.{task.folder}"),
         progress=WorkerProgress(job, title, show),
     )
-    evidence, accuracy, place = _work(case, unscored)
+    evidence, accuracy, placement = _work(case, unscored)
     read = read_benchmark if job.benchmark else read_run
-    run = read(evidence, job, place.conditions)
+    run = read(evidence, job, placement.conditions)
     if run and not job.engine.options.get("url"):  # what serves there is unknown
-        hardware = replace(run.hardware, ids=place.conditions.machine.hashes(job.accelerator))
+        hardware = replace(run.hardware, ids=placement.conditions.machine.hashes(job.accelerator))
         run = replace(run, hardware=hardware)
     scores = None
     if accuracy and not unscored:
@@ -200,15 +200,15 @@ def _work(
         build = task.build
         if job.elsewhere and not build:
             build = stack.enter_context(build_for(job.elsewhere, case.folder, job.suite))
-        place = stack.enter_context(placed(job.accelerator, case.conditions, show))
-        warmed = None if task.warmup else _warmed(job, place.conditions, show, task)
-        _wait_for_memory(job, place.conditions, show)
-        waited_s = place.waited_s
+        placement = stack.enter_context(placed(job.accelerator, case.conditions, show))
+        warmed = None if task.warmup else _warmed(job, placement.conditions, show, task)
+        _wait_for_memory(job, placement.conditions, show)
+        waited_s = placement.waited_s
         if task.performance and case.conditions.idle:
             waited_s += case.conditions.idle.wait(show)
         started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-        control = place.control(job.accelerator) if task.performance else ControlRun()
-        case = dataclasses.replace(case, conditions=place.conditions)
+        control = placement.control(job.accelerator) if task.performance else ControlRun()
+        case = dataclasses.replace(case, conditions=placement.conditions)
         if job.benchmark:
             evidence, accuracy = _benchmarked(case), None
         else:
@@ -219,9 +219,9 @@ def _work(
         control=control,
         warmed=warmed,
         waited_s=waited_s,
-        notes=(*place.notes, *evidence.notes),
+        notes=(*placement.notes, *evidence.notes),
     )
-    return evidence, accuracy, place
+    return evidence, accuracy, placement
 
 
 def _observed(
@@ -233,7 +233,7 @@ def _observed(
         sampling = enter(_sampling(case)) if _is_sampled(case) else None
         host = enter(HostSampling()) if task.performance and case.conditions.power else None
         exporter = case.conditions.exporter if task.performance else None
-        shown = enter(watched_exporter(exporter)) if exporter else None
+        exporter_log = enter(watched_exporter(exporter)) if exporter else None
         worker = enter(_worker(case, build, checkpoint))
         loaded = worker.wait_for("loaded")
         subject = subject_of(
@@ -266,7 +266,7 @@ def _observed(
         power=sampling.log if sampling else None,
         host=host.counted if host else {},
         server=server,
-        exporter=shown,
+        exporter=exporter_log,
         warm_s=case.progress.warm_s,
         notes=worker.notes,
         build_s=checkpoint.seconds if checkpoint else None,

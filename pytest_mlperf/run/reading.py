@@ -81,7 +81,7 @@ def subject_of(
 
     `built` describes its checkpoint; `exporter` watches its server's GPUs.
     """
-    beside = _beside(build, python) if build and python else {}
+    python_facts = _beside(build, python) if build and python else {}
     # What becomes part of a baseline in git names no folder of a user, as options may.
     subject = Subject(
         identity=machine.identity(job.accelerator),
@@ -91,7 +91,7 @@ def subject_of(
             "dataset": str(loaded["dataset"]["digest"]),
             **loaded["dataset"]["inputs"],
             **job.facts,
-            **beside,
+            **python_facts,
             **built,
         },
         surroundings={
@@ -192,11 +192,11 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
         finishes = result["finishes"]
     moved_s = result["clock_moved_s"]
     energy = energy_findings(evidence, job, conditions, timed, figures, moved_s)
-    if isinstance(timed, CurveLog) and timed.scored:
-        # What was spent on scoring between the points belongs to no request that counts.
-        energy = [replace(one, metrics={}) for one in energy]
-    unspent = (SCORED_BETWEEN,) if energy and isinstance(timed, CurveLog) and timed.scored else ()
-    beside = Findings(notes=(*evidence.control.notes, *evidence.notes, *unspent))
+    notes = (*evidence.control.notes, *evidence.notes)
+    if energy and isinstance(timed, CurveLog) and timed.scored:
+        # The energy of scoring between the points belongs to no request that counts.
+        energy, notes = [replace(one, metrics={}) for one in energy], (*notes, SCORED_BETWEEN)
+    noted = Findings(notes=notes)
     differing = conditions.machine.differing(job.accelerator)
     text = f"the GPUs of this case differ: {'; '.join(differing)}"
     unlike = Findings.signed([Sign(key=SignKey.GPUS_DIFFER, text=text)] if differing else [])
@@ -204,7 +204,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     load = load_findings(job, result["contention"])
     windows_s = [one.duration_s for one in timed.points] if isinstance(timed, CurveLog) else ()
     clock = clock_findings(job, moved_s, min(windows_s, default=result["duration_s"]))
-    witnesses = [validity, figures, *energy, beside, unlike, client, load, clock]
+    witnesses = [validity, figures, *energy, noted, unlike, client, load, clock]
     used = replace(evidence.settings, target_qps=evidence.target_qps)
     length = length_findings(used, result["duration_s"], probed=evidence.probed)
     witnesses += [start_findings(job, result["slow_start"]), length, replica_findings(result)]

@@ -38,7 +38,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
     try:
         points = sorted(
             ((read_point(path.parent / name), clock_s) for name, clock_s in clocks.items()),
-            key=lambda one: one[0].concurrency,
+            key=lambda pair: pair[0].concurrency,
         )
         windows = tuple(_tracked(point, clock_s) for point, clock_s in points)
     except MlperfError as error:

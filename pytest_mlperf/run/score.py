@@ -61,8 +61,8 @@ class AccuracyLog(Mapping[int, bytes]):
                     answer = _ANSWER.fullmatch(line)
                     # A byte is two digits; a pattern of pairs would take a hundred times as long.
                     if answer and (answer.end(2) - answer.start(2)) % 2 == 0:
-                        place = start + answer.start(2), answer.end(2) - answer.start(2)
-                        self._places.setdefault(int(answer[1]), place)
+                        position = start + answer.start(2), answer.end(2) - answer.start(2)
+                        self._places.setdefault(int(answer[1]), position)
                     elif last == b"]" or line.strip() not in _BESIDE[bool(self._places)]:
                         damage = f"{line[:60]!r} is no answer"
                         raise self._error(f"{path}:{number} is damaged: {damage}")
@@ -240,10 +240,10 @@ def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
 def answers(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[AccuracyLog, int]]:
     """Return each data set index's log and LoadGen index; a block's `indices` map them."""
     places: dict[int, tuple[AccuracyLog, int]] = {}
-    asked: set[int] = set()
+    expected_indices: set[int] = set()
     for block in blocks:
         indices, path = block["indices"], str(block["log"])
-        asked.update(indices)
+        expected_indices.update(indices)
         log = AccuracyLog(Path(path))
         for position in log:
             if position >= len(indices):
@@ -254,7 +254,7 @@ def answers(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[AccuracyLog,
             if index in places:
                 raise RunError("loadgen", f"{path}: sample {index:,} was answered twice", path)
             places[index] = log, position
-    if missing := sorted(asked - places.keys()):
+    if missing := sorted(expected_indices - places.keys()):
         first = ", ".join(map(str, missing[:5]))
         raise RunError("loadgen", f"{len(missing):,} samples were not answered, first: {first}")
     return places

@@ -188,8 +188,8 @@ def _answer_signs(answers: Answers, fingerprint: Mapping[str, str], seen: Served
     builds = sum((Counter(counts) for counts in answers.values()), Counter[str]())
     names = [name for name in builds if name.startswith(BUILD)]
     if len(names) > 1:
-        each = ", ".join(f"{name.removeprefix(BUILD)} ({builds[name]:,})" for name in names)
-        text = f"several builds of the server answered, by system_fingerprint: {each}"
+        build_counts = ", ".join(f"{name.removeprefix(BUILD)} ({builds[name]:,})" for name in names)
+        text = f"several builds of the server answered, by system_fingerprint: {build_counts}"
         yield Sign(key=SignKey.BUILDS_DIFFER, text=text)
     has_share = any(name.partition("@")[0] == PREFIX_HIT_SHARE for name in seen.server)
     if may_be_cached(fingerprint) and not has_share and answers:
@@ -219,23 +219,22 @@ def _absent(log: ServerLog, seen: Mapping[str, float], limits: Collection[str]) 
 
 
 def _beside_ours(seen: Mapping[str, float], points: Sequence[PointWindow]) -> Iterator[Sign]:
-    for one in points:
-        shown = [seen.get(at_point(name, one.point), 0.0) for name in ("waiting", "running")]
-        if one.open is None and sum(shown) > FOREIGN * one.under_way + 1:
+    for point in points:
+        server_requests = [
+            seen.get(at_point(name, point.point), 0.0) for name in ("waiting", "running")
+        ]
+        if point.open is None and sum(server_requests) > FOREIGN * point.under_way + 1:
             text = (
-                f"the server had {sum(shown):.3g} requests in the mean, of which "
-                f"{one.under_way:.3g} are of this run: something else uses it"
+                f"the server had {sum(server_requests):.3g} requests in the mean, of which "
+                f"{point.under_way:.3g} are of this run: something else uses it"
             )
-            yield Sign(key=SignKey.SERVER_SHARED, text=text, point=one.point)
+            yield Sign(key=SignKey.SERVER_SHARED, text=text, point=point.point)
 
 
 def _beside_prompts(seen: Mapping[str, float], shared: float) -> Iterator[Sign]:
     for name, share in seen.items():
         point = point_of(name)
-        is_share = name == (
-            PREFIX_HIT_SHARE if point is None else at_point(PREFIX_HIT_SHARE, point)
-        )
-        if not is_share or abs(share - shared) <= MIN_HIT_DIFFERENCE:
+        if name != _share_at(point) or abs(share - shared) <= MIN_HIT_DIFFERENCE:
             continue
         cause = (
             "it is off, too small, or not the one that was asked before"
@@ -243,9 +242,8 @@ def _beside_prompts(seen: Mapping[str, float], shared: float) -> Iterator[Sign]:
             else "prompts came again, which more samples would not, or share more than is known"
         )
         text = (
-            f"the server's cache of prefixes had {DURATION_PLACEHOLDER} of the prompts' "
-            "tokens, and the "
-            f"data set's prompts share {shared:.0%} with earlier ones: {cause}"
+            f"the server's cache of prefixes had {DURATION_PLACEHOLDER} of the prompts' tokens, "
+            f"and the data set's prompts share {shared:.0%} with earlier ones: {cause}"
         )
         yield Sign(key=SignKey.PREFIX_SHARE, text=text, share=min(1.0, share), point=point)
 

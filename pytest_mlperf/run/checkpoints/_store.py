@@ -151,16 +151,18 @@ class CheckpointStore:
 
     def find(self, key: str) -> Built | None:
         """Return a complete checkpoint; None if it is absent or damaged."""
-        place = self.folder / key
+        checkpoint = self.folder / key
         try:
-            provenance = json.loads((place / "provenance.json").read_text("utf-8"))
+            provenance = json.loads((checkpoint / "provenance.json").read_text("utf-8"))
             sizes: Mapping[str, int] = provenance["files"]
-            whole = all((place / "model" / n).stat().st_size == size for n, size in sizes.items())
+            whole = all(
+                (checkpoint / "model" / n).stat().st_size == size for n, size in sizes.items()
+            )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
         if not whole or provenance.get("schema") != PROVENANCE_VERSION:
             return None
-        return Built(folder=(place / "model").resolve(), provenance=provenance)
+        return Built(folder=(checkpoint / "model").resolve(), provenance=provenance)
 
     @contextlib.contextmanager
     def alone(self, key: str, *, limit_s: float, waiting: Callable[[str], None]) -> Iterator[None]:
@@ -209,7 +211,7 @@ class CheckpointStore:
         files = sorted(path for path in model.rglob("*") if path.is_file())
         sizes = {str(path.relative_to(model)): path.stat().st_size for path in files}
         whole = {"schema": PROVENANCE_VERSION, "key": key, **provenance, "files": sizes}
-        place = self.folder / key
+        checkpoint = self.folder / key
         with _writable(self.folder):
             for path in files:
                 _settle(path)
@@ -220,9 +222,9 @@ class CheckpointStore:
                 atomic.sync_folder(folder)
             # Something is there only when it was damaged, which `find` has told.
             self._discard(key)
-            model.parent.rename(place)
+            model.parent.rename(checkpoint)
             atomic.sync_folder(self.folder)
-        return Built(folder=(place / "model").resolve(), provenance=whole)
+        return Built(folder=(checkpoint / "model").resolve(), provenance=whole)
 
     def _discard(self, name: str) -> None:
         with contextlib.suppress(OSError), atomic.opened_folder(self.folder, follow=True) as folder:

@@ -97,33 +97,28 @@ def state_of(step: CheckpointBuild | None, runs_dir: Path) -> str:
     return ""
 
 
+@dataclass
 class _Making:
-    def __init__(
-        self,
-        step: CheckpointBuild,
-        accelerator: str,
-        conditions: Conditions,
-        folder: Path,
-        show: Callable[[str], None],
-    ) -> None:
-        self._step = step
-        self._accelerator = accelerator
-        self._conditions = conditions
-        self._machine = conditions.machine
-        self._folder = folder
-        self._show = show
-        self._store = CheckpointStore(builds_folder(conditions.folder))
+    step: CheckpointBuild
+    accelerator: str
+    conditions: Conditions
+    folder: Path
+    show: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._machine = self.conditions.machine
+        self._store = CheckpointStore(builds_folder(self.conditions.folder))
         self._prompts: Path | None = None
         self._calibration: dict[str, Any] = {}
 
     def get(self) -> Checkpoint:
-        step, store = self._step, self._store
+        step, store = self.step, self._store
         about = about_builder(step)
         memory = _memory(step, store, about)
         remembered = memory.recall()
         if remembered and (built := store.find(remembered)):
             return _checkpoint(built)
-        source = digests(step.source, model_files(step.source), self._show)
+        source = digests(step.source, model_files(step.source), self.show)
         self._calibrate()
         made_of = {
             **_decided(step, about),
@@ -131,20 +126,20 @@ class _Making:
             "calibration": self._calibration.get("digest"),
         }
         key = hash_of(made_of)[:KEY_DIGITS]
-        limit_s = self._conditions.lease_limit_s
+        limit_s = self.conditions.lease_limit_s
         if (built := store.find(key)) is None:
-            with store.alone(key, limit_s=limit_s, waiting=self._show):
+            with store.alone(key, limit_s=limit_s, waiting=self.show):
                 built = store.find(key) or self._make(key, about, source)
         memory.keep(key)
         return _checkpoint(built)
 
     def _calibrate(self) -> None:
-        calibration = self._step.calibration
+        calibration = self.step.calibration
         if calibration is None:
             return
-        file = self._folder / "prompts.json"
+        file = self.folder / "prompts.json"
         spec = {
-            "source": str(self._step.source),
+            "source": str(self.step.source),
             "dataset": asdict(calibration.dataset),
             "count": calibration.count,
             "file": str(file),
@@ -156,15 +151,15 @@ class _Making:
 
     def _make(self, key: str, about: Event, source: Mapping[str, str]) -> Built:
         """Run the builder, while it alone uses the accelerator."""
-        step, conditions = self._step, self._conditions
+        step, conditions = self.step, self.conditions
         # A build is one for all power limits of its entry.
         conditions = replace(conditions, machine=replace(conditions.machine, limit_w=None))
         begun = time.monotonic()
         with (
-            placed(self._accelerator, conditions, self._show) as place,
+            placed(self.accelerator, conditions, self.show) as placement,
             self._store.making(key) as target,
         ):
-            self._machine = place.conditions.machine
+            self._machine = placement.conditions.machine
             # Of a pipeline, whose parts lie in folders, a builder writes all.
             its_own = {*CONFIGURATIONS, *(name for name in source if "/" in name)}
             weights = (WEIGHTS_SUFFIX, f"{WEIGHTS_SUFFIX}.index.json")
@@ -199,16 +194,16 @@ class _Making:
         self, task: str, spec: Mapping[str, Any], answer: Fields, *, there: Elsewhere | None = None
     ) -> Event:
         return Child(
-            title=f"building {self._step.title}",
-            folder=self._folder,
+            title=f"building {self.step.title}",
+            folder=self.folder,
             script=BUILD_SCRIPT,
             spec={"task": task, **spec},
             answer=answer,
-            patience=self._conditions.patience,
-            show=self._show,
+            patience=self.conditions.patience,
+            show=self.show,
             python=there.command if there else None,
-            environment={**self._machine.environment(self._accelerator), **BUILDER_ENVIRONMENT},
-            suite=self._step.suite,
+            environment={**self._machine.environment(self.accelerator), **BUILDER_ENVIRONMENT},
+            suite=self.step.suite,
         ).run()
 
 

@@ -284,13 +284,13 @@ class ChildEvents:
         return False
 
     def _refused(self, line: bytes, reason: str) -> RunError:
-        shown = broken(repr(line[:MAX_QUOTED_BYTES])) + (
+        quoted_line = broken(repr(line[:MAX_QUOTED_BYTES])) + (
             "…" if len(line) > MAX_QUOTED_BYTES else ""
         )
         return RunError(
             self._layer,
             f"the {self._whose} or a library wrote to the descriptor of events, which is not "
-            f"theirs: {shown} ({reason}); they may write to stdout, and to what they opened",
+            f"theirs: {quoted_line} ({reason}); they may write to stdout, and to what they opened",
             self._log,
         )
 

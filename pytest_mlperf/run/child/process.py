@@ -121,11 +121,13 @@ class EventProcess(ChildProcess):
         os.close(self._pipe)
 
 
-def _environment(beside: Mapping[str, str | None], *, other_python: bool) -> dict[str, str]:
+def _environment(
+    extra_variables: Mapping[str, str | None], *, other_python: bool
+) -> dict[str, str]:
     """Return a child's variables; None in `beside` removes one."""
     left_out = THIS_PYTHON if other_python else ()
     inherited = {key: value for key, value in os.environ.items() if key not in left_out}
-    variables = {**inherited, **beside, "PYTHONUNBUFFERED": "1"}
+    variables = {**inherited, **extra_variables, "PYTHONUNBUFFERED": "1"}
     return {key: value for key, value in variables.items() if value is not None}
 
 

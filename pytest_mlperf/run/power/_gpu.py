@@ -202,8 +202,8 @@ class GpuLog:
         if not read or not read[0]["time"] <= begin_s < end_s <= read[-1]["time"]:
             return {}
         rates = {}
-        for place, name in enumerate(("nvlink_sent", "nvlink_received")):
-            counted = [Reading(time_s=s["time"], value=s["nvlink_bytes"][place]) for s in read]
+        for position, name in enumerate(("nvlink_sent", "nvlink_received")):
+            counted = [Reading(time_s=s["time"], value=s["nvlink_bytes"][position]) for s in read]
             if not (
                 line := without_misreads(counted, begin_s, end_s, MAX_NVLINK_BYTES_PER_SECOND)[0]
             ):

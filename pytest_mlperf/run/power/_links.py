@@ -36,8 +36,8 @@ ERRORS = {
 
 def link_doubts(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], list[Sign]]:
     """Return reasons against a window, and other observations."""
-    before, after = gpu.links(begin_s, end_s) or ({}, {})
-    fell = [link for link, up in before.items() if up and not after.get(link, True)]
+    links_before, links_after = gpu.links(begin_s, end_s) or ({}, {})
+    fell = [link for link, up in links_before.items() if up and not links_after.get(link, True)]
     errors = gpu.link_errors(begin_s, end_s)
     invalid = []
     if fell:
@@ -56,7 +56,7 @@ def link_doubts(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason]
         invalid.append(Reason(key=Key.NVSWITCH, text=text))
     if ill:
         signs.append(Sign(key=SignKey.NVSWITCH, text=f"NVSwitch is not well: {', '.join(ill)}"))
-    if text := _lacking(before, str(gpu.facts.get("identity", {}).get("name"))):
+    if text := _lacking(links_before, str(gpu.facts.get("identity", {}).get("name"))):
         signs.append(Sign(key=SignKey.NVLINK_DOWN, text=text))
     if errors:
         mended = "; ".join(f"{ERRORS.get(kind, kind)} {_times(n)}" for kind, n in errors.items())

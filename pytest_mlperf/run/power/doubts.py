@@ -43,9 +43,9 @@ def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> st
     `begin_s` is monotonic; `busy` is the share of the window in which the engine had work.
     """
     first_s = gpu.trace[0].time_s if gpu.trace else begin_s
-    before = [r.value for r in gpu.trace if r.time_s <= first_s + REST_SECONDS]
+    idle_w = [r.value for r in gpu.trace if r.time_s <= first_s + REST_SECONDS]
     inside = [r.value for r in gpu.trace if begin_s <= r.time_s <= end_s]
-    power = (median(before), fmean(inside)) if before and inside else None
+    power = (median(idle_w), fmean(inside)) if idle_w and inside else None
     signs = [f"{power[1]:.0f} W, {power[0]:.0f} W before the engine was loaded"] if power else []
     # What is read up to a second later is a mean of the window's end too.
     late = (
@@ -64,7 +64,7 @@ def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> st
         and span_s >= EVIDENCE_SECONDS
         and covered
         and busy >= MIN_BUSY_SHARE
-        and not _hard(gpu, before, inside)
+        and not _hard(gpu, idle_w, inside)
     ):
         readings = f"no utilisation in any of {len(used)} readings over {span_s:.1f} s"
         return ", ".join([readings, *signs])
@@ -83,11 +83,11 @@ def _sliced(gpu: GpuLog) -> bool:
     return bool(gpu.facts.get("instance")) or gpu.facts.get("instances", 0) != 0
 
 
-def _hard(gpu: GpuLog, before: Sequence[float], inside: Sequence[float]) -> bool:
+def _hard(gpu: GpuLog, idle_w: Sequence[float], inside: Sequence[float]) -> bool:
     """Check whether the power alone proves work, so that a utilisation of 0 is wrong."""
-    if not before or not inside:
+    if not idle_w or not inside:
         return False
-    rest_w = median(before)
+    rest_w = median(idle_w)
     return max(inside) > (
         2 * rest_w if gpu.limit_w is None else rest_w + MIN_LIMIT_SHARE * gpu.limit_w
     )
@@ -247,8 +247,8 @@ def _others(
 ) -> tuple[list[Reason], list[Sign]]:
     invalid: list[Reason] = []
     signs: list[Sign] = []
-    if before := gpu.before_us(allowed):
-        text = f"in use before the engine was loaded: {_named(before)}"
+    if early_processes := gpu.before_us(allowed):
+        text = f"in use before the engine was loaded: {_named(early_processes)}"
         invalid.append(Reason(key=Key.IN_USE_BEFORE, text=text))
     if late := gpu.foreign(warm_s, allowed):
         text = f"used by others during the run: {_named(late)}"
@@ -259,7 +259,7 @@ def _others(
         invalid.append(Reason(key=Key.IN_USE_BEFORE, text=text))
     memory = gpu.facts.get("memory_used") or 0
     older = gpu.facts.get("ways", {}).get("memory_used") == OLDER_MEMORY
-    if memory > MEMORY_IN_USE * (1 + older) and not before:
+    if memory > MEMORY_IN_USE * (1 + older) and not early_processes:
         text = (
             f"{memory / 2**30:.1f} GiB were in use before the engine was loaded, by no process "
             "that is listed"
@@ -269,9 +269,9 @@ def _others(
 
 
 def _idle(gpu: GpuLog, begin_s: float, end_s: float, busy: float) -> list[Reason]:
-    shown = did_nothing(gpu, begin_s, end_s, busy=busy)
-    text = f"the GPU did not do the work: {shown}"
-    return [Reason(key=Key.GPU_UNUSED, text=text)] if shown else []
+    evidence = did_nothing(gpu, begin_s, end_s, busy=busy)
+    text = f"the GPU did not do the work: {evidence}"
+    return [Reason(key=Key.GPU_UNUSED, text=text)] if evidence else []
 
 
 def _limits(gpu: GpuLog, end_s: float, expected_w: float | None) -> list[Reason]:

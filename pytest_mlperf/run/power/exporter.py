@@ -68,12 +68,14 @@ def find_exporter(url: str, chosen: tuple[str, ...] = ()) -> Exporter:
         ) from None
     finally:
         page.close()
-    if not (shown := read_exporter(content)):
+    if not (page_gpus := read_exporter(content)):
         raise SuiteError(f"{url} shows no GPU's {ENERGY_METRIC}: it is no DCGM exporter's page")
     gpus = read_exporter(content, chosen)
     for word in chosen:
         if not any(word in (gpu.uuid, gpu.host) for gpu in gpus.values()):
-            names = ", ".join(sorted({name for g in shown.values() for name in (g.uuid, g.host)}))
+            names = ", ".join(
+                sorted({name for g in page_gpus.values() for name in (g.uuid, g.host)})
+            )
             raise SuiteError(f"{url} shows no GPU {word}; mlperf_dcgm_gpus may name {names}")
     return Exporter(url=url, chosen=chosen, gpus=models_of(list(gpus.values())))
 

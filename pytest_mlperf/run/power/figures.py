@@ -121,12 +121,12 @@ def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> Sampled | None:
     return Sampled(energy_unknown=unknown, invalid=_lost(log, used), notes=notes)
 
 
-def _of_all(each: Mapping[str, Doubts], names: Mapping[str, str]) -> Iterator[Reason]:
+def _of_all(gpu_doubts: Mapping[str, Doubts], names: Mapping[str, str]) -> Iterator[Reason]:
     """Yield each reason once, with its GPUs."""
-    reasons = [(names[uuid], reason) for uuid, one in each.items() for reason in one.invalid]
+    reasons = [(names[uuid], reason) for uuid, one in gpu_doubts.items() for reason in one.invalid]
     for key in dict.fromkeys(reason.key for _, reason in reasons):
         texts = [(name, reason.text) for name, reason in reasons if reason.key == key]
-        yield from (Reason(key=key, text=text) for text in of_gpus(texts, len(each)))
+        yield from (Reason(key=key, text=text) for text in of_gpus(texts, len(gpu_doubts)))
 
 
 def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tuple[str, Sign]:

@@ -404,8 +404,8 @@ class PowerSampling:
         except NoEventError as error:
             first = str(error)
         if not isinstance(first, dict) or not isinstance(first.get("ready"), dict):
-            shown = broken(repr(line[:MAX_QUOTED_BYTES]))
-            self.unavailable = f"the driver printed {shown} where the sampler speaks"
+            quoted_line = broken(repr(line[:MAX_QUOTED_BYTES]))
+            self.unavailable = f"the driver printed {quoted_line} where the sampler speaks"
             self.stop()
             return
         self.ready = first["ready"]

@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Outputs
-from pytest_mlperf.run.worker._sink import Clock, Fail, GuardedSink, Outstanding
+from pytest_mlperf.run.worker._sink import Fail, GuardedSink, Outstanding
 from pytest_mlperf.run.worker.clocks import (
     GOODPUT,
     QUANTILES,
@@ -266,10 +266,6 @@ class TokenSink(_PooledSink):
     def notes(self) -> Mapping[str, str]:
         return self._times.notes
 
-    def use_clock(self, clock: Clock) -> None:
-        super().use_clock(clock)
-        self._times.clock = clock
-
     def expect(self, ids: Sequence[int]) -> None:
         self._silent.add(ids)
         self._issued_s.update(dict.fromkeys(ids, perf_counter()))
@@ -365,7 +361,7 @@ class OutputSink(GuardedSink):
         if wrong := artefact_fault(ids, artefacts):
             self._fail(RunError("engine", wrong))
             return
-        for sample, each in zip(ids, artefacts, strict=True):
+        for sample, sample_artefacts in zip(ids, artefacts, strict=True):
             index = self.answer_tokens.index_of(sample)
             if index is None or sample in self._attached:
                 self.faults.add(
@@ -375,7 +371,7 @@ class OutputSink(GuardedSink):
                 continue
             self._attached.add(sample)
             try:
-                self._archive.add(index, each)
+                self._archive.add(index, sample_artefacts)
             except RunError as error:
                 self._fail(error)
 

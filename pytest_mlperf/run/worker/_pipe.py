@@ -195,16 +195,16 @@ def _adds(previous: list[Any], message: Message) -> bool:
     ids, more = previous[2], message[2]
     if type(ids) is not type(more):
         return False
-    place = type(ids) is tuple
-    moment_s = BURST_GATHER_SECONDS if place else GATHER_SECONDS
+    is_place = type(ids) is tuple
+    moment_s = BURST_GATHER_SECONDS if is_place else GATHER_SECONDS
     if stamp_s // moment_s != previous[1] // moment_s:
         return False
-    if place and more[:2] != (ids[0], ids[1] + ids[2]):
+    if is_place and more[:2] != (ids[0], ids[1] + ids[2]):
         return False
     if kind == DONE and not _adds_counts(previous, message):
         return False
     previous[1] = stamp_s
-    if place:
+    if is_place:
         previous[2] = (*ids[:2], ids[2] + more[2])
     else:
         ids += more

@@ -367,6 +367,8 @@ class GuardedSink:
     def use_clock(self, clock: Clock) -> None:
         """Take report times from `clock`, as another process observed them."""
         self._clock = clock
+        if self._times is not None:
+            self._times.clock = clock
 
     def expect(self, ids: Sequence[int]) -> None:
         """Record samples about to be submitted; one thread calls."""

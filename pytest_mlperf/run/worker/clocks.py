@@ -210,12 +210,12 @@ class TokenTimes:
         notes = {}
         if self._together > TOGETHER_TOKENS_SHARE * len(self._gaps) and not self.buffered:
             share = self._together / len(self._gaps)
-            text = f"{share:.0%} of the tokens came together with others: {NO_GAPS}"
-            notes[TOGETHER_NOTE] = text
+            notes[TOGETHER_NOTE] = f"{share:.0%} of the tokens came together with others: {NO_GAPS}"
         if self.buffered:
             share = self._buffered / self._samples
-            text = f"{share:.0%} of the answers came in one read, or in few: {BUFFERED}"
-            notes[BUFFERED_NOTE] = text
+            notes[BUFFERED_NOTE] = (
+                f"{share:.0%} of the answers came in one read, or in few: {BUFFERED}"
+            )
         if self.hidden:
             share = self.hidden / self.tokens
             text = f"{share:.0%} of the tokens were hidden, as reasoning: {HIDDEN_TOKENS_NOTE}"
@@ -224,8 +224,7 @@ class TokenTimes:
             notes[HIDDEN_NOTE] = HIDES_UNCOUNTED
         if self._in_one_piece:
             share = 1 - len(self._decode) / len(self._tpot)
-            text = f"{share:.0%} of the answers came in one piece: {NO_TPOT}"
-            notes[ONE_PIECE_NOTE] = text
+            notes[ONE_PIECE_NOTE] = f"{share:.0%} of the answers came in one piece: {NO_TPOT}"
         return notes
 
     @property

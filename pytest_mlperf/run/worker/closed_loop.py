@@ -76,11 +76,6 @@ class SlotSink(GuardedSink):
         self._times = TokenTimes()
         self._window: WindowMeter | None = None
 
-    def use_clock(self, clock: Clock) -> None:
-        """Set the clock of samples and tokens."""
-        super().use_clock(clock)
-        self._times.clock = clock
-
     @property
     def under_way(self) -> int:
         """Requests in flight."""

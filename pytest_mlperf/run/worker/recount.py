@@ -76,17 +76,14 @@ def recounted(
         kept["tps_per_user"] = 1 / kept["tpot_p90"]
     note = ""
     if theirs and abs(ours - theirs) > COUNT_SLACK_SHARE * theirs:
+        cause = "another tokenizer than that of the model it serves"
+        if ours < theirs:
+            cause = "its end tokens or what it keeps to itself, or another tokenizer"
         note = (
             f"the reference tokenizer counts {ours:,} tokens, the server {theirs:,} "
-            f"({ours / theirs - 1:+.1%}): {_reading(ours, theirs)}"
+            f"({ours / theirs - 1:+.1%}): {cause}"
         )
     return kept, note
-
-
-def _reading(ours: int, theirs: int) -> str:
-    if ours < theirs:
-        return "its end tokens or what it keeps to itself, or another tokenizer"
-    return "another tokenizer than that of the model it serves"
 
 
 def parts_of(
@@ -96,9 +93,9 @@ def parts_of(
 ) -> list[tuple[int, int, float]]:
     """Return the parts of a window with the reference counts of tokens."""
     tokens = [0] * len(parts)
-    for one in ended:
-        if one.counts:
-            tokens[one.part] += counts[one.sample][0]
+    for request in ended:
+        if request.counts:
+            tokens[request.part] += counts[request.sample][0]
     return [
         (requests, count, took_s)
         for (requests, _, took_s), count in zip(parts, tokens, strict=True)

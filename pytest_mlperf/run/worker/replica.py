@@ -178,7 +178,7 @@ class Replica:
 
     def _read_on(self, loop: AbstractEventLoop | None) -> None:
         """Read messages in an event loop's thread; this thread gets those without samples."""
-        before, self._loop = self._loop, loop
+        previous_loop, self._loop = self._loop, loop
         pipe = self._pipe.fileno()
 
         def begin() -> None:
@@ -188,13 +188,13 @@ class Replica:
                 os.set_blocking(pipe, True)  # uvloop changes it
 
         def change() -> None:
-            assert before is not None
-            before.remove_reader(pipe)
+            assert previous_loop is not None
+            previous_loop.remove_reader(pipe)
             if loop is not None:
                 loop.call_soon_threadsafe(begin)
 
-        if before is not None:
-            before.call_soon_threadsafe(change)
+        if previous_loop is not None:
+            previous_loop.call_soon_threadsafe(change)
         elif loop is not None:
             loop.call_soon_threadsafe(begin)
 

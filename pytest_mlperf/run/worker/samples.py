@@ -119,11 +119,11 @@ def count(dataset: Dataset) -> int:
 
 def require_same(dataset: Dataset, samples: int) -> None:
     """Raise RunError if the data set's length has changed."""
-    if (now := len(dataset)) != samples:
+    if (length := len(dataset)) != samples:
         raise RunError(
             "dataset",
-            f"the data set had {samples:,} samples, and has {now:,} now: its __len__ must stay the "
-            "same while it is measured and scored",
+            f"the data set had {samples:,} samples, and has {length:,} now: its __len__ must stay "
+            "the same while it is measured and scored",
         )
 
 

@@ -170,8 +170,8 @@ def full_rate(
     doubles = settings.scenario not in STREAMS
     while reached < enough and (doubles or perf_counter() - begun_s < longest_s):
         samples = min(2 * samples, most) if doubles else samples
-        before, reached = reached, max(reached, samples / driver.submit(samples))
-        doubles = doubles and samples < most and reached >= MIN_GAIN_FACTOR * before
+        previous_rate, reached = reached, max(reached, samples / driver.submit(samples))
+        doubles = doubles and samples < most and reached >= MIN_GAIN_FACTOR * previous_rate
     return reached
 
 
