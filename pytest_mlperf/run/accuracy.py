@@ -172,7 +172,7 @@ def score_logs(
     scoring.show("scoring")
     try:
         child.run()
-    except UnavailableError as error:  # the run was made, so this is no skip of it
+    except UnavailableError as error:  # the run succeeded, so do not skip it
         raise Designed("scorer", str(error), str(child.log)) from None
     answer = _scores_in(scoring.folder / "scores.json")
     samples = len(answer["indices"])

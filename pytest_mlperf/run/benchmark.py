@@ -88,7 +88,7 @@ def benchmarked(
         ),
         target_qps=None,
         power=None,
-        warm_s=finished["ended_s"],  # a test may open a GPU as late as in its call
+        warm_s=finished["ended_s"],  # a test may open a GPU only in its call
         notes=(),
     )
 
@@ -102,7 +102,7 @@ def read_benchmark(evidence: Evidence, job: Job, conditions: Conditions) -> Run 
         if not MIN_RATE <= value <= MAX_RATE:
             raise RunError(TASK, f"{METRICS[name].title} is {value!r} s by the test's own timer")
     window = finished["window_s"]
-    # From its call to its return: its set-up is no part of it.
+    # The window is the test's call, without its set-up.
     timed = Spell((window["begin"], window["end"]))
     figures = Figures(
         metrics=finished["times"],
@@ -112,7 +112,7 @@ def read_benchmark(evidence: Evidence, job: Job, conditions: Conditions) -> Run 
     )
     load = load_findings(job, finished["contention"])
     clock = clock_findings(job, finished["clock_moved_s"], figures.duration_s)
-    # What a window holds beside the rounds makes an energy per call that nobody measured.
+    # The window also contains time between rounds, so that its energy per call is unknown.
     energy = [
         replace(one, metrics={})
         for one in energy_findings(

@@ -47,7 +47,7 @@ def installed(wheels: Sequence[str], python: Sequence[str], folder: Path) -> Pat
         ignored_in_git(folder.parent)
         making.mkdir(parents=True)
         _install(wheels, python, making)
-        with contextlib.suppress(OSError):  # another process was faster: its folder is as good
+        with contextlib.suppress(OSError):  # another process was faster; use its folder
             making.rename(wheels_folder)
     except OSError as error:
         raise RunError("worker", f"{folder} cannot be written: {error.strerror}") from None
@@ -183,7 +183,7 @@ def _with_wheels(earlier: EarlierBuild, folder: Path, code: Path) -> Build:
     """Return this Python, or the entry's, with other versions of packages in front."""
     named = earlier.elsewhere
     python = named.command if named else [sys.executable]
-    wheels = folder.parents[2] / "wheels"  # beside the runs of all sessions
+    wheels = folder.parents[2] / "wheels"  # next to the runs of all sessions
     first = installed(earlier.wheels, python, wheels)
     title = f"wheel {earlier.wheel}"
     return Build(
@@ -240,7 +240,7 @@ def _worktree(earlier: EarlierBuild, ref: str, folder: Path, code: Path) -> Iter
 
 
 def _remove_worktree(top: Path, folder: Path) -> None:
-    # Twice: one that was interrupted while it was made is locked.
+    # Twice, because a worktree that was interrupted during its creation is locked.
     with contextlib.suppress(RunError):
         _git(top, "worktree", "remove", "--force", "--force", str(folder))
 

@@ -93,7 +93,7 @@ def hold(
             time.sleep(POLL_SECONDS)
 
     with contextlib.ExitStack() as stack:
-        # Who waits is not overtaken: a case of eight GPUs would never find all of them free.
+        # Waiting is in turn, or a case of eight GPUs would never find all of them free.
         with contextlib.ExitStack() as turn:
             patiently(lambda: turn.enter_context(_leased(TURN_LEASE)))
             held = patiently(lambda: _take(stack, gpus, count, fits, alone=alone))
@@ -169,7 +169,7 @@ def _holder(descriptor: int) -> str:
         os.kill(int(holder.split()[1]), 0)
     except (ValueError, IndexError, ProcessLookupError, OverflowError):
         return ""
-    except PermissionError:  # it is somebody else's
+    except PermissionError:  # another user's process exists
         pass
     return holder
 
@@ -374,7 +374,7 @@ def placed(
     limit_s = conditions.lease_limit_s
 
     def fits(some: Collection[str]) -> bool:
-        # Others of the class may have another power limit, or other paths to each other.
+        # Other GPUs of the class may differ in power limit or interconnect.
         return machine.only(accelerator, some).identity(accelerator) == machine.identity(
             accelerator
         )
@@ -417,7 +417,7 @@ class LostGpus:
         """Record lost GPUs by UUID with a sentence each; the first one stays."""
         for uuid, text in lost.items():
             file = self._file(uuid)
-            with contextlib.suppress(OSError):  # it is lost all the same, and its run says so
+            with contextlib.suppress(OSError):  # the run reports the loss anyway
                 if not file.exists():
                     write_text(file, text)
 

@@ -369,7 +369,7 @@ def _notes(log: CurveLog) -> Iterator[Sign]:
             yield Sign(key=SignKey.REQUESTS_FAILED, text=text, point=point.point)
         yield from _of_turns(point)
         work = _work(point)
-        fits = not point.open and not point.paused  # who waits for a tool does no work
+        fits = not point.open and not point.paused  # paused conversations do no work
         stalled = sum(value < STALL * median(work) for value in work) if fits else 0
         if stalled:
             text = (

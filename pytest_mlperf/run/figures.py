@@ -128,7 +128,7 @@ def figures(
     ours = dict(result["token_metrics"])
     signs = [Sign(key=SignKey(key), text=text) for key, text in result["notes"].items()]
     theirs = dict(detail.metrics(scenario))
-    if result["corrected"]:  # LoadGen divides by all tokens but one, whatever a user saw of them
+    if result["corrected"]:  # LoadGen counts hidden tokens too
         renamed = "first_read_p50" in ours
         hidden = ("tpot_", "ttft_") if renamed else ("tpot_",)
         theirs = {name: value for name, value in theirs.items() if not name.startswith(hidden)}
@@ -270,7 +270,7 @@ def load_findings(job: Job, seen: Mapping[str, Any] | None) -> Load:
     contention = Contention(
         **{**seen, "others": dict(list(seen["others"].items())[:MAX_LISTED_PROCESSES])}
     )
-    if contention.serves is False:  # its work cannot be told from that of others
+    if contention.serves is False:  # its work cannot be separated from others'
         return Load(contention=contention)
     elsewhere = bool(job.engine.options.get("url")) and contention.serves is None
     on_cpu = job.accelerator == "cpu" and not elsewhere

@@ -76,7 +76,7 @@ def _sentence(uuid: str, used: int, least: int, memory: MemoryTaken, limit_s: fl
 def _holders(memory: MemoryTaken) -> Iterator[str]:
     for pid, used in memory["processes"]:
         name = ""
-        with contextlib.suppress(OSError):  # of a host that a container does not see, or gone
+        with contextlib.suppress(OSError):  # ended, or outside this container
             name = Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
         size = "" if used is None else f" with {used / GIB:.1f} GiB"
         yield f"process {pid}" + (f" ({broken(name)})" if name else "") + size

@@ -262,7 +262,7 @@ def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old
     elif end == "num_errors" and written and written < COUNTS_ERRORS and old:
         rated = last and LAST_RATE.fullmatch(last)
         if rated or (last == LAST_TIME and not values.get("requested_use_token_latencies")):
-            return  # whole: these releases had no key of its own for that
+            return  # complete: these releases had no end key
         problem = (
             f"is cut: LoadGen {version} ends it with {LAST_TIME!r} or a rate of tokens, here the "
             f"last key is {last!r}; the run did not end in order"

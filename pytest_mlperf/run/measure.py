@@ -158,7 +158,7 @@ def measure(
     evidence, accuracy, placement = _work(case, unscored)
     read = read_benchmark if job.benchmark else read_run
     run = read(evidence, job, placement.conditions)
-    if run and not job.engine.options.get("url"):  # what serves there is unknown
+    if run and not job.engine.options.get("url"):  # the server's GPUs are unknown
         hardware = replace(run.hardware, ids=placement.conditions.machine.hashes(job.accelerator))
         run = replace(run, hardware=hardware)
     scores = None
@@ -331,7 +331,7 @@ def _sampling(case: _Measured) -> Iterator[PowerSampling]:
             yield sampling
     except RunError as error:
         lost: tuple[str, ...] = ()
-        with contextlib.suppress(RunError):  # a file that cannot be read tells nothing of it
+        with contextlib.suppress(RunError):  # an unreadable file shows no loss
             lost = sampling.log.lost(used)
         if not lost:
             raise

@@ -118,7 +118,7 @@ def code_differs(
     if then == now:
         return None
     diff = None
-    if _COMMIT.fullmatch(then):  # from a file: nothing that git would take for an option
+    if _COMMIT.fullmatch(then):  # it is from a file, and must not be a git option
         diff = _done(folder, "diff", "--quiet", then, now, *_code(folder, recorded))
     if diff is None or diff.returncode > 1:
         return f"commit {then} is not in this clone"

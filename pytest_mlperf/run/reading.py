@@ -82,7 +82,7 @@ def subject_of(
     `built` describes its checkpoint; `exporter` watches its server's GPUs.
     """
     python_facts = _beside(build, python) if build and python else {}
-    # What becomes part of a baseline in git names no folder of a user, as options may.
+    # Baselines in git must not contain a user's folders, which options may name.
     subject = Subject(
         identity=machine.identity(job.accelerator),
         fingerprint={
@@ -118,7 +118,7 @@ LOOP_SETTINGS = ("points", "ramp_ms", "arrivals", "burstiness", "audit", "max_fa
 def _requests(job: Job) -> str:
     """Return LoadGen's settings without the rate: the length in words, and a hash of all."""
     settings = job.settings
-    # What only our own loops are told has no part in the hashes of all other baselines.
+    # Settings of our own loops must not change the hashes of other baselines.
     hashed = {k: v for k, v in dataclasses.asdict(settings).items() if k not in LOOP_SETTINGS or v}
     digest = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:8]
     count = f"{settings.min_query_count:,} queries"
@@ -221,7 +221,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     witnesses.append(untimed_input(input_s, evidence.settings, figures))
     fields = together(*witnesses)
     fields["server"] = {**fields.get("server", {}), **hidden_shares(timed, result)}
-    # A curve's points have other rates: what they differ by is no scatter.
+    # Differences between a curve's points are not scatter.
     within = {"throughput": result["within_se"]} if result["within_se"] else {}
     late = result["client"]
     if isinstance(timed, CurveLog):
@@ -289,7 +289,7 @@ def _resources(evidence: Evidence, result: Event, timed: TimedLog) -> Findings:
 
 def _stages(result: Event, settings: LoadGenSettings) -> Findings:
     if settings.points:
-        return Findings()  # the stages of its points would be mixed
+        return Findings()  # stages of different points would be mixed
     samples = max(1, result["completed"])
     taken = {f"{STAGE}{name}": seconds / samples for name, seconds in result["stages"].items()}
     return Findings(metrics={name: seconds for name, seconds in taken.items() if seconds})
@@ -359,7 +359,7 @@ def energy_findings(
 
 def may_have_light(job: Job, identity: Mapping[str, object]) -> bool:
     """Check whether a case has a roofline: known figures of a GPU that is not simulated."""
-    if job.settings.points:  # each point of a curve has a limit of its own
+    if job.settings.points:  # each point of a curve has its own limit
         return False
     figures = job.gpu is not None or split(job.accelerator)[1] != "cpu"
     return figures and "pretended" not in identity
@@ -403,7 +403,7 @@ def _validity(detail: Detail, settings: LoadGenSettings) -> Validity:
     if detail.valid:
         return Validity()
     long_enough = detail.min_duration_met is not False and detail.min_queries_met is not False
-    # Early stopping alone says that there were too few queries, not that they were late.
+    # Early stopping alone means too few queries, not late ones.
     if settings.scenario == "Server" and long_enough and detail.perf_constraints_met is False:
         return Validity(limit_missed=True)
     queries = "too few queries for its percentile (early stopping): raise min_query_count"

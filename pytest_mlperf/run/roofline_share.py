@@ -62,7 +62,7 @@ def light_findings(
     undeclared = (bool(drafts) or DRAFTS in engine) and DRAFTED not in job.techniques
     if a_step:
         work["accepted_tokens"] = a_step
-    if kind == "cpu":  # processes on one machine's processors
+    if kind == "cpu":  # replicas share the machine's processors
         work.pop("replica_gpus", None)
     try:
         seen = Circumstances(
@@ -70,7 +70,7 @@ def light_findings(
             precision=job.case.precision,
             techniques=job.techniques,
             output_tokens=figures.metrics.get("tokens_per_sample"),
-            # Drafts make more of a step than its samples; how many counts where they are declared.
+            # Drafts add tokens to a step; the batch bounds them only if they are declared.
             batch=most_together(figures.samples, job, {} if undeclared else engine),
             **work,
         )

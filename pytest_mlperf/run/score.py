@@ -59,7 +59,7 @@ class AccuracyLog(Mapping[int, bytes]):
             with path.open("rb") as file:
                 for number, line in enumerate(file, start=1):
                     answer = _ANSWER.fullmatch(line)
-                    # A byte is two digits; a pattern of pairs would take a hundred times as long.
+                    # A byte is two digits; a regex of pairs would be a hundred times slower.
                     if answer and (answer.end(2) - answer.start(2)) % 2 == 0:
                         position = start + answer.start(2), answer.end(2) - answer.start(2)
                         self._places.setdefault(int(answer[1]), position)
@@ -211,7 +211,7 @@ def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
     scores = cast("Any", scorer).score(outputs, references, *artefact_lists)
     check(scores, indices)
     digests = outputs.digests()
-    if needed:  # what is scored is more than the output
+    if needed:  # the score depends on artefacts too
         digests = [
             digest(b"%d" % own + b"".join(attached(index)[name] for name in needed))
             for own, index in zip(digests, indices, strict=True)
@@ -219,7 +219,7 @@ def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
     per_sample, counts = dict(scores.per_sample), dict[int, list[int]]()
     for block in spec["blocks"]:
         counts |= token_counts(Path(str(block["log"])).parent)
-    if counts:  # of a sample that is answered twice the first answer counts
+    if counts:  # the first answer to a sample counts
         per_sample[OUTPUT_TOKENS] = [counts.get(index, [None])[0] for index in indices]
     return {
         "aggregate": {name: float(value) for name, value in scores.aggregate.items()},

@@ -37,7 +37,7 @@ class MetricsPage:
         )
         self._connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        # The connection forgets it where an answer lasts until its end.
+        # The connection drops its reference if a response lasts until the connection closes.
         self._socket: socket.socket | None = None
         self._timeout_s = timeout_s
         self.url = url
@@ -45,7 +45,7 @@ class MetricsPage:
     def read(self) -> bytes:
         """Return the page's content; raise PageError if it does not arrive in time."""
         begun_s = time.monotonic()
-        # A socket's own time-out begins anew with every byte that comes.
+        # A socket's own time-out restarts with every byte received.
         timer = threading.Timer(self._timeout_s, self.interrupt)
         timer.daemon = True
         try:
@@ -82,7 +82,7 @@ class MetricsPage:
                 raise PageError(f"{self.url} is larger than {MAX_PAGE_BYTES // 2**20} MiB")
         if answer.length:
             raise PageError(f"{self.url} ends {answer.length:,} bytes too early")
-        answer.close()  # else the connection takes no other request
+        answer.close()  # or the connection accepts no further request
         return page
 
     def close(self) -> None:

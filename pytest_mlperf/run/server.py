@@ -176,7 +176,7 @@ def _answer_signs(answers: Answers, fingerprint: Mapping[str, str], seen: Served
             yield Sign(key=SignKey.PROMPTS_LONGER, text=text, point=point)
         parts = ("answers", "messages", "tokens")
         count, messages, tokens = (counts.get(f"unsized_{name}", 0) for name in parts)
-        # A first message of as many tokens as the others have takes none of the time.
+        # TPOT excludes the time of the first message, so its tokens must not count.
         share = (tokens / messages - 1) / (tokens / count - 1) if messages < tokens > count else 0.0
         if share > UNSIZED and messages > count:
             text = (

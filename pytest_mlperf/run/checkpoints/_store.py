@@ -220,7 +220,7 @@ class CheckpointStore:
             )
             for folder in (*filter(Path.is_dir, model.rglob("*")), model, model.parent):
                 atomic.sync_folder(folder)
-            # Something is there only when it was damaged, which `find` has told.
+            # A folder exists here only if `find` reported it as damaged.
             self._discard(key)
             model.parent.rename(checkpoint)
             atomic.sync_folder(self.folder)
@@ -234,7 +234,7 @@ class CheckpointStore:
         with (
             contextlib.suppress(FileNotFoundError),
             atomic.opened_folder(self.folder, follow=True) as folder,
-        ):  # filelock would empty the file of a hard link
+        ):  # filelock would truncate the target of a hard link
             os.close(atomic.open_regular(f"{key}.lock", folder))
         return FileLock(self.folder / f"{key}.lock", mode=0o666)
 
@@ -261,9 +261,9 @@ def _settle(path: Path) -> None:
 def _writable(folder: Path) -> Iterator[None]:
     try:
         yield
-    except Timeout:  # which is an OSError, and none of these
+    except Timeout:  # a subclass of OSError
         raise
-    except NotImplementedError:  # of filelock, where there is no flock
+    except NotImplementedError:  # filelock raises it without flock
         raise RunError(
             "build",
             f"{folder}: its file system has no locks, and two sessions would build at once; set "

@@ -152,7 +152,7 @@ class _Making:
     def _make(self, key: str, about: Event, source: Mapping[str, str]) -> Built:
         """Run the builder, while it alone uses the accelerator."""
         step, conditions = self.step, self.conditions
-        # A build is one for all power limits of its entry.
+        # One build serves all power limits of its entry.
         conditions = replace(conditions, machine=replace(conditions.machine, limit_w=None))
         begun = time.monotonic()
         with (
@@ -160,7 +160,7 @@ class _Making:
             self._store.making(key) as target,
         ):
             self._machine = placement.conditions.machine
-            # Of a pipeline, whose parts lie in folders, a builder writes all.
+            # A builder writes all files in a pipeline's folders.
             its_own = {*CONFIGURATIONS, *(name for name in source if "/" in name)}
             weights = (WEIGHTS_SUFFIX, f"{WEIGHTS_SUFFIX}.index.json")
             spec = {
@@ -308,6 +308,6 @@ def _asked(target: str, python: tuple[str, ...] | None, suite: Path) -> Event:
         try:
             return child.run()
         except RunError as error:
-            last = log_tail(error.log, 1)  # the log itself is about to vanish
+            last = log_tail(error.log, 1)  # the log file is about to be removed
             more = f"; its log ends: {last[0]}" if last else ""
             raise RunError("build", f"{error}{more}") from None

@@ -21,7 +21,7 @@ FAILURE_EXIT_CODE = 70
 
 def main(file: str) -> None:
     """Set up the import path, and run the spec's task, see `TASKS`."""
-    # Events leave on a copy of stdout; what others print goes to stderr from now on.
+    # Events leave on a copy of stdout; all other output goes to stderr.
     sys.stdout.flush()
     descriptor = os.dup(1)
     os.dup2(2, 1)
@@ -33,17 +33,17 @@ def main(file: str) -> None:
         os.write(descriptor, (json.dumps(refusal) + "\n").encode())
         os._exit(FAILURE_EXIT_CODE)
     spec = json.loads(Path(file).read_text("utf-8"))
-    # In place of the folder of this script, whose modules would hide others of the same names.
+    # Replaces this script's folder, whose modules would shadow others of the same name.
     sys.path[:1] = [str(Path(__file__).absolute().parents[3])]
     importlib.import_module("pytest_mlperf.run.child.protocol").import_as_parent(
         spec["import_path"]
     )
-    # Before any thread is started, and before anything large is loaded.
+    # Must precede any thread and any large import.
     importlib.import_module("pytest_mlperf.run.child.reporter").guard_group()
     reporter = importlib.import_module("pytest_mlperf.run.child.reporter").Reporter(descriptor)
     with reporter.blaming("build"):
         reporter.event("done", **TASKS[spec["task"]](spec, reporter))
-    # Libraries leave threads and processes behind that would hold up an orderly end.
+    # Threads and processes of libraries would block a normal exit.
     importlib.import_module("pytest_mlperf.run.child.reporter").leave(0)
 
 
@@ -109,7 +109,7 @@ def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
     if not any((target / name).is_file() for name in ("config.json", "model_index.json")):
         raise errors.RunError("build", "the builder wrote no config.json, so it made no model")
     single = target / "model.safetensors"
-    # In the order of engines, which look inside: that takes torch, which a builder may not need.
+    # Same order as engines use; reading the index would need torch, which builders may lack.
     weights = [single] if single.is_file() else sorted(target.rglob("*.safetensors"))
     if not weights:
         raise errors.RunError("build", "the builder wrote no safetensors files, so no weights")
@@ -130,7 +130,7 @@ def settle_header(path: Path) -> None:
             return
         header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
         text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-        if len(text) <= size:  # always, but for a library that escapes less than Python
+        if len(text) <= size:  # false only for a library that escapes less than Python
             file.seek(8)
             file.write(text.ljust(size))
 

@@ -56,7 +56,7 @@ def main(file: str, key: str) -> None:
     for name, value in spec["environment"].items():
         os.environ.pop(name, None)
         os.environ.update({name: value} if value is not None else {})
-    # In place of the folder of this script, whose modules would hide others of the same names.
+    # Replaces this script's folder, whose modules would shadow others of the same name.
     code = str(Path(__file__).absolute().parents[3])
     left = [entry for entry in sys.path[1:] if entry not in spec["import_not"]]
     sys.path[:] = [code, *spec["import_first"], *left]
@@ -126,7 +126,7 @@ def _engine_lacks(question: dict[str, Any]) -> list[str]:
                 getattr(built, hook, lambda: None)()
     except errors.MlperfError as error:
         return [type(error).__name__, str(error), *error.options]
-    except Exception as error:  # a library of the engine's that breaks
+    except Exception as error:  # an engine's library may raise anything
         return ["EnvironmentFault", f"{type(error).__name__}: {error}".splitlines()[0]]
     return ["", ""]
 

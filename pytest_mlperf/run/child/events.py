@@ -275,7 +275,7 @@ class ChildEvents:
         return event
 
     def _readable(self, timeout_s: float) -> bool:
-        ended = self._ended()  # asked first: what it sent before its end is in the pipe then
+        ended = self._ended()  # check first, so that all its events are in the pipe
         wait_s = 0.0 if ended else max(0.0, min(timeout_s, POLL_SECONDS))
         if select.select([self._descriptor], [], [], wait_s)[0]:
             return True

@@ -345,7 +345,7 @@ class WorkerProcess:
         )
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Before its stdin ends, at which the worker's guard ends what is left of its group.
+        # Must precede closing its stdin, at which the guard kills the rest of its group.
         if kind is None and self._told_to_stop and (trouble := self._leaving()):
             self.notes = (trouble,)
         self._process.stop(alone_s=KILL_GRACE_SECONDS if kind is None else 0.0)
@@ -402,7 +402,7 @@ class WorkerProcess:
             )
             if event is None:
                 self._require_not_stopped(time.monotonic() - last_progress)
-                # Hundreds of gigabytes are hashed and read for longer than anybody waits.
+                # Hashing and reading hundreds of gigabytes may exceed progress_s.
                 if loading and (grown := self.log.stat().st_size) != size:
                     size, last_progress = grown, time.monotonic()
                 continue
@@ -423,7 +423,7 @@ class WorkerProcess:
 
     def _require_not_stopped(self, quiet_s: float) -> None:
         """Raise RunError if a signal stopped the worker, which no patience continues."""
-        with contextlib.suppress(OSError, IndexError):  # Linux alone tells the state
+        with contextlib.suppress(OSError, IndexError):  # only Linux reports the state
             state = Path(f"/proc/{self._process.pid}/stat").read_bytes().rpartition(b") ")[2]
             if quiet_s >= MAX_STOPPED_SECONDS and state[:1] == b"T":
                 raise self._error(
@@ -451,7 +451,7 @@ class WorkerProcess:
         kind = Designed if event.get("designed") else RunError
         loading = kind is Designed and self._phase in LOADING
         when = "" if loading else f" (during {self._phase_words})"
-        if log := event.get("log"):  # a name within the folder, whatever it says
+        if log := event.get("log"):  # untrusted: use only the file name
             return RunError(layer, f"{message}{when}", str(self.folder / Path(log).name))
         return kind(layer, f"{message}{when}", str(self.log))
 

@@ -49,16 +49,16 @@ def guard_group() -> int:
 
 
 def _guard(worker: int) -> None:
-    # An open copy of the events pipe or of a log would hide from the parent that the worker ended.
+    # An open copy of the events pipe or of a log would hide the worker's end from the parent.
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
     os.closerange(3, min(os.sysconf("SC_OPEN_MAX"), MAX_DESCRIPTORS))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A terminal or a service manager may end the group politely: the guard goes last.
+    # A terminal or service manager may terminate the group; the guard must go last.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     hang_up, worker_end = select.poll(), select.poll()
-    hang_up.register(0, 0)  # no events asked for: what is left is the hang-up
+    hang_up.register(0, 0)  # without events, poll reports only the hang-up
     look_ms: int | None = POLL_MS
     with contextlib.suppress(OSError, AttributeError):
         descriptor = os.pidfd_open(worker)
@@ -68,7 +68,7 @@ def _guard(worker: int) -> None:
     while os.getppid() == worker and not hang_up.poll(look_ms):
         pass
     if os.getppid() == worker:
-        # An engine may need its __exit__ to stop what does not belong to this process group.
+        # An engine's __exit__ may have to stop processes outside this group.
         worker_end.poll(EXIT_GRACE_SECONDS * 1000)
     os.killpg(0, signal.SIGKILL)
 
@@ -111,12 +111,12 @@ class Reporter:
     def fail(self, layer: str, error: BaseException) -> NoReturn:
         """Send the error event, and end the process; only the first error is sent."""
         sys.setrecursionlimit(sys.getrecursionlimit() + EXTRA_RECURSION)
-        # Never released: a second thread that fails waits here for the end of the process.
+        # Never released, so that a second failing thread waits here for the end.
         self._ending.acquire()
         try:
             try:
                 self.event("error", **described(layer, error))
-            except BaseException:  # no memory even for that, or Python's own modules are changed
+            except BaseException:  # no memory left, or Python's own modules are changed
                 os.write(self._descriptor, _SPARE)
         finally:
             os._exit(ERROR_EXIT_CODE)
@@ -145,11 +145,11 @@ def described(layer: str, error: BaseException) -> dict[str, Any]:
     def describe() -> None:
         with contextlib.suppress(BaseException):
             if isinstance(error, MemoryError):
-                traceback.clear_frames(error.__traceback__)  # they may hold what filled it
+                traceback.clear_frames(error.__traceback__)  # they may hold the memory
             chain.append(_description(layer, error))
             print(chain[0]["traceback"], file=sys.stderr, flush=True)  # the disk may be full
 
-    # In a thread of its own, because what a foreign `__str__` does may never end.
+    # In a separate thread, because a foreign `__str__` may never return.
     thread = threading.Thread(target=describe, name="describing", daemon=True)
     try:
         thread.start()
@@ -204,7 +204,7 @@ def _place(error: BaseException) -> str:
     try:
         frames = traceback.extract_tb(error.__traceback__)
         return f" (in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno})"
-    except BaseException:  # there is no traceback, or foreign code changed what it reads
+    except BaseException:  # no traceback, or foreign code changed it
         return ""
 
 

@@ -146,7 +146,7 @@ class GpuLog:
         counted = self._counted_s(begin_s, end_s)
         thermal = counted.get("thermal", 0.0)
         if not counted.keys() & {"sw_thermal_slowdown", "hw_thermal_slowdown"}:
-            # An older driver counts both together; the samples may show which it was.
+            # Older drivers count both together; the samples may show which one it was.
             hardware = "hw_thermal_slowdown" in held_s
             counted["hw_thermal_slowdown" if hardware else "sw_thermal_slowdown"] = thermal
         for reason in REASONS.values():
@@ -207,7 +207,7 @@ class GpuLog:
             if not (
                 line := without_misreads(counted, begin_s, end_s, MAX_NVLINK_BYTES_PER_SECOND)[0]
             ):
-                return {}  # a driver that was loaded anew counts anew
+                return {}  # a reloaded driver restarts its counters
             rates[name] = (at(line, end_s) - at(line, begin_s)) / (end_s - begin_s)
         return rates
 

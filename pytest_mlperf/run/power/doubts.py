@@ -47,12 +47,12 @@ def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> st
     inside = [r.value for r in gpu.trace if begin_s <= r.time_s <= end_s]
     power = (median(idle_w), fmean(inside)) if idle_w and inside else None
     signs = [f"{power[1]:.0f} W, {power[0]:.0f} W before the engine was loaded"] if power else []
-    # What is read up to a second later is a mean of the window's end too.
+    # A reading up to a second later still averages over the window's end.
     late = (
         () if _sliced(gpu) else gpu.series("utilization_percent", end_s, end_s + MAX_MEAN_SECONDS)
     )
     read = () if _sliced(gpu) else gpu.series("utilization_percent", begin_s, end_s)
-    # The first second may still hold a mean of what was before, which only ever falls.
+    # Readings of the first second may still average over earlier use, and only fall.
     settled_s, rest = first_s + MAX_MEAN_SECONDS, gpu.facts.get("utilization_percent") or 0
     if any(r.value > (rest if r.time_s < settled_s else 0) for r in (*read, *late)):
         return None
@@ -233,7 +233,7 @@ def _link(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Sign]:
     for name, unit in (("generation", "generation "), ("width", "x")):
         seen = [reading.value for reading in gpu.series(f"pcie_{name}", begin_s, end_s)]
         most = gpu.facts.get("identity", {}).get(f"max_pcie_{name}")
-        # The link rests when nothing is to be done, so the best of the window counts.
+        # An idle link slows down, so the maximum of the window counts.
         if seen and most and max(seen) < most:
             text = f"the PCIe link ran at {unit}{max(seen):g}, not {unit}{most}"
             yield Sign(key=SignKey(f"pcie_{name}"), text=text)

@@ -236,7 +236,7 @@ class _Part:
         if len(tick) > 4 and tick[5] is not None:
             self.counter.append(Reading(time_s=tick[4], value=tick[5]))
         if mask is not None:
-            # Of samples that say the same only the first and the last are kept.
+            # Only the first and last of equal samples are kept.
             if len(self.reasons) > 1 and self.reasons[-1][1] == self.reasons[-2][1] == mask:
                 self.reasons.pop()
             self.reasons.append((time_s, mask))

@@ -62,7 +62,7 @@ class ClientProcesses(ReplicatedEngine):
             yield self
         finally:
             self._group.tell_all(wire.NULL, None, "ending it")
-            self._back_s = back_s  # how late flat out is no lateness of what was measured
+            self._back_s = back_s  # lateness at the maximum rate is not the measured run's
 
     def _use(self, sink: Sink) -> None:
         super()._use(sink)

@@ -129,7 +129,7 @@ class Dispatcher:
             )
             if self._waiting and replica.open < self._waiting.part:
                 more = self._next_part(replica)
-        if more:  # before the sink, so that the replica does not wait for it
+        if more:  # before the sink, so that the replica need not wait for it
             self._send(*more)
         return samples
 
@@ -195,7 +195,7 @@ class Dispatcher:
             if self._waiting is None:
                 self._waiting = _Waiting(lists=deque(), part=part)
             self._waiting.lists.append((ids, indices))
-            for _ in range(2):  # the second part is there before the first one has ended
+            for _ in range(2):  # the second part must arrive before the first one ends
                 in_turn = sorted(self._replicas, key=lambda replica: replica.open)
                 parts += [taken for replica in in_turn if (taken := self._next_part(replica))]
         for replica, some, places in parts:

@@ -156,12 +156,12 @@ class SlowSink:
         """Wait `stretch` times as long as this thread worked on the samples."""
         now_s = time.perf_counter()
         issued_s = min((self._issued_s.get(sample, now_s) for sample in ids), default=now_s)
-        # While the thread still waited for earlier samples, it did not work on these.
+        # The thread did not work on these samples while it waited for earlier ones.
         begun_s = max(issued_s, getattr(self._thread, "returned_s", 0.0))
         owed_s = (now_s - begun_s) * self._stretch + getattr(self._thread, "owed_s", 0.0)
         end_s = now_s + owed_s
         while (left := end_s - time.perf_counter()) > 0:
             if left > SPIN_BELOW_S:
                 time.sleep(left - SPIN_BELOW_S / 2)
-        # What this wait took too long, as a sleep may, the next one makes up for.
+        # The next wait compensates for an overlong sleep.
         self._thread.owed_s = end_s - time.perf_counter()

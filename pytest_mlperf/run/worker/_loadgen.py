@@ -142,7 +142,7 @@ def _fixed_queries(settings: LoadGenSettings, rate: float) -> int | None:
 
 def _offline(settings: LoadGenSettings, rate: float) -> tuple[dict[str, Any], int]:
     fixed = _fixed_queries(settings, rate)
-    # With a fixed amount of work, a run must not become INVALID for having been fast.
+    # A run with a fixed amount of work must not become INVALID because it is fast.
     duration_ms = settings.min_duration_ms if fixed is None else 0
     samples = fixed or max(settings.min_query_count, int(1.1 * duration_ms / 1000 * rate))
     return {

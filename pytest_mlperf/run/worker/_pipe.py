@@ -95,9 +95,7 @@ class Gathering:
         queue, rate, sent_s = self._queue, 0.0, time.perf_counter()
         while True:
             items: list[Any] = []
-            if (
-                rate * BURST_GATHER_SECONDS > MAX_GATHERED / 4
-            ):  # a look at each moment: to be woken costs more
+            if rate * BURST_GATHER_SECONDS > MAX_GATHERED / 4:  # polling is cheaper than waking up
                 wait_s = max(GATHER_SECONDS, min(MAX_GATHERED / rate, BURST_GATHER_SECONDS))
             else:
                 wait_s = GATHER_SECONDS
@@ -169,7 +167,7 @@ class Lists:
     def ids(self, place: Place) -> Sequence[int]:
         number, start, count = place
         ids = self._lists[number][start : start + count]
-        self._left[number] -= count  # places may come in another order than they were made in
+        self._left[number] -= count  # places may arrive out of order
         if not self._left[number]:
             del self._lists[number], self._left[number]
         return ids

@@ -226,7 +226,7 @@ class ReplicaGroup:
                             continue
                         self._gone(replica)
                         return
-                    except Exception as error:  # whatever bytes unpickling comes upon
+                    except Exception as error:  # unpickling may raise anything
                         how = f" wrote what is no message to its worker ({type(error).__name__})"
                         raise replica.error(how) from error
                     replica.alive_s = perf_counter()

@@ -311,7 +311,7 @@ class GuardedSink:
 
     @property
     def completed(self) -> int:
-        return max(0, self.issued - len(self._outstanding))  # while threads race
+        return max(0, self.issued - len(self._outstanding))  # threads may race
 
     @property
     def duration_s(self) -> float:

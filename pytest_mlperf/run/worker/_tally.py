@@ -68,7 +68,7 @@ class Tally:
         if len(self._kept) >= MAX_SNAPSHOTS:
             self._kept = self._kept[::2]
             self._apart_s *= 2
-        # Large samples go out first: those completed were as large as those given until now.
+        # Large samples go first, so completed ones are as large on average as submitted ones.
         work = self._work * self._done / self._submitted if self._submitted else 0.0
         self._kept.append(Snapshot(now_s, self._done, self._busy_s, self._waited_s, work))
         self._kept_s = now_s
@@ -122,7 +122,7 @@ def shares(tallies: Sequence[Tally], *, lists: bool) -> list[list[float]]:
     edges_s = [begin_s + (end_s - begin_s) * n / SLICES for n in range(SLICES + 1)]
     for parts in zip(*(tally.parts(edges_s) for tally in tallies), strict=True):
         speeds = [_speed(part, lists=lists) for part in parts]
-        if all(speeds):  # else too short a part to compare anything in
+        if all(speeds):  # otherwise the part is too short to compare
             for row, speed in zip(compared, speeds, strict=True):
                 row.append(speed / median(speeds))
     return compared

@@ -341,7 +341,9 @@ class ClosedLoop(Loop):
         meter = sink.begin(concurrency)
         begun_s = meter.begun_s
         least = max(MIN_REQUESTS, MIN_SLOT_REQUESTS * concurrency)
-        for number in range(MAX_WINDOW_LENGTHS):  # whole ones: an end by its count is no chance
+        for number in range(
+            MAX_WINDOW_LENGTHS
+        ):  # whole lengths: ending at a count would bias the rate
             until_s = begun_s + (number + 1) * settings.min_duration_ms / 1000
             while (slot := self._freed(until_s)) is not None:
                 self._issue(slot)

@@ -86,7 +86,7 @@ class Slots:
     def __init__(self, asked: Conversations, draw: random.Random, first: int) -> None:
         """Draw conversations with replacement, and number them from `first`."""
         self._all, self._draw = asked, draw
-        # Of its own, so that which ones follow does not hang on when slots were filled.
+        # A separate generator, so that later draws do not depend on when slots were filled.
         self._young = random.Random(draw.random()) if asked.has_turns else draw
         self._now: dict[int, Asked] = {}
         self._due: list[tuple[float, int]] = []

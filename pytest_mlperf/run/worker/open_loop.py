@@ -127,7 +127,7 @@ class OpenLoop(Loop):
         arrivals = [(at / point, index) for index, at in enumerate(self._trace)]
         counted = [(at - ramp_s, n) for at, n in arrivals if ramp_s <= at < ramp_s + lasts_s]
         last_s = arrivals[-1][0]
-        if last_s < ramp_s + lasts_s:  # it ends before: its last request has a share of its own too
+        if last_s < ramp_s + lasts_s:  # the trace is shorter: its last request gets a mean gap
             lasts_s = last_s - ramp_s + last_s / max(1, len(arrivals) - 1) or lasts_s
         lead_arrivals, end_s = (one for one in arrivals if one[0] < ramp_s), ramp_s + lasts_s
         late_arrivals = ((at - end_s, index) for at, index in arrivals if at >= end_s)

@@ -41,7 +41,7 @@ def fed(dataset: Dataset, indices: Sequence[int]) -> tuple[dict[str, str], float
         try:
             for part in _parts(sample) if digestible else ():
                 total.update(part)
-        except Exception:  # arrays, too, raise what they like
+        except Exception:  # arrays may raise anything
             facts, digestible = {}, False
         if digestible and number == 1:
             facts["inputs.first"] = total.hexdigest()[:16]
@@ -55,7 +55,7 @@ def fed(dataset: Dataset, indices: Sequence[int]) -> tuple[dict[str, str], float
 def _parts(value: Any) -> Iterator[bytes | memoryview]:
     """Yield bytes that are equal for equal values in every process; raise TypeError otherwise."""
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
-        import numpy as np  # a worker whose data set has no arrays does without
+        import numpy as np  # only data sets with arrays need it
 
         array = np.asarray(value)
         yield f"array {array.dtype.str} {array.shape};".encode()
@@ -66,7 +66,7 @@ def _parts(value: Any) -> Iterator[bytes | memoryview]:
     elif value is None or isinstance(value, bool | int | float | complex):
         yield f"{value!r};".encode()
     elif isinstance(value, PurePath):
-        yield from _parts(value.name)  # where it lies is another place on every machine
+        yield from _parts(value.name)  # its folder differs between machines
     elif isinstance(value, str):
         yield b"text "
         yield from _parts(_placeless(value).encode("utf-8", "surrogatepass"))

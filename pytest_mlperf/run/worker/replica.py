@@ -134,10 +134,10 @@ class Replica:
             return
         self._inline.append(message)
         if self._loop is not None:
-            if len(self._inline) == 1:  # what ends in this pass is told in the next
+            if len(self._inline) == 1:  # send in the next pass what completes in this one
                 self._loop.call_soon(self._loop.call_soon, self._flush)
             return
-        # Of a list nobody waits for the first.
+        # Completions of lists may wait longer.
         moment_s = wire.BURST_GATHER_SECONDS if type(message[2]) is tuple else wire.GATHER_SECONDS
         if message[1] - self._sent_s > moment_s:
             self._flush()
@@ -173,7 +173,7 @@ class Replica:
                     self._obey(message)
                 if self._loop is None:
                     self._flush()
-        except (EOFError, OSError):  # nobody listens any more
+        except (EOFError, OSError):  # the peer is gone
             return
 
     def _read_on(self, loop: AbstractEventLoop | None) -> None:
@@ -201,7 +201,7 @@ class Replica:
     def _read(self) -> None:
         try:
             messages = self._pipe.receive()
-        except (EOFError, OSError):  # nobody listens any more
+        except (EOFError, OSError):  # the peer is gone
             leave(0)
         for command in messages:
             if command[0] == wire.SUBMIT:
@@ -230,7 +230,7 @@ class Replica:
                 case (wire.SUBMIT, number, ids, indices, issued_s, sessions, flags):
                     long = isinstance(ids, int)
                     samples = wire.numbered(number, ids) if long else wire.unpacked(ids)
-                    self.lists.add(number, samples.copy())  # the engine may change its own
+                    self.lists.add(number, samples.copy())  # the engine may change the list it gets
                     self.open += len(samples)
                     self.sessions.update(sessions)
                     if self._asked is self._engine:
@@ -285,7 +285,7 @@ class Replica:
     def _send(self, messages: Sequence[wire.Message]) -> None:
         try:
             self._pipe.send(messages)
-        except OSError:  # nobody listens any more
+        except OSError:  # the peer is gone
             leave(ERROR_EXIT_CODE)
 
 

@@ -81,7 +81,7 @@ def groups_of(dataset: Dataset, indices: Sequence[int]) -> list[int] | None:
     groups = []
     for position, index in enumerate(indices):
         group = ask(index)
-        if group is None:  # it is alone: no other sample has this number
+        if group is None:  # an independent sample gets its own number
             groups.append(len(indices) + position)
             continue
         if isinstance(group, bool) or not isinstance(group, str | int):

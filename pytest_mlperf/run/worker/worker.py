@@ -247,7 +247,7 @@ class EngineWorker:
         self._sink: GuardedSink | None = None
         self._spent: dict[str, float] = {}
         self._counts_tokens = spec.settings.tokens
-        # Before an engine binds this thread to some cores.
+        # Must precede an engine that binds this thread to some cores.
         pid, port = os.getpid(), port_here(spec.engine.options.get("url"))
         self._watch = Watch(pid, session=session_of(pid), port=port)
         self._trace: Sequence[float] = ()
@@ -314,13 +314,13 @@ class EngineWorker:
                     'alone: LoadGen takes them as they come; set count_tokens = "server"',
                 )
         self._spent["load_s"] = perf_counter() - begun_s
-        # What lies here beside a server that runs already is none of its files.
+        # Local files do not belong to a server that already runs.
         options = self._spec.engine.options
         model = None if options.get("url") else self._spec.model
         described = model_files_facts(model, options) | described
         with self._reporter.blaming("dataset"):
             inputs, input_s = fed(self._dataset, self._asked.indices)
-            # Text and transcripts have a length of their own; an input that raises is the engine's.
+            # Outputs that are text have no token count; the engine reports an input that raises.
             text = "outputs" in described or (input_s is not None and is_speech(self._dataset))
             self._outputs_are_tokens = not text
         self._reporter.event(
@@ -414,7 +414,7 @@ class EngineWorker:
             line = self._commands.readline()
             if self._sink is not None:
                 self._require_no(self._sink.faults)
-            if not line:  # the parent is gone, and the guard soon ends this process group
+            if not line:  # the parent is gone; the guard ends this process group
                 return
             command = json.loads(line)
             if command["command"] == "stop":
@@ -434,7 +434,7 @@ class EngineWorker:
     ) -> None:
         sink = loadgen.make_sink(plan, self._fail_engine, folder)
         sink.counts_tokens = self._counts_tokens
-        # Of a timed run's outputs it is for a compliance test to say what is wrong.
+        # Only a compliance test checks the outputs of a timed run.
         sink.outputs_are_tokens = self._outputs_are_tokens and plan.phase == "accuracy"
         sink.answer_forms = tuple(self._spec.answer_forms) if self._outputs_are_tokens else ()
         engine = self._engine
@@ -454,7 +454,7 @@ class EngineWorker:
 
         def fail(error: BaseException) -> None:
             if sink.records is not None:
-                with contextlib.suppress(OSError):  # what the run ends with matters more
+                with contextlib.suppress(OSError):  # the run's own error matters more
                     write_requests(folder, sink.cut_records())
             self._fail_engine(error)
 
@@ -479,7 +479,7 @@ class EngineWorker:
                     log["points"], self._engine, self._asked.indices, settings, self._fail_engine
                 )
             atomic.write_text(folder / CURVE_LOG, json.dumps(log, indent=1) + "\n")
-            if sink.records is not None and not pulse:  # a harness leaves events of its own
+            if sink.records is not None and not pulse:  # a harness writes its own events
                 write_requests(folder, sink.records)
 
     @contextlib.contextmanager
@@ -500,7 +500,7 @@ class EngineWorker:
         self._sink = sink
         self._reporter.event("running", phase=phase, expected=expected, settings=used)
         with self._reporter.blaming("engine"):
-            self._engine.client_lateness()  # what was before this run is no part of it
+            self._engine.client_lateness()  # reset the counts before the run
             self._engine.accepted_drafts()
             self._engine.answer_counts()
             self._engine.stage_seconds()
@@ -649,9 +649,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     parser.add_argument("--events", type=int, required=True, help="descriptor to write events to")
     options = parser.parse_args(arguments)
     commands = os.fdopen(guard_group(), encoding="utf-8")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to act on
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     faulthandler.enable()
-    # A parent that loses patience asks for every thread's stack before it kills.
+    # After a time-out the parent requests all stacks before it kills this process.
     faulthandler.register(signal.SIGUSR1)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     os.set_inheritable(options.events, False)
