@@ -101,7 +101,7 @@ class AccuracyPass:
         self._decided: tuple[Accuracy, Scored] | None = None
 
     def answer(self) -> None:
-        """Let the worker answer, and score all blocks but the last one meanwhile."""
+        """Let the worker answer; score each block except the last during the pass."""
         order, total = fixed_order(self._total), self._total
         for number, (start, end) in enumerate(pairwise((0, *self._ask.looks(total)))):
             indices = sorted(order[start:end])
@@ -199,7 +199,7 @@ def _scores_in(path: Path) -> Any:
 
 
 def accuracy_key(job: Job, fingerprint: Mapping[str, str]) -> str:
-    """Return the hex key of equal accuracy passes, over all that affects the scores."""
+    """Return a hex key of everything that affects an accuracy pass."""
     scorer = job.scoring.written_scorer
     text = json.dumps(
         [

@@ -329,12 +329,12 @@ class Conditions:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where a run is made.
+    """Resources of a run.
 
     Attributes:
         conditions: The session's, with only the held GPUs of their class.
         waited_s: Time that others held them before [s].
-        notes: Which GPUs were skipped or restored.
+        notes: GPUs that were skipped or restored.
     """
 
     conditions: Conditions

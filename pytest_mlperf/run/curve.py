@@ -53,10 +53,10 @@ class CurveLog:
     """Log of a run of our own loops.
 
     Attributes:
-        samples: Completions from the first window's begin to the last one's end, with the warm-ups
-            between.
-        points: In ascending order.
-        arrivals, burstiness: Of an open loop, see `LoadGenSettings`.
+        samples: Completions between the first window's begin and the last one's end, with the
+            warm-ups.
+        points: Points in ascending order.
+        arrivals, burstiness: Arrival process of an open loop, see `LoadGenSettings`.
         scored: Whether answers to other prompts were scored between the windows.
     """
 

@@ -37,7 +37,7 @@ class Findings:
 
     Attributes:
         metrics: Values by metric name, SI units.
-        invalid: Why the run must not be judged.
+        invalid: Reasons why the run must not be judged.
         zero: Metrics that are 0, which `metrics` cannot hold.
         energy: Energy of the run by source.
     """
@@ -186,7 +186,7 @@ def per_gpu(metrics: Mapping[str, float], accelerator: str) -> dict[str, float]:
 def client_findings(
     metrics: Mapping[str, float], client: Mapping[str, float], job: Job
 ) -> Findings:
-    """Report the delay that a late client caused, as a bound."""
+    """Report a client that was late itself; the delay is an upper bound of its effect."""
     note = client_note(metrics, {**job.limits, **job.latency_limits}, client)
     if note is None:
         return Findings()

@@ -299,7 +299,7 @@ def _benchmarked(case: _Measured) -> Evidence:
 def _finished(
     case: _Measured, worker: WorkerProcess, pages: Sequence[str] | None
 ) -> tuple[Event | None, ServerLog | None]:
-    """Wait for the end of the timed run, if any, and read the server's metrics meanwhile."""
+    """Wait for the end of the timed run, if any, and read the server's metrics until then."""
     if not case.task.performance:
         return None, None
     if pages is None:

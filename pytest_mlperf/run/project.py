@@ -1,4 +1,4 @@
-"""Call git: read what a repository contains, its commit, and its differences."""
+"""Call git: read a repository's files, its commit, and its differences."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _done(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes] |
 
 
 def commit_of(folder: Path, recorded: Sequence[Path] = ()) -> str | None:
-    """Return the commit, with "+" if files differ, except in `baselines` and `recorded`."""
+    """Return the commit, or None, with "+" if files outside baselines and `recorded` differ."""
     commit = git("rev-parse", "--short=12", "HEAD", folder=folder)
     if commit is None:
         return None

@@ -23,7 +23,7 @@ from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, read_regular
 
 
 def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
-    """Return a run's points, each from a folder beside the worker's log, and findings.
+    """Return a run's points, each from a folder next to the worker's log, and findings.
 
     `harness` is the client's version before the run. Raises RunError if a folder is incomplete, or
     another version wrote it.

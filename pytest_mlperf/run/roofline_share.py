@@ -54,7 +54,10 @@ def light_findings(
     sizes: Mapping[str, float],
     drafts: int | None = None,
 ) -> Nearness:
-    """Return the share of the roofline, INVALID above its limit; `drafts` are accepted tokens."""
+    """Return a run's share of the roofline; the run is INVALID if it exceeds the limit.
+
+    `drafts` are accepted draft tokens; None for none or unknown.
+    """
     count, kind = split(job.accelerator)
     gpu = gpu_of(job, identity)
     work: dict[str, Any] = {**{n: sizes[n] for n in SIZES if n in sizes}, **_done(engine)}

@@ -238,7 +238,10 @@ def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
 
 
 def answers(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[AccuracyLog, int]]:
-    """Return each data set index's log and LoadGen index; a block's `indices` map them."""
+    """Return each sample's log and LoadGen index, by data set index.
+
+    `blocks` have a `log`, and `indices`: data set indices by LoadGen's index.
+    """
     places: dict[int, tuple[AccuracyLog, int]] = {}
     expected_indices: set[int] = set()
     for block in blocks:

@@ -57,7 +57,7 @@ UNSIZED = 0.05
 BUILD = "build "
 
 MIN_HIT_DIFFERENCE = 0.1
-"""Difference between cache hits and the prompts' shared part from which it is reported."""
+"""Minimum difference between the cache's hit share and the prompts' shared part to report."""
 
 FOREIGN = 1.2
 """A server with this many times a run's requests, and one more, has others'. Readings are a second
@@ -72,9 +72,9 @@ class ServerLog:
     """Readings of a server during a run.
 
     Attributes:
-        readings: In the order of time; empty without a page.
+        readings: Readings in the order of time; empty without a page.
         failures: Errors of failed readings.
-        lack: Why the metrics are unknown, if reported, else "".
+        lack: Reason why the metrics are unknown, if reported, else "".
     """
 
     readings: list[ServerReading] = field(default_factory=list)
@@ -161,7 +161,7 @@ def _share_at(point: float | None) -> str:
 
 
 def answer_findings(answers: Answers, fingerprint: Mapping[str, str], seen: Served) -> Findings:
-    """Report a server's properties that affect its figures."""
+    """Report properties of a server's answers that affect the figures."""
     return Findings.signed(_answer_signs(answers, fingerprint, seen))
 
 

@@ -93,7 +93,7 @@ def hash_of(value: Any) -> str:
 
 
 class Memory:
-    """Remember the build of an unchanged set of files, in the folder of builds."""
+    """Remember which build an unchanged set of files gave, in the folder of builds."""
 
     def __init__(
         self, builds: Path | None, about: Mapping[str, Any], files: Sequence[Path]

@@ -85,7 +85,10 @@ def checkpoint_for(
 
 
 def state_of(step: CheckpointBuild | None, runs_dir: Path) -> str:
-    """Return whether a checkpoint is built, without running user code; "" if none is asked for."""
+    """Return whether a case's checkpoint is built, in words; "" if its entry builds none.
+
+    It reads no weights and runs no user code. A build that is not remembered counts as not built.
+    """
     if step is None or not step.registered:
         return ""
     with contextlib.suppress(MlperfError, OSError):
@@ -291,7 +294,7 @@ def about_builder(step: CheckpointBuild) -> Event:
 
 @lru_cache(maxsize=64)
 def _asked(target: str, python: tuple[str, ...] | None, suite: Path) -> Event:
-    """Return a builder's versions, once per session, in which nothing is installed."""
+    """Return a builder's versions; cached, as nothing is installed during a session."""
     with tempfile.TemporaryDirectory(prefix="pytest-mlperf-") as folder:
         child = Child(
             title=f"builder {target}",

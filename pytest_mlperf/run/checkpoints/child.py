@@ -48,7 +48,7 @@ def main(file: str) -> None:
 
 
 def about(spec: dict[str, Any], _: Any) -> dict[str, Any]:
-    """Import only the builder's module; return versions and code that decide its result."""
+    """Return the versions and code that decide a builder's result; import only its module."""
     import hashlib
     from importlib import metadata
 

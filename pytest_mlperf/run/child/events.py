@@ -12,6 +12,7 @@ import json
 import os
 import select
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_mlperf.core.errors import RunError
@@ -215,34 +216,25 @@ class NoEventError(ValueError):
     """Report why a line is not an event."""
 
 
+@dataclass
 class ChildEvents:
-    """Receive the events of one child."""
+    """Receive the events of one child through a pipe.
 
-    def __init__(
-        self,
-        descriptor: int,
-        kinds: Mapping[str, Fields],
-        *,
-        layer: str,
-        whose: str,
-        log: str,
-        ended: Callable[[], bool],
-        follows: Mapping[str, Collection[str]] | None = None,
-    ) -> None:
-        """Read from a pipe, and blame `layer` for invalid data.
+    Attributes:
+        layer: Layer to blame for invalid data.
+        ended: Returns whether the child has ended, as its descendants may keep the pipe open.
+        follows: Maps events to their successors; None allows any.
+    """
 
-        `ended` reports whether the child has ended, as its descendants may keep the pipe open.
-        `follows` maps events to their successors; None allows any.
-        """
-        self._descriptor = descriptor
-        self._kinds = kinds
-        self._layer = layer
-        self._whose = whose
-        self._log = log
-        self._ended = ended
-        self._follows = follows
-        self._last = ""
-        self._buffer = b""
+    descriptor: int
+    kinds: Mapping[str, Fields]
+    layer: str
+    whose: str
+    log: str
+    ended: Callable[[], bool]
+    follows: Mapping[str, Collection[str]] | None = None
+    _last: str = field(default="", init=False)
+    _buffer: bytes = field(default=b"", init=False)
 
     def next(self, timeout_s: float) -> Event | None:
         """Return the next event, or None if none is complete within `POLL_SECONDS`.
@@ -255,7 +247,7 @@ class ChildEvents:
                 raise self._refused(line, f"{len(line):,} bytes without the end of a line")
             if not self._readable(timeout_s):
                 return None
-            chunk = os.read(self._descriptor, PIPE_READ_BYTES)
+            chunk = os.read(self.descriptor, PIPE_READ_BYTES)
             if not chunk:
                 raise EOFError
             self._buffer += chunk
@@ -264,20 +256,20 @@ class ChildEvents:
         if len(line) > MAX_EVENT_BYTES:
             raise self._refused(line, f"{len(line):,} bytes in one line")
         try:
-            event = event_of(line, self._kinds)
+            event = event_of(line, self.kinds)
         except NoEventError as error:
             raise self._refused(line, str(error)) from None
         name = event["event"]
-        if self._follows is not None and name not in ANY_TIME:
-            if name not in self._follows[self._last]:
+        if self.follows is not None and name not in ANY_TIME:
+            if name not in self.follows[self._last]:
                 raise self._refused(line, f"out of turn, after {self._last or 'no other'}")
             self._last = name
         return event
 
     def _readable(self, timeout_s: float) -> bool:
-        ended = self._ended()  # check first, so that all its events are in the pipe
+        ended = self.ended()  # check first, so that all its events are in the pipe
         wait_s = 0.0 if ended else max(0.0, min(timeout_s, POLL_SECONDS))
-        if select.select([self._descriptor], [], [], wait_s)[0]:
+        if select.select([self.descriptor], [], [], wait_s)[0]:
             return True
         if ended:
             raise EOFError
@@ -288,10 +280,10 @@ class ChildEvents:
             "…" if len(line) > MAX_QUOTED_BYTES else ""
         )
         return RunError(
-            self._layer,
-            f"the {self._whose} or a library wrote to the descriptor of events, which is not "
+            self.layer,
+            f"the {self.whose} or a library wrote to the descriptor of events, which is not "
             f"theirs: {quoted_line} ({reason}); they may write to stdout, and to what they opened",
-            self._log,
+            self.log,
         )
 
 

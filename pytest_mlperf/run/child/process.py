@@ -124,7 +124,7 @@ class EventProcess(ChildProcess):
 def _environment(
     extra_variables: Mapping[str, str | None], *, other_python: bool
 ) -> dict[str, str]:
-    """Return a child's variables; None in `beside` removes one."""
+    """Return a child's variables; None in `extra_variables` removes one."""
     left_out = THIS_PYTHON if other_python else ()
     inherited = {key: value for key, value in os.environ.items() if key not in left_out}
     variables = {**inherited, **extra_variables, "PYTHONUNBUFFERED": "1"}
@@ -142,7 +142,7 @@ class Child:
         python: Command of another Python; None for this one.
         suite: Suite whose own code it imports; None without one.
         layer: Layer of its errors.
-        whose: Who else's code runs there, in words.
+        whose: Foreign code that it runs, "builder".
     """
 
     title: str
@@ -502,7 +502,7 @@ class WorkerProcess:
 
 
 def _of_build(kind: str, build: Build) -> str:
-    """Return the addition to an error of a worker that does not load in another build."""
+    """Return the place of a worker that failed to load, with advice if an import failed."""
     if kind in {EnvironmentFault.__name__, "ImportError", "ModuleNotFoundError"}:
         return f"; it runs in {build.title} ({build.key}): install it there"
     return f" (in {build.title})"

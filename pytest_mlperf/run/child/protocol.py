@@ -152,12 +152,11 @@ class RunFinished:
         duration_s: From the first issue to the last completion, monotonic clock.
         within_se: Relative standard error of the throughput by batch means; 0 if unknown.
         token_metrics: Metrics of our own counts and stamps of tokens, SI units.
-        notes: What these stamps cannot show.
-        corrected: Our times per token are of other tokens than LoadGen's all but one.
+        notes: Limitations of these stamps.
+        corrected: Whether our times per token count other tokens than LoadGen's all but one.
         hidden_share: Share of hidden tokens; None if the engine does not report it.
         faults: Completions held back from LoadGen: unknown or repeated ids, missing outputs.
         client: Lateness of an engine that is a client, see `Engine.client_lateness`.
-        accepted_drafts: See `Engine.accepted_drafts`.
         contention: Processor use during the run, see `Contention`; None if not read.
         finishes: Counts of finish reasons; empty if not reported.
         replicas: Results of each replica, see `ReplicaRun`.
@@ -165,10 +164,9 @@ class RunFinished:
             `hardware.contention.peak_bytes`; None if unknown.
         clock_moved_s: Change of the wall clock; above 0 if set forward.
         slow_start: Effect of the run's first tenth, see `clocks.slow_start`.
-        answer_counts: See `Engine.answer_counts`.
+        accepted_drafts, answer_counts, stages: See `Engine`; stages in seconds.
         answer_forms: Formats of the engine's answers and LoadGen's log; empty if equal.
         salt: Name that made the run's prompts unique, see `Sink`.
-        stages: Time of each stage in the whole run, see `Engine.stage_seconds`.
     """
 
     issued: int

@@ -263,7 +263,7 @@ class GpuLog:
         return {pid for each in listed for pid, _ in each} - initial_pids if listed else None
 
     def foreign(self, warm_s: float, allowed: Collection[int] = ()) -> tuple[GpuProcess, ...]:
-        """Return processes that came after the warm-up, as ids of the host cannot be matched."""
+        """Return processes that appeared after the warm-up, as host ids do not identify ours."""
         listed = [
             (s["time"], s["processes"]) for s in self.states if s.get("processes") is not None
         ]

@@ -56,9 +56,9 @@ class PowerLog:
     """All records of a sampler.
 
     Attributes:
-        unavailable: Why nothing was read; None if something was.
+        unavailable: Reason why nothing was read; None if something was.
         suspect: Whether the driver's state casts doubt on performance too.
-        gone: What disappeared, the driver or all its GPUs; None for nothing.
+        gone: Loss of the driver, or of all its GPUs; None without one.
         ended: Whether the sampler ended in order; else the readings may end before the run.
         broke: How it broke, if known.
         offsets_s: Wall clock minus monotonic clock, at the start and, if it ended, at the end.
@@ -309,7 +309,6 @@ COUNTER_MARGIN_SECONDS = 0.5
 SILENT = "it said nothing"
 
 HANG_NOTE = "it hung, in NVML or stopped"
-"""Description of a child that did not end when told to."""
 
 FLUSH_GRACE_SECONDS = 5.0
 
@@ -323,7 +322,7 @@ class PowerSampling:
     """Sample some GPUs inside the `with` block.
 
     Attributes:
-        unavailable: Why nothing is sampled; None while it is.
+        unavailable: Reason why nothing is sampled; None while it is.
         ready: Child's first record; empty without one.
     """
 

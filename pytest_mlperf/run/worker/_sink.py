@@ -325,7 +325,7 @@ class GuardedSink:
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """What our token stamps cannot show, in words."""
+        """Limitations of our token stamps, in words."""
         return {}
 
     @property

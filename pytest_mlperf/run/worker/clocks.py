@@ -110,7 +110,7 @@ class TokenTimes:
         self._seen.pop(sample, None)
 
     def restart(self, ids: Sequence[int]) -> None:
-        """Time the next token from now, as the call of LoadGen is no time between tokens."""
+        """Restart the gap of these samples, as the call of LoadGen must not count."""
         now_s = self.clock()
         for sample in ids:
             if stamps := self._seen.get(sample):
@@ -206,7 +206,7 @@ class TokenTimes:
 
     @property
     def notes(self) -> dict[str, str]:
-        """What the stamps cannot show, in words."""
+        """Limitations of the stamps, in words."""
         notes = {}
         if self._together > TOGETHER_TOKENS_SHARE * len(self._gaps) and not self.buffered:
             share = self._together / len(self._gaps)

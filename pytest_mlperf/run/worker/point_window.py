@@ -84,7 +84,7 @@ class PointWindow:
         metrics: Values by name, SI units; rates are of completions in the window.
         parts: Requests, tokens and mean latency [s] (0 if none) in equal parts of the window, by
             completion time, in an open loop by arrival time.
-        notes: What the token stamps cannot show.
+        notes: Limitations of the token stamps.
         finishes: Counts of finish reasons of answers that count; empty if not reported.
         warm_requests, warm_s: Requests answered before the window, and their time.
         turns: For each turn from 1: requests that count, median latency and median TTFT [s], 0 if
@@ -92,8 +92,8 @@ class PointWindow:
         client_busy: Mean cores that this process and its clients used.
         client_reach: Requests/s of this length against a null server; None if not measured.
         failed: Requests that failed in the window.
-        length_se: Relative standard error of the mean answer length by the spread of single
-            answers, as another choice of samples would change it; 0 if unknown.
+        length_se: Relative standard error of the mean answer length, by the spread of single
+            answers; 0 if unknown.
         lengths: Tokens of the first requests by sample, "3:37 8:45"; "" if not counted.
         hidden_share: See `TokenTimes`.
         answer_counts: See `Engine`; includes the answers before the window.

@@ -21,8 +21,8 @@ class Ended:
     """A finished request of a window.
 
     Attributes:
-        served: It completed inside the window, so rates include it.
-        counts: Latencies include it.
+        served: Whether it completed inside the window, so that rates include it.
+        counts: Whether latencies include it.
         part: Index of the equal part of the window, from 0.
         tokens: Output tokens as the engine counts them.
         decode_s: Time from the first token to the end [s]; None without a first token.
