@@ -213,7 +213,7 @@ ANY_TIME = {"progress", "error"}
 
 
 class NoEventError(ValueError):
-    """Report why a line is not an event."""
+    """A line that is not an event; the message gives the reason."""
 
 
 @dataclass

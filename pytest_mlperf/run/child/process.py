@@ -42,7 +42,7 @@ PROGRESS: Fields = {"done": is_count, "total": is_count, "what": is_text}
 
 
 class Designed(RunError):
-    """Report a child's own RunError, whose message needs no look into the log."""
+    """Error of this package that a child raised; its message suffices without the log."""
 
 
 class Waiting(str):

@@ -75,7 +75,7 @@ HEALTH_PROBLEMS = {
 
 
 def _lacking(links: Mapping[int, bool], product: str) -> str:
-    """Return the links that are down, or ""; a PCIe card without a bridge lacks none."""
+    """Describe links that are down, or return ""; a PCIe card without a bridge lacks none."""
     up = sum(links.values())
     usual = next((count for kind, count in USUAL_LINKS.items() if re.search(kind, product)), 0)
     most = max(usual, len(links) if up else 0)

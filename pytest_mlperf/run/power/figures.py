@@ -28,7 +28,7 @@ CLOCK_SET = "the wall clock was set during the run, so that LoadGen's window can
 """Why a run's energy is unknown: the wall clock dates its window."""
 
 LOW_HZ = WANTED_HZ / 2
-"""Rate below which a note reports seldom readings."""
+"""Sampling rate below which a note is added."""
 
 SUSPECT = "the speed is suspect: NVIDIA's driver was upgraded while it is loaded; reboot"
 

@@ -19,7 +19,7 @@ MAX_IDLE_CORES = 0.1
 LASTS_MS = 1000
 
 MIN_LOOP_REQUESTS = 16
-"""Minimum concurrency that replaces an open loop, or conversations with pauses."""
+"""Minimum concurrency of the check for an open loop, or for conversations with pauses."""
 
 TOKENS_UNDER_WAY = 32_768
 """Longer answers are cut to this many tokens in flight, as warming up would take minutes."""

@@ -80,7 +80,7 @@ MAX_TOKEN_ID = 2**24
 
 
 def ids_in(output: bytes) -> int | None:
-    """Return how many int64 or int32 token ids an output holds; None for other outputs."""
+    """Return how many int64 or int32 token ids an output holds; None for a class or other data."""
     for width, kind in ((8, "q"), (4, "i")):
         ids = array(kind, b"" if len(output) % width else output)
         if ids and min(ids) >= 0 and max(ids) < MAX_TOKEN_ID:

@@ -112,7 +112,8 @@ class Tally:
 def shares(tallies: Sequence[Tally], *, lists: bool) -> list[list[float]]:
     """Return each replica's speed relative to the median, in each part of a run.
 
-    The speed is work per busy second for `lists`, else the inverse of the mean latency.
+    The speed is work per busy second if samples come in lists, else the inverse of the mean
+    latency.
     """
     begin_s = max(tally.ends_s[0] for tally in tallies)
     end_s = min(tally.ends_s[1] for tally in tallies)
