@@ -61,26 +61,19 @@ def sampled(
     used = {g.uuid: used.get(g.uuid, UsedGpu(uuid=g.uuid, name=f"GPU {g.uuid}")) for g in log.gpus}
     names = {uuid: gpu.name for uuid, gpu in used.items()}
     begin_s, end_s = map(log.monotonic, timed.window_s)
-    watched_s = {g.uuid: max(begin_s, log.watched_s(g, end_s)) for g in log.gpus}
+    ends_s = {g.uuid: max(begin_s, log.watched_s(g, end_s)) for g in log.gpus}
     ask = partial(doubts, begin_s=begin_s, warm_s=warm_s, busy=_busy(figures), linked=len(used) > 1)
-    gpu_doubts = {
-        g.uuid: ask(g, end_s=watched_s[g.uuid], limit_w=used[g.uuid].limit_w) for g in log.gpus
-    }
-    unseen = {uuid for uuid, s in watched_s.items() if s < min(end_s, begin_s + EVIDENCE_SECONDS)}
-    gpu_doubts = {
-        uuid: _without_idleness(d) if uuid in unseen else d for uuid, d in gpu_doubts.items()
-    }
-    signs = [sign for one in gpu_doubts.values() for sign in one.signs]
-    reasons = [reason for one in gpu_doubts.values() for reason in one.invalid]
-    if len(gpu_doubts) > 1:
-        replace, named = (
-            dataclasses.replace,
-            [(u, s) for u, one in gpu_doubts.items() for s in one.signs],
-        )
-        signs = [replace(sign, gpu=uuid, name=names[uuid]) for uuid, sign in named]
-        reasons = list(_of_all(gpu_doubts, names))
+    by_gpu = {g.uuid: ask(g, end_s=ends_s[g.uuid], limit_w=used[g.uuid].limit_w) for g in log.gpus}
+    unseen = {uuid for uuid, s in ends_s.items() if s < min(end_s, begin_s + EVIDENCE_SECONDS)}
+    by_gpu = {uuid: _without_idleness(d) if uuid in unseen else d for uuid, d in by_gpu.items()}
+    signs = [sign for one in by_gpu.values() for sign in one.signs]
+    reasons = [reason for one in by_gpu.values() for reason in one.invalid]
+    if len(by_gpu) > 1:
+        pairs = [(uuid, sign) for uuid, one in by_gpu.items() for sign in one.signs]
+        signs = [dataclasses.replace(sign, gpu=uuid, name=names[uuid]) for uuid, sign in pairs]
+        reasons = list(_of_all(by_gpu, names))
     invalid = (*_lost(log, used, begin_s), *reasons)
-    if (first_s := min(watched_s.values(), default=end_s)) < end_s:
+    if (first_s := min(ends_s.values(), default=end_s)) < end_s:
         broke, sign = _unwatched(log, first_s - begin_s, used)
         return Sampled.signed((*signs, sign), energy_unknown=broke, invalid=invalid)
     read = [sum(begin_s <= r.time_s <= end_s for r in gpu.trace) for gpu in log.gpus if gpu.trace]
@@ -89,7 +82,7 @@ def sampled(
         signs = [*signs, Sign(key=SignKey.SELDOM_READ, text=text)]
     seen = Sampled.signed(signs, invalid=invalid)
     energies = {gpu.uuid: gpu.energy(begin_s, end_s) for gpu in log.gpus}
-    unsure = once_each([(names[uuid], one.energy) for uuid, one in gpu_doubts.items()])
+    unsure = once_each([(names[uuid], one.energy) for uuid, one in by_gpu.items()])
     power = together(energies, doubts=unsure, names=names)
     states = [gpu.state(begin_s, end_s) for gpu in log.gpus]
     runs = [
