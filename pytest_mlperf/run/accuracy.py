@@ -1,4 +1,4 @@
-"""The accuracy pass: blocks of samples in a fixed shuffled order, scored in a child process."""
+"""Run the accuracy pass: blocks of samples in a fixed shuffled order, scored in a child process."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ SCORES_SHAPE = record(
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """What is wanted of an accuracy pass.
+    """Request for an accuracy pass.
 
     Attributes:
-        looks: Given the size of the data set, after how many samples to look; the last is all.
-        enough: Whether what was scored so far decides; asked at every look but the last.
+        looks: Maps the data set's size to the sample counts of interim looks; the last is all.
+        enough: Whether the scores so far decide; called at every look except the last.
     """
 
     looks: Callable[[int], Sequence[int]]
@@ -61,11 +61,7 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """How outputs are scored.
-
-    Attributes:
-        model: Handed to the scorer: a language model's tokenizer lies there.
-    """
+    """How outputs are scored; `model` is for a scorer that needs a language model's tokenizer."""
 
     folder: Path
     dataset: Factory
@@ -77,15 +73,12 @@ class Scoring:
 
 
 def fixed_order(samples: int) -> list[int]:
-    """Return the order in which samples are measured: shuffled, and always the same.
-
-    A subset is then a fair sample of the data set, and equal in every pass.
-    """
+    """Return a fixed shuffled order, in which any prefix is a fair sample of the data set."""
     return sorted(range(samples), key=lambda index: hashlib.sha256(b"%d" % index).digest())
 
 
 class AccuracyPass:
-    """The accuracy pass of one worker: block after block, until the scores decide."""
+    """Run one worker's accuracy pass, block after block, until the scores decide."""
 
     def __init__(
         self,
@@ -95,7 +88,7 @@ class AccuracyPass:
         scoring: Scoring,
         subject: Subject,
     ) -> None:
-        """Prepare a pass; `dataset` is what the worker told of it, see `protocol.Event`."""
+        """Prepare a pass; `dataset` is from the worker's event, see `protocol.Event`."""
         self._worker = worker
         self._total = int(dataset["samples"])
         ignores_eos = subject.fingerprint.get(f"{GENERATION}ignore_eos") == "true"
@@ -108,7 +101,7 @@ class AccuracyPass:
         self._decided: tuple[Accuracy, Scored] | None = None
 
     def answer(self) -> None:
-        """Have the worker answer; all scores but the last block's are looked at meanwhile."""
+        """Let the worker answer; score each block except the last during the pass."""
         order, total = fixed_order(self._total), self._total
         for number, (start, end) in enumerate(pairwise((0, *self._ask.looks(total)))):
             indices = sorted(order[start:end])
@@ -127,7 +120,7 @@ class AccuracyPass:
                     return
 
     def scores(self) -> tuple[Accuracy, Scored]:
-        """Score all blocks after the worker has ended: the last scoring needs no accelerator."""
+        """Score all blocks; call it after the worker's end, to free the accelerator early."""
         return self._decided or self._score_blocks()
 
     def _score_blocks(self) -> tuple[Accuracy, Scored]:
@@ -156,11 +149,7 @@ def _scored(answer: Mapping[str, Any]) -> Scored:
 def score_logs(
     scoring: Scoring, blocks: Sequence[Mapping[str, Any]], total: int
 ) -> tuple[Accuracy, Scored]:
-    """Score logged answers in a new process, and return the scores.
-
-    Each block has its `log`, and `indices`: data set indices by LoadGen's index. `total` is the
-    number of the data set's samples.
-    """
+    """Score logged answers in a new process; `total` is the number of the data set's samples."""
     child = Child(
         title="scoring",
         folder=scoring.folder,
@@ -183,7 +172,7 @@ def score_logs(
     scoring.show("scoring")
     try:
         child.run()
-    except UnavailableError as error:  # the run was made, so this is no skip of it
+    except UnavailableError as error:  # the run succeeded, so do not skip it
         raise Designed("scorer", str(error), str(child.log)) from None
     answer = _scores_in(scoring.folder / "scores.json")
     samples = len(answer["indices"])
@@ -210,10 +199,7 @@ def _scores_in(path: Path) -> Any:
 
 
 def accuracy_key(job: Job, fingerprint: Mapping[str, str]) -> str:
-    """Return the hex key of equal accuracy passes.
-
-    It covers engine version, weights, options, data, precision, scorer and scenario.
-    """
+    """Return a hex key of everything that affects an accuracy pass."""
     scorer = job.scoring.written_scorer
     text = json.dumps(
         [

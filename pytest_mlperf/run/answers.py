@@ -1,4 +1,4 @@
-"""Every answer in LoadGen's log, one line at a time: also what was logged of its tokens."""
+"""Read every answer in LoadGen's log line by line, including logged tokens."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pytest_mlperf.stores.foreign import UnfitError, lines_of
 BRACKETS = (b"", b"[", b"]")
 
 MAX_LINE_BYTES = 2**31
-"""Of an answer in hex: two images of 1024 x 1024 have 13 MB."""
+"""Maximum size of an answer in hex; two images of 1024 x 1024 have 13 MB."""
 
 MAX_COUNTS = 2**31
 
 
 def logged_answers(log: Path) -> Iterator[LoggedAnswer]:
-    """Yield the answers of a log, in its order; what is none is a RunError."""
+    """Yield a log's answers in order; raise RunError at an invalid line."""
     try:
         for number, line in enumerate(lines_of(log, MAX_LINE_BYTES), start=1):
             text = line.strip().removesuffix(b",")
@@ -35,7 +35,7 @@ def logged_answers(log: Path) -> Iterator[LoggedAnswer]:
 
 
 def answer_forms(folder: Path) -> tuple[str, ...]:
-    """Return the form of the engine's answers in a run, and that of its log; empty if alike."""
+    """Return the formats of a run's engine answers and of its log; empty if equal."""
     path = folder / RUN_FILE
     try:
         run = parse_json(path.read_bytes()) if path.exists() else {"result": {}}
@@ -45,7 +45,7 @@ def answer_forms(folder: Path) -> tuple[str, ...]:
 
 
 def engine_answers(log: Path, samples: Collection[int] | None = None) -> dict[int, bytes]:
-    """Return the first answer to each sample of a log, or to some, as the engine gave it."""
+    """Return the first answer to each sample, or to `samples`, in the engine's format."""
     forms, outputs = answer_forms(log.parent)[::-1], dict[int, bytes]()
     for answer in logged_answers(log):
         if samples is None or answer.index in samples:
@@ -57,7 +57,7 @@ def engine_answers(log: Path, samples: Collection[int] | None = None) -> dict[in
 
 
 def token_counts(folder: Path) -> dict[int, list[int]]:
-    """Return the tokens of each answer of a run by data set index; empty if nobody counted."""
+    """Return the tokens of each answer of a run by data set index; empty if not counted."""
     path = folder / TOKENS_FILE
     try:
         counts = parse_json(path.read_bytes(), max_values=MAX_COUNTS) if path.exists() else {}
@@ -67,7 +67,7 @@ def token_counts(folder: Path) -> dict[int, list[int]]:
 
 
 def write_answers(log: Path, outputs: Sequence[bytes]) -> None:
-    """Write answers as LoadGen does, of samples 0, 1 and so on."""
+    """Write answers of samples 0, 1, … in LoadGen's format."""
     lines = [
         f'{{ "seq_id" : {n}, "qsl_idx" : {n}, "data" : "{output.hex().upper()}" }}'
         for n, output in enumerate(outputs)

@@ -1,4 +1,4 @@
-"""Run a test with pytest-benchmark in a pytest of its own, and read what it timed."""
+"""Run a pytest-benchmark test in its own pytest process, and read its times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from pytest_mlperf.run.child.events import (
     record,
 )
 from pytest_mlperf.run.child.process import Child
-from pytest_mlperf.run.child.protocol import Event
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.figures import (
     Figures,
@@ -53,10 +52,7 @@ ANSWER_SHAPE = {
 def benchmarked(
     job: Job, conditions: Conditions, folder: Path, show: Callable[[str], None]
 ) -> Evidence:
-    """Run the test of a job once and return its evidence.
-
-    Raises RunError if it failed, timed nothing or broke, UnavailableError if it was skipped.
-    """
+    """Run a job's test once; raise RunError if it failed, UnavailableError if it was skipped."""
     assert job.benchmark is not None
     spec = {
         "task": TASK,
@@ -80,29 +76,25 @@ def benchmarked(
         whose=TASK,
     )
     finished = child.run()
+    machine = conditions.machine
     return Evidence(
         settings=job.settings,
         loaded={},
         finished={**finished, "folder": str(folder)},
-        subject=_subject(job, conditions, finished),
+        subject=Subject(
+            identity=machine.identity(job.accelerator),
+            fingerprint={**job.facts, **finished["facts"]},
+            surroundings=dict(machine.surroundings(job.accelerator)),
+        ),
         target_qps=None,
         power=None,
-        warm_s=finished["ended_s"],  # a test may open a GPU as late as in its call
+        warm_s=finished["ended_s"],  # a test may open a GPU only in its call
         notes=(),
     )
 
 
-def _subject(job: Job, conditions: Conditions, finished: Event) -> Subject:
-    machine = conditions.machine
-    return Subject(
-        identity=machine.identity(job.accelerator),
-        fingerprint={**job.facts, **finished["facts"]},
-        surroundings=dict(machine.surroundings(job.accelerator)),
-    )
-
-
 def read_benchmark(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None:
-    """Return the run that the evidence of a benchmark tells of."""
+    """Return the run of a benchmark, or None without results."""
     finished = evidence.finished
     if finished is None:
         return None
@@ -110,7 +102,7 @@ def read_benchmark(evidence: Evidence, job: Job, conditions: Conditions) -> Run 
         if not MIN_RATE <= value <= MAX_RATE:
             raise RunError(TASK, f"{METRICS[name].title} is {value!r} s by the test's own timer")
     window = finished["window_s"]
-    # From its call to its return: its set-up is no part of it.
+    # The window is the test's call, without its set-up.
     timed = Spell((window["begin"], window["end"]))
     figures = Figures(
         metrics=finished["times"],
@@ -120,16 +112,16 @@ def read_benchmark(evidence: Evidence, job: Job, conditions: Conditions) -> Run 
     )
     load = load_findings(job, finished["contention"])
     clock = clock_findings(job, finished["clock_moved_s"], figures.duration_s)
-    # What a window holds beside the rounds makes an energy per call that nobody measured.
+    # The window also contains time between rounds, so that its energy per call is unknown.
     energy = [
         replace(one, metrics={})
         for one in energy_findings(
             evidence, job, conditions, timed, figures, finished["clock_moved_s"]
         )
     ]
-    beside = Findings(notes=(*evidence.control.notes, *evidence.notes))
+    other_findings = Findings(notes=(*evidence.control.notes, *evidence.notes))
     about = grouped(
-        **together(figures, *energy, load, clock, beside),
+        **together(figures, *energy, load, clock, other_findings),
         control=evidence.control.values,
         warmed=evidence.warmed,
         waited_s=evidence.waited_s,

@@ -1,4 +1,4 @@
-"""Where a worker runs when that is not here: another environment, a container, a commit in git."""
+"""Run a worker elsewhere: in another environment, a container, or a commit of git."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_mlperf.run.child.protocol import PACKAGE, import_path
 from pytest_mlperf.run.project import CHECKOUT_S, ignored_in_git, run_git
 
 INSTALL_S = 1800.0
-"""Longest time of one installation: a wheel may have gigabytes."""
+"""Time limit of an installation, as a wheel may have gigabytes."""
 
 PIP = (
     "-m",
@@ -34,30 +34,30 @@ PIP = (
     "--no-deps",
     "--only-binary=:all:",
 )
-"""Exactly the wheels that are named: what they depend on stays as it is, and nothing is built."""
+"""Install exactly the named wheels, without their dependencies, and build nothing."""
 
 
 def installed(wheels: Sequence[str], python: Sequence[str], folder: Path) -> Path:
-    """Return a folder that holds these wheels, installing them unless they are there."""
-    place = folder / _key(wheels, python)
-    if place.is_dir():
-        return place
-    making = folder / f".{place.name}.{secrets.token_hex(4)}.tmp"
+    """Return a folder with these wheels, and install them if it does not exist."""
+    wheels_folder = folder / _key(wheels, python)
+    if wheels_folder.is_dir():
+        return wheels_folder
+    making = folder / f".{wheels_folder.name}.{secrets.token_hex(4)}.tmp"
     try:
         ignored_in_git(folder.parent)
         making.mkdir(parents=True)
         _install(wheels, python, making)
-        with contextlib.suppress(OSError):  # another process was faster: its folder is as good
-            making.rename(place)
+        with contextlib.suppress(OSError):  # another process was faster; use its folder
+            making.rename(wheels_folder)
     except OSError as error:
         raise RunError("worker", f"{folder} cannot be written: {error.strerror}") from None
     finally:
         shutil.rmtree(making, ignore_errors=True)
-    return place
+    return wheels_folder
 
 
 def _key(wheels: Sequence[str], python: Sequence[str]) -> str:
-    """Return what tells installations apart: a file by its content, as it may be made anew."""
+    """Return the key of an installation, by the content of files, which may be rebuilt."""
     files = {
         wheel: hashlib.sha256(Path(wheel).read_bytes()).hexdigest()
         for wheel in wheels
@@ -111,15 +111,14 @@ FOLDER_LABEL = "baseline-build"
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """How a worker elsewhere is started.
+    """Start of a worker elsewhere.
 
     Attributes:
-        python: What starts its Python; the script and its arguments are appended.
-        code: Folder with a copy of this package, which its worker runs.
-        baseline: It is the build of a baseline, not where every run of the case is.
-        first: Folders that come first on its import path.
-        last: Folders that come last on it.
-        never: Folders that are taken off it.
+        python: Command of its Python; the script and its arguments are appended.
+        code: Folder with a copy of this package for the worker.
+        baseline: Whether it is a baseline's build instead of the place of every run.
+        first, last: Folders at the front and at the end of its import path.
+        never: Folders to remove from its import path.
     """
 
     python: Sequence[str]
@@ -139,7 +138,7 @@ class Build:
 
 @contextlib.contextmanager
 def build_for(named: Elsewhere, folder: Path, suite: Path | None) -> Iterator[Build]:
-    """Yield where a worker in another Python runs; its copy of this package is removed later."""
+    """Yield the build of another Python, and remove its copy of this package afterwards."""
     code = folder / "code"
     try:
         _copy_package(code)
@@ -150,7 +149,7 @@ def build_for(named: Elsewhere, folder: Path, suite: Path | None) -> Iterator[Bu
 
 @contextlib.contextmanager
 def baseline_build(earlier: EarlierBuild, folder: Path) -> Iterator[Build]:
-    """Provide the build that a case's `baseline_engine` names, and clean up after it."""
+    """Yield the build of a case's `baseline_engine`, and remove its files afterwards."""
     code = folder / "code"
     try:
         _copy_package(code)
@@ -168,7 +167,7 @@ def baseline_build(earlier: EarlierBuild, folder: Path) -> Iterator[Build]:
 
 
 def _there(named: Elsewhere, code: Path, suite: Path | None, *, baseline: bool) -> Build:
-    """Return a build in another Python; only the tested project's own folders go with it."""
+    """Return a build in another Python, with only the tested project's own folders."""
     folders = [entry for entry in import_path(suite) if not is_installed(entry)]
     return Build(
         python=named.command,
@@ -181,10 +180,10 @@ def _there(named: Elsewhere, code: Path, suite: Path | None, *, baseline: bool) 
 
 
 def _with_wheels(earlier: EarlierBuild, folder: Path, code: Path) -> Build:
-    """Return this Python, or the entry's, with other versions of some packages before its own."""
+    """Return this Python, or the entry's, with other versions of packages in front."""
     named = earlier.elsewhere
     python = named.command if named else [sys.executable]
-    wheels = folder.parents[2] / "wheels"  # beside the runs of all sessions
+    wheels = folder.parents[2] / "wheels"  # next to the runs of all sessions
     first = installed(earlier.wheels, python, wheels)
     title = f"wheel {earlier.wheel}"
     return Build(
@@ -199,10 +198,7 @@ def _with_wheels(earlier: EarlierBuild, folder: Path, code: Path) -> Build:
 
 
 def _copy_package(code: Path) -> None:
-    """Copy this package, without what Python makes of it.
-
-    A link, or a place in an environment, would not be seen in a container, or show more.
-    """
+    """Copy this package, because a container would not see a link or an environment's folder."""
     ignore = shutil.ignore_patterns("__pycache__")
     try:
         shutil.copytree(PACKAGE, code / PACKAGE.name, ignore=ignore)
@@ -215,10 +211,7 @@ def _copy_package(code: Path) -> None:
 
 @contextlib.contextmanager
 def _worktree(earlier: EarlierBuild, ref: str, folder: Path, code: Path) -> Iterator[Build]:
-    """Check out a ref of the suite's repository, without its hooks; remove it afterwards.
-
-    The ref's folders are imported in place of today's, in this Python or in the entry's.
-    """
+    """Check out a ref, whose folders replace the current ones, and remove it afterwards."""
     top = Path(_git(earlier.suite.resolve().parent, "rev-parse", "--show-toplevel")).resolve()
     commit = _git(top, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
     named, path = earlier.elsewhere, import_path(earlier.suite)
@@ -247,13 +240,13 @@ def _worktree(earlier: EarlierBuild, ref: str, folder: Path, code: Path) -> Iter
 
 
 def _remove_worktree(top: Path, folder: Path) -> None:
-    # Twice: one that was interrupted while it was made is locked.
+    # Twice, because a worktree that was interrupted during its creation is locked.
     with contextlib.suppress(RunError):
         _git(top, "worktree", "remove", "--force", "--force", str(folder))
 
 
 def remove_left(suite: Path, session: Path) -> None:
-    """Remove the worktrees of a session that was killed, if there are any."""
+    """Remove the worktrees that a killed session left."""
     if not session.is_dir():
         return
     top, session = suite.resolve().parent, session.resolve()

@@ -1,4 +1,4 @@
-"""What all runs of a session share, and how they hold their accelerator."""
+"""Share the conditions of a session's runs, and hold their accelerator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
@@ -37,19 +36,17 @@ Value = TypeVar("Value")
 POLL_SECONDS = 0.1
 
 WAIT_IDLE_S = 15.0
-"""A session waits so long for an idle machine, unless it is told otherwise."""
+"""Default time that a session waits for an idle machine [s]."""
 
 
 TURN_LEASE = "turn"
-"""The lease of who is next: taken before all others, and given back once these are held."""
+"""Lease of the next process in line: taken before all others, released once these are held."""
 
 PROCESSORS = "cpu"
-"""The lease of the machine's processors: who measures alone has it, others share it."""
+"""Lease of the processors: exclusive for a run that measures alone, else shared."""
 
 
 class _Busy(Exception):
-    """Somebody else has what is wanted; `name` is what, `holder` who."""
-
     def __init__(self, name: str, path: Path, holder: str) -> None:
         super().__init__(name)
         self.name, self.path, self.holder = name, path, holder or "another process"
@@ -57,7 +54,7 @@ class _Busy(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class HeldLeases:
-    """What is held: GPUs by UUID, and the descriptors of the files that are locked for it."""
+    """GPUs that are held, by UUID, and the locked descriptors of their files."""
 
     gpus: tuple[str, ...]
     leases: tuple[int, ...]
@@ -73,44 +70,34 @@ def hold(
     waiting: Callable[[str], None],
     fits: Callable[[Collection[str]], bool] = lambda _: True,
 ) -> Iterator[HeldLeases]:
-    """Hold the processors and the first free of `gpus`, by preference; yield them with leases.
+    """Hold the processors and the first free of `gpus`, by preference; yield them.
 
-    While waiting, only the turn is kept. `count` of the UUIDs are needed, and the first ones fit;
-    `fits` says whether others do together. `alone` lets no other process measure on this machine.
+    While waiting, it keeps only the turn. `count` GPUs are needed; `fits` checks whether a set may
+    work together. `alone` keeps other processes from measuring on this machine.
     """
-    patiently = partial(
-        _patiently, until_s=time.monotonic() + limit_s, limit_s=limit_s, waiting=waiting
-    )
+    until_s = time.monotonic() + limit_s
+
+    def patiently(attempt: Callable[[], Value]) -> Value:
+        while True:
+            try:
+                return attempt()
+            except _Busy as error:
+                about = f"{error.name}, held by {error.holder}"
+                if time.monotonic() > until_s:
+                    raise RunError(
+                        "lease",
+                        f"waited {limit_s:.0f} s for {about} ({error.path}); raise "
+                        "mlperf_lease_timeout or end that process",
+                    ) from None
+            waiting(Waiting(f"waiting for {about}"))
+            time.sleep(POLL_SECONDS)
+
     with contextlib.ExitStack() as stack:
-        # Who waits is not overtaken: a case of eight GPUs would never find all of them free.
+        # Waiting is in turn, or a case of eight GPUs would never find all of them free.
         with contextlib.ExitStack() as turn:
             patiently(lambda: turn.enter_context(_leased(TURN_LEASE)))
             held = patiently(lambda: _take(stack, gpus, count, fits, alone=alone))
         yield held
-
-
-def _patiently(
-    attempt: Callable[[], Value],
-    *,
-    until_s: float,
-    limit_s: float,
-    waiting: Callable[[str], None],
-) -> Value:
-    """Return what an attempt gives that is made again while somebody else has it."""
-    while True:
-        try:
-            return attempt()
-        except _Busy as error:
-            busy = error
-        about = f"{busy.name}, held by {busy.holder}"
-        if time.monotonic() > until_s:
-            raise RunError(
-                "lease",
-                f"waited {limit_s:.0f} s for {about} ({busy.path}); raise mlperf_lease_timeout or "
-                "end that process",
-            )
-        waiting(Waiting(f"waiting for {about}"))
-        time.sleep(POLL_SECONDS)
 
 
 def _take(
@@ -121,7 +108,7 @@ def _take(
     *,
     alone: bool,
 ) -> HeldLeases:
-    """Take what is wanted at once, or nothing."""
+    """Take all resources at once, or none."""
     free: dict[str, contextlib.ExitStack] = {}
     leases: dict[str, int] = {}
     held: tuple[str, ...] = ()
@@ -149,9 +136,9 @@ def _take(
 
 @contextlib.contextmanager
 def _leased(name: str, *, shared: bool = False) -> Iterator[int]:
-    """Hold one lease and yield the descriptor of its file, or raise `_Busy` at once."""
-    with opened_lease_folder() as (place, folder):
-        path = place / (file_name(name) + ".lock")
+    """Hold a lease, and yield the descriptor of its file; raise `_Busy` if it is taken."""
+    with opened_lease_folder() as (lease_folder, folder):
+        path = lease_folder / (file_name(name) + ".lock")
         descriptor = _open(path, folder)
     try:
         try:
@@ -176,13 +163,13 @@ def _leased(name: str, *, shared: bool = False) -> Iterator[int]:
 
 
 def _holder(descriptor: int) -> str:
-    """Return who wrote last that it holds a lease; "": it is gone, and another shares it."""
+    """Return the last recorded holder of a lease; "" if it is gone and another shares it."""
     holder = os.pread(descriptor, 100, 0).decode("ascii", "replace").strip()
     try:
         os.kill(int(holder.split()[1]), 0)
     except (ValueError, IndexError, ProcessLookupError, OverflowError):
         return ""
-    except PermissionError:  # it is somebody else's
+    except PermissionError:  # another user's process exists
         pass
     return holder
 
@@ -211,11 +198,10 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 def control(
     gpus: int, *, limit_s: float = 60.0, environment: Mapping[str, str] = _NOTHING
 ) -> tuple[Control, str | None]:
-    """Measure now; about 0.6 s on a CPU, some seconds on GPUs.
+    """Measure the speed of an idle machine: 0.6 s on a CPU, some seconds on GPUs.
 
-    Hold the machine's lease, so that it is idle. `gpus` are measured one after the other, of which
-    the slowest counts; 0 for the CPU. `environment` makes a process see only these GPUs. Returns
-    the values and None, or no values and the reason.
+    The caller holds the machine's lease. The slowest of `gpus` counts; 0 for the CPU. `environment`
+    makes only these GPUs visible. Returns values and None, or {} and the reason.
     """
     command = [sys.executable, "-m", "pytest_mlperf.hardware.control"]
     variables = {**os.environ, **environment}
@@ -260,11 +246,11 @@ def _read(returncode: int, out: bytes, err: bytes) -> tuple[Control, str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class ControlRun:
-    """One micro-benchmark of the machine's own speed.
+    """One micro-benchmark of the machine's speed.
 
     Attributes:
-        values: What it measured; empty where it was not made, or gave nothing.
-        waited_s: How long others held the accelerator first.
+        values: Results; empty if it was not run, or failed.
+        waited_s: Time that others held the accelerator before [s].
     """
 
     values: Control = field(default_factory=dict)
@@ -273,18 +259,18 @@ class ControlRun:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is to be said of it."""
+        """Why the machine's speed is unknown."""
         if self.unavailable is None:
             return ()
         return (f"the machine's own speed is not known: {self.unavailable}",)
 
 
 WATCH_SECONDS = 0.2
-"""How long others are watched at a time: a share of 5 % of two cores is two ticks of the kernel."""
+"""Time of one observation: 5 % of two cores are two ticks of the kernel."""
 
 
 def others_now() -> Contention:
-    """Look for a moment at who uses the processor beside this session."""
+    """Observe for a moment who uses the processor besides this session."""
     watch = Watch(os.getpid(), session=session_of(os.getpid()))
     start = watch.read()
     time.sleep(WATCH_SECONDS)
@@ -292,14 +278,13 @@ def others_now() -> Contention:
 
 
 class IdleWait:
-    """Waits until nobody else uses the processor, for so long in a session at most."""
+    """Wait until no other process uses the processor, for a limited time per session."""
 
     def __init__(self, limit_s: float, look: Callable[[], Contention] = others_now) -> None:
-        """Wait for nothing yet; with a limit of 0 never."""
         self._left_s, self._look = limit_s, look
 
     def wait(self, show: Callable[[str], None]) -> float:
-        """Wait, show for whom, and return for how many seconds."""
+        """Wait, show for whom, and return the seconds."""
         before_s = self._left_s
         while self._left_s > 0 and not _is_idle(seen := self._look()):
             idle = f"up to {self._left_s:.0f} s for an idle machine"
@@ -310,18 +295,17 @@ class IdleWait:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What all runs of a session share.
+    """Conditions that all runs of a session share.
 
     Attributes:
-        folder: The session's folder; each process gets a folder of its own below it.
-        handicap: Share of speed taken away from every engine.
-        requests: Keep a record of each request of a loop of our own.
-        control: Measure the machine by the fixed micro-benchmark before each performance run.
-        watched: What load can have taken counts in the verdict; else it is only told.
-        idle: Before a timed run others are waited for; None: never.
-        warmups: Which accelerators have worked in this session; None: nobody takes note.
-        is_held: The machine's GPUs and processors are held already, by whoever passes this on.
-        lost: GPUs that the session lost; None: nobody takes note.
+        folder: Session's folder; each process gets a folder below it.
+        handicap: Share of speed to remove from every engine.
+        requests: Whether to record each request of our own loops.
+        control: Whether to measure the machine's speed before each performance run.
+        watched: Whether load from other processes counts in the verdict.
+        idle: Wait for an idle machine before a timed run; None for no wait.
+        warmups, lost: Accelerators that have worked, and lost GPUs; None for no record.
+        is_held: Whether the caller holds the machine's GPUs and processors.
     """
 
     folder: Path
@@ -345,12 +329,12 @@ class Conditions:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where a run is made.
+    """Resources of a run.
 
     Attributes:
-        conditions: Those of the session, with the GPUs that are held and no others of their class.
-        waited_s: How long others held them first.
-        notes: Which GPUs of their class were passed over.
+        conditions: The session's, with only the held GPUs of their class.
+        waited_s: Time that others held them before [s].
+        notes: GPUs that were skipped or restored.
     """
 
     conditions: Conditions
@@ -358,7 +342,7 @@ class Placement:
     notes: tuple[str, ...] = ()
 
     def control(self, accelerator: str) -> ControlRun:
-        """Measure the machine by the micro-benchmark, where that is wanted."""
+        """Measure the machine's speed if the conditions ask for it."""
         machine, waited_s = self.conditions.machine, self.waited_s
         if not self.conditions.control:
             return ControlRun(waited_s=waited_s)
@@ -373,12 +357,10 @@ def placed(
 ) -> Iterator[Placement]:
     """Hold the next free GPUs of an accelerator's class, or the processors, for a run.
 
-    They are of the first ones' identity, by which the case's baseline was looked up; lost ones are
-    skipped. They get the machine's power limit, if any, while held, and their own afterwards.
-
-    Raises RunError if another process kept them too long, too few of one identity are left, or a
-    power limit could not be set or restored. Raises SuiteError if a GPU cannot have the limit,
-    UnavailableError if this user may not set it.
+    They have the identity of the first ones, which selects the case's baseline; lost ones are
+    skipped. They get the machine's power limit, if any, and their own one afterwards. Raises
+    RunError if other processes held them too long, too few are left, or the limit failed; for
+    others see `limited`.
     """
     if conditions.is_held:
         yield Placement(conditions=conditions)
@@ -392,7 +374,7 @@ def placed(
     limit_s = conditions.lease_limit_s
 
     def fits(some: Collection[str]) -> bool:
-        # Others of the class may have another power limit, or other paths to each other.
+        # Other GPUs of the class may differ in power limit or interconnect.
         return machine.only(accelerator, some).identity(accelerator) == machine.identity(
             accelerator
         )
@@ -423,24 +405,24 @@ LOST_FOLDER = ".lost"
 
 @dataclass(frozen=True)
 class LostGpus:
-    """GPUs that a session lost: its later cases do without them.
+    """GPUs that a session lost, so that its later cases skip them.
 
     Attributes:
-        folder: Where that is noted, a file each: the workers of pytest-xdist share it.
+        folder: Folder with a file per GPU, which the workers of pytest-xdist share.
     """
 
     folder: Path
 
     def note(self, lost: Mapping[str, str]) -> None:
-        """Note GPUs, by UUID, each with a sentence about its loss; the first one stays."""
+        """Record lost GPUs by UUID with a sentence each; the first one stays."""
         for uuid, text in lost.items():
             file = self._file(uuid)
-            with contextlib.suppress(OSError):  # it is lost all the same, and its run says so
+            with contextlib.suppress(OSError):  # the run reports the loss anyway
                 if not file.exists():
                     write_text(file, text)
 
     def among(self, uuids: Sequence[str]) -> dict[str, str]:
-        """Return those of some GPUs that were lost, with what was said of it."""
+        """Return the lost ones of some GPUs, with their sentences."""
         texts = {}
         for uuid in uuids:
             with contextlib.suppress(OSError):
@@ -455,7 +437,7 @@ Mode = Literal["auto", "always", "never"]
 
 MAX_WARMUP_SECONDS = 60.0
 WARM_UP = "warm-up"
-"""What the folder of a warm-up carries in its name."""
+"""Part of the name of a warm-up's folder."""
 
 WARM_FOLDER = ".warm"
 IDLE_ENGINES = frozenset({"null"})
@@ -463,21 +445,18 @@ IDLE_ENGINES = frozenset({"null"})
 
 @dataclass(frozen=True)
 class WarmUps:
-    """Which accelerators have worked in a session.
+    """Accelerators that have worked in a session.
 
     Attributes:
-        mode: Where a warm-up is made: on GPUs, everywhere, or nowhere.
-        folder: Where that is noted, a file each: the workers of pytest-xdist share it.
+        mode: Whether to warm up: GPUs only, always, or never.
+        folder: Folder with a file per accelerator, which the workers of pytest-xdist share.
     """
 
     mode: Mode
     folder: Path
 
     def before(self, job: Job, names: Sequence[str], make: Callable[[], object]) -> bool:
-        """Warm an accelerator up if it has not worked yet and if that is wanted.
-
-        Errors are ignored: the run that follows meets the same ones and reports them.
-        """
+        """Warm an accelerator up if needed, ignoring errors; return whether it has worked."""
         if self.used(names):
             return True
         pretended = self.mode == "auto" and list(names) == ["cpu"]
@@ -488,7 +467,7 @@ class WarmUps:
         return True
 
     def used(self, names: Sequence[str]) -> bool:
-        """Note that an accelerator works from now on, and return whether all of it did before."""
+        """Record accelerators as used; return whether all were before."""
         return True not in [self._is_first(name) for name in names]
 
     def _is_first(self, name: str) -> bool:
@@ -504,17 +483,14 @@ class WarmUps:
 
 
 def is_due(accelerator: str, engine: str, mode: str) -> bool:
-    """Whether an accelerator needs a warm-up before its first case.
-
-    On CPUs no first run was seen to differ from later ones.
-    """
+    """Check whether an accelerator needs a warm-up; CPUs showed no effect of the first run."""
     if mode != "auto":
         return mode == "always"
     return split(accelerator)[1] != "cpu" and engine not in IDLE_ENGINES
 
 
 def shortened(settings: LoadGenSettings) -> LoadGenSettings:
-    """Return what LoadGen is told for a warm-up: as the case, of `MAX_WARMUP_SECONDS` at most."""
+    """Return the settings of a warm-up: the case's, limited to `MAX_WARMUP_SECONDS`."""
     work_s = settings.fixed_work_s
     return replace(
         settings,

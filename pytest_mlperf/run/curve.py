@@ -1,9 +1,9 @@
-"""Read what a loop of our own left: the figures of its points, and whether they may be judged."""
+"""Read the results of our own loops: the points' figures, and whether they may be judged."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import correlation, fmean, geometric_mean, linear_regression, median
@@ -21,43 +21,43 @@ from pytest_mlperf.run.worker.point_window import MAX_TURNS, SCHEMA_VERSION, Ope
 from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, read_regular
 
 LOAD_SLACK_SHARE = 0.02
-"""By Little's law requests/s times mean latency are the requests under way. By so much less than
-asked for, as a share, the client did not hold them, and something else was measured."""
+"""Concurrency is requests/s times mean latency by Little's law. If it is this share below the
+target, the client did not keep it, and something else was measured."""
 
 DRIFT_SHARE, DRIFT_RISK = 0.05, 0.01
-"""A window is not steady where its throughput moved by this share from end to end, and a straight
-line through its parts would be so steep in this share of steady windows at most."""
+"""A window is unsteady if its throughput drifts by this share from end to end, and at most this
+share of steady windows would show such a slope."""
 
 STALL = 0.5
-"""Share of the median part below which a part is told as a stall."""
+"""Share of the median part's work below which a part counts as stalled."""
 
 GROWTH_SHARE, GROWTH_DEVIATIONS = 0.05, 3.0
-"""A queue grows where more than this share of what arrived in a window is added to it, and so many
-standard deviations of what is under way at two moments."""
+"""A queue grows by more than this share of a window's arrivals, and by more than these standard
+deviations of the difference in requests in flight."""
 
 MIXED = 0.01
-"""Above this share of answers that are cut, and below as much that are not, it is told."""
+"""Share of cut answers from which, up to one minus it, they are reported."""
 
 MAX_CLIENT_SHARE = 0.5
-"""Share of what the client reaches against a server that computes nothing which a run may need."""
+"""Share of the client's rate against a null server that a run may use."""
 
 UNANSWERED = 0.5
-"""Share of a window's arrivals that may be unanswered at its end, for whatever reason."""
+"""Share of a window's arrivals that may be unanswered at its end."""
 
 SLOWED_LATENCY_SHARE = 0.25
-"""The same of the latency of what arrives, which varies more by chance."""
+"""Drift limit of the latency in an open loop, which varies more by chance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurveLog:
-    """What a run of a loop of our own logged.
+    """Log of a run of our own loops.
 
     Attributes:
-        samples: Completed from the first window's begin to the last one's end, in the order in
-            which the points were measured, with what warmed them up between.
-        points: In ascending order.
-        arrivals, burstiness: Of an open loop, see `LoadGenSettings`.
-        scored: Answers to other prompts were scored between the windows.
+        samples: Completions between the first window's begin and the last one's end, with the
+            warm-ups.
+        points: Points in ascending order.
+        arrivals, burstiness: Arrival process of an open loop, see `LoadGenSettings`.
+        scored: Whether answers to other prompts were scored between the windows.
     """
 
     path: str
@@ -74,19 +74,21 @@ class CurveLog:
 
 
 def read_curve(path: Path) -> CurveLog:
-    """Read the log of a loop of our own, which the worker wrote whole or not at all."""
+    """Read the log of our own loops, which the worker writes atomically."""
     try:
         content = parse_json(read_regular(path, MAX_FILE_BYTES))
         if content["schema"] != SCHEMA_VERSION:
             raise ValueError(f"schema {content['schema']!r}, not {SCHEMA_VERSION}")
         points = tuple(
-            PointWindow(**{**one, "open": OpenWindow(**one["open"]) if one.get("open") else None})
-            for one in content["points"]
+            PointWindow(
+                **{**point, "open": OpenWindow(**point["open"]) if point.get("open") else None}
+            )
+            for point in content["points"]
         )
         if not points:
             raise ValueError("it has no points")
-        for one in points:
-            _require_finite(one)
+        for point in points:
+            _require_finite(point)
         return CurveLog(
             path=str(path),
             samples=int(content["samples"]),
@@ -107,10 +109,10 @@ def _require_finite(point: PointWindow) -> None:
 
 
 def curve_figures(log: CurveLog, accelerator: str) -> Figures:
-    """Return every metric of every point, and those of the curve as a whole: what it is judged by.
+    """Return every metric of every point, and the curve's own, by which it is judged.
 
-    A curve's rate, or time of an open loop, is the geometric mean over its points: its logarithm
-    moves by the mean of what the points' logarithms move by.
+    A curve's rate, or an open loop's time, is the geometric mean over its points, whose logarithm
+    moves by the mean change of the points' logarithms.
     """
     metrics = {
         at_point(name, point.point): value
@@ -134,7 +136,7 @@ def curve_figures(log: CurveLog, accelerator: str) -> Figures:
 
 
 def lengths_within(log: CurveLog) -> dict[str, float]:
-    """Return the relative standard error of the mean length of answers, at each point."""
+    """Return the relative standard error of the mean answer length at each point."""
     return {
         at_point("tokens_per_sample", point.point): point.length_se
         for point in log.points
@@ -143,7 +145,7 @@ def lengths_within(log: CurveLog) -> dict[str, float]:
 
 
 def curve_finishes(log: CurveLog) -> dict[str, int]:
-    """Return how often answers ended for which reason, at each point."""
+    """Return the counts of finish reasons at each point."""
     return {
         at_point(reason, point.point): count
         for point in log.points
@@ -162,9 +164,9 @@ def curve_validity(
     may_fail: float = 0.0,
     load: Contention | None = None,
 ) -> Findings:
-    """Return why a curve may not be judged, with the point.
+    """Return why a curve must not be judged, with the point.
 
-    `gated` metrics also limit an open loop's lateness; `client` is that of the engine itself, see
+    `gated` metrics also limit an open loop's lateness; `client` is the engine's own, see
     `Engine.client_lateness`. The engine sends `at_a_time` requests, None for any number. `may_fail`
     is a share of a point's requests. `load` is the processor's; None if unknown.
     """
@@ -182,7 +184,6 @@ def curve_validity(
 
 
 def _client_at_limit(point: PointWindow) -> Iterator[Reason]:
-    """Yield that the client had no room left, where what it reaches was measured."""
     rate, reach = point.metrics.get("throughput", 0.0), point.client_reach
     if reach is not None and rate > MAX_CLIENT_SHARE * reach:
         length = f" of {point.tokens / point.requests:,.0f} tokens" if point.tokens else ""
@@ -221,7 +222,6 @@ def _late(
     client: Mapping[str, float],
     at_a_time: int | None,
 ) -> Findings:
-    """Return what is to be said of requests that began late, by whoever held them up."""
     at = f"at {point.point:,}"
     names = dict.fromkeys(("latency_p50", *(name.partition("@")[0] for name in gated)))
     note = client_note(point.metrics, names, {**client, **_lateness(window, client)})
@@ -237,12 +237,12 @@ def _late(
 
 
 def _lateness(window: OpenWindow, client: Mapping[str, float]) -> dict[str, float]:
-    """Return how late requests of an open loop began, with the engine's own part."""
+    """Return the delay of an open loop's requests, with the engine's own part [s]."""
     return {name: seconds + client.get(name, 0.0) for name, seconds in window.late.items()}
 
 
 def curve_lateness(log: CurveLog, client: Mapping[str, float]) -> dict[str, float]:
-    """Return how late the client was in the whole curve, and at each point of an open loop."""
+    """Return the client's lateness in the curve, and at each point of an open loop [s]."""
     late = {
         at_point(name, point.point): seconds
         for point in log.points
@@ -253,7 +253,7 @@ def curve_lateness(log: CurveLog, client: Mapping[str, float]) -> dict[str, floa
 
 
 def _open_reasons(point: PointWindow, window: OpenWindow, log: CurveLog) -> Iterator[Reason]:
-    """Yield why an open loop's point may not be judged; a trace has no steady state to be in."""
+    """Yield why an open loop's point must not be judged; a trace has no steady state."""
     at = f"at {point.point:,}"
     if few := [*_too_few(point, MIN_REQUESTS)]:
         yield from few
@@ -297,9 +297,9 @@ def _reasons(point: PointWindow, users: str) -> Iterator[Reason]:
 
 
 def unsteady(point: PointWindow) -> Iterator[Reason]:
-    """Yield that the throughput of a closed loop's point drifted, where it did."""
+    """Yield a reason if the throughput of a closed loop's point drifted."""
     at = f"at {point.point:,}"
-    moved, p_value = drift([_work(point)(part) for part in point.parts])
+    moved, p_value = drift(_work(point))
     if abs(moved) > DRIFT_SHARE and p_value < DRIFT_RISK:
         way = "up" if moved > 0 else "down"
         text = (
@@ -309,12 +309,12 @@ def unsteady(point: PointWindow) -> Iterator[Reason]:
         yield Reason(key=Key.NOT_STEADY, text=text)
 
 
-def _work(point: PointWindow) -> Callable[[tuple[int, int, float]], int]:
-    return (lambda part: part[1]) if point.tokens else (lambda part: part[0])
+def _work(point: PointWindow) -> list[int]:
+    return [tokens if point.tokens else requests for requests, tokens, _ in point.parts]
 
 
 def drift(values: Sequence[float]) -> tuple[float, float]:
-    """Return a line's change over equal parts, as a share of the mean, and its two-sided p."""
+    """Return a line's change over equal parts, relative to the mean, and its two-sided p."""
     count, mean = len(values), fmean(values) if values else 0.0
     if count < 3 or not mean:
         return 0.0, 1.0
@@ -325,7 +325,7 @@ def drift(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _of_turns(point: PointWindow) -> Iterator[Sign]:
-    """Yield what first turns and later ones took: a cache of prefixes sets them apart."""
+    """Yield times of first and later turns, which a prefix cache separates."""
     medians = {
         turn: (latency_s, ttft_s)[all(row[3] for row in point.turns)]
         for turn, _, latency_s, ttft_s in point.turns
@@ -368,8 +368,8 @@ def _notes(log: CurveLog) -> Iterator[Sign]:
             )
             yield Sign(key=SignKey.REQUESTS_FAILED, text=text, point=point.point)
         yield from _of_turns(point)
-        work = [_work(point)(part) for part in point.parts]
-        fits = not point.open and not point.paused  # who waits for a tool does no work
+        work = _work(point)
+        fits = not point.open and not point.paused  # paused conversations do no work
         stalled = sum(value < STALL * median(work) for value in work) if fits else 0
         if stalled:
             text = (

@@ -1,4 +1,4 @@
-"""The figures of a performance run: LoadGen's own, and by our stamps what it does not log."""
+"""Compute the figures of a performance run from LoadGen's log and our time stamps."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from pytest_mlperf.run.logs import Detail
 from pytest_mlperf.run.worker.clocks import GOODPUT
 
 LATE_SHARE, LATE_SECONDS = 0.25, 1e-3
-"""LoadGen times a request from its schedule, our stamps from when the engine was given it: so much
-longer may its p99 be, as a share and seconds on top, before requests count as held up between."""
+"""Requests were held up if LoadGen's p99, which counts from the schedule, exceeds ours by this
+share and these seconds."""
 
 MAX_LISTED_PROCESSES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What one witness adds to a run.
+    """Results of one source for a run.
 
     Attributes:
         metrics: Values by metric name, SI units.
-        invalid: Why the run may not be judged.
+        invalid: Reasons why the run must not be judged.
         zero: Metrics that are 0, which `metrics` cannot hold.
         energy: Energy of the run by source.
     """
@@ -57,7 +57,7 @@ class Findings:
 
 
 def together(*witnesses: Findings) -> dict[str, Any]:
-    """Return the fields of a run that witnesses fill in, metrics, reasons and notes of them all."""
+    """Merge findings into the fields of a run."""
     fields = {f.name: getattr(one, f.name) for one in witnesses for f in dataclasses.fields(one)}
     return {
         **fields,
@@ -74,20 +74,16 @@ _GROUPS = {"load": measurement.RunLoad, "hardware": RunHardware, "serving": RunS
 
 
 def grouped(**fields: Any) -> dict[str, Any]:
-    """Return fields of findings as the groups of a run."""
+    """Move fields of findings into the groups of a run."""
     for name, group in _GROUPS.items():
-        keys = [field.name for field in dataclasses.fields(group) if field.name in fields]
-        fields[name] = group(**{key: fields.pop(key) for key in keys})
+        group_fields = [field.name for field in dataclasses.fields(group) if field.name in fields]
+        fields[name] = group(**{key: fields.pop(key) for key in group_fields})
     return fields
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures(Findings):
-    """What LoadGen and our stamps measured.
-
-    Attributes:
-        requests, lengths: Of a curve, see `Run`.
-    """
+    """Measurements of LoadGen and our time stamps; for `requests` and `lengths` see `Run`."""
 
     requests: Mapping[str, int] = field(default_factory=dict)
     lengths: Mapping[str, str] = field(default_factory=dict)
@@ -103,20 +99,20 @@ class Figures(Findings):
 
 @dataclass(frozen=True, kw_only=True)
 class Load(Findings):
-    """What else the machine did."""
+    """The machine's load."""
 
     contention: Contention | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replicated(Findings):
-    """What each replica did."""
+    """Results of each replica."""
 
     replicas: tuple[ReplicaRun, ...] = ()
 
 
 def replica_findings(result: Mapping[str, Any]) -> Replicated:
-    """Return what a worker tells of its replicas."""
+    """Return the worker's results for its replicas."""
     replicas = tuple(
         ReplicaRun(**{**each, "gpus": tuple(each["gpus"]), "shares": tuple(each["shares"])})
         for each in result["replicas"]
@@ -128,15 +124,11 @@ def replica_findings(result: Mapping[str, Any]) -> Replicated:
 def figures(
     result: Mapping[str, Any], detail: Detail, scenario: str, accelerator: str = "cpu"
 ) -> Figures:
-    """Return a run's figures, with what is to be said of them.
-
-    Args:
-        detail: LoadGen's log; its figures count where it has them.
-    """
+    """Return a run's figures; those of LoadGen's log take precedence."""
     ours = dict(result["token_metrics"])
     signs = [Sign(key=SignKey(key), text=text) for key, text in result["notes"].items()]
     theirs = dict(detail.metrics(scenario))
-    if result["corrected"]:  # LoadGen divides by all tokens but one, whatever a user saw of them
+    if result["corrected"]:  # LoadGen counts hidden tokens too
         renamed = "first_read_p50" in ours
         hidden = ("tpot_", "ttft_") if renamed else ("tpot_",)
         theirs = {name: value for name, value in theirs.items() if not name.startswith(hidden)}
@@ -168,11 +160,10 @@ def figures(
 def with_token_rate(
     metrics: Mapping[str, float], *, samples: int, duration_s: float
 ) -> dict[str, float]:
-    """Add the tokens/s of a run whose tokens were counted, if LoadGen logs none.
+    """Add tokens/s if tokens were counted and LoadGen, which did not time them, logs no rate.
 
-    It logs them only if it times tokens. In MLPerf's own figures of gptj it puts 69 tokens per
-    sample instead of a count; that constant never enters a measurement of ours. `duration_s`, from
-    the first issue to the last completion, counts in SingleStream and MultiStream.
+    `duration_s`, from the first issue to the last completion, counts in SingleStream and
+    MultiStream. LoadGen's constant of 69 tokens per sample for gptj never enters.
     """
     rated = dict(metrics)
     tokens = rated.get("tokens_per_sample")
@@ -186,7 +177,7 @@ def with_token_rate(
 
 
 def per_gpu(metrics: Mapping[str, float], accelerator: str) -> dict[str, float]:
-    """Return the tokens/s of each GPU of an accelerator; a CPU has no such figure."""
+    """Return tokens/s per GPU; {} for a CPU."""
     count, kind = split(accelerator)
     rate = metrics.get("tokens_per_second")
     return {} if kind == "cpu" or rate is None else {"tokens_per_second_per_gpu": rate / count}
@@ -195,7 +186,7 @@ def per_gpu(metrics: Mapping[str, float], accelerator: str) -> dict[str, float]:
 def client_findings(
     metrics: Mapping[str, float], client: Mapping[str, float], job: Job
 ) -> Findings:
-    """Return what is to be said of a client that was late by itself: a bound, as load is."""
+    """Report a client that was late itself; the delay is an upper bound of its effect."""
     note = client_note(metrics, {**job.limits, **job.latency_limits}, client)
     if note is None:
         return Findings()
@@ -203,14 +194,11 @@ def client_findings(
 
 
 CLOCK_SHARE = 0.1
-"""The wall clock may move by so much of the smallest limit's share of a window."""
+"""The wall clock may move by this share of the smallest limit's share of a window."""
 
 
 def clock_findings(job: Job, moved_s: float, window_s: float) -> Findings:
-    """Report a wall clock that was set by `moved_s` (see `RunFinished`), if it matters.
-
-    `window_s` is the shortest window in which this may have happened.
-    """
+    """Report a wall clock set by `moved_s` if that matters in the shortest window, `window_s`."""
     smallest = min(job.limits.values(), default=min(each.limit for each in METRICS.values()))
     if abs(moved_s) <= max(MIN_MOVE_SECONDS, CLOCK_SHARE * smallest * window_s):
         return Findings()
@@ -219,24 +207,24 @@ def clock_findings(job: Job, moved_s: float, window_s: float) -> Findings:
 
 
 START_INVALID, START_TOLD = 0.5, 0.1
-"""Shares of a limit: a slow start that adds more to a metric makes a run INVALID, or is told."""
+"""Shares of a limit from which a slow start makes a run INVALID, or is reported."""
 
 QUEUED = 2.0
-"""Queries of Server that arrive close together in the first tenth may take so many times as long:
-the arrivals are the same in every run."""
+"""Server queries in the first tenth may take this many times as long, as arrivals may cluster there
+in every run."""
 
 SAMPLE_TIME_METRICS = ("throughput", "tokens_per_second", "tokens_per_second_per_gpu")
-"""Metrics that the mean time per sample decides, but in Server, where the schedule does."""
+"""Metrics that the mean time per sample decides, except in Server, where the schedule does."""
 
 
 def start_findings(job: Job, seen: Mapping[str, float]) -> Findings:
-    """Report a different beginning of a run (`worker.clocks.slow_start`), if it changes gates."""
+    """Report a different start of a run (`worker.clocks.slow_start`), if it affects gates."""
     names = {name: name for name in job.limits if name in seen}
     paced = job.settings.scenario == "Server"
     if not paced:
         names |= {name: "latency_mean" for name in SAMPLE_TIME_METRICS if name in job.limits}
     shares = {name: seen.get(key, 0.0) / job.limits[name] for name, key in names.items()}
-    name = max(shares, key=lambda one: abs(shares[one]), default="")
+    name = max(shares, key=lambda metric: abs(shares[metric]), default="")
     if not name or abs(shares[name]) < START_TOLD:
         return Findings()
     added = seen[names[name]] * (-1 if name in SAMPLE_TIME_METRICS else 1)
@@ -252,12 +240,12 @@ def start_findings(job: Job, seen: Mapping[str, float]) -> Findings:
 
 
 MIN_DURATION_SHARE, MAX_DURATION_SHARE = 0.5, 4.0
-"""Shares of its planned time: a shorter run whose rate was probed is INVALID, as the probe was
-wrong; a longer one is told. Neighbours on the machine slow a run down about 4 times."""
+"""Shares of its planned time: a shorter run is INVALID if its rate was probed, as the probe was
+wrong; a longer one is reported. Neighbours on the machine slow a run down about 4 times."""
 
 
 def length_findings(settings: LoadGenSettings, duration_s: float, *, probed: bool) -> Findings:
-    """Return that a run lasted far shorter or longer than was planned by its used rate.
+    """Report a run that lasted far shorter or longer than planned.
 
     `duration_s` is from the first issue to the last completion. If its rate was just `probed`, no
     earlier run fixes its work.
@@ -282,7 +270,7 @@ def load_findings(job: Job, seen: Mapping[str, Any] | None) -> Load:
     contention = Contention(
         **{**seen, "others": dict(list(seen["others"].items())[:MAX_LISTED_PROCESSES])}
     )
-    if contention.serves is False:  # its work cannot be told from that of others
+    if contention.serves is False:  # its work cannot be separated from others'
         return Load(contention=contention)
     elsewhere = bool(job.engine.options.get("url")) and contention.serves is None
     on_cpu = job.accelerator == "cpu" and not elsewhere
@@ -305,7 +293,7 @@ def _not_positive(name: str, value: float, log: str) -> RunError:
 
 
 def _unknown(ours: Mapping[str, float], theirs: Mapping[str, float]) -> str:
-    """Return why our stamps do not tell which requests met their limits; "" where they do."""
+    """Return why our stamps do not show which requests met their limits, or ""."""
     name = next((n for n in ("ttft_p99", "latency_p99") if n in ours and n in theirs), None)
     if name is None or theirs[name] <= ours[name] * (1 + LATE_SHARE) + LATE_SECONDS:
         return ""

@@ -1,4 +1,4 @@
-"""See that a load finds the memory of its GPUs as free as the one before it did."""
+"""Check that GPU memory is as free before a load as before the previous one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_mlperf.hardware.memory import MemoryTaken, taken
 from pytest_mlperf.stores import atomic
 
 MEMORY_FREE_SECONDS = 60.0
-"""So long may a process that was ended still have its memory; most give it back within seconds."""
+"""Time for an ended process to release its memory; most take seconds."""
 
 GIB = 1 << 30
 
@@ -29,43 +29,42 @@ def require_free(
 ) -> None:
     """Wait until earlier processes have freed the memory of GPUs, and record what is free.
 
-    Ranks of MPI, and workers in sessions of their own, end after their process group, and free
-    memory even later. The caller holds the UUIDs `gpus`. `folder` is the session's, whose processes
-    share the record; `waiting` shows the wait. Raises RunError if more is taken than before the
-    session's first load.
+    MPI ranks, and workers in their own sessions, end after their process group and free memory even
+    later. The caller holds the UUIDs `gpus`. `folder` is the session's, whose processes share the
+    record. Raises RunError if more is taken than before the session's first load.
     """
     if not gpus:
         return
     places = {uuid: folder / ".memory" / file_name(uuid) for uuid in gpus}
-    before = {uuid: _noted(place) for uuid, place in places.items()}
-    last = taken(before, limit_s if None in before.values() else 0.0)
-    if held := [uuid for uuid, now in last.items() if not now["free"]]:
+    least_taken = {uuid: _noted(place) for uuid, place in places.items()}
+    last = taken(least_taken, limit_s if None in least_taken.values() else 0.0)
+    if held := [uuid for uuid, taken_now in last.items() if not taken_now["free"]]:
         waiting(f"waiting for memory that the last process on {', '.join(held)} had")
-        last = taken(before, limit_s)
-    for uuid, now in last.items():
-        used, least = now["used"], before[uuid]
-        if least is not None and used is not None and not now["free"]:
-            raise RunError("worker", _sentence(uuid, used, least, now, limit_s))
+        last = taken(least_taken, limit_s)
+    for uuid, taken_now in last.items():
+        used, least = taken_now["used"], least_taken[uuid]
+        if least is not None and used is not None and not taken_now["free"]:
+            raise RunError("worker", _sentence(uuid, used, least, taken_now, limit_s))
         if used is not None and (least is None or used < least):
             _note(places[uuid], used)
 
 
-def _noted(place: Path) -> int | None:
+def _noted(file: Path) -> int | None:
     try:
-        return int(place.read_text("ascii"))
+        return int(file.read_text("ascii"))
     except (OSError, ValueError):
         return None
 
 
-def _note(place: Path, used: int) -> None:
+def _note(file: Path, used: int) -> None:
     try:
-        atomic.write_text(place, f"{used}\n")
+        atomic.write_text(file, f"{used}\n")
     except OSError as error:
-        raise RunError("worker", f"{place} cannot be written: {error.strerror}") from None
+        raise RunError("worker", f"{file} cannot be written: {error.strerror}") from None
 
 
-def _sentence(uuid: str, used: int, least: int, now: MemoryTaken, limit_s: float) -> str:
-    holders = list(_holders(now))
+def _sentence(uuid: str, used: int, least: int, memory: MemoryTaken, limit_s: float) -> str:
+    holders = list(_holders(memory))
     who = f" by {some(holders, MAX_LISTED_HOLDERS)}" if holders else ""
     return (
         f"{uuid} has {used / GIB:.1f} GiB of its memory taken{who}, {limit_s:g} s after the last "
@@ -74,10 +73,10 @@ def _sentence(uuid: str, used: int, least: int, now: MemoryTaken, limit_s: float
     )
 
 
-def _holders(now: MemoryTaken) -> Iterator[str]:
-    for pid, used in now["processes"]:
+def _holders(memory: MemoryTaken) -> Iterator[str]:
+    for pid, used in memory["processes"]:
         name = ""
-        with contextlib.suppress(OSError):  # of a host that a container does not see, or gone
+        with contextlib.suppress(OSError):  # ended, or outside this container
             name = Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
         size = "" if used is None else f" with {used / GIB:.1f} GiB"
         yield f"process {pid}" + (f" ({broken(name)})" if name else "") + size

@@ -1,4 +1,4 @@
-"""What a bisect searches: commits in git or versions of a library, from a good one to a bad one."""
+"""List the commits or library versions that a bisect searches, from good to bad."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _FIELDS = ("%H", "%P", "%an", "%ad", "%s")
 
 @dataclass(frozen=True, kw_only=True)
 class BuildAt:
-    """One commit, or one version of a library.
+    """A commit, or a version of a library.
 
     Attributes:
-        name: The whole hash, or the version.
-        wheel: The library with its version, "vllm==0.31"; "": it is a commit.
-        parent: The commit before it, of a merge the first one; "": none.
-        merged: It is a merge, and other commits came with it.
+        name: Full hash, or version.
+        wheel: Library with version, "vllm==0.31"; "" for a commit.
+        parent: First parent of a commit; "" for none.
+        merged: Whether it is a merge of other commits.
     """
 
     name: str
@@ -41,11 +41,11 @@ class BuildAt:
 
     @property
     def title(self) -> str:
-        """What it is called in tables, and in the names of folders."""
+        """Name in tables and folders."""
         return self.name if self.wheel else self.name[:COMMIT_DIGITS]
 
     def earlier(self, suite: Path, elsewhere: Elsewhere | None) -> EarlierBuild:
-        """Return how the engine of a suite is run as it was then."""
+        """Return the suite's engine as of this build."""
         return EarlierBuild(
             elsewhere=elsewhere,
             suite=suite,
@@ -62,7 +62,7 @@ class BuildAt:
 def commits(folder: Path, good: str, bad: str) -> list[BuildAt]:
     """Return the first-parent commits from a good to a bad one, both included.
 
-    A merge counts as one step. Raises MlperfError for an unknown commit, or without a way.
+    Raises MlperfError for an unknown commit, or if none is an ancestor of the other.
     """
     if _git(folder, "rev-parse", "--show-toplevel").returncode:
         raise MlperfError(
@@ -95,19 +95,18 @@ def _log(folder: Path, *arguments: str) -> list[BuildAt]:
     )
     if done.returncode:
         raise MlperfError(f"git log: {' '.join(done.stderr.decode(errors='replace').split())}")
-    return [_commit_of(*line.split("\0")) for line in _text(done).split("\n") if line]
-
-
-def _commit_of(name: str, parents: str, author: str, date: str, subject: str) -> BuildAt:
-    parent, _, others = parents.partition(" ")
-    return BuildAt(
-        name=name,
-        subject=subject,
-        author=author,
-        date=date,
-        parent=parent,
-        merged=bool(others),
-    )
+    rows = [line.split("\0") for line in _text(done).split("\n") if line]
+    return [
+        BuildAt(
+            name=name,
+            subject=subject,
+            author=author,
+            date=date,
+            parent=parents.partition(" ")[0],
+            merged=" " in parents,
+        )
+        for name, parents, author, date, subject in rows
+    ]
 
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -131,8 +130,7 @@ _RANGE = re.compile(r"([A-Za-z0-9][\w.-]*)==(\w[\w.+]*?)\.\.(\w[\w.+]*)")
 def versions(text: str, elsewhere: Elsewhere | None) -> list[BuildAt]:
     """Return the versions of "LIBRARY==A..B" that pip can install, both ends included.
 
-    `elsewhere` is the Python that they are for; None for this one. Raises MlperfError for another
-    text, or a missing end.
+    `elsewhere` is their Python; None for this one. Raises MlperfError for invalid text or ends.
     """
     match = _RANGE.fullmatch(text)
     if match is None:
@@ -153,16 +151,16 @@ def versions(text: str, elsewhere: Elsewhere | None) -> list[BuildAt]:
 
 
 def _plain(version: str) -> str:
-    """Return a version in which 1.0 and 1.0.0 are equal."""
+    """Normalise a version, so that 1.0 and 1.0.0 are equal."""
     return re.sub(r"(\.0)+$", "", version)
 
 
 def _available(library: str, python: Sequence[str], *, early: bool) -> list[str]:
-    """Return the versions that pip sees, oldest first; if early, with those such as 1.3.0rc5."""
+    """Return pip's versions, oldest first; `early` includes pre-releases such as 1.3.0rc5."""
     options = ["--disable-pip-version-check", "--no-input", "--retries=1", *["--pre"] * early]
-    asked = ("-m", "pip", "index", "versions", *options, library)
+    arguments = ("-m", "pip", "index", "versions", *options, library)
     try:
-        done = run_pip(python, *asked, limit_s=PIP_TIMEOUT_SECONDS)
+        done = run_pip(python, *arguments, limit_s=PIP_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         raise EnvironmentFault(
             f"pip names no versions of {library} within {PIP_TIMEOUT_SECONDS:g} s"

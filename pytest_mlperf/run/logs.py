@@ -1,4 +1,4 @@
-"""Read LoadGen's log files; a log that is not complete is an error, never a result."""
+"""Read LoadGen's log files; an incomplete log is an error."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ DETAIL = "mlperf_log_detail.txt"
 PREFIX = ":::MLLOG "
 
 FULL_BYTES = 1 << 20
-"""Below this much free space, a log that is cut short is blamed on the disk."""
+"""Free space below which the message about a cut log names the full disk."""
 END_KEY = {"AccuracyOnly": "power_end"}
-"""The key that ends a whole log, by test mode; in all others it is "num_errors".
+"""Last key of a complete log by test mode; "num_errors" in all others.
 
 Only warnings may follow it: LoadGen logs one when a thread that completed many samples ended early.
-An accuracy run has no "num_errors"; whether it is whole shows in the accuracy log's end as well.
+An accuracy run has no "num_errors"; the end of the accuracy log also shows whether it is complete.
 """
 
 COUNTS_ERRORS = (5, 0, 16)
-"""The first LoadGen that writes "num_errors"."""
+"""First version of LoadGen that writes "num_errors"."""
 
 LAST_TIME, LAST_RATE = (
     "result_99.90_percentile_latency_ns",
     re.compile(r"result_(inferred_)?(completed_)?tokens_per_second"),
 )
-"""What ended the log of a performance run before: the last percentile, or the rate of tokens where
-they were counted, by answers or, for GPT-J, by LoadGen itself."""
+"""Last keys of older performance logs: the last percentile, or the token rate if tokens were
+counted, by answers or, for GPT-J, by LoadGen itself."""
 
 _RELEASE = re.compile(r"v?([0-9]{0,9}(?:\.[0-9]{1,9})+)")
-"""The numbers that a version of LoadGen begins with: "6.0.17", "v0.5", ".5a1"."""
+"""Leading numbers of a LoadGen version: "6.0.17", "v0.5", ".5a1"."""
 
 _NUMBERS_AS_TEXT = re.compile(
     r"num_errors|(?:result|effective|requested|generated|early_stopping)_\w[\w.]*"
@@ -50,20 +50,20 @@ _NUMBERS_AS_TEXT = re.compile(
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,29})(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,3})?")
 
 CLOCK = "%m-%d-%Y %H:%M:%S.%f"
-"""How LoadGen writes power_begin and power_end, in UTC."""
+"""Format of LoadGen's power_begin and power_end, in UTC."""
 
 KEPT_ERRORS = 20
-"""Error texts kept; `Detail.num_errors` counts all."""
+"""Maximum number of error texts; `Detail.num_errors` counts all."""
 
 Timed = Literal["latency", "query_latency", "ttft", "tpot"]
 
 
 class TimedLog(Protocol):
-    """A log that says when the timed part of a run was."""
+    """Log with the window of the timed part of a run."""
 
     @property
     def window_s(self) -> tuple[float, float]:
-        """When it began and ended, wall clock, seconds since the epoch."""
+        """Begin and end in wall clock, seconds since the epoch."""
         ...
 
 
@@ -85,7 +85,6 @@ _THROUGHPUT_KEYS = {
 
 
 def _wall_s(text: str) -> float:
-    """Return the wall-clock time of LoadGen's text, seconds since the epoch."""
     return dt.datetime.strptime(text, CLOCK).replace(tzinfo=dt.UTC).timestamp()
 
 
@@ -98,7 +97,7 @@ def _is_count(value: object) -> bool:
 
 
 def _is_rate(value: object) -> bool:
-    """LoadGen divides by the time: a run of one query has rates that are no numbers."""
+    """Accept None, as LoadGen's rates of one query are undefined."""
     return value is None or type(value) is float or _is_whole(value)
 
 
@@ -118,16 +117,15 @@ _TYPES: tuple[tuple[re.Pattern[str], Callable[[object], bool], str], ...] = (
     (re.compile("effective_test_mode|loadgen_version"), lambda v: type(v) is str, "a text"),
     (re.compile("power_begin|power_end"), _is_time, "a time as 12-31-2025 23:59:59.123"),
 )
-"""What the values that are read must be, by key; the others are handed on as they are."""
+"""Checks of the values that this package reads, by key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Detail:
-    """What `mlperf_log_detail.txt` says.
+    """Content of `mlperf_log_detail.txt`.
 
     Attributes:
-        values: The value of each key; of repeated keys the last. Those that this package reads
-            have the types of `_TYPES`.
+        values: Last value of each key; those in `_TYPES` are checked.
     """
 
     path: str
@@ -138,32 +136,32 @@ class Detail:
 
     @property
     def valid(self) -> bool:
-        """LoadGen says VALID; an accuracy run never does."""
+        """Whether LoadGen's result is VALID, which an accuracy run's never is."""
         return bool(self.values.get("result_validity") == "VALID")
 
     @property
     def perf_constraints_met(self) -> bool | None:
-        """The latency limits of Server were met; None in other scenarios."""
+        """Whether Server's latency limits were met; None in other scenarios."""
         return self.values.get("result_perf_constraints_met")
 
     @property
     def min_duration_met(self) -> bool | None:
-        """The run lasted as long as was asked for."""
+        """Whether the run lasted long enough."""
         return self.values.get("result_min_duration_met")
 
     @property
     def min_queries_met(self) -> bool | None:
-        """The run had as many queries as were asked for."""
+        """Whether the run had enough queries."""
         return self.values.get("result_min_queries_met")
 
     @property
     def early_stopping_met(self) -> bool | None:
-        """There were queries enough for the percentile to be trusted."""
+        """Whether there were enough queries to trust the percentile."""
         return self.values.get("early_stopping_met")
 
     @property
     def window_s(self) -> tuple[float, float]:
-        """When the timed part began and ended, wall clock, seconds since the epoch."""
+        """Begin and end of the timed part in wall clock, seconds since the epoch."""
         if missing := {"power_begin", "power_end"} - self.values.keys():
             raise RunError(
                 "loadgen", f"{self.path} has no {' and no '.join(sorted(missing))}", self.path
@@ -171,7 +169,7 @@ class Detail:
         return _wall_s(self.values["power_begin"]), _wall_s(self.values["power_end"])
 
     def require_no_errors(self) -> None:
-        """Refuse a run during which LoadGen logged errors: it may call such a run VALID."""
+        """Raise RunError if LoadGen logged errors, as it may call such a run VALID."""
         if self.num_errors:
             first = self.errors[0] if self.errors else "not named"
             raise RunError(
@@ -179,7 +177,7 @@ class Detail:
             )
 
     def percentile_ns(self, timed: Timed, percentile: float) -> int | None:
-        """Return a logged percentile, the next higher one where this one is not logged."""
+        """Return a logged percentile, or the next higher one."""
         logged_above = (logged for logged in _LOGGED_PERCENTILES if logged >= percentile - 1e-9)
         value: int | None = self.values.get(
             _PERCENTILE_KEYS[timed].format(f"{100 * next(logged_above, 0.999):.2f}")
@@ -187,7 +185,7 @@ class Detail:
         return value
 
     def metrics(self, scenario: str) -> dict[str, float]:
-        """Return the metrics of a performance run, by the names of the metric table, SI units."""
+        """Return the metrics of a performance run by name, SI units."""
         samples_key, tokens_key = _THROUGHPUT_KEYS[scenario]
         metrics: dict[str, float] = {}
         if samples_key is not None:
@@ -225,8 +223,7 @@ def parse_detail(path: Path) -> Detail:
 def parse_text(path: Path, content: str, *, old: bool = False) -> Detail:
     """Parse the text of a detail log; `path` is for messages.
 
-    `old` accepts logs of releases that counted no errors, if they end as these did, and numbers
-    that some releases wrote in quotes.
+    `old` accepts complete logs of releases without an error count, and quoted numbers.
     """
     values: dict[str, Any] = {}
     errors: list[str] = []
@@ -254,7 +251,7 @@ def parse_text(path: Path, content: str, *, old: bool = False) -> Detail:
 
 
 def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old: bool) -> None:
-    """Make sure that a log ends with its last key, which nothing but warnings may follow."""
+    """Raise RunError unless a log ends with its last key, followed only by warnings."""
     end = END_KEY.get(values.get("effective_test_mode", ""), "num_errors")
     if last == end:
         return
@@ -265,7 +262,7 @@ def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old
     elif end == "num_errors" and written and written < COUNTS_ERRORS and old:
         rated = last and LAST_RATE.fullmatch(last)
         if rated or (last == LAST_TIME and not values.get("requested_use_token_latencies")):
-            return  # whole: these releases had no key of its own for that
+            return  # complete: these releases had no end key
         problem = (
             f"is cut: LoadGen {version} ends it with {LAST_TIME!r} or a rate of tokens, here the "
             f"last key is {last!r}; the run did not end in order"
@@ -291,7 +288,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _disk_cause(path: Path) -> str:
-    """Return that the disk of a damaged log is full, which explains the damage, or ""."""
+    """Return that a full disk explains a damaged log, or ""."""
     free = shutil.disk_usage(path.parent).free
     if free >= FULL_BYTES:
         return ""
@@ -299,7 +296,7 @@ def _disk_cause(path: Path) -> str:
 
 
 def _entry(path: Path, number: int, line: str, *, old: bool) -> tuple[str, Any, Mapping[str, Any]]:
-    """Return key, value and metadata of a line, the value of the type that its key asks for."""
+    """Return key, value and metadata of a line; the value has its key's type."""
     try:
         entry = parse_json(line[len(PREFIX) :])
         key, value, metadata = str(entry["key"]), entry["value"], entry["metadata"]
@@ -319,7 +316,6 @@ def _entry(path: Path, number: int, line: str, *, old: bool) -> tuple[str, Any, 
 
 
 def _shown(value: object) -> str:
-    """Return a value as text, whatever it is, however deep."""
     return value if isinstance(value, str) else reprlib.repr(value)
 
 

@@ -1,4 +1,4 @@
-"""Run one process of a case: load, performance run, accuracy pass, and read what it left."""
+"""Run one process of a case: load, performance run and accuracy pass; then read its results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from pytest_mlperf.run.server import ServerLog, watched_server
 
 
 class WorkerProgress:
-    """Turns a worker's events into progress lines, and keeps the rate it used."""
+    """Show a worker's events as progress lines, and keep its rate."""
 
     def __init__(self, job: Job, title: str, show: Callable[[str], None]) -> None:
         self._head = f"{job.case.id} {title}"
@@ -58,7 +58,7 @@ class WorkerProgress:
         self._show(type(text)(f"{self._head}: {text}"))
 
     def on_event(self, event: Event) -> None:
-        """Take an event of the worker."""
+        """Handle an event of the worker."""
         match event:
             case {"event": "loading"}:
                 self.show("loading")
@@ -84,13 +84,13 @@ class WorkerProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessResult:
-    """What one worker process gave.
+    """Results of one worker process.
 
     Attributes:
-        unscored: Why there are none, when only the scorer broke: the run is good all the same.
-        notes: What else is to be said of it; those of a run are its own.
-        files: Those that it imported, but for Python's and what is installed.
-        waited_s: How long others held the accelerator first.
+        unscored: Error of the scorer, which leaves the run valid; None without one.
+        notes: Notes about the process; those of a run are in the run.
+        files: Imported files, except Python's and installed ones.
+        waited_s: Time that others held the accelerator before [s].
     """
 
     run: Run | None
@@ -107,15 +107,15 @@ class ProcessResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessTask:
-    """What one worker process is to do.
+    """Task of one worker process.
 
     Attributes:
         target_qps: Rate to offer; None lets the worker probe it.
-        ask: Do an accuracy pass afterwards, or None; dummy weights have no accuracy.
-        number: Which process of the case this is; names its folder.
-        label: What its folder carries in its name; a build of a baseline has one of its own.
-        warmup: Its run does not count: it is short, and nothing is sampled beside it.
-        audit: It is a compliance test's; its figures are nobody's baseline.
+        ask: Accuracy pass to make afterwards, or None; dummy weights have no accuracy.
+        number: Number of the process in the case, part of its folder's name.
+        label: Part of its folder's name; a baseline's build has its own.
+        warmup: Whether its run is short, unsampled and does not count.
+        audit: Compliance test, whose figures are no baseline.
     """
 
     target_qps: float | None
@@ -129,7 +129,7 @@ class ProcessTask:
 
     @property
     def folder(self) -> str:
-        """What its folder's name ends with."""
+        """End of its folder's name."""
         label = self.label or (FOLDER_LABEL if self.build else "")
         return f"{label}.{self.number}" if label else str(self.number)
 
@@ -137,12 +137,12 @@ class ProcessTask:
 def measure(
     job: Job, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
 ) -> ProcessResult:
-    """Run one fresh worker process of a case.
+    """Run one new worker process of a case.
 
     Raises:
-        RunError: Anything broke; the message names the layer and the log.
-        UnavailableError: Model or data set is not here; all that is missing is named.
-        SuiteError: A value in the suite is wrong, as engine, data set or scorer say.
+        RunError: A part failed; the message names the layer and the log.
+        UnavailableError: Model or data set is missing.
+        SuiteError: Engine, data set or scorer rejects a value of the suite.
     """
     unscorable = job.scoring.problems if task.ask else ()
     require(unscorable)
@@ -155,11 +155,11 @@ def measure(
         folder=new_folder(conditions.folder, f"{job.case.id}.{task.folder}"),
         progress=WorkerProgress(job, title, show),
     )
-    evidence, accuracy, place = _work(case, unscored)
+    evidence, accuracy, placement = _work(case, unscored)
     read = read_benchmark if job.benchmark else read_run
-    run = read(evidence, job, place.conditions)
-    if run and not job.engine.options.get("url"):  # what serves there is unknown
-        hardware = replace(run.hardware, ids=place.conditions.machine.hashes(job.accelerator))
+    run = read(evidence, job, placement.conditions)
+    if run and not job.engine.options.get("url"):  # the server's GPUs are unknown
+        hardware = replace(run.hardware, ids=placement.conditions.machine.hashes(job.accelerator))
         run = replace(run, hardware=hardware)
     scores = None
     if accuracy and not unscored:
@@ -181,7 +181,7 @@ def measure(
 
 @dataclass(frozen=True, kw_only=True)
 class _Measured:
-    """A case that is being measured, where, and how far it is."""
+    """A case that is being measured."""
 
     job: Job
     conditions: Conditions
@@ -193,25 +193,22 @@ class _Measured:
 def _work(
     case: _Measured, unscored: list[RunError]
 ) -> tuple[Evidence, AccuracyPass | None, Placement]:
-    """Have a worker measure once nothing is in its way.
-
-    Returns its evidence, the pass to be scored if none broke, and its placement.
-    """
+    """Let a worker measure; return its evidence, the pass to score, and its placement."""
     job, task, show = case.job, case.task, case.progress.show
     checkpoint = checkpoint_for(job, case.conditions, case.folder, show) if job.build else None
     with contextlib.ExitStack() as stack:
         build = task.build
         if job.elsewhere and not build:
             build = stack.enter_context(build_for(job.elsewhere, case.folder, job.suite))
-        place = stack.enter_context(placed(job.accelerator, case.conditions, show))
-        warmed = None if task.warmup else _warmed(job, place.conditions, show, task)
-        _wait_for_memory(job, place.conditions, show)
-        waited_s = place.waited_s
+        placement = stack.enter_context(placed(job.accelerator, case.conditions, show))
+        warmed = None if task.warmup else _warmed(job, placement.conditions, show, task)
+        _wait_for_memory(job, placement.conditions, show)
+        waited_s = placement.waited_s
         if task.performance and case.conditions.idle:
             waited_s += case.conditions.idle.wait(show)
         started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-        control = place.control(job.accelerator) if task.performance else ControlRun()
-        case = dataclasses.replace(case, conditions=place.conditions)
+        control = placement.control(job.accelerator) if task.performance else ControlRun()
+        case = dataclasses.replace(case, conditions=placement.conditions)
         if job.benchmark:
             evidence, accuracy = _benchmarked(case), None
         else:
@@ -222,22 +219,21 @@ def _work(
         control=control,
         warmed=warmed,
         waited_s=waited_s,
-        notes=(*place.notes, *evidence.notes),
+        notes=(*placement.notes, *evidence.notes),
     )
-    return evidence, accuracy, place
+    return evidence, accuracy, placement
 
 
 def _observed(
     case: _Measured, build: Build | None, checkpoint: Checkpoint | None, unscored: list[RunError]
 ) -> tuple[Evidence, AccuracyPass | None]:
-    """Run a worker from its start to its end, beside what watches the GPUs and the host."""
     task = case.task
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
         sampling = enter(_sampling(case)) if _is_sampled(case) else None
         host = enter(HostSampling()) if task.performance and case.conditions.power else None
         exporter = case.conditions.exporter if task.performance else None
-        shown = enter(watched_exporter(exporter)) if exporter else None
+        exporter_log = enter(watched_exporter(exporter)) if exporter else None
         worker = enter(_worker(case, build, checkpoint))
         loaded = worker.wait_for("loaded")
         subject = subject_of(
@@ -270,7 +266,7 @@ def _observed(
         power=sampling.log if sampling else None,
         host=host.counted if host else {},
         server=server,
-        exporter=shown,
+        exporter=exporter_log,
         warm_s=case.progress.warm_s,
         notes=worker.notes,
         build_s=checkpoint.seconds if checkpoint else None,
@@ -281,10 +277,7 @@ def _observed(
 def _repeated_rate(
     case: _Measured, settings: LoadGenSettings, finished: Event | None
 ) -> float | None:
-    """Return the rate by which later runs repeat the work of this one.
-
-    A stream whose rate was probed goes on until its planned time is over.
-    """
+    """Return the rate that repeats this run's work; a stream with a probed rate ran for a time."""
     rate, work_s = case.progress.target_qps, settings.fixed_work_s
     streams = settings.scenario in STREAMS
     if not (finished and rate and work_s and case.progress.probed and streams):
@@ -306,7 +299,7 @@ def _benchmarked(case: _Measured) -> Evidence:
 def _finished(
     case: _Measured, worker: WorkerProcess, pages: Sequence[str] | None
 ) -> tuple[Event | None, ServerLog | None]:
-    """Wait until the timed run is over, where one is asked for; a server is looked at meanwhile."""
+    """Wait for the end of the timed run, if any, and read the server's metrics until then."""
     if not case.task.performance:
         return None, None
     if pages is None:
@@ -316,7 +309,7 @@ def _finished(
 
 
 def _wait_for_memory(job: Job, conditions: Conditions, show: Callable[[str], None]) -> None:
-    """Wait until a case's GPUs have their memory back; a server of somebody else keeps its."""
+    """Wait for free memory of a case's GPUs, except under a foreign server."""
     theirs = is_client(job.engine_use) and not job.engine.options.get("serve")
     if job.engine_use not in IDLE_ENGINES and not theirs:
         require_free(conditions.machine.uuids(job.accelerator), conditions.folder, waiting=show)
@@ -329,7 +322,7 @@ def _is_sampled(case: _Measured) -> bool:
 
 @contextlib.contextmanager
 def _sampling(case: _Measured) -> Iterator[PowerSampling]:
-    """Sample a case's GPUs; report errors of a lost one, so that later cases do without it."""
+    """Sample a case's GPUs; report and record lost ones."""
     machine, accelerator = case.conditions.machine, case.job.accelerator
     used = machine.used(accelerator, case.job.replicas)
     sampling = PowerSampling(list(used), case.folder)
@@ -338,7 +331,7 @@ def _sampling(case: _Measured) -> Iterator[PowerSampling]:
             yield sampling
     except RunError as error:
         lost: tuple[str, ...] = ()
-        with contextlib.suppress(RunError):  # a file that cannot be read tells nothing of it
+        with contextlib.suppress(RunError):  # an unreadable file shows no loss
             lost = sampling.log.lost(used)
         if not lost:
             raise
@@ -350,7 +343,7 @@ def _sampling(case: _Measured) -> Iterator[PowerSampling]:
 
 
 def _worker(case: _Measured, build: Build | None, checkpoint: Checkpoint | None) -> WorkerProcess:
-    """Return the worker, to be started; one elsewhere is told also what it does not inherit."""
+    """Return the worker, not started; one elsewhere gets variables that it does not inherit."""
     job, conditions, task = case.job, case.conditions, case.task
     settings = dataclasses.replace(job.settings, target_qps=task.target_qps)
     answer_forms = job.scoring.answer_forms
@@ -383,7 +376,7 @@ def _worker(case: _Measured, build: Build | None, checkpoint: Checkpoint | None)
 
 
 REPLICA_SHARE = 0.9
-"""A replica that says nothing is named before its worker, which then has no progress, is ended."""
+"""Share of the worker's time limit, so that a silent replica is reported before the worker ends."""
 
 
 def _replicas(job: Job, machine: Machine) -> tuple[ReplicaSpec, ...]:
@@ -424,10 +417,7 @@ def _accuracy(
 def _warmed(
     job: Job, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
 ) -> bool | None:
-    """Return whether a case's accelerator has worked in this session, after it was made to.
-
-    None: nobody takes note. An accuracy pass is work as well, and needs no warm-up.
-    """
+    """Warm up if needed; return whether the accelerator had worked, None if not recorded."""
     if conditions.warmups is None:
         return None
     names = conditions.machine.leases(job.accelerator)
@@ -450,7 +440,7 @@ def _warmed(
 
 @contextlib.contextmanager
 def _only_the_scorer(errors: list[RunError]) -> Iterator[None]:
-    """Keep an error of the scorer, which says nothing about the engine's run."""
+    """Collect a scorer's error, which does not affect the engine's run."""
     try:
         yield
     except EnvironmentFault as error:

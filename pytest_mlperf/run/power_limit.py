@@ -1,8 +1,8 @@
-"""Hold the GPUs of a case at a power limit, and see that they get back the one they had.
+"""Set the power limit of a case's GPUs, and restore their own one.
 
-A process of its own sets it and gives it back, see `pytest_mlperf.hardware.power_limit`. It has the
-case's leases as well: nobody else gets the GPUs before their limit is restored, also where this
-process was killed. Where that one was killed too, whoever holds the GPUs next restores it first.
+A separate process does both, see `pytest_mlperf.hardware.power_limit`. It also holds the case's
+leases, so that no other process gets the GPUs before their limit is restored, even if this process
+was killed. If that process was killed too, the next holder of the GPUs restores the limit first.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _COMMAND = (sys.executable, "-m", power_limit.__name__)
 
 @contextlib.contextmanager
 def limited(gpus: Sequence[str], watts: int, leases: Sequence[int]) -> Iterator[None]:
-    """Hold GPUs, which the caller holds by `leases` (locked descriptors), at a power limit.
+    """Hold GPUs, leased by the caller through `leases` (locked descriptors), at a power limit.
 
-    Raises SuiteError if a GPU cannot have this limit, UnavailableError if this user may not set it,
+    Raises SuiteError if a GPU does not support it, UnavailableError if this user may not set it,
     and RunError if it could not be set or restored.
     """
     command = [*_COMMAND, "set", str(lease_folder()), str(watts), *gpus]
@@ -73,10 +73,7 @@ def _require_set(guard: ChildProcess) -> None:
 
 
 def restored(gpus: Sequence[str]) -> tuple[str, ...]:
-    """Restore the limits that a killed process changed on GPUs, which the caller holds.
-
-    Returns a sentence for each note of such a limit. Raises RunError if one cannot be restored.
-    """
+    """Restore limits that a killed process left; return a sentence each, or raise RunError."""
     folder = lease_folder() if gpus else None
     left = sorted(set(gpus) & power_limit.noted(folder).keys()) if folder else []
     if not left:

@@ -1,4 +1,4 @@
-"""Every call of git: what a repository holds, which commit is checked out, what differs."""
+"""Call git: read a repository's files, its commit, and its differences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def new_id() -> str:
 
 
 def ignored_in_git(folder: Path) -> Path:
-    """Make a folder that git ignores, as pytest does with its cache, and return it."""
+    """Create and return a folder that git ignores, as pytest does with its cache."""
     folder.mkdir(parents=True, exist_ok=True)
     ignore = folder / ".gitignore"
     if not ignore.exists():
@@ -30,7 +30,7 @@ def ignored_in_git(folder: Path) -> Path:
 
 
 def new_folder(parent: Path, name: str) -> Path:
-    """Make a fresh folder, named `name` or `name-2`, … where that is taken."""
+    """Create and return a new folder called `name`, or `name-2`, … if that exists."""
     path_part("case", name)
     for attempt in range(1, 1000):
         path = parent / (name if attempt == 1 else f"{name}-{attempt}")
@@ -49,7 +49,7 @@ CURRENT_FOLDER = Path()
 CHANGED_MARK = "+"
 READ_TIMEOUT_SECONDS = 60.0
 CHECKOUT_S = 600.0
-"""Longest time of a call that checks files out: they may be large."""
+"""Time limit of a checkout, whose files may be large."""
 
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
@@ -57,19 +57,19 @@ _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 def run_git(
     folder: Path, *arguments: str, limit_s: float = READ_TIMEOUT_SECONDS
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run git in a folder without the repository's hooks; an OSError if git cannot be started."""
+    """Run git in a folder without the repository's hooks; raise OSError if it cannot start."""
     command = ["git", "-C", str(folder), "-c", f"core.hooksPath={os.devnull}", *arguments]
     return subprocess.run(command, capture_output=True, timeout=limit_s, check=False)
 
 
 def git(*arguments: str, folder: Path = CURRENT_FOLDER) -> bytes | None:
-    """Return what git prints; None where it fails, hangs or is not installed."""
+    """Return git's output; None if it fails, hangs or is not installed."""
     done = _done(folder, *arguments)
     return done.stdout if done is not None and done.returncode == 0 else None
 
 
 def git_text(*arguments: str) -> str:
-    """Return what git prints here as text; "" where it fails, hangs or is not installed."""
+    """Return git's output in the working folder as text; "" if it fails."""
     return (git(*arguments) or b"").decode("utf-8", "surrogateescape")
 
 
@@ -87,10 +87,7 @@ def _done(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes] |
 
 
 def commit_of(folder: Path, recorded: Sequence[Path] = ()) -> str | None:
-    """Return a folder's commit, with "+" if tracked files differ, or None.
-
-    Folders called `baselines`, and those in `recorded`, do not count.
-    """
+    """Return the commit, or None, with "+" if files outside baselines and `recorded` differ."""
     commit = git("rev-parse", "--short=12", "HEAD", folder=folder)
     if commit is None:
         return None
@@ -100,7 +97,7 @@ def commit_of(folder: Path, recorded: Sequence[Path] = ()) -> str | None:
 
 
 def changes_digest(folder: Path, recorded: Sequence[Path] = ()) -> str:
-    """Return a digest of what tracked files differ in from their commit; "": in nothing."""
+    """Return a digest of the tracked files' differences from their commit; "" for none."""
     changed = git("diff", "HEAD", *_code(folder, recorded), folder=folder)
     return hashlib.sha256(changed).hexdigest()[:12] if changed else ""
 
@@ -108,10 +105,9 @@ def changes_digest(folder: Path, recorded: Sequence[Path] = ()) -> str:
 def code_differs(
     folder: Path, then: str | None, now: str | None, recorded: Sequence[Path] = ()
 ) -> str | None:
-    """Return why two measured commits may hold different code, or None where it is the same.
+    """Return why two measured commits may have different code, or None.
 
-    Baselines are no code: the commit that adds one is as good as the one before. Outside git, where
-    neither has a commit, there is nothing to tell them apart by.
+    Baselines do not count. Outside git, where neither has a commit, nothing can differ.
     """
     if then is None and now is None:
         return None
@@ -122,7 +118,7 @@ def code_differs(
     if then == now:
         return None
     diff = None
-    if _COMMIT.fullmatch(then):  # from a file: nothing that git would take for an option
+    if _COMMIT.fullmatch(then):  # it is from a file, and must not be a git option
         diff = _done(folder, "diff", "--quiet", then, now, *_code(folder, recorded))
     if diff is None or diff.returncode > 1:
         return f"commit {then} is not in this clone"
@@ -134,9 +130,9 @@ def files_since(
 ) -> tuple[list[Path], list[Path] | None] | None:
     """Return files that differ from a commit, also in the work tree, and files unknown to git.
 
-    The second list has those of `loaded` that git neither has nor ignores, None if it cannot list
-    its files. Paths are absolute, without baselines (see `commit_of`). Returns None without a clone
-    that has the commit.
+    The second list has those of `loaded` that git neither tracks nor ignores; None if git fails.
+    Paths are absolute, without baselines (see `commit_of`). Returns None if no clone has the
+    commit.
     """
     top, diff = git("rev-parse", "--show-toplevel", folder=folder), None
     if top is not None and _COMMIT.fullmatch(commit):
@@ -156,13 +152,13 @@ def files_since(
 
 
 def same_code(folder: Path, commit: str | None, recorded: Sequence[Path] = ()) -> bool:
-    """Check whether tracked files are those of a commit, leaving out suites and baselines."""
+    """Check whether tracked files are those of a commit, except suites and baselines."""
     files = files_since(folder, commit or "", (), recorded)
     return files is not None and all(file.match("*.mlperf.toml") for file in files[0])
 
 
 def _code(folder: Path, recorded: Sequence[Path]) -> list[str]:
-    """Return the arguments that leave out the baselines, and what Python compiles while it runs."""
+    """Return git's arguments that exclude baselines, and bytecode compiled during a run."""
     top = folder.resolve()
     others = [path.resolve() for path in recorded]
     return [

@@ -1,4 +1,4 @@
-"""Build a run, once, from all that its process left."""
+"""Build a run from its process's results."""
 
 from __future__ import annotations
 
@@ -77,13 +77,12 @@ def subject_of(
     built: Mapping[str, str] = MappingProxyType({}),
     exporter: Exporter | None = None,
 ) -> Subject:
-    """Return machine, engine and data of a process.
+    """Return machine, engine and data of a process that ran in `build`, None for this Python.
 
-    It ran in `build`, None for this Python; `built` says how its checkpoint was made; `exporter`
-    watches its server's GPUs.
+    `built` describes its checkpoint; `exporter` watches its server's GPUs.
     """
-    beside = _beside(build, python) if build and python else {}
-    # What becomes part of a baseline in git names no folder of a user, as options may.
+    python_facts = _beside(build, python) if build and python else {}
+    # Baselines in git must not contain a user's folders, which options may name.
     subject = Subject(
         identity=machine.identity(job.accelerator),
         fingerprint={
@@ -92,7 +91,7 @@ def subject_of(
             "dataset": str(loaded["dataset"]["digest"]),
             **loaded["dataset"]["inputs"],
             **job.facts,
-            **beside,
+            **python_facts,
             **built,
         },
         surroundings={
@@ -105,11 +104,7 @@ def subject_of(
 
 
 def _beside(build: Build, python: Event) -> dict[str, str]:
-    """Return what is to be known of another Python.
-
-    Of a build of a baseline, which nobody records, also where it lies. What every run of a case is
-    made in goes into baselines: they name no path of a user.
-    """
+    """Return the facts of another Python, with its place only for a baseline's build."""
     versions = {f"python.{name}": version for name, version in python["versions"].items()}
     facts = {"python": str(python["version"]), **versions}
     if build.baseline:
@@ -121,9 +116,9 @@ LOOP_SETTINGS = ("points", "ramp_ms", "arrivals", "burstiness", "audit", "max_fa
 
 
 def _requests(job: Job) -> str:
-    """Return what LoadGen is told but for the rate: its length in words, and a hash of all."""
+    """Return LoadGen's settings without the rate: the length in words, and a hash of all."""
     settings = job.settings
-    # What only our own loops are told has no part in the hashes of all other baselines.
+    # Settings of our own loops must not change the hashes of other baselines.
     hashed = {k: v for k, v in dataclasses.asdict(settings).items() if k not in LOOP_SETTINGS or v}
     digest = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:8]
     count = f"{settings.min_query_count:,} queries"
@@ -137,20 +132,20 @@ SCORED_BETWEEN = "no energy is told: MLCommons' client scored answers between th
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What there is of one process when its worker is gone.
+    """Results of a process after its worker ended.
 
     Attributes:
-        finished: What it said after its performance run; None: it made none.
-        target_qps: The rate that was offered, or sized by; None: by none.
-        power: What was sampled of the GPUs; None: nothing was to be.
-        warm_s: When the engine had warmed up, monotonic.
-        warmed: The accelerator had worked in this session before; None: nobody takes note.
-        host: What the host's own counters showed, by their names; empty: none may be read.
-        server: What its server's metrics were; empty: it has none.
-        exporter: What a DCGM exporter showed; None: none is named.
-        build_s: What building its checkpoint took, whenever that was; None: none was built.
-        waited_s: How long it waited for others before it began.
-        probed: The rate was probed by this process.
+        finished: Event after its performance run; None without one.
+        target_qps: Rate that was offered, or that sized the run; None without one.
+        power: Samples of the GPUs; None if not sampled.
+        warm_s: End of the warm-up, monotonic [s].
+        warmed: Whether the accelerator had worked in this session; None if not recorded.
+        host: Values of the host's own counters by name; empty if not readable.
+        server: Metrics of its server; None without one.
+        exporter: Values of a DCGM exporter; None without one.
+        build_s: Time to build its checkpoint, whenever that was [s]; None without one.
+        waited_s: Time that it waited for others before [s].
+        probed: Whether this process probed the rate.
     """
 
     settings: LoadGenSettings
@@ -174,13 +169,13 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Validity(Findings):
-    """What LoadGen says of a run."""
+    """LoadGen's verdict about a run."""
 
     limit_missed: bool = False
 
 
 def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None:
-    """Return the run that the evidence tells of; LoadGen's log is read once."""
+    """Return the run of the evidence, or None without a performance run."""
     finished = evidence.finished
     if finished is None:
         return None
@@ -197,11 +192,11 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
         finishes = result["finishes"]
     moved_s = result["clock_moved_s"]
     energy = energy_findings(evidence, job, conditions, timed, figures, moved_s)
-    if isinstance(timed, CurveLog) and timed.scored:
-        # What was spent on scoring between the points belongs to no request that counts.
-        energy = [replace(one, metrics={}) for one in energy]
-    unspent = (SCORED_BETWEEN,) if energy and isinstance(timed, CurveLog) and timed.scored else ()
-    beside = Findings(notes=(*evidence.control.notes, *evidence.notes, *unspent))
+    notes = (*evidence.control.notes, *evidence.notes)
+    if energy and isinstance(timed, CurveLog) and timed.scored:
+        # The energy of scoring between the points belongs to no request that counts.
+        energy, notes = [replace(one, metrics={}) for one in energy], (*notes, SCORED_BETWEEN)
+    noted = Findings(notes=notes)
     differing = conditions.machine.differing(job.accelerator)
     text = f"the GPUs of this case differ: {'; '.join(differing)}"
     unlike = Findings.signed([Sign(key=SignKey.GPUS_DIFFER, text=text)] if differing else [])
@@ -209,7 +204,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     load = load_findings(job, result["contention"])
     windows_s = [one.duration_s for one in timed.points] if isinstance(timed, CurveLog) else ()
     clock = clock_findings(job, moved_s, min(windows_s, default=result["duration_s"]))
-    witnesses = [validity, figures, *energy, beside, unlike, client, load, clock]
+    witnesses = [validity, figures, *energy, noted, unlike, client, load, clock]
     used = replace(evidence.settings, target_qps=evidence.target_qps)
     length = length_findings(used, result["duration_s"], probed=evidence.probed)
     witnesses += [start_findings(job, result["slow_start"]), length, replica_findings(result)]
@@ -226,7 +221,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     witnesses.append(untimed_input(input_s, evidence.settings, figures))
     fields = together(*witnesses)
     fields["server"] = {**fields.get("server", {}), **hidden_shares(timed, result)}
-    # A curve's points have other rates: what they differ by is no scatter.
+    # Differences between a curve's points are not scatter.
     within = {"throughput": result["within_se"]} if result["within_se"] else {}
     late = result["client"]
     if isinstance(timed, CurveLog):
@@ -252,7 +247,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
 
 
 def hidden_shares(timed: TimedLog, result: Mapping[str, Any]) -> dict[str, float]:
-    """Return the share of tokens that nobody saw, of a curve at each point; {}: not told."""
+    """Return the share of hidden tokens, of a curve at each point; {} if unknown."""
     shares = {HIDDEN_SHARE: result["hidden_share"]}
     if isinstance(timed, CurveLog):
         shares = {at_point(HIDDEN_SHARE, one.point): one.hidden_share for one in timed.points}
@@ -260,11 +255,11 @@ def hidden_shares(timed: TimedLog, result: Mapping[str, Any]) -> dict[str, float
 
 
 UNTIMED_SHARE, MIN_UNTIMED_SECONDS = 0.1, 1e-5
-"""What `input()` takes is told from this share of what a sample takes on, and from so much time."""
+"""`input()` is reported from this share of a sample's time, and from this time on."""
 
 
 def untimed_input(input_s: float | None, settings: LoadGenSettings, figures: Figures) -> Findings:
-    """Return what a data set's `input()` takes of a sample, where that is much."""
+    """Report the time of a data set's `input()` if it is large."""
     latencies_s = [s for n, s in figures.metrics.items() if n.partition("@")[0] == "latency_p50"]
     sample_s = min(latencies_s, default=figures.duration_s / max(1, figures.samples))
     if settings.scenario == "MultiStream":
@@ -294,7 +289,7 @@ def _resources(evidence: Evidence, result: Event, timed: TimedLog) -> Findings:
 
 def _stages(result: Event, settings: LoadGenSettings) -> Findings:
     if settings.points:
-        return Findings()  # the stages of its points would be mixed
+        return Findings()  # stages of different points would be mixed
     samples = max(1, result["completed"])
     taken = {f"{STAGE}{name}": seconds / samples for name, seconds in result["stages"].items()}
     return Findings(metrics={name: seconds for name, seconds in taken.items() if seconds})
@@ -317,13 +312,13 @@ def _read_curve(
 
 @dataclass(frozen=True)
 class Spell:
-    """When something began and ended, wall clock, seconds since the epoch."""
+    """Window in wall clock, seconds since the epoch."""
 
     window_s: tuple[float, float]
 
 
 SLEWED = 1e-3
-"""Share of a window by which a clock that is corrected may move; Linux slews it by half of that."""
+"""Share of a window by which a corrected clock may move; Linux slews at half of it."""
 
 
 def energy_findings(
@@ -334,10 +329,7 @@ def energy_findings(
     figures: Figures,
     moved_s: float,
 ) -> list[Findings]:
-    """Return findings of sampler, host's counters, DCGM exporter and wall meter, if present.
-
-    `moved_s` is the change of the wall clock, which dates the ends of the window.
-    """
+    """Return the energy by each source; `moved_s` is the change of the wall clock."""
     seen: list[Findings] = []
     if not (evidence.power or evidence.host or evidence.exporter or conditions.meter):
         return seen
@@ -366,19 +358,17 @@ def energy_findings(
 
 
 def may_have_light(job: Job, identity: Mapping[str, object]) -> bool:
-    """Whether a case can have a share of the speed of light.
-
-    A CPU whose figures nobody gave has none, nor a GPU that is only pretended: what runs is
-    something else.
-    """
-    if job.settings.points:  # each point of a curve has a limit of its own
+    """Check whether a case has a roofline: known figures of a GPU that is not simulated."""
+    if job.settings.points:  # each point of a curve has its own limit
         return False
     figures = job.gpu is not None or split(job.accelerator)[1] != "cpu"
     return figures and "pretended" not in identity
 
 
 def _light(evidence: Evidence, job: Job, figures: Figures, energy: Sequence[Findings]) -> Nearness:
-    per_joule = {name: value for one in energy for name, value in one.metrics.items()}
+    per_joule = {
+        name: value for source_findings in energy for name, value in source_findings.metrics.items()
+    }
     return light_findings(
         replace(figures, metrics={**figures.metrics, **per_joule}),
         job,
@@ -390,7 +380,7 @@ def _light(evidence: Evidence, job: Job, figures: Figures, energy: Sequence[Find
 
 
 def read_figures(finished: Event, scenario: str, accelerator: str) -> tuple[Detail, Figures]:
-    """Return LoadGen's own log and the figures; the worker's word is only checked against it."""
+    """Return LoadGen's log and figures, checked against the worker's counts."""
     log = Path(finished["folder"]) / DETAIL
     detail = parse_detail(log)
     detail.require_no_errors()
@@ -413,7 +403,7 @@ def _validity(detail: Detail, settings: LoadGenSettings) -> Validity:
     if detail.valid:
         return Validity()
     long_enough = detail.min_duration_met is not False and detail.min_queries_met is not False
-    # Early stopping alone says that there were too few queries, not that they were late.
+    # Early stopping alone means too few queries, not late ones.
     if settings.scenario == "Server" and long_enough and detail.perf_constraints_met is False:
         return Validity(limit_missed=True)
     queries = "too few queries for its percentile (early stopping): raise min_query_count"

@@ -1,4 +1,4 @@
-"""Read what MLCommons' client left of a curve that it measured in a run of ours."""
+"""Read the results of a curve that MLCommons' client measured in our run."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, read_regular
 
 
 def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
-    """Return the points of a run, each in a folder beside the worker's log, and findings.
+    """Return a run's points, each from a folder next to the worker's log, and findings.
 
-    `harness` is the client's version before the run. Raises RunError if a folder is cut or has no
-    such result, or another version wrote it.
+    `harness` is the client's version before the run. Raises RunError if a folder is incomplete, or
+    another version wrote it.
     """
     try:
         content = parse_json(read_regular(path, MAX_FILE_BYTES))
@@ -38,7 +38,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
     try:
         points = sorted(
             ((read_point(path.parent / name), clock_s) for name, clock_s in clocks.items()),
-            key=lambda one: one[0].concurrency,
+            key=lambda pair: pair[0].concurrency,
         )
         windows = tuple(_tracked(point, clock_s) for point, clock_s in points)
     except MlperfError as error:
@@ -61,10 +61,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
 
 
 def _tracked(point: RecordedPoint, clock_s: float) -> PointWindow:
-    """Return a point with the window of its events.
-
-    Its monotonic clock began `clock_s` later than the wall clock.
-    """
+    """Return a point with its window's parts; `clock_s` is wall minus monotonic clock."""
     events = read_events(point.folder)
     begin_s, end_s = events.begin_ns / 1e9, events.end_ns / 1e9
     parts = [0] * WINDOW_PARTS
@@ -76,13 +73,13 @@ def _tracked(point: RecordedPoint, clock_s: float) -> PointWindow:
 
 
 def recorded_curve(points: Sequence[RecordedPoint]) -> CurveLog:
-    """Return the curve of a session of the client, by its results alone."""
+    """Return the curve of a session of the client, from its results alone."""
     windows = (recorded_window(one, one.ended_s - one.duration_s, one.ended_s) for one in points)
     return CurveLog(path="", samples=sum(one.requests for one in points), points=tuple(windows))
 
 
 def recorded_window(point: RecordedPoint, begin_s: float, end_s: float) -> PointWindow:
-    """Return a point as the client counted it; its reader checked that enough were under way."""
+    """Return a point as the client counted it; its reader checked the concurrency."""
     return PointWindow(
         point=point.concurrency,
         begin_s=begin_s,

@@ -1,4 +1,4 @@
-"""How near a run came to what its GPUs could do, and what it cost, where such figures are there."""
+"""Compute a run's share of its GPUs' roofline, and its cost, if the figures are known."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_mlperf.rounds.work import find_work
 from pytest_mlperf.run.figures import Figures, Findings
 
 SIZES = ("input_tokens", "tokens", "tokens_squared", "parts", "cached_tokens")
-"""Means over the samples of a run that a data set may tell."""
+"""Means over the samples of a run that a data set may report."""
 
 WORK_KEYS = {
     "steps": ("generation.steps", "work.steps"),
@@ -29,18 +29,18 @@ WORK_KEYS = {
         for name in ("accepted_tokens", "calls", "network_share", "work_share", "replica_gpus")
     },
 }
-"""What an engine may tell of its work, by the keys of its description that say so."""
+"""Facts about its work that an engine may report, by the keys of its description."""
 
 DRAFTS, DRAFTED = "work.drafts", "speculative-decoding"
-"""The key by which it tells that it drafts, and the technique that this is."""
+"""Key with which an engine reports that it drafts, and the technique's name."""
 
 BATCH_KEY = "work.batch"
-"""The key by which it tells how many sequences it works on together, at most."""
+"""Key of the maximum number of sequences that an engine processes together."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Nearness(Findings):
-    """How near a run came to what its GPUs could do."""
+    """A run's share of the roofline."""
 
     light: tuple[Light, ...] = ()
 
@@ -54,7 +54,7 @@ def light_findings(
     sizes: Mapping[str, float],
     drafts: int | None = None,
 ) -> Nearness:
-    """Return a run's share of the speed of light; INVALID if it is above the limit.
+    """Return a run's share of the roofline; the run is INVALID if it exceeds the limit.
 
     `drafts` are accepted draft tokens; None for none or unknown.
     """
@@ -65,7 +65,7 @@ def light_findings(
     undeclared = (bool(drafts) or DRAFTS in engine) and DRAFTED not in job.techniques
     if a_step:
         work["accepted_tokens"] = a_step
-    if kind == "cpu":  # processes on one machine's processors
+    if kind == "cpu":  # replicas share the machine's processors
         work.pop("replica_gpus", None)
     try:
         seen = Circumstances(
@@ -73,7 +73,7 @@ def light_findings(
             precision=job.case.precision,
             techniques=job.techniques,
             output_tokens=figures.metrics.get("tokens_per_sample"),
-            # Drafts make more of a step than its samples; how many counts where they are declared.
+            # Drafts add tokens to a step; the batch bounds them only if they are declared.
             batch=most_together(figures.samples, job, {} if undeclared else engine),
             **work,
         )
@@ -103,10 +103,9 @@ def tokens_a_step(figures: Figures, drafts: int) -> float | None:
 
 
 def most_together(samples: int, job: Job, engine: Mapping[str, str]) -> float | None:
-    """Return how many samples can have been under way at a time, by all who set an upper bound.
+    """Return an upper bound of the samples in flight, by scenario, engine and run.
 
-    SingleStream has one, MultiStream a query's, an engine what it says, and no run more than it
-    had. Neither a prefix cache nor several copies of the model put more into one step.
+    Neither a prefix cache nor several copies of the model put more into one step.
     """
     most = [float(samples)] if samples else []
     if job.case.scenario == "SingleStream":
@@ -119,12 +118,12 @@ def most_together(samples: int, job: Job, engine: Mapping[str, str]) -> float | 
 
 
 def gpu_of(job: Job, identity: Mapping[str, object]) -> GpuSpec | None:
-    """Return the figures of a case's accelerator: the suite's own, else those of the table."""
+    """Return the figures of a case's accelerator: the suite's own, else the table's."""
     return gpu_in(identity) if job.gpu is None else job.gpu
 
 
 def work_of(job: Job) -> AnyWork | None:
-    """Return what a sample of a case costs: as the suite says, else as counted for MLPerf's."""
+    """Return the work of a case's sample: the suite's own, else MLPerf's."""
     if job.work is not None:
         return job.work
     workload = find_work(job.case.workload)
@@ -132,7 +131,6 @@ def work_of(job: Job) -> AnyWork | None:
 
 
 def _done(engine: Mapping[str, str]) -> dict[str, int | float]:
-    """Return what the engine said of its work, as numbers."""
     numbers = {
         n: _number(key, engine) for n, keys in WORK_KEYS.items() for key in keys if key in engine
     }
@@ -148,10 +146,7 @@ def _number(key: str, engine: Mapping[str, str]) -> float:
 
 
 def cost_of(job: Job, runs: Sequence[Run], identity: Mapping[str, object]) -> PerDollar | None:
-    """Return tokens, else samples, for a dollar; None where there is no price or no run.
-
-    All GPUs of the case are paid for, and never fewer than it takes to hold the weights.
-    """
+    """Return tokens or samples per dollar, for at least the GPUs that hold the weights."""
     if job.price is None or not runs:
         return None
     tokens = all("tokens_per_second" in run.metrics for run in runs)
@@ -169,7 +164,7 @@ def cost_of(job: Job, runs: Sequence[Run], identity: Mapping[str, object]) -> Pe
 
 
 def _holding(job: Job, identity: Mapping[str, object]) -> int:
-    """Return how many GPUs the weights alone need, 1 where that is not known."""
+    """Return the number of GPUs that hold the weights; 1 if unknown."""
     work, gpu = find_work(job.case.workload), gpu_of(job, identity)
     about = PRECISIONS.get(job.case.precision)
     if work is None or gpu is None or gpu.memory is None or about is None or job.techniques:

@@ -1,6 +1,6 @@
-"""Score an accuracy pass in an own process: `python -m pytest_mlperf.run.score SPEC`.
+"""Score an accuracy pass in its own process: `python -m pytest_mlperf.run.score SPEC`.
 
-A scorer's library may be large, crash or hang; nothing of it reaches the pytest process.
+A scorer's library may be large, crash or hang; the pytest process does not load it.
 """
 
 from __future__ import annotations
@@ -36,19 +36,18 @@ ACCURACY_LOG = "mlperf_log_accuracy.json"
 _ANSWER = re.compile(
     rb'\{ "seq_id" : \d+, "qsl_idx" : (\d{1,18}), "data" : "([0-9A-Fa-f]*)"[^{}]*\},?\n?'
 )
-"""One line of the log; LoadGen writes one line for each answer."""
+"""A line of the log, which is one answer."""
 
 _BESIDE = ({b"[", b"", b"]"}, {b"[", b"]"})
-"""Other lines of the log, without and with answers: with none, an empty line stands there."""
+"""Other lines of the log without and with answers; without any, LoadGen writes an empty line."""
 
 
 class AccuracyLog(Mapping[int, bytes]):
     """The outputs of an accuracy run by LoadGen's sample index, in the order of the log.
 
-    Only places are kept in memory: the images of a diffusion model take 31 GB in this log.
-    MultiStream fills its last query with samples it issued before; of such a sample the first
-    answer counts, as in MLPerf's reference scripts. Outputs have the form in which the engine gave
-    them, whatever the form of the log is.
+    Only their positions are in memory, as a diffusion model's images take 31 GB in this log. Of a
+    sample with several answers the first counts, as in MLPerf's reference scripts: MultiStream
+    fills its last query with earlier samples. Outputs are in the engine's format, not the log's.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,10 +59,10 @@ class AccuracyLog(Mapping[int, bytes]):
             with path.open("rb") as file:
                 for number, line in enumerate(file, start=1):
                     answer = _ANSWER.fullmatch(line)
-                    # A byte is two digits; a pattern of pairs would take a hundred times as long.
+                    # A byte is two digits; a regex of pairs would be a hundred times slower.
                     if answer and (answer.end(2) - answer.start(2)) % 2 == 0:
-                        place = start + answer.start(2), answer.end(2) - answer.start(2)
-                        self._places.setdefault(int(answer[1]), place)
+                        position = start + answer.start(2), answer.end(2) - answer.start(2)
+                        self._places.setdefault(int(answer[1]), position)
                     elif last == b"]" or line.strip() not in _BESIDE[bool(self._places)]:
                         damage = f"{line[:60]!r} is no answer"
                         raise self._error(f"{path}:{number} is damaged: {damage}")
@@ -100,7 +99,7 @@ T = TypeVar("T")
 
 
 class Progress:
-    """Tells the parent that outputs and references are being read, not too often."""
+    """Report reading of outputs and references at intervals."""
 
     def __init__(self, reporter: Reporter, total: int) -> None:
         self._reporter = reporter
@@ -109,14 +108,14 @@ class Progress:
         self._due_s = 0.0
 
     def tell(self) -> None:
-        """Tell how far it is, unless that was told a moment ago."""
+        """Report progress unless the last report is recent."""
         if (now_s := time.monotonic()) >= self._due_s:
             self._due_s = now_s + PROGRESS_SECONDS
             unit = "outputs and references read"
             self._reporter.event("progress", done=self._read, total=self._total, what=unit)
 
     def watched(self, read: Callable[[int], T]) -> Callable[[int], T]:
-        """Return what reads an item and tells it."""
+        """Return a reader that also reports progress."""
 
         def watching(index: int) -> T:
             item = read(index)
@@ -128,7 +127,7 @@ class Progress:
 
 
 class Lazy(Sequence[T]):
-    """Outputs or references, read when they are asked for: volumes and images fill no memory."""
+    """Read outputs or references on demand, as volumes and images would fill the memory."""
 
     def __init__(self, indices: Sequence[int], read: Callable[[int], T]) -> None:
         self._indices = indices
@@ -148,7 +147,7 @@ class Lazy(Sequence[T]):
 
 
 class Outputs(Lazy[bytes]):
-    """Outputs whose digests are taken as they are read: images are not read twice."""
+    """Outputs with digests that are taken while reading, so that images are read once."""
 
     def __init__(self, outputs: Sequence[bytes]) -> None:
         super().__init__(range(len(outputs)), self._digested)
@@ -162,7 +161,7 @@ class Outputs(Lazy[bytes]):
         return output
 
     def digests(self) -> list[int]:
-        """Return the digest of every output; those that the scorer left out are read now."""
+        """Return the digest of every output; read those that the scorer skipped."""
         return [
             digest(self._outputs[position]) if own is None else own
             for position, own in enumerate(self._digests)
@@ -170,13 +169,13 @@ class Outputs(Lazy[bytes]):
 
 
 def build(noun: str, factory: Mapping[str, Any], **arguments: Any) -> Any:
-    """Call the factory that a spec names."""
+    """Call a spec's factory."""
     options = factory["options"]
     return imported(noun, factory["target"], options)(**arguments, **options)
 
 
 def main(file: str) -> NoReturn:
-    """Score what a spec asks for; events leave on stdout, and what scorers print goes to stderr."""
+    """Score a spec; events leave on stdout, and the scorer's output goes to stderr."""
     descriptor = os.dup(1)
     os.dup2(2, 1)
     guard_group()
@@ -191,7 +190,7 @@ def main(file: str) -> NoReturn:
 
 
 def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
-    """Read the blocks' logs and score them together."""
+    """Score the logs of all blocks together."""
     dataset: Dataset = as_dataset(build("dataset", spec["dataset"]))
     require_same(dataset, spec["samples"])
     scorer: Scorer = build("scorer", spec["scorer"], model=spec["model"])
@@ -207,12 +206,12 @@ def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
 
     progress.tell()
     outputs = Outputs(Lazy(indices, progress.watched(output)))
-    beside = [Lazy(indices, progress.watched(attached))] if needed else []
+    artefact_lists = [Lazy(indices, progress.watched(attached))] if needed else []
     references = Lazy(indices, progress.watched(dataset.reference))
-    scores = cast("Any", scorer).score(outputs, references, *beside)
+    scores = cast("Any", scorer).score(outputs, references, *artefact_lists)
     check(scores, indices)
     digests = outputs.digests()
-    if needed:  # what is scored is more than the output
+    if needed:  # the score depends on artefacts too
         digests = [
             digest(b"%d" % own + b"".join(attached(index)[name] for name in needed))
             for own, index in zip(digests, indices, strict=True)
@@ -220,7 +219,7 @@ def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
     per_sample, counts = dict(scores.per_sample), dict[int, list[int]]()
     for block in spec["blocks"]:
         counts |= token_counts(Path(str(block["log"])).parent)
-    if counts:  # of a sample that is answered twice the first answer counts
+    if counts:  # the first answer to a sample counts
         per_sample[OUTPUT_TOKENS] = [counts.get(index, [None])[0] for index in indices]
     return {
         "aggregate": {name: float(value) for name, value in scores.aggregate.items()},
@@ -239,15 +238,15 @@ def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
 
 
 def answers(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[AccuracyLog, int]]:
-    """Return the log and LoadGen's index of each sample's answer, by data set index.
+    """Return each sample's log and LoadGen index, by data set index.
 
-    Each block has its `log`, and `indices`: data set indices by LoadGen's index.
+    `blocks` have a `log`, and `indices`: data set indices by LoadGen's index.
     """
     places: dict[int, tuple[AccuracyLog, int]] = {}
-    asked: set[int] = set()
+    expected_indices: set[int] = set()
     for block in blocks:
         indices, path = block["indices"], str(block["log"])
-        asked.update(indices)
+        expected_indices.update(indices)
         log = AccuracyLog(Path(path))
         for position in log:
             if position >= len(indices):
@@ -258,7 +257,7 @@ def answers(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[AccuracyLog,
             if index in places:
                 raise RunError("loadgen", f"{path}: sample {index:,} was answered twice", path)
             places[index] = log, position
-    if missing := sorted(asked - places.keys()):
+    if missing := sorted(expected_indices - places.keys()):
         first = ", ".join(map(str, missing[:5]))
         raise RunError("loadgen", f"{len(missing):,} samples were not answered, first: {first}")
     return places
@@ -267,10 +266,7 @@ def answers(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[AccuracyLog,
 def artefacts(
     blocks: Sequence[Mapping[str, Any]], indices: Sequence[int], needed: Sequence[str]
 ) -> Callable[[int], dict[str, bytes]]:
-    """Return a reader of samples' artefacts, each with those `needed`; without any it reads none.
-
-    `blocks` are those of `answers`; `indices` are the data set indices of all samples.
-    """
+    """Return a reader of samples' artefacts; raise RunError if one of those `needed` is missing."""
     archive_of: dict[int, ArtefactArchive] = {}
     for block in blocks if needed else ():
         archive = ArtefactArchive(Path(str(block["log"])).with_name(ARTEFACTS))
@@ -287,7 +283,7 @@ def artefacts(
 
 
 def check(scores: Scores, indices: Sequence[int]) -> None:
-    """Refuse scores that are no numbers, or not one for each sample."""
+    """Raise RunError unless each sample has a finite score or None."""
     for name, values in scores.per_sample.items():
         if len(values) != len(indices):
             count = f"{len(values)} of {name} for {len(indices)} samples"

@@ -1,4 +1,4 @@
-"""Read pages of metrics about once a second, from a thread, while something else is measured."""
+"""Read metrics pages about once a second in a thread, during a measurement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_mlperf.hardware.rapl import CLOCK_STEP_S, ahead_s
 POLL_SECONDS = 1.0
 PAGE_TIMEOUT_SECONDS = 2.0
 MAX_PAGE_BYTES = 4 * 2**20
-"""Bytes of a page at most: servers' have some 100 kB."""
+"""Maximum size of a page; servers' pages have about 100 kB."""
 
 READ_BYTES = 1 << 16
 
@@ -24,29 +24,28 @@ THREAD_EXIT_SECONDS = 3.0
 
 
 class PageError(Exception):
-    """A page could not be read; the text says why."""
+    """Report why a page could not be read."""
 
 
 class MetricsPage:
-    """One page, read again and again over one connection."""
+    """Read one page repeatedly over one connection."""
 
     def __init__(self, url: str, *, timeout_s: float = PAGE_TIMEOUT_SECONDS) -> None:
-        """Connect to nothing yet; `url` is that of an http or https server."""
         parts = urlsplit(url)
         kind = (
             http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         )
         self._connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        # The connection forgets it where an answer lasts until its end.
+        # The connection drops its reference if a response lasts until the connection closes.
         self._socket: socket.socket | None = None
         self._timeout_s = timeout_s
         self.url = url
 
     def read(self) -> bytes:
-        """Return what the page holds now; a PageError says that no page came in time."""
+        """Return the page's content; raise PageError if it does not arrive in time."""
         begun_s = time.monotonic()
-        # A socket's own time-out begins anew with every byte that comes.
+        # A socket's own time-out restarts with every byte received.
         timer = threading.Timer(self._timeout_s, self.interrupt)
         timer.daemon = True
         try:
@@ -83,27 +82,27 @@ class MetricsPage:
                 raise PageError(f"{self.url} is larger than {MAX_PAGE_BYTES // 2**20} MiB")
         if answer.length:
             raise PageError(f"{self.url} ends {answer.length:,} bytes too early")
-        answer.close()  # else the connection takes no other request
+        answer.close()  # or the connection accepts no further request
         return page
 
     def close(self) -> None:
-        """Close the connection; the next look makes another one."""
+        """Close the connection; the next read opens another one."""
         self._connection.close()
 
     def interrupt(self) -> None:
-        """Make a look that is under way in another thread fail."""
+        """Abort a read in another thread."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
 class Scraper:
-    """Takes what some pages hold, about once a second, until the block ends.
+    """Pass the pages on about once a second until the block ends.
 
     Attributes:
-        cpu_s: Processor time that the thread took.
-        failures: Why looks failed, in order.
-        clock_stepped: The wall clock was set meanwhile, so that no window can be found.
+        cpu_s: Processor time of the thread [s].
+        failures: Errors of failed reads, in order.
+        clock_stepped: Whether the wall clock was set, so that no window can be found.
     """
 
     def __init__(
@@ -113,11 +112,7 @@ class Scraper:
         *,
         period_s: float = POLL_SECONDS,
     ) -> None:
-        """Start nothing yet.
-
-        All `urls` are read every `period_s`, and fail together. `take` is called in the thread with
-        the time, seconds since the epoch, and the pages.
-        """
+        """Call `take` every `period_s`, in the thread, with the wall-clock time and all pages."""
         self._pages = [MetricsPage(url) for url in urls]
         self._take, self._period_s = take, period_s
         self._over = threading.Event()
@@ -133,7 +128,7 @@ class Scraper:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """End the thread, also in the middle of a look."""
+        """End the thread, even during a read."""
         self._over.set()
         self.clock_stepped = abs(ahead_s() - self._ahead_s) > CLOCK_STEP_S
         if self._thread.is_alive():

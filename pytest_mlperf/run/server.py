@@ -1,4 +1,4 @@
-"""Watch a server's own metrics while it is measured, and read them for a run's windows."""
+"""Read a server's own metrics during a run, and evaluate them for the run's windows."""
 
 from __future__ import annotations
 
@@ -47,34 +47,34 @@ STEPPED = (
 )
 
 Answers = Mapping[float | None, Mapping[str, int]]
-"""What the answers of each window say, see `Engine.answer_counts`; None: the run has but one."""
+"""Answer counts of each window, see `Engine.answer_counts`; None for a run's only window."""
 
 NO_ANSWERS: Answers = {}
 
 UNSIZED = 0.05
-"""Share of TPOT from which on it is told that a first message of unknown size may hide it."""
+"""Share of TPOT from which a first message of unknown size is reported."""
 
 BUILD = "build "
 
 MIN_HIT_DIFFERENCE = 0.1
-"""A cache's hits are told where they are so far from what the prompts share, as a share of all."""
+"""Minimum difference between the cache's hit share and the prompts' shared part to report."""
 
 FOREIGN = 1.2
-"""A server that shows so many times the requests of a run, and one more, has others': looks are
-about a second apart, and requests that ended may be shown for a moment."""
+"""A server with this many times a run's requests, and one more, has others'. Readings are a second
+apart, and may show ended requests for a moment."""
 
 MIN_READ_SHARE, MIN_WINDOW_READINGS = 0.5, 4
-"""Less than this share of the looks of a window is told, of a window of so many at least."""
+"""Fewer readings of a window than this share are reported, if at least as many were due."""
 
 
 @dataclass(kw_only=True)
 class ServerLog:
-    """What was read of a server while a run was made.
+    """Readings of a server during a run.
 
     Attributes:
-        readings: In the order of time; empty: it has no page.
-        failures: Why others failed.
-        lack: Why nothing is known of it, where that is to be said; "": it is known, or no server.
+        readings: Readings in the order of time; empty without a page.
+        failures: Errors of failed readings.
+        lack: Reason why the metrics are unknown, if reported, else "".
     """
 
     readings: list[ServerReading] = field(default_factory=list)
@@ -84,14 +84,14 @@ class ServerLog:
 
 @dataclass(frozen=True, kw_only=True)
 class Served(Findings):
-    """What a server showed in a run's windows, see `ServerSeen`."""
+    """Metrics of a server in a run's windows, see `ServerSeen`."""
 
     server: Mapping[str, float] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
 def watched_server(pages: Sequence[str], folder: Path) -> Iterator[ServerLog]:
-    """Read a server's pages while the block runs, and keep each look in the run's folder."""
+    """Read a server's pages during the block, and write them to the run's folder."""
     log = ServerLog(lack="" if pages else ABSENT)
 
     def take(time_s: float, texts: Sequence[bytes]) -> None:
@@ -121,12 +121,10 @@ def served(
     limits: Collection[str] = (),
     answers: Answers = NO_ANSWERS,
 ) -> Served:
-    """Return a server's figures in the windows of a run.
+    """Return a server's metrics in the windows of a run.
 
-    The `log` is empty if the engine is no client. `shared` is the data set's share of prompt tokens
-    that earlier prompts begin with, None if unknown. Gated `limits` of the server, and the times of
-    its stages, become metrics of the run. `answers` has each window's counts, see
-    `Engine.answer_counts`.
+    `log` is empty without a server. `shared` is the data set's share of prompt tokens that earlier
+    prompts begin with, None if unknown. Gated `limits`, and stage times, become metrics of the run.
     """
     by_usage = {
         _share_at(point): min(1.0, counts["cached_tokens"] / whole)
@@ -163,7 +161,7 @@ def _share_at(point: float | None) -> str:
 
 
 def answer_findings(answers: Answers, fingerprint: Mapping[str, str], seen: Served) -> Findings:
-    """Return what a server says of its answers that a user of the figures should know."""
+    """Report properties of a server's answers that affect the figures."""
     return Findings.signed(_answer_signs(answers, fingerprint, seen))
 
 
@@ -178,7 +176,7 @@ def _answer_signs(answers: Answers, fingerprint: Mapping[str, str], seen: Served
             yield Sign(key=SignKey.PROMPTS_LONGER, text=text, point=point)
         parts = ("answers", "messages", "tokens")
         count, messages, tokens = (counts.get(f"unsized_{name}", 0) for name in parts)
-        # A first message of as many tokens as the others have takes none of the time.
+        # TPOT excludes the time of the first message, so its tokens must not count.
         share = (tokens / messages - 1) / (tokens / count - 1) if messages < tokens > count else 0.0
         if share > UNSIZED and messages > count:
             text = (
@@ -190,8 +188,8 @@ def _answer_signs(answers: Answers, fingerprint: Mapping[str, str], seen: Served
     builds = sum((Counter(counts) for counts in answers.values()), Counter[str]())
     names = [name for name in builds if name.startswith(BUILD)]
     if len(names) > 1:
-        each = ", ".join(f"{name.removeprefix(BUILD)} ({builds[name]:,})" for name in names)
-        text = f"several builds of the server answered, by system_fingerprint: {each}"
+        build_counts = ", ".join(f"{name.removeprefix(BUILD)} ({builds[name]:,})" for name in names)
+        text = f"several builds of the server answered, by system_fingerprint: {build_counts}"
         yield Sign(key=SignKey.BUILDS_DIFFER, text=text)
     has_share = any(name.partition("@")[0] == PREFIX_HIT_SHARE for name in seen.server)
     if may_be_cached(fingerprint) and not has_share and answers:
@@ -221,23 +219,22 @@ def _absent(log: ServerLog, seen: Mapping[str, float], limits: Collection[str]) 
 
 
 def _beside_ours(seen: Mapping[str, float], points: Sequence[PointWindow]) -> Iterator[Sign]:
-    for one in points:
-        shown = [seen.get(at_point(name, one.point), 0.0) for name in ("waiting", "running")]
-        if one.open is None and sum(shown) > FOREIGN * one.under_way + 1:
+    for point in points:
+        server_requests = [
+            seen.get(at_point(name, point.point), 0.0) for name in ("waiting", "running")
+        ]
+        if point.open is None and sum(server_requests) > FOREIGN * point.under_way + 1:
             text = (
-                f"the server had {sum(shown):.3g} requests in the mean, of which "
-                f"{one.under_way:.3g} are of this run: something else uses it"
+                f"the server had {sum(server_requests):.3g} requests in the mean, of which "
+                f"{point.under_way:.3g} are of this run: something else uses it"
             )
-            yield Sign(key=SignKey.SERVER_SHARED, text=text, point=one.point)
+            yield Sign(key=SignKey.SERVER_SHARED, text=text, point=point.point)
 
 
 def _beside_prompts(seen: Mapping[str, float], shared: float) -> Iterator[Sign]:
     for name, share in seen.items():
         point = point_of(name)
-        is_share = name == (
-            PREFIX_HIT_SHARE if point is None else at_point(PREFIX_HIT_SHARE, point)
-        )
-        if not is_share or abs(share - shared) <= MIN_HIT_DIFFERENCE:
+        if name != _share_at(point) or abs(share - shared) <= MIN_HIT_DIFFERENCE:
             continue
         cause = (
             "it is off, too small, or not the one that was asked before"
@@ -245,9 +242,8 @@ def _beside_prompts(seen: Mapping[str, float], shared: float) -> Iterator[Sign]:
             else "prompts came again, which more samples would not, or share more than is known"
         )
         text = (
-            f"the server's cache of prefixes had {DURATION_PLACEHOLDER} of the prompts' "
-            "tokens, and the "
-            f"data set's prompts share {shared:.0%} with earlier ones: {cause}"
+            f"the server's cache of prefixes had {DURATION_PLACEHOLDER} of the prompts' tokens, "
+            f"and the data set's prompts share {shared:.0%} with earlier ones: {cause}"
         )
         yield Sign(key=SignKey.PREFIX_SHARE, text=text, share=min(1.0, share), point=point)
 

@@ -1,4 +1,4 @@
-"""A queue with long-lived threads for engines that must not work inside `submit`."""
+"""Queue work for long-lived threads, for engines that must not work inside `submit`."""
 
 from __future__ import annotations
 
@@ -9,24 +9,20 @@ from queue import Empty, SimpleQueue
 from pytest_mlperf.core.extension import Sink
 
 Work = Callable[[Sequence[int], Sequence[int], Sink], None]
-"""Works on samples and completes them: ids, indices, sink, as in `Engine.submit`."""
+"""Processes and completes samples: ids, indices, sink, as in `Engine.submit`."""
 
 Piece = tuple[Sequence[int], Sequence[int], Sink]
 
 
 class WorkQueue:
-    """A fixed pool of threads that drain the queue before they work.
+    """Run a fixed pool of threads that drain the queue before they work.
 
-    LoadGen can crash when a thread that completed samples ends during a run, so the threads live
-    until `close`. Draining turns samples that arrived meanwhile into one batch.
+    LoadGen can crash if a thread that completed samples ends during a run, so the threads live
+    until `close`. Draining joins waiting samples into one batch.
     """
 
     def __init__(self, work: Work, *, threads: int = 1, max_batch: int | None = None) -> None:
-        """Start the `threads` of the pool, which call `work`; an exception ends the run as ERROR.
-
-        `max_batch` is the most samples of a call; None takes all, which leaves nothing to other
-        threads.
-        """
+        """Start `threads` that call `work` with up to `max_batch` samples; None takes all."""
         if threads < 1 or (max_batch is not None and max_batch < 1):
             raise ValueError(f"threads={threads!r}, max_batch={max_batch!r}; both at least 1")
         self._work = work
@@ -50,7 +46,7 @@ class WorkQueue:
             self._pieces.put((ids[part], indices[part], sink))
 
     def close(self) -> None:
-        """Work off what is queued, and end the threads."""
+        """Finish the queued work, and end the threads."""
         for _ in self._pool:
             self._pieces.put(None)
         for thread in self._pool:
@@ -65,7 +61,7 @@ class WorkQueue:
                 sink.failed(error)
 
     def _drain(self, piece: Piece) -> Piece:
-        """Join pieces that wait behind this one, as long as they fit and share its sink."""
+        """Join waiting pieces to this one while they fit and share its sink."""
         ids, indices, sink = list(piece[0]), list(piece[1]), piece[2]
         while self._max_batch is None or len(ids) < self._max_batch:
             try:

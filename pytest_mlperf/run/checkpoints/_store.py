@@ -1,7 +1,7 @@
-"""The folder of built checkpoints: whole or absent, whoever looks, whenever a builder was killed.
+"""Store built checkpoints: complete or absent, for all processes, even if a builder was killed.
 
-Below it, <key>/model/ is what engines load, and <key>/provenance.json says what it was made of and
-by what; <key>.lock is held and .<key>.<random>.tmp/ is there while it is made.
+<key>/model/ is what engines load, and <key>/provenance.json records its sources. <key>.lock and
+.<key>.<random>.tmp/ exist during a build.
 """
 
 from __future__ import annotations
@@ -25,35 +25,34 @@ from pytest_mlperf.run.project import ignored_in_git
 from pytest_mlperf.stores import atomic
 
 SUFFIXES = frozenset({".safetensors", ".json", ".model", ".txt", ".jinja", ".tiktoken"})
-"""Files of a model's folder that a builder may read, and that may be loaded beside its result."""
+"""Files of a model that a builder may read, and that may be loaded with its result."""
 
 WEIGHTS_SUFFIX = ".safetensors"
 
 BLOCK_BYTES = 1 << 22
 
 SETTLED_SECONDS = 2.0
-"""A file that changed this short a time ago may change again without another time stamp."""
+"""A file changed this recently may change again with the same time stamp."""
 
 MAX_CALIBRATION_FILES = 10_000
-"""Files of calibration data that are looked at; what has more is read anew each time."""
+"""Limit of calibration files to check; larger sets are read each time."""
 
 
 PIPELINE = "model_index.json"
-"""What a pipeline of diffusers has in place of config.json; its parts are folders beside it."""
+"""Replaces config.json in a diffusers pipeline, whose parts are folders next to it."""
 
 CONFIGURATIONS = ("config.json", PIPELINE)
-"""One of them says what a folder holds."""
 
 
 def is_pipeline(folder: Path) -> bool:
-    """Whether a folder holds a pipeline, perhaps in a folder of its own, as MLPerf's does."""
+    """Check whether a folder, or one of its subfolders as in MLPerf, contains a pipeline."""
     return any(
         path.is_file() for pattern in (PIPELINE, f"*/{PIPELINE}") for path in folder.glob(pattern)
     )
 
 
 def model_files(folder: Path) -> list[Path]:
-    """Return the files of a model, by name, and of a pipeline those of its parts."""
+    """Return the files of a model, or of a pipeline's parts, by name."""
     pattern = "**/*" if is_pipeline(folder) else "*"
     files = sorted(p for p in folder.glob(pattern) if p.suffix in SUFFIXES and p.is_file())
     if not any(path.suffix == WEIGHTS_SUFFIX for path in files):
@@ -86,7 +85,6 @@ def digests(folder: Path, files: Sequence[Path], show: Callable[[str], None]) ->
 
 
 def hash_of(value: Any) -> str:
-    """Return the hex SHA-256 of a JSON value."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -95,16 +93,12 @@ def hash_of(value: Any) -> str:
 
 
 class Memory:
-    """Which build an unchanged set of files had, kept in the folder of builds."""
+    """Remember which build an unchanged set of files gave, in the folder of builds."""
 
     def __init__(
         self, builds: Path | None, about: Mapping[str, Any], files: Sequence[Path]
     ) -> None:
-        """Check the files without reading them.
-
-        `builds` is the folder of builds, None to remember nothing; `about` decides a build with the
-        files.
-        """
+        """Check the files without reading them; with `builds` None, remember nothing."""
         self._file: Path | None = None
         looked = list(_looks(files))
         newest = max((look[-1] for look in looked), default=0)
@@ -113,7 +107,6 @@ class Memory:
             self._file = builds / ".known" / hash_of([about, looked])
 
     def recall(self) -> str | None:
-        """Return the key of the build, or None."""
         if self._file is None:
             return None
         try:
@@ -122,14 +115,13 @@ class Memory:
             return None
 
     def keep(self, key: str) -> None:
-        """Remember the key of the build."""
         if self._file is not None and self._settled:
             with contextlib.suppress(OSError):
                 atomic.write_text(self._file, f"{key}\n")
 
 
 def _looks(files: Sequence[Path]) -> Iterator[tuple[str, int, int, int, int, int]]:
-    """Yield place, device, number, size and times of every file, also of those in folders."""
+    """Yield path, device, inode, size and times of every file, also inside folders."""
     for path in files:
         inside = sorted(path.rglob("*")) if path.is_dir() else [path]
         for file in inside[: MAX_CALIBRATION_FILES + 1]:
@@ -139,44 +131,42 @@ def _looks(files: Sequence[Path]) -> Iterator[tuple[str, int, int, int, int, int
 
 
 PROVENANCE_VERSION = 1
-"""Version of provenance.json, and of what decides a key."""
+"""Version of provenance.json, and of a key's contents."""
 
 SHARED = "PYTEST_MLPERF_BUILDS"
-"""Variable that names a folder of builds which several projects or machines share."""
+"""Variable with a folder of builds for several projects or machines."""
 
 POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """A checkpoint that is there."""
-
     folder: Path
     provenance: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class CheckpointStore:
-    """Built checkpoints by key."""
-
     folder: Path
 
     def find(self, key: str) -> Built | None:
-        """Return a checkpoint that is complete; None where it was never made, or is damaged."""
-        place = self.folder / key
+        """Return a complete checkpoint; None if it is absent or damaged."""
+        checkpoint = self.folder / key
         try:
-            provenance = json.loads((place / "provenance.json").read_text("utf-8"))
+            provenance = json.loads((checkpoint / "provenance.json").read_text("utf-8"))
             sizes: Mapping[str, int] = provenance["files"]
-            whole = all((place / "model" / n).stat().st_size == size for n, size in sizes.items())
+            whole = all(
+                (checkpoint / "model" / n).stat().st_size == size for n, size in sizes.items()
+            )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
         if not whole or provenance.get("schema") != PROVENANCE_VERSION:
             return None
-        return Built(folder=(place / "model").resolve(), provenance=provenance)
+        return Built(folder=(checkpoint / "model").resolve(), provenance=provenance)
 
     @contextlib.contextmanager
     def alone(self, key: str, *, limit_s: float, waiting: Callable[[str], None]) -> Iterator[None]:
-        """Hold the right to make a checkpoint."""
+        """Hold the lock of a checkpoint."""
         with _writable(self.folder):
             if os.environ.get(SHARED):
                 atomic.require_descriptors()
@@ -206,10 +196,7 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def making(self, key: str) -> Iterator[Path]:
-        """Yield an empty folder, which is removed unless `publish` took it.
-
-        Call it while `alone`. It also removes the folders of killed builders.
-        """
+        """Yield an empty folder inside `alone`; it is removed unless `publish` moves it."""
         with _writable(self.folder):
             self._sweep(current=key)
             temporary = self.folder / f".{key}.{secrets.token_hex(4)}.tmp"
@@ -220,14 +207,11 @@ class CheckpointStore:
             self._discard(temporary.name)
 
     def publish(self, key: str, model: Path, provenance: Mapping[str, Any]) -> Built:
-        """Move the filled folder of `making` into its place, once it is safely on the disk.
-
-        File sizes are added to its `provenance`.
-        """
+        """Sync the folder of `making` and move it into place; add file sizes to `provenance`."""
         files = sorted(path for path in model.rglob("*") if path.is_file())
         sizes = {str(path.relative_to(model)): path.stat().st_size for path in files}
         whole = {"schema": PROVENANCE_VERSION, "key": key, **provenance, "files": sizes}
-        place = self.folder / key
+        checkpoint = self.folder / key
         with _writable(self.folder):
             for path in files:
                 _settle(path)
@@ -236,11 +220,11 @@ class CheckpointStore:
             )
             for folder in (*filter(Path.is_dir, model.rglob("*")), model, model.parent):
                 atomic.sync_folder(folder)
-            # Something is there only when it was damaged, which `find` has told.
+            # A folder exists here only if `find` reported it as damaged.
             self._discard(key)
-            model.parent.rename(place)
+            model.parent.rename(checkpoint)
             atomic.sync_folder(self.folder)
-        return Built(folder=(place / "model").resolve(), provenance=whole)
+        return Built(folder=(checkpoint / "model").resolve(), provenance=whole)
 
     def _discard(self, name: str) -> None:
         with contextlib.suppress(OSError), atomic.opened_folder(self.folder, follow=True) as folder:
@@ -250,12 +234,11 @@ class CheckpointStore:
         with (
             contextlib.suppress(FileNotFoundError),
             atomic.opened_folder(self.folder, follow=True) as folder,
-        ):  # filelock would empty the file of a hard link
+        ):  # filelock would truncate the target of a hard link
             os.close(atomic.open_regular(f"{key}.lock", folder))
         return FileLock(self.folder / f"{key}.lock", mode=0o666)
 
     def _sweep(self, *, current: str) -> None:
-        """Remove what builders left that nobody is working on any more."""
         for left in self.folder.glob(".*.tmp"):
             key = left.name.split(".")[1]
             if key == current:
@@ -266,10 +249,7 @@ class CheckpointStore:
 
 
 def _settle(path: Path) -> None:
-    """Let others read a file, and wait until it is on the disk.
-
-    Libraries write weights for their own user alone, and a folder of builds may be shared.
-    """
+    """Make a file readable for others, as builds may be shared, and sync it."""
     mask = os.umask(0)
     os.umask(mask)
     path.chmod(0o666 & ~mask)
@@ -281,9 +261,9 @@ def _settle(path: Path) -> None:
 def _writable(folder: Path) -> Iterator[None]:
     try:
         yield
-    except Timeout:  # which is an OSError, and none of these
+    except Timeout:  # a subclass of OSError
         raise
-    except NotImplementedError:  # of filelock, where there is no flock
+    except NotImplementedError:  # filelock raises it without flock
         raise RunError(
             "build",
             f"{folder}: its file system has no locks, and two sessions would build at once; set "

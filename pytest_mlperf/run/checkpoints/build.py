@@ -1,4 +1,4 @@
-"""The checkpoint that a case's `build` makes: found among those that are there, or made now."""
+"""Find or make the checkpoint of a case's `build`."""
 
 from __future__ import annotations
 
@@ -38,19 +38,18 @@ BUILD_SCRIPT = "run/checkpoints/child"
 
 KEY_DIGITS = 32
 SHOWN_DIGITS = 16
-"""Of digests in the fingerprint, as of those that engines tell."""
+"""Digits of digests in the fingerprint, as engines report them."""
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".py")
-"""Endings of files that can carry code; no checkpoint here has one."""
+"""Suffixes of files that can carry code, which no checkpoint may contain."""
 
 CALIBRATION_SHAPE: Fields = {"digest": is_text, "samples": is_count}
 BUILT: Fields = {"facts": by_name(is_text), "weights_sha256": is_text}
-"""What `child.build` answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A quantised model, ready to be loaded; so many seconds it took to build, once."""
+    """Quantised model; `seconds` is its build time."""
 
     folder: Path
     facts: Mapping[str, str]
@@ -58,7 +57,7 @@ class Checkpoint:
     seconds: float | None = None
 
     def require(self, engine: Mapping[str, Any]) -> None:
-        """Make sure that an engine loaded what was built, where it says what it loaded."""
+        """Raise RunError if the engine reports other weights than those built."""
         loaded = str(engine.get("weights_sha256", ""))
         if loaded and not self.weights_sha256.startswith(loaded):
             raise RunError(
@@ -70,10 +69,7 @@ class Checkpoint:
 
 
 def builds_folder(runs: Path) -> Path:
-    """Return where checkpoints are kept, from the folder of a session's runs.
-
-    That which PYTEST_MLPERF_BUILDS names, else `builds` in the folder of all that is measured.
-    """
+    """Return PYTEST_MLPERF_BUILDS, else `builds` in the folder of all results."""
     if shared := os.environ.get(SHARED):
         return Path(shared).expanduser().absolute()
     return (runs.parent.parent if runs.parent.name == "runs" else runs.parent) / "builds"
@@ -82,7 +78,7 @@ def builds_folder(runs: Path) -> Path:
 def checkpoint_for(
     job: Job, conditions: Conditions, folder: Path, show: Callable[[str], None]
 ) -> Checkpoint | None:
-    """Return the checkpoint of a case, made now if need be; None where its entry builds none."""
+    """Return the checkpoint of a case, made if absent; None if its entry builds none."""
     if job.build is None:
         return None
     return _Making(job.build, job.accelerator, conditions, folder, show).get()
@@ -91,8 +87,7 @@ def checkpoint_for(
 def state_of(step: CheckpointBuild | None, runs_dir: Path) -> str:
     """Return whether a case's checkpoint is built, in words; "" if its entry builds none.
 
-    This builds nothing, reads no weights and imports no user code. A build that is not remembered
-    counts as not built.
+    It reads no weights and runs no user code. A build that is not remembered counts as not built.
     """
     if step is None or not step.registered:
         return ""
@@ -105,36 +100,28 @@ def state_of(step: CheckpointBuild | None, runs_dir: Path) -> str:
     return ""
 
 
+@dataclass
 class _Making:
-    """One checkpoint, from what the suite says to what engines load."""
+    step: CheckpointBuild
+    accelerator: str
+    conditions: Conditions
+    folder: Path
+    show: Callable[[str], None]
 
-    def __init__(
-        self,
-        step: CheckpointBuild,
-        accelerator: str,
-        conditions: Conditions,
-        folder: Path,
-        show: Callable[[str], None],
-    ) -> None:
-        self._step = step
-        self._accelerator = accelerator
-        self._conditions = conditions
-        self._machine = conditions.machine
-        self._folder = folder
-        self._show = show
-        self._store = CheckpointStore(builds_folder(conditions.folder))
+    def __post_init__(self) -> None:
+        self._machine = self.conditions.machine
+        self._store = CheckpointStore(builds_folder(self.conditions.folder))
         self._prompts: Path | None = None
         self._calibration: dict[str, Any] = {}
 
     def get(self) -> Checkpoint:
-        """Return it, made now if need be."""
-        step, store = self._step, self._store
+        step, store = self.step, self._store
         about = about_builder(step)
         memory = _memory(step, store, about)
         remembered = memory.recall()
         if remembered and (built := store.find(remembered)):
             return _checkpoint(built)
-        source = digests(step.source, model_files(step.source), self._show)
+        source = digests(step.source, model_files(step.source), self.show)
         self._calibrate()
         made_of = {
             **_decided(step, about),
@@ -142,21 +129,20 @@ class _Making:
             "calibration": self._calibration.get("digest"),
         }
         key = hash_of(made_of)[:KEY_DIGITS]
-        limit_s = self._conditions.lease_limit_s
+        limit_s = self.conditions.lease_limit_s
         if (built := store.find(key)) is None:
-            with store.alone(key, limit_s=limit_s, waiting=self._show):
+            with store.alone(key, limit_s=limit_s, waiting=self.show):
                 built = store.find(key) or self._make(key, about, source)
         memory.keep(key)
         return _checkpoint(built)
 
     def _calibrate(self) -> None:
-        """Write the prompts that the builder looks at, where it looks at any."""
-        calibration = self._step.calibration
+        calibration = self.step.calibration
         if calibration is None:
             return
-        file = self._folder / "prompts.json"
+        file = self.folder / "prompts.json"
         spec = {
-            "source": str(self._step.source),
+            "source": str(self.step.source),
             "dataset": asdict(calibration.dataset),
             "count": calibration.count,
             "file": str(file),
@@ -167,17 +153,17 @@ class _Making:
         self._calibration = {"use": calibration.title, "samples": samples, "digest": done["digest"]}
 
     def _make(self, key: str, about: Event, source: Mapping[str, str]) -> Built:
-        """Let the builder write; nothing else uses the accelerator meanwhile."""
-        step, conditions = self._step, self._conditions
-        # A build is one for all power limits of its entry.
+        """Run the builder, while it alone uses the accelerator."""
+        step, conditions = self.step, self.conditions
+        # One build serves all power limits of its entry.
         conditions = replace(conditions, machine=replace(conditions.machine, limit_w=None))
         begun = time.monotonic()
         with (
-            placed(self._accelerator, conditions, self._show) as place,
+            placed(self.accelerator, conditions, self.show) as placement,
             self._store.making(key) as target,
         ):
-            self._machine = place.conditions.machine
-            # Of a pipeline, whose parts lie in folders, a builder writes all.
+            self._machine = placement.conditions.machine
+            # A builder writes all files in a pipeline's folders.
             its_own = {*CONFIGURATIONS, *(name for name in source if "/" in name)}
             weights = (WEIGHTS_SUFFIX, f"{WEIGHTS_SUFFIX}.index.json")
             spec = {
@@ -211,16 +197,16 @@ class _Making:
         self, task: str, spec: Mapping[str, Any], answer: Fields, *, there: Elsewhere | None = None
     ) -> Event:
         return Child(
-            title=f"building {self._step.title}",
-            folder=self._folder,
+            title=f"building {self.step.title}",
+            folder=self.folder,
             script=BUILD_SCRIPT,
             spec={"task": task, **spec},
             answer=answer,
-            patience=self._conditions.patience,
-            show=self._show,
+            patience=self.conditions.patience,
+            show=self.show,
             python=there.command if there else None,
-            environment={**self._machine.environment(self._accelerator), **BUILDER_ENVIRONMENT},
-            suite=self._step.suite,
+            environment={**self._machine.environment(self.accelerator), **BUILDER_ENVIRONMENT},
+            suite=self.step.suite,
         ).run()
 
 
@@ -247,7 +233,7 @@ def _checkpoint(built: Built) -> Checkpoint:
 
 
 def _decided(step: CheckpointBuild, about: Event) -> dict[str, Any]:
-    """Return what decides the result beside the content of files."""
+    """Return what determines the result, besides file contents."""
     return {
         "schema": PROVENANCE_VERSION,
         "use": step.use,
@@ -259,7 +245,7 @@ def _decided(step: CheckpointBuild, about: Event) -> dict[str, Any]:
 
 
 def _memory(step: CheckpointBuild, store: CheckpointStore, about: Event) -> Memory:
-    """Return the memory of a build without reading anything; unknown for user calibration data."""
+    """Return the memory of a build; it remembers nothing for a user's calibration data."""
     prompts, files = step.calibration, model_files(step.source)
     calibration = [asdict(prompts.dataset), prompts.count] if prompts else None
     if prompts and (path := prompts.dataset.options.get("path")):
@@ -271,7 +257,7 @@ def _memory(step: CheckpointBuild, store: CheckpointStore, about: Event) -> Memo
 
 IMPORT_TIMEOUT_SECONDS = 300.0
 BUILDER_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-"""Variables of every builder: nothing is downloaded, and no tokenizer's threads are forked."""
+"""Variables of every builder: no downloads, and no forks of tokenizer threads."""
 
 ABOUT: Fields = {
     "versions": by_name(is_text),
@@ -280,14 +266,13 @@ ABOUT: Fields = {
     "python": is_text,
     "executable": is_text,
 }
-"""What `child.about` answers."""
 
 EXTRA = "torchao"
-"""What an extra of this package brings; the other builders want an environment of their own."""
+"""Library that an extra of this package installs; other builders need their own environment."""
 
 
 def about_builder(step: CheckpointBuild) -> Event:
-    """Return versions, and the digest of the builder's own code; see `child.about`."""
+    """Return the versions and code digest of the builder; see `child.about`."""
     about = _asked(step.target, step.python.command if step.python else None, step.suite)
     if missing := about["missing"]:
         names = " and ".join(missing)
@@ -309,7 +294,7 @@ def about_builder(step: CheckpointBuild) -> Event:
 
 @lru_cache(maxsize=64)
 def _asked(target: str, python: tuple[str, ...] | None, suite: Path) -> Event:
-    """Return what a builder's Python says; once a session, in which nothing is installed."""
+    """Return a builder's versions; cached, as nothing is installed during a session."""
     with tempfile.TemporaryDirectory(prefix="pytest-mlperf-") as folder:
         child = Child(
             title=f"builder {target}",
@@ -326,6 +311,6 @@ def _asked(target: str, python: tuple[str, ...] | None, suite: Path) -> Event:
         try:
             return child.run()
         except RunError as error:
-            last = log_tail(error.log, 1)  # the log itself is about to vanish
+            last = log_tail(error.log, 1)  # the log file is about to be removed
             more = f"; its log ends: {last[0]}" if last else ""
             raise RunError("build", f"{error}{more}") from None

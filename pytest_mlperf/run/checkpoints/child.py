@@ -1,10 +1,9 @@
-"""Run a builder in a process of its own: `python .../run/checkpoints/child.py SPEC.json`.
+"""Run a builder in its own process: `python .../run/checkpoints/child.py SPEC.json`.
 
-Run as a script, here or from a copy of this package in another Python, so that this Python needs
-only what the builder imports. The prompts that a builder looks at are made here as well, always in
-this Python: it has the data set's libraries, where the builder's has perhaps others. Events leave
-on stdout; whatever libraries print goes to stderr. The text must be readable to older Pythons,
-which then say so themselves.
+It runs as a script, here or from a copy of this package in another Python, which then needs only
+the builder's imports. Calibration prompts are always made in this Python, which has the data set's
+libraries. Events leave on stdout; all other output goes to stderr. Its syntax must parse in older
+Pythons, which then report their version themselves.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ FAILURE_EXIT_CODE = 70
 
 
 def main(file: str) -> None:
-    """Set up the import path, and do what the spec asks: see `TASKS`."""
-    # Events leave on a copy of stdout; what others print goes to stderr from now on.
+    """Set up the import path, and run the spec's task, see `TASKS`."""
+    # Events leave on a copy of stdout; all other output goes to stderr.
     sys.stdout.flush()
     descriptor = os.dup(1)
     os.dup2(2, 1)
@@ -34,25 +33,22 @@ def main(file: str) -> None:
         os.write(descriptor, (json.dumps(refusal) + "\n").encode())
         os._exit(FAILURE_EXIT_CODE)
     spec = json.loads(Path(file).read_text("utf-8"))
-    # In place of the folder of this script, whose modules would hide others of the same names.
+    # Replaces this script's folder, whose modules would shadow others of the same name.
     sys.path[:1] = [str(Path(__file__).absolute().parents[3])]
     importlib.import_module("pytest_mlperf.run.child.protocol").import_as_parent(
         spec["import_path"]
     )
-    # Before any thread is started, and before anything large is loaded.
+    # Must precede any thread and any large import.
     importlib.import_module("pytest_mlperf.run.child.reporter").guard_group()
     reporter = importlib.import_module("pytest_mlperf.run.child.reporter").Reporter(descriptor)
     with reporter.blaming("build"):
         reporter.event("done", **TASKS[spec["task"]](spec, reporter))
-    # Libraries leave threads and processes behind that would hold up an orderly end.
+    # Threads and processes of libraries would block a normal exit.
     importlib.import_module("pytest_mlperf.run.child.reporter").leave(0)
 
 
 def about(spec: dict[str, Any], _: Any) -> dict[str, Any]:
-    """Return versions that decide a builder's result, and its code's digest.
-
-    Nothing but the builder's module is imported.
-    """
+    """Return the versions and code that decide a builder's result; import only its module."""
     import hashlib
     from importlib import metadata
 
@@ -86,7 +82,7 @@ def code_of(module: str) -> list[Path]:
 
 
 def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
-    """Let the builder write, complete what it wrote, and refuse what may carry code."""
+    """Run the builder, add missing files, and reject files that may carry code."""
     errors = importlib.import_module("pytest_mlperf.core.errors")
     files = importlib.import_module("pytest_mlperf.stores.digests")
     some = importlib.import_module("pytest_mlperf.core.untrusted_text").some
@@ -113,7 +109,7 @@ def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
     if not any((target / name).is_file() for name in ("config.json", "model_index.json")):
         raise errors.RunError("build", "the builder wrote no config.json, so it made no model")
     single = target / "model.safetensors"
-    # In the order of engines, which look inside: that takes torch, which a builder may not need.
+    # Same order as engines use; reading the index would need torch, which builders may lack.
     weights = [single] if single.is_file() else sorted(target.rglob("*.safetensors"))
     if not weights:
         raise errors.RunError("build", "the builder wrote no safetensors files, so no weights")
@@ -126,10 +122,7 @@ def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
 
 
 def settle_header(path: Path) -> None:
-    """Put the metadata of a safetensors file in order, in place: libraries write it in any.
-
-    The same build then gives the same bytes, and the same digest of weights.
-    """
+    """Sort the metadata of a safetensors file in place, so that equal builds have equal bytes."""
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
@@ -137,13 +130,13 @@ def settle_header(path: Path) -> None:
             return
         header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
         text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-        if len(text) <= size:  # always, but for a library that escapes less than Python
+        if len(text) <= size:  # false only for a library that escapes less than Python
             file.seek(8)
             file.write(text.ljust(size))
 
 
 def calibrate(spec: dict[str, Any], _: Any) -> dict[str, Any]:
-    """Write {"prompts": ...}, and return how many, and a hex SHA-256 of them."""
+    """Write {"prompts": ...}; return their number and hex SHA-256."""
     prompts = prompts_of(spec)
     atomic = importlib.import_module("pytest_mlperf.stores.atomic")
     atomic.write_text(Path(spec["file"]), json.dumps({"prompts": prompts}))
@@ -152,7 +145,7 @@ def calibrate(spec: dict[str, Any], _: Any) -> dict[str, Any]:
 
 
 def prompts_of(spec: dict[str, Any]) -> list[list[int]] | list[str]:
-    """Return the samples: a pipeline's as captions, a language model's as token ids."""
+    """Return samples as captions for a pipeline, as token ids for a language model."""
     from pytest_mlperf.core.errors import RunError
     from pytest_mlperf.registry import imported, target
     from pytest_mlperf.run.accuracy import fixed_order
@@ -175,7 +168,6 @@ def prompts_of(spec: dict[str, Any]) -> list[list[int]] | list[str]:
 
 
 TASKS = {"about": about, "build": build, "calibration": calibrate}
-"""What a spec may ask for."""
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Child processes: started, watched, heard and ended."""
+"""Start child processes, read their events, and end them."""

@@ -1,9 +1,9 @@
 """Start a worker in another Python: `python .../run/child/environments.py SPEC.json`.
 
-Run as a script from a copy of this package, so that this Python needs only what the worker imports.
-It needs no inherited descriptor, variable or working folder, which a container would not pass on:
-events leave on stdout, commands come on stdin, and whatever the engine prints goes to stderr.
-The text must be readable to older Pythons, which then say so themselves.
+It runs as a script from a copy of this package, so that this Python needs only a worker's imports.
+It uses no inherited descriptor, variable or working folder, which a container would not pass on:
+events leave on stdout, commands arrive on stdin, and the engine's output goes to stderr. Its syntax
+must parse in older Pythons, which then report their version themselves.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ FAILURE_EXIT_CODE = 70
 
 
 class StartEvents:
-    """What is told to the parent before the worker itself speaks."""
+    """Send events before the worker does."""
 
     def __init__(self) -> None:
-        """Take stdout for events; what others print goes to stderr from now on."""
+        """Reserve stdout for events, and redirect all other output to stderr."""
         sys.stdout.flush()
         self.descriptor = os.dup(1)
         os.dup2(2, 1)
@@ -35,14 +35,14 @@ class StartEvents:
         os.write(self.descriptor, (json.dumps(event) + "\n").encode())
 
     def fail(self, message: str) -> None:
-        """Send the error event and end the process."""
+        """Send the error event, and end the process."""
         about = {"layer": "worker", "kind": "RunError", "message": message}
         self.tell(event="error", **about, designed=True, log=None, traceback="")
         os._exit(FAILURE_EXIT_CODE)
 
 
 def main(file: str, key: str) -> None:
-    """Tell which Python this is, set up its import path, and become the worker."""
+    """Report this Python, set up its import path, and become the worker."""
     events = StartEvents()
     version = ".".join(map(str, sys.version_info[:3]))
     here = "{} ({})".format(sys.executable, key)  # noqa: UP032 - older ones
@@ -56,7 +56,7 @@ def main(file: str, key: str) -> None:
     for name, value in spec["environment"].items():
         os.environ.pop(name, None)
         os.environ.update({name: value} if value is not None else {})
-    # In place of the folder of this script, whose modules would hide others of the same names.
+    # Replaces this script's folder, whose modules would shadow others of the same name.
     code = str(Path(__file__).absolute().parents[3])
     left = [entry for entry in sys.path[1:] if entry not in spec["import_not"]]
     sys.path[:] = [code, *spec["import_first"], *left]
@@ -78,7 +78,6 @@ def main(file: str, key: str) -> None:
 
 
 def _about(version: str) -> dict[str, Any]:
-    """Return which Python this is, with the versions of what every worker imports."""
     from importlib import metadata
     from platform import freedesktop_os_release
 
@@ -97,7 +96,7 @@ def _about(version: str) -> dict[str, Any]:
 
 
 def _answer(events: StartEvents, spec: dict[str, Any]) -> None:
-    """Tell which libraries cannot be imported, and what an engine lacks; see `cli.doctor`."""
+    """Report the libraries that cannot be imported, and the engine's error; see `cli.doctor`."""
     errors = importlib.import_module("pytest_mlperf.core.errors")
     question, lacking, error = spec["question"], {}, ["", ""]
     for library in question["libraries"]:
@@ -114,7 +113,7 @@ def _answer(events: StartEvents, spec: dict[str, Any]) -> None:
 
 
 def _engine_lacks(question: dict[str, Any]) -> list[str]:
-    """Return class, sentence and options at fault of an error of imports or of `require()`."""
+    """Return class, message and options of an error of imports or of `require()`."""
     registry = importlib.import_module("pytest_mlperf.registry")
     errors = importlib.import_module("pytest_mlperf.core.errors")
     try:
@@ -127,7 +126,7 @@ def _engine_lacks(question: dict[str, Any]) -> list[str]:
                 getattr(built, hook, lambda: None)()
     except errors.MlperfError as error:
         return [type(error).__name__, str(error), *error.options]
-    except Exception as error:  # a library of the engine's that breaks
+    except Exception as error:  # an engine's library may raise anything
         return ["EnvironmentFault", f"{type(error).__name__}: {error}".splitlines()[0]]
     return ["", ""]
 

@@ -1,9 +1,9 @@
-"""Read what a child process sends: whole lines, each an event that it may send, and nothing else.
+"""Read the events of a child process, and reject everything else that it sends.
 
-An engine and its libraries share the process of the worker, so what arrives may be theirs: bytes
-without end, JSON that is no event, or an event with other fields. It is refused here, at the edge,
-so that whoever takes an event can rely on its fields. Workers in other Pythons do not import this:
-it needs more than they have.
+A worker shares its process with an engine and its libraries, whose output is untrusted: endless
+bytes, JSON that is no event, or an event with other fields. Checking it here lets callers rely on
+the fields of an event. Workers in other Pythons must not import this module, as they lack what it
+needs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import select
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_mlperf.core.errors import RunError
@@ -25,41 +26,41 @@ MAX_EVENT_BYTES = 8 * 2**20
 MAX_QUOTED_BYTES = 60
 POLL_SECONDS = 0.5
 Check = Callable[[Any], bool]
-"""Whether a value may stand in a field."""
+"""Whether a field may have a value."""
 
 
 def is_text(value: object) -> bool:
-    """Whether it is a text."""
+    """Check for a string."""
     return type(value) is str
 
 
 def is_flag(value: object) -> bool:
-    """Whether it is true or false."""
+    """Check for a bool."""
     return type(value) is bool
 
 
 def is_count(value: object) -> bool:
-    """Whether it is a whole number from 0 on, and no more than can be counted."""
+    """Check for an integer from 0 to `MAX_COUNT`."""
     return type(value) is int and 0 <= value <= MAX_COUNT
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a finite number, of a size that a result may have."""
+    """Check for a finite number up to `MAX_MAGNITUDE`."""
     return type(value) in (int, float) and abs(value) <= MAX_MAGNITUDE  # type: ignore[arg-type]
 
 
 def is_duration(value: object) -> bool:
-    """Whether it is a length of time, from 0 on."""
+    """Check for a time from 0 to `MAX_SECONDS`."""
     return is_number(value) and 0 <= value <= MAX_SECONDS  # type: ignore[operator]
 
 
 def is_rate(value: object) -> bool:
-    """Whether it is a number above 0 that a rate may have."""
+    """Check for a number from `MIN_RATE` to `MAX_RATE`."""
     return is_number(value) and MIN_RATE <= value <= MAX_RATE  # type: ignore[operator]
 
 
 def optional(check: Check) -> Check:
-    """Return the check of a value that may be unknown."""
+    """Return a check that also accepts None."""
     return lambda value: value is None or check(value)
 
 
@@ -69,12 +70,12 @@ def each(check: Check) -> Check:
 
 
 def by_name(check: Check) -> Check:
-    """Return the check of values by name, whatever their names."""
+    """Return the check of a dictionary with any keys."""
     return lambda value: type(value) is dict and all(map(check, value.values()))
 
 
 def record(**fields: Check) -> Check:
-    """Return the check of values by name, all of them and no other."""
+    """Return the check of a dictionary with exactly these keys."""
     return lambda value: (
         type(value) is dict
         and value.keys() == fields.keys()
@@ -191,7 +192,7 @@ OF_WORKER: Mapping[str, Fields] = {
     "leaving": {},
     "error": ERROR,
 }
-"""What a worker sends, see `protocol.Event`."""
+"""Fields of a worker's events, see `protocol.Event`."""
 
 NEXT_EVENTS: Mapping[str, Collection[str]] = {
     "": {"python", "started"},
@@ -206,50 +207,39 @@ NEXT_EVENTS: Mapping[str, Collection[str]] = {
     "ready": {"running", "leaving"},
     "leaving": {},
 }
-"""What a worker sends after each event, besides progress and an error: no phase comes twice."""
+"""Events that may follow each one, besides progress and errors; no phase comes twice."""
 
 ANY_TIME = {"progress", "error"}
 
 
 class NoEventError(ValueError):
-    """A line that is no event; the text says why."""
+    """A line that is not an event; the message gives the reason."""
 
 
+@dataclass
 class ChildEvents:
-    """The events of one child, as they arrive."""
+    """Receive the events of one child through a pipe.
 
-    def __init__(
-        self,
-        descriptor: int,
-        kinds: Mapping[str, Fields],
-        *,
-        layer: str,
-        whose: str,
-        log: str,
-        ended: Callable[[], bool],
-        follows: Mapping[str, Collection[str]] | None = None,
-    ) -> None:
-        """Read from a pipe.
+    Attributes:
+        layer: Layer to blame for invalid data.
+        ended: Returns whether the child has ended, as its descendants may keep the pipe open.
+        follows: Maps events to their successors; None allows any.
+    """
 
-        `layer` is blamed for anything unexpected. `ended` says whether the child has ended, since
-        its descendants may hold the pipe open. `follows` maps events to the next ones; None allows
-        any.
-        """
-        self._descriptor = descriptor
-        self._kinds = kinds
-        self._layer = layer
-        self._whose = whose
-        self._log = log
-        self._ended = ended
-        self._follows = follows
-        self._last = ""
-        self._buffer = b""
+    descriptor: int
+    kinds: Mapping[str, Fields]
+    layer: str
+    whose: str
+    log: str
+    ended: Callable[[], bool]
+    follows: Mapping[str, Collection[str]] | None = None
+    _last: str = field(default="", init=False)
+    _buffer: bytes = field(default=b"", init=False)
 
     def next(self, timeout_s: float) -> Event | None:
-        """Return the next event, or None if no whole one arrives within `POLL_SECONDS`.
+        """Return the next event, or None if none is complete within `POLL_SECONDS`.
 
-        The short wait lets callers check their own limits. Raises EOFError if the child closed its
-        end or has ended.
+        The short wait lets callers check their own limits. Raises EOFError at the child's end.
         """
         line, end, rest = self._buffer.partition(b"\n")
         if not end:
@@ -257,7 +247,7 @@ class ChildEvents:
                 raise self._refused(line, f"{len(line):,} bytes without the end of a line")
             if not self._readable(timeout_s):
                 return None
-            chunk = os.read(self._descriptor, PIPE_READ_BYTES)
+            chunk = os.read(self.descriptor, PIPE_READ_BYTES)
             if not chunk:
                 raise EOFError
             self._buffer += chunk
@@ -266,39 +256,39 @@ class ChildEvents:
         if len(line) > MAX_EVENT_BYTES:
             raise self._refused(line, f"{len(line):,} bytes in one line")
         try:
-            event = event_of(line, self._kinds)
+            event = event_of(line, self.kinds)
         except NoEventError as error:
             raise self._refused(line, str(error)) from None
         name = event["event"]
-        if self._follows is not None and name not in ANY_TIME:
-            if name not in self._follows[self._last]:
+        if self.follows is not None and name not in ANY_TIME:
+            if name not in self.follows[self._last]:
                 raise self._refused(line, f"out of turn, after {self._last or 'no other'}")
             self._last = name
         return event
 
     def _readable(self, timeout_s: float) -> bool:
-        ended = self._ended()  # asked first: what it sent before its end is in the pipe then
+        ended = self.ended()  # check first, so that all its events are in the pipe
         wait_s = 0.0 if ended else max(0.0, min(timeout_s, POLL_SECONDS))
-        if select.select([self._descriptor], [], [], wait_s)[0]:
+        if select.select([self.descriptor], [], [], wait_s)[0]:
             return True
         if ended:
             raise EOFError
         return False
 
     def _refused(self, line: bytes, reason: str) -> RunError:
-        shown = broken(repr(line[:MAX_QUOTED_BYTES])) + (
+        quoted_line = broken(repr(line[:MAX_QUOTED_BYTES])) + (
             "…" if len(line) > MAX_QUOTED_BYTES else ""
         )
         return RunError(
-            self._layer,
-            f"the {self._whose} or a library wrote to the descriptor of events, which is not "
-            f"theirs: {shown} ({reason}); they may write to stdout, and to what they opened",
-            self._log,
+            self.layer,
+            f"the {self.whose} or a library wrote to the descriptor of events, which is not "
+            f"theirs: {quoted_line} ({reason}); they may write to stdout, and to what they opened",
+            self.log,
         )
 
 
 def event_of(line: bytes, kinds: Mapping[str, Fields]) -> Event:
-    """Return the event of a line."""
+    """Return the event of a line; raise NoEventError if it is none."""
     event = read_json(line)
     if type(event) is not dict or not is_text(event.get("event")):
         raise NoEventError("no object that names an event")
@@ -313,7 +303,7 @@ def event_of(line: bytes, kinds: Mapping[str, Fields]) -> Event:
 
 
 def read_json(text: bytes | str) -> Any:
-    """Return what a JSON text of a child holds."""
+    """Parse a child's JSON; raise NoEventError if it is invalid."""
     try:
         return encodable(json.loads(text, object_pairs_hook=_once, parse_constant=_no_number))
     except NoEventError:

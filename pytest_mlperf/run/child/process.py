@@ -1,4 +1,4 @@
-"""Run a child process that sends events, and never be hung, misled or outlived by it."""
+"""Run a child process that sends events, with limits on its time, its events and its lifetime."""
 
 from __future__ import annotations
 
@@ -32,34 +32,33 @@ from pytest_mlperf.run.child.protocol import PACKAGE, Command, Event, WorkerSpec
 
 KILL_GRACE_SECONDS = 2.0
 LOG_POLL_SECONDS = 0.5
-"""Time between two looks at the log, which counts as progress when it grows."""
+"""Interval of reading the size of the log, whose growth counts as progress."""
 
 MAX_STOPPED_SECONDS = 30.0
 THIS_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-"""Variables that are about this Python; another one does not get them."""
+"""Variables of this Python that another one does not inherit."""
 
 PROGRESS: Fields = {"done": is_count, "total": is_count, "what": is_text}
-"""What a child says meanwhile."""
 
 
 class Designed(RunError):
-    """An error of our own that a child raised: its sentence says all, and its log no more."""
+    """Error of this package that a child raised; its message suffices without the log."""
 
 
 class Waiting(str):
-    """A line of progress that tells for whom a process waits."""
+    """Line of progress that says for whom a process waits."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long a child may take.
+    """Time limits of a child.
 
     Attributes:
-        progress_s: Longest time without any progress: no phase ended, no sample completed, and
-            nothing printed while the engine loads.
-        phase_s: Longest time of one phase (load, a LoadGen run) with progress.
+        progress_s: Limit without progress: no phase ended, no sample completed, and nothing printed
+            while the engine loads.
+        phase_s: Limit of one phase (load, a LoadGen run) with progress.
     """
 
     progress_s: float = 900.0
@@ -67,15 +66,12 @@ class Patience:
 
     @property
     def loading_s(self) -> float:
-        """Longest time of a phase before the engine has loaded, in which prints are progress.
-
-        What waits for a lost peer may print that it waits, without end.
-        """
+        """Limit of a loading phase, as a process that waits for a lost peer may print forever."""
         return min(self.phase_s, PRINTING * self.progress_s)
 
 
 class EventProcess(ChildProcess):
-    """A child that sends events through a pipe; what it and its libraries print is its log."""
+    """Run a child that sends events through a pipe and prints into its log."""
 
     def __init__(
         self,
@@ -90,7 +86,7 @@ class EventProcess(ChildProcess):
         on_stdout: bool = True,
         follows: Mapping[str, Collection[str]] | None = None,
     ) -> None:
-        """Start it; it sends events on its stdout, else on the descriptor that `--events` names."""
+        """Start it; events leave on its stdout, else on the descriptor after `--events`."""
         self._pipe, end = os.pipe()
         try:
             super().__init__(
@@ -120,31 +116,33 @@ class EventProcess(ChildProcess):
         return self._events.next(timeout_s)
 
     def stop(self, *, alone_s: float = 0.0) -> None:
-        """End its whole group, and hear it no more."""
+        """End its process group, and close the pipe."""
         self.end(alone_s=alone_s, term_s=KILL_GRACE_SECONDS)
         os.close(self._pipe)
 
 
-def _environment(beside: Mapping[str, str | None], *, other_python: bool) -> dict[str, str]:
-    """Return all variables of a child, without those beside them that are None."""
+def _environment(
+    extra_variables: Mapping[str, str | None], *, other_python: bool
+) -> dict[str, str]:
+    """Return a child's variables; None in `extra_variables` removes one."""
     left_out = THIS_PYTHON if other_python else ()
     inherited = {key: value for key, value in os.environ.items() if key not in left_out}
-    variables = {**inherited, **beside, "PYTHONUNBUFFERED": "1"}
+    variables = {**inherited, **extra_variables, "PYTHONUNBUFFERED": "1"}
     return {key: value for key, value in variables.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Child:
-    """A child process with one task.
+    """Child process with one task.
 
     Attributes:
-        title: What progress calls it: "building torchao int8".
-        spec: What it is told; its `task` names its files.
-        answer: The fields of its last event, "done".
-        python: What starts another Python; None: this one.
-        suite: The suite whose own code it imports; None: there is none.
-        layer: Whose error it is when it breaks.
-        whose: What runs there besides this package, in words.
+        title: Name in progress lines, "building torchao int8".
+        spec: Task; its key `task` names the files.
+        answer: Fields of its last event, "done".
+        python: Command of another Python; None for this one.
+        suite: Suite whose own code it imports; None without one.
+        layer: Layer of its errors.
+        whose: Foreign code that it runs, "builder".
     """
 
     title: str
@@ -162,11 +160,11 @@ class Child:
 
     @property
     def log(self) -> Path:
-        """What it and its libraries print."""
+        """File with the output of the child and its libraries."""
         return self.folder / f"{self.spec['task']}.log"
 
     def run(self) -> Event:
-        """Run it to its end and return its last event."""
+        """Run it to its end, and return its last event."""
         with contextlib.ExitStack() as stack:
             try:
                 command = stack.enter_context(self._command())
@@ -185,7 +183,7 @@ class Child:
 
     @contextlib.contextmanager
     def _command(self) -> Iterator[list[str]]:
-        """Yield the command line; another Python gets a copy of this package, and no more."""
+        """Yield the command line; another Python gets a copy of this package."""
         spec, name = self.folder / f"{self.spec['task']}.json", f"{self.script}.py"
         contents = {**self.spec, "import_path": [] if self.python else import_path(self.suite)}
         spec.write_text(json.dumps(contents), "utf-8")
@@ -224,14 +222,14 @@ class Child:
         raise self._died(process)
 
     def _heard(self, process: EventProcess) -> Iterator[Event]:
-        """Yield each event, and {} when only the log has grown; end when the child has."""
+        """Yield each event, and {} if only the log has grown, until the child ends."""
         started = last = time.monotonic()
         size, at = 0, ""
         while True:
-            now = time.monotonic()
-            if now - last > self.patience.progress_s:
+            now_s = time.monotonic()
+            if now_s - last > self.patience.progress_s:
                 raise self._slow("no progress for", self.patience.progress_s, at)
-            if now - started > self.patience.phase_s:
+            if now_s - started > self.patience.phase_s:
                 raise self._slow("took longer than", self.patience.phase_s, at)
             try:
                 event = process.next_event(LOG_POLL_SECONDS)
@@ -240,7 +238,7 @@ class Child:
             if event is None and (grown := self.log.stat().st_size) != size:
                 size, event = grown, {}
             if event is not None:
-                last, at = now, _place(event) or at
+                last, at = now_s, _place(event) or at
                 yield event
 
     def _reported(self, event: Event) -> RunError | UnavailableError:
@@ -267,15 +265,15 @@ class Child:
 
 
 def _place(event: Event) -> str:
-    """Return how far a child is: ", 3 of 8 layers"; "" where an event does not tell."""
+    """Return ", 3 of 8 layers" for progress, "" for other events."""
     return f", {event['done']:,} of {event['total']:,} {event['what']}" if "done" in event else ""
 
 
 LOADING = frozenset({"start", "python", "started", "loading"})
-"""Phases of a worker before its engine has loaded, in which what it prints is all that it tells."""
+"""Phases before the engine has loaded, in which its output counts as progress."""
 
 PRINTING = 4.0
-"""A phase of loading in which something is printed may take so many times `progress_s`."""
+"""A loading phase with output may take this many times `progress_s`."""
 
 STOP_SECONDS = 20.0
 STACKS_SECONDS = 0.3
@@ -283,10 +281,10 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class WorkerProcess:
-    """One worker process: started on entry, surely gone on exit.
+    """Run one worker process from entry to exit.
 
     Attributes:
-        notes: After the exit: what went wrong while the engine left; what it gave stays good.
+        notes: After the exit, errors while the engine left, which spoil no results.
 
     Use:
         with WorkerProcess(spec, patience, on_event) as worker:
@@ -316,7 +314,7 @@ class WorkerProcess:
         self._progress: Event = {}
 
     def __enter__(self) -> Self:
-        """Start the process in a session of its own, so that Ctrl-C reaches only the parent."""
+        """Start the process in its own session, so that Ctrl-C reaches only the parent."""
         try:
             (self.folder / "spec.json").write_text(self.spec.to_json(), "utf-8")
             log = self.log.open("wb")
@@ -332,7 +330,6 @@ class WorkerProcess:
         return self
 
     def _start(self, log: IO[bytes]) -> EventProcess:
-        """Start the process; one in another Python sends its events on stdout."""
         spec, build = self.folder / "spec.json", self._build
         command = [sys.executable, "-m", "pytest_mlperf.run.worker.worker", str(spec)]
         return EventProcess(
@@ -348,14 +345,13 @@ class WorkerProcess:
         )
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """End the whole process group, whatever state it is in."""
-        # Before its stdin ends, at which the worker's guard ends what is left of its group.
+        # Must precede closing its stdin, at which the guard kills the rest of its group.
         if kind is None and self._told_to_stop and (trouble := self._leaving()):
             self.notes = (trouble,)
         self._process.stop(alone_s=KILL_GRACE_SECONDS if kind is None else 0.0)
 
     def _leaving(self) -> str | None:
-        """Wait for a worker that was told to stop; return what went wrong, in words."""
+        """Wait for a worker that was told to stop; return its problem, or None."""
         process, deadline = self._process, time.monotonic() + STOP_SECONDS
         who = "the engine, after its last run,"
         while (left := deadline - time.monotonic()) > 0:
@@ -383,7 +379,7 @@ class WorkerProcess:
         self._process.ends_within(STACKS_SECONDS)
 
     def send(self, command: Command) -> None:
-        """Tell the worker something; a worker that is gone shows in the next `wait_for`."""
+        """Send a command; if the worker is gone, the next `wait_for` raises."""
         self._told_to_stop = command["command"] == "stop"
         self._process.tell(json.dumps(command).encode() + b"\n")
 
@@ -393,11 +389,11 @@ class WorkerProcess:
         done: Any = None
         size = 0
         while True:
-            now = time.monotonic()
-            quiet_left = last_progress + self._patience.progress_s - now
+            now_s = time.monotonic()
+            quiet_left = last_progress + self._patience.progress_s - now_s
             loading = self._phase in LOADING
             longest_s = self._patience.loading_s if loading else self._patience.phase_s
-            left = min(quiet_left, phase_start + longest_s - now)
+            left = min(quiet_left, phase_start + longest_s - now_s)
             if left <= 0:
                 quiet = quiet_left <= 0
                 raise self._too_slow(self._patience.progress_s if quiet else longest_s, quiet=quiet)
@@ -406,7 +402,7 @@ class WorkerProcess:
             )
             if event is None:
                 self._require_not_stopped(time.monotonic() - last_progress)
-                # Hundreds of gigabytes are hashed and read for longer than anybody waits.
+                # Hashing and reading hundreds of gigabytes may exceed progress_s.
                 if loading and (grown := self.log.stat().st_size) != size:
                     size, last_progress = grown, time.monotonic()
                 continue
@@ -426,8 +422,8 @@ class WorkerProcess:
                 return event
 
     def _require_not_stopped(self, quiet_s: float) -> None:
-        """Refuse a worker that a signal stopped, which no patience continues."""
-        with contextlib.suppress(OSError, IndexError):  # Linux alone tells the state
+        """Raise RunError if a signal stopped the worker, which no patience continues."""
+        with contextlib.suppress(OSError, IndexError):  # only Linux reports the state
             state = Path(f"/proc/{self._process.pid}/stat").read_bytes().rpartition(b") ")[2]
             if quiet_s >= MAX_STOPPED_SECONDS and state[:1] == b"T":
                 raise self._error(
@@ -455,7 +451,7 @@ class WorkerProcess:
         kind = Designed if event.get("designed") else RunError
         loading = kind is Designed and self._phase in LOADING
         when = "" if loading else f" (during {self._phase_words})"
-        if log := event.get("log"):  # a name within the folder, whatever it says
+        if log := event.get("log"):  # untrusted: use only the file name
             return RunError(layer, f"{message}{when}", str(self.folder / Path(log).name))
         return kind(layer, f"{message}{when}", str(self.log))
 
@@ -506,7 +502,7 @@ class WorkerProcess:
 
 
 def _of_build(kind: str, build: Build) -> str:
-    """Return what to add to an error of a worker elsewhere that does not load."""
+    """Return the place of a worker that failed to load, with advice if an import failed."""
     if kind in {EnvironmentFault.__name__, "ImportError", "ModuleNotFoundError"}:
         return f"; it runs in {build.title} ({build.key}): install it there"
     return f" (in {build.title})"

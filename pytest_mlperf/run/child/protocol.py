@@ -1,8 +1,8 @@
-"""What parent and worker say to each other: a spec file, then JSON lines both ways.
+"""Define the messages of parent and worker: a spec file, then JSON lines both ways.
 
-Parent to worker, on the worker's stdin: one `Command` per line. End of file means that the parent
-is gone; the worker then ends its whole process group.
-Worker to parent, on the descriptor named by `--events`: one `Event` per line.
+The parent writes one `Command` per line to the worker's stdin. At its end the parent is gone, and
+the worker ends its process group. The worker writes one `Event` per line to the descriptor named by
+`--events`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,15 @@ PACKAGE = Path(__file__).parents[2]
 
 
 def import_path(suite: Path | None = None) -> list[str]:
-    """Return the folders that this Python imports from, absolute.
-
-    A suite's own code may also lie in the working folder, or in the folder of the suite.
-    """
+    """Return the absolute import folders of this Python, and of a suite's own code."""
     folders = [*sys.path, *([] if suite is None else ["", str(suite.parent)])]
     return list(dict.fromkeys(str(Path(folder).absolute()) for folder in folders))
 
 
 def import_as_parent(path: Sequence[str]) -> None:
-    """Take over the parent's folders: first those that it searches before all that both have.
+    """Import from the parent's folders, with those first that precede all shared ones.
 
-    Pytest puts its `pythonpath` there, before whatever is installed.
+    Pytest puts its `pythonpath` there, before installed packages.
     """
     first = list(itertools.takewhile(lambda folder: folder not in sys.path, path))
     sys.path[:] = dict.fromkeys([*first, *sys.path, *path])
@@ -44,11 +41,11 @@ class ReplicaSpec:
     """One of several processes that each load the engine.
 
     Attributes:
-        name: What messages call it: "replica 3 (GPU 5)".
-        gpus: UUIDs of its GPUs; empty: it has none.
-        environment: Variables by which it sees these GPUs and no other.
-        cpus: Processors that it may use; empty: as its worker.
-        client: It and the others are clients of one server.
+        name: Name in messages: "replica 3 (GPU 5)".
+        gpus: UUIDs of its GPUs; empty for none.
+        environment: Variables that make only these GPUs visible.
+        cpus: Processors that it may use; empty for its worker's.
+        client: Whether the processes are clients of one server.
     """
 
     name: str
@@ -60,19 +57,18 @@ class ReplicaSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSpec:
-    """One worker process: one engine load, a performance run, then accuracy blocks on demand.
+    """One worker process: load the engine, then a performance run, then accuracy blocks on demand.
 
     Attributes:
         folder: Existing folder of this run, absolute.
-        precision: The suite's word, e.g. "fp32".
-        handicap: Share of speed taken away, 0 ≤ handicap < 1; work takes 1/(1-handicap) as long.
-        import_path: Folders that the parent imports from, with those of `protocol.import_path`.
-        import_first: Elsewhere: folders that come before all others.
-        import_not: Elsewhere: folders that must not be imported from.
-        environment: Elsewhere: variables that the worker sets itself; None removes one.
-        replicas: Processes that each load the engine; empty: the worker itself does.
-        replica_patience_s: Longest time that one of them may take without a word.
-        requests: Keep a record of each request of a loop of our own.
+        precision: Precision in the suite, e.g. "fp32".
+        handicap: Share of speed to remove, 0 ≤ handicap < 1; work takes 1/(1-handicap) as long.
+        import_path: The parent's import folders, with those of `protocol.import_path`.
+        import_first, import_not: In another Python, folders to import from first, or never.
+        environment: In another Python, variables to set; None removes one.
+        replicas: Processes that each load the engine; empty if the worker does.
+        replica_patience_s: Time limit of a silent replica [s].
+        requests: Whether to record each request of our own loops.
         answer_forms: See `ScoringPlan`.
     """
 
@@ -96,12 +92,12 @@ class WorkerSpec:
     answer_forms: Sequence[str] = ()
 
     def to_json(self) -> str:
-        """Serialise to one line of JSON."""
+        """Return the spec as one line of JSON."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> WorkerSpec:
-        """Parse what `to_json` wrote."""
+        """Parse the result of `to_json`."""
         raw = json.loads(text)
         settings = dict(raw["settings"])
         settings["seeds"] = Seeds(**settings["seeds"])
@@ -118,61 +114,59 @@ class WorkerSpec:
 
 
 Event = dict[str, Any]
-"""A message of the worker; `event` names it:
+"""Message of the worker; `event` names it:
 
-python    prefix, executable, version, versions (of what every worker imports), system: of a worker
-          in another Python only, before all others
+python    prefix, executable, version, versions (of every worker's imports), system: first, and
+          only from a worker in another Python
 started   pid
 loading
 loaded    engine: dict[str, str] (describe()), dataset: {digest, samples, sizes, fixed_lengths (of
           answers), inputs (digests), input_s (of a sample)}, files (imported), load_s, pages (of
           its server's metrics)
-warmed    warmup_s, takes_s (how long the run will take; None: its rate is probed)
+warmed    warmup_s, takes_s (expected length of the run; None if its rate is probed)
 probed    target_qps
 running   phase ("performance" | "accuracy"), expected (samples), settings actually used (dict)
-progress  phase, done (samples), outstanding (samples), fault (the first one, or None), elapsed_s;
-          twice a second, also when nothing changed
+progress  phase, done (samples), outstanding (samples), fault (the first, or None), elapsed_s;
+          twice a second, even without a change
 finished  phase, folder (LoadGen's logs), result (dict, see `RunFinished`)
 ready     the worker waits for a command
-leaving   it was told to stop: the engine's __exit__ is called
-error     layer, kind (class of the exception), message, designed (it is one of ours: the message
-          says all), traceback; the worker ends after it
+leaving   after stop, before the engine's __exit__
+error     layer, kind (class of the exception), message, designed (an error class of ours, whose
+          message suffices), traceback; the worker then ends
 """
 
 Command = dict[str, Any]
-"""A message of the parent; `command` names it:
+"""Message of the parent; `command` names it:
 
-accuracy  block (int), indices (list of data set indices): one accuracy run over these samples
+accuracy  block (int), indices (data set indices): one accuracy run over these samples
 stop      end in order
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFinished:
-    """What the worker measured itself during one LoadGen run, beside LoadGen's logs.
+    """The worker's own measurements of one LoadGen run.
 
     Attributes:
         completed: Samples completed by the engine, each counted once.
         duration_s: From the first issue to the last completion, monotonic clock.
-        within_se: Relative standard error of the throughput by batch means; 0 when unknown.
-        token_metrics: What our own counts and stamps of tokens give, by metric, SI units.
-        notes: What these stamps cannot show, in words.
-        corrected: Our times per token are of other tokens than LoadGen's, which are all but one.
-        hidden_share: Share of the tokens that nobody saw; None if the engine does not tell.
-        faults: What the guard kept from LoadGen: unknown or repeated ids, missing outputs.
-        client: How late an engine that is only a client was, see `Engine.client_lateness`.
-        accepted_drafts: See `Engine.accepted_drafts`.
-        contention: Who used the processor meanwhile, see `Contention`; None: not read.
-        finishes: How often samples ended for which reason; empty: nobody tells.
-        replicas: What each replica did, see `ReplicaRun`; empty: there are none.
-        peak_bytes: What worker, replicas and servers had in memory at most, see
-            `hardware.contention.peak_bytes`; None: not told.
-        clock_moved_s: How far the wall clock was set meanwhile; above 0: forward.
-        slow_start: What the first tenth of the run added, see `clocks.slow_start`.
-        answer_counts: What the answers were, see `Engine.answer_counts`.
-        answer_forms: The engine's form of answers and that of LoadGen's log; empty: both are alike.
-        salt: The name by which the run's prompts were other ones, see `Sink`.
-        stages: How long each stage of the engine took in the whole run, see `Engine.stage_seconds`.
+        within_se: Relative standard error of the throughput by batch means; 0 if unknown.
+        token_metrics: Metrics of our own counts and stamps of tokens, SI units.
+        notes: Limitations of these stamps.
+        corrected: Whether our times per token count other tokens than LoadGen's all but one.
+        hidden_share: Share of hidden tokens; None if the engine does not report it.
+        faults: Completions held back from LoadGen: unknown or repeated ids, missing outputs.
+        client: Lateness of an engine that is a client, see `Engine.client_lateness`.
+        contention: Processor use during the run, see `Contention`; None if not read.
+        finishes: Counts of finish reasons; empty if not reported.
+        replicas: Results of each replica, see `ReplicaRun`.
+        peak_bytes: Peak memory of worker, replicas and servers, see
+            `hardware.contention.peak_bytes`; None if unknown.
+        clock_moved_s: Change of the wall clock; above 0 if set forward.
+        slow_start: Effect of the run's first tenth, see `clocks.slow_start`.
+        accepted_drafts, answer_counts, stages: See `Engine`; stages in seconds.
+        answer_forms: Formats of the engine's answers and LoadGen's log; empty if equal.
+        salt: Name that made the run's prompts unique, see `Sink`.
     """
 
     issued: int

@@ -1,4 +1,4 @@
-"""The worker's only way to speak: events as JSON lines, and the one error that ends it."""
+"""Send the worker's events as JSON lines, and the error that ends it."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ from typing import Any, NoReturn
 from pytest_mlperf.core.errors import LoggedError, MlperfError, RunError, text_of
 
 POLL_MS = 500
-"""Time between two looks for the worker where its end wakes nobody (no pidfd)."""
+"""Interval of checks for the worker's end without pidfd."""
 
 MAX_DESCRIPTORS = 2**20
-"""Descriptors that are closed at most: a platform may say that there is no limit."""
+"""Maximum number of descriptors to close, as a platform may report no limit."""
 
 EXIT_GRACE_SECONDS = 2.0
-"""Time for a worker to end in order once its parent has let go of it."""
+"""Time for a worker to end by itself after its parent is gone."""
 
 
 def guard_group() -> int:
-    """Fork the guard; take stdin from all other readers, and return its new descriptor.
+    """Fork the guard, and move stdin to a new descriptor, which is returned.
 
-    Call this before any thread is started. The guard is a process of its own because a worker that
-    hangs in a library, or was killed, cannot clean up the servers that its engine started. It
-    sleeps until the writing end of the worker's stdin closes or the worker ends, then kills the
-    rest of the group. Other readers of stdin would wait for the parent's next command, or take it:
-    they get the end of a file.
+    Call it before any thread starts. The guard is a separate process, because a worker that hangs
+    or was killed cannot stop its engine's servers. It sleeps until the worker's stdin closes or the
+    worker ends, then kills the rest of the group. Other readers of stdin get an end of file;
+    otherwise they would take the parent's commands.
     """
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
@@ -50,16 +49,16 @@ def guard_group() -> int:
 
 
 def _guard(worker: int) -> None:
-    # An open copy of the events pipe or of a log would hide from the parent that the worker ended.
+    # An open copy of the events pipe or of a log would hide the worker's end from the parent.
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
     os.closerange(3, min(os.sysconf("SC_OPEN_MAX"), MAX_DESCRIPTORS))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A terminal or a service manager may end the group politely: the guard goes last.
+    # A terminal or service manager may terminate the group; the guard must go last.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     hang_up, worker_end = select.poll(), select.poll()
-    hang_up.register(0, 0)  # no events asked for: what is left is the hang-up
+    hang_up.register(0, 0)  # without events, poll reports only the hang-up
     look_ms: int | None = POLL_MS
     with contextlib.suppress(OSError, AttributeError):
         descriptor = os.pidfd_open(worker)
@@ -69,30 +68,30 @@ def _guard(worker: int) -> None:
     while os.getppid() == worker and not hang_up.poll(look_ms):
         pass
     if os.getppid() == worker:
-        # An engine may need its __exit__ to stop what does not belong to this process group.
+        # An engine's __exit__ may have to stop processes outside this group.
         worker_end.poll(EXIT_GRACE_SECONDS * 1000)
     os.killpg(0, signal.SIGKILL)
 
 
 ERROR_EXIT_CODE = 70
 KEPT_TRACEBACK = 16_000
-"""Characters of a traceback that are sent; the end says most."""
+"""Characters of a traceback that are sent, from its end."""
 
 KEPT_MESSAGE = 4_000
 """Characters of a message that are sent."""
 
 KEPT_NAME = 200
-"""Characters of an exception's type that are sent."""
+"""Characters of an exception's class name that are sent."""
 
 DESCRIBING_S = 5.0
-"""How long the description of an error may take: it calls foreign code, which may hang."""
+"""Time limit of describing an error, as this calls foreign code."""
 
 EXTRA_RECURSION = 500
-"""Calls more than before that reporting an error may nest: it may come out of a recursion."""
+"""Additional recursion depth for reporting an error of a recursion."""
 
 
 class Reporter:
-    """Writes events to the parent from any thread."""
+    """Send events to the parent from any thread."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -100,7 +99,7 @@ class Reporter:
         self._ending = threading.Lock()
 
     def event(self, name: str, **fields: Any) -> None:
-        """Send one event; ends the process when nobody listens any more."""
+        """Send one event; end the process if the parent is gone."""
         line = (json.dumps({"event": name, **fields}) + "\n").encode()
         try:
             with self._lock:
@@ -110,24 +109,21 @@ class Reporter:
             leave(ERROR_EXIT_CODE)
 
     def fail(self, layer: str, error: BaseException) -> NoReturn:
-        """Send the error event and end the process; the first error of several wins.
-
-        Whatever goes wrong on the way, an event goes out and the process ends.
-        """
+        """Send the error event, and end the process; only the first error is sent."""
         sys.setrecursionlimit(sys.getrecursionlimit() + EXTRA_RECURSION)
-        # Never released: a second thread that fails waits here for the end of the process.
+        # Never released, so that a second failing thread waits here for the end.
         self._ending.acquire()
         try:
             try:
                 self.event("error", **described(layer, error))
-            except BaseException:  # no memory even for that, or Python's own modules are changed
+            except BaseException:  # no memory left, or Python's own modules are changed
                 os.write(self._descriptor, _SPARE)
         finally:
             os._exit(ERROR_EXIT_CODE)
 
     @contextlib.contextmanager
     def blaming(self, layer: str) -> Iterator[None]:
-        """Turn any exception inside into the error event of this layer."""
+        """Turn any exception of the block into this layer's error event."""
         try:
             yield
         except BaseException as error:  # an engine may call sys.exit()
@@ -139,21 +135,21 @@ _SPARE = (
     b"it could not be said how: no memory was left, or the engine or a library has changed "
     b'functions of Python itself", "designed": false, "log": null, "traceback": ""}\n'
 )
-"""What is sent where nothing else can be made."""
+"""Event for the case that no other can be made."""
 
 
 def described(layer: str, error: BaseException) -> dict[str, Any]:
-    """Return the fields of an error event, and print the traceback; never raises."""
+    """Return the fields of an error event, and print the traceback; never raise."""
     chain: list[dict[str, Any]] = []
 
     def describe() -> None:
         with contextlib.suppress(BaseException):
             if isinstance(error, MemoryError):
-                traceback.clear_frames(error.__traceback__)  # they may hold what filled it
+                traceback.clear_frames(error.__traceback__)  # they may hold the memory
             chain.append(_description(layer, error))
             print(chain[0]["traceback"], file=sys.stderr, flush=True)  # the disk may be full
 
-    # In a thread of its own, because what a foreign `__str__` does may never end.
+    # In a separate thread, because a foreign `__str__` may never return.
     thread = threading.Thread(target=describe, name="describing", daemon=True)
     try:
         thread.start()
@@ -195,10 +191,7 @@ def _fields(
 
 
 def one_line(error: BaseException) -> str:
-    """Return an exception as one line: its text, and its type and place where they help.
-
-    Errors of this package are written for the user and stay as they are.
-    """
+    """Return an exception as one line: its text, and its class and place if foreign."""
     text = text_of(error)
     if isinstance(error, MlperfError):
         return text
@@ -207,16 +200,16 @@ def one_line(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Return where an exception was raised, in brackets; "" where that is not known."""
+    """Return the place of an exception in brackets; "" if unknown."""
     try:
         frames = traceback.extract_tb(error.__traceback__)
         return f" (in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno})"
-    except BaseException:  # there is no traceback, or foreign code changed what it reads
+    except BaseException:  # no traceback, or foreign code changed it
         return ""
 
 
 def leave(code: int) -> NoReturn:
-    """End the process at once: LoadGen's threads abort an orderly interpreter exit."""
+    """End the process immediately, as LoadGen's threads abort a normal exit of Python."""
     with contextlib.suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()

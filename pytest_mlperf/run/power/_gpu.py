@@ -1,7 +1,4 @@
-"""What the sampler recorded of one GPU, as values: energy, events, states, processes.
-
-Times are CLOCK_MONOTONIC, seconds.
-"""
+"""Evaluate the sampler's records of one GPU; times are CLOCK_MONOTONIC [s]."""
 
 from __future__ import annotations
 
@@ -22,17 +19,17 @@ RISING_COUNTS = {
 }
 
 MAX_NVLINK_BYTES_PER_SECOND = 1e13
-"""Five times what NVLink 5 carries in one direction."""
+"""Five times NVLink 5's rate in one direction."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """A time through which the clocks were held back for one reason, as far as samples show.
+    """Time through which one reason held the clocks back.
 
     Attributes:
-        reason: Its name; "unknown 0x800" for one that is newer than this table.
-        begin_s: The first sample that showed it.
-        end_s: The first sample that did not, or the last of all.
+        reason: Name; "unknown 0x800" if it is not in the table.
+        begin_s: First sample that showed it.
+        end_s: First sample that did not, or the last of all.
     """
 
     reason: str
@@ -41,17 +38,16 @@ class Span:
 
     @property
     def duration_s(self) -> float:
-        """How long it was, seconds."""
         return self.end_s - self.begin_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuProcess:
-    """A process on a GPU.
+    """Process on a GPU.
 
     Attributes:
-        pid: As the host knows it; in a container no process there has it.
-        memory: Bytes on the GPU, None where they are not told.
+        pid: Process id of the host, which differs from that in a container.
+        memory: Bytes on the GPU; None if unknown.
     """
 
     pid: int
@@ -61,21 +57,21 @@ class GpuProcess:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuLog:
-    """One GPU.
+    """Samples of one GPU.
 
     Attributes:
-        unavailable: Why nothing was read of it, None where something was.
-        lost: Why it answers no more, None where it still did at the end.
-        lost_s: When that was seen; None: before sampling began.
-        last_s: Monotonic time of its last answer; 0: it gave none.
-        silent: NVML gave errors alone from then on.
-        last_failure: What NVML said then.
+        unavailable: Why nothing was read; None if something was.
+        lost: Why it no longer answers; None if it did to the end.
+        lost_s: Time when that was seen; None if before sampling.
+        last_s: Time of its last answer; 0 without one.
+        silent: Whether NVML only gave errors from then on.
+        last_failure: NVML's last error.
         facts: Its part of the sampler's first record: identity, ways, costs, scope, MIG.
-        counter: Energy counter, joules.
-        trace: Power, watts.
-        reasons: (time, bit mask) of samples; of a row of equal ones only the first and the last.
+        counter: Energy counter [J].
+        trace: Power [W].
+        reasons: (time, bit mask) of samples; of equal consecutive ones the first and the last.
         states: Slower quantities, each with "time", oldest first.
-        forbidden: Quantities that may not be read here: without its counter a GPU has no energy.
+        forbidden: Quantities that must not be read here; without its counter a GPU has no energy.
     """
 
     uuid: str
@@ -96,12 +92,11 @@ class GpuLog:
 
     @property
     def limit_w(self) -> float | None:
-        """The enforced power limit, watts."""
         limit = self.facts.get("identity", {}).get("limit_w")
         return None if limit is None else float(limit)
 
     def energy(self, begin_s: float, end_s: float) -> Energy:
-        """Return the energy of a window; why there is none is among its notes."""
+        """Return the energy of a window; its notes say why there is none."""
         energy = measure(
             self.counter,
             self.trace,
@@ -122,26 +117,26 @@ class GpuLog:
         return replace(energy, invalid=(*energy.invalid, *lost), notes=(*energy.notes, *notes))
 
     def spans(self) -> tuple[Span, ...]:
-        """Return when the clocks were held back, and why, in order of time."""
+        """Return when and why the clocks were held back, in order of time."""
         spans: list[Span] = []
         since: dict[int, float] = {}
-        before = 0
+        previous_mask = 0
         for time_s, mask in self.reasons:
-            for bit in _bits(mask & ~before):
+            for bit in _bits(mask & ~previous_mask):
                 since[bit] = time_s
-            for bit in _bits(before & ~mask):
+            for bit in _bits(previous_mask & ~mask):
                 spans.append(Span(reason=_name(bit), begin_s=since.pop(bit), end_s=time_s))
-            before = mask
+            previous_mask = mask
         if self.reasons:
             end_s = self.reasons[-1][0]
             spans += [Span(reason=_name(b), begin_s=t, end_s=end_s) for b, t in since.items()]
         return tuple(sorted(spans, key=lambda span: (span.begin_s, span.reason)))
 
     def held_back_s(self, begin_s: float, end_s: float) -> dict[str, float]:
-        """Return for how long of a window each reason held the clocks back, seconds.
+        """Return the seconds of a window for which each reason held the clocks back.
 
-        The larger of what the GPU counted and what the samples show: samples miss short events, and
-        a driver may count nothing, or something else, in a field it does not know.
+        It is the larger of the GPU's count and the samples': samples miss short events, and a
+        driver may count nothing, or something else, in a field that it does not know.
         """
         held_s: dict[str, float] = {}
         for span in self.spans():
@@ -151,7 +146,7 @@ class GpuLog:
         counted = self._counted_s(begin_s, end_s)
         thermal = counted.get("thermal", 0.0)
         if not counted.keys() & {"sw_thermal_slowdown", "hw_thermal_slowdown"}:
-            # An older driver counts both together; the samples may show which it was.
+            # Older drivers count both together; the samples may show which one it was.
             hardware = "hw_thermal_slowdown" in held_s
             counted["hw_thermal_slowdown" if hardware else "sw_thermal_slowdown"] = thermal
         for reason in REASONS.values():
@@ -161,7 +156,7 @@ class GpuLog:
         return held_s
 
     def _counted_s(self, begin_s: float, end_s: float) -> dict[str, float]:
-        """Return the growth of the GPU's own counts of ns over a window, seconds."""
+        """Return the increase of the GPU's own counters over a window [s]."""
         series: dict[str, list[Reading]] = {}
         for state in self.states:
             for name, ns in (state.get("throttle_ns") or {}).items():
@@ -174,57 +169,60 @@ class GpuLog:
         }
 
     def risen(self, begin_s: float, end_s: float) -> dict[str, int]:
-        """Return by how much each error count rose, from before a window to after it."""
+        """Return the increase of each error count from before a window to after it."""
         ends = {name: self._at_ends(name, begin_s, end_s) for name in RISING_COUNTS}
         return {n: both[1] - both[0] for n, both in ends.items() if both and both[1] >= both[0]}
 
     def link_errors(self, begin_s: float, end_s: float) -> dict[str, dict[int, int]]:
-        """Return by how much the errors of each NVLink rose, by their kind, likewise."""
-        before, after = self._at_ends("nvlink_errors", begin_s, end_s) or ({}, {})
+        old_errors, new_errors = self._at_ends("nvlink_errors", begin_s, end_s) or ({}, {})
         risen: dict[str, dict[int, int]] = {}
-        for kind, counts in after.items():
+        for kind, counts in new_errors.items():
             for link, count in counts.items():
-                if (more := count - before.get(kind, {}).get(link, 0)) > 0:
+                if (more := count - old_errors.get(kind, {}).get(link, 0)) > 0:
                     risen.setdefault(kind, {})[int(link)] = more
         return risen
 
     def links(self, begin_s: float, end_s: float) -> tuple[dict[int, bool], dict[int, bool]] | None:
-        """Return which NVLinks were up before a window and after it; None: it has none."""
+        """Return which NVLinks were up before and after a window; None without any."""
         both = self._at_ends("nvlinks", begin_s, end_s)
         if both is None:
             return None
-        before, after = ({int(link): bool(up) for link, up in each.items()} for each in both)
-        return before, after
+        links_before, links_after = (
+            {int(link): bool(up) for link, up in each.items()} for each in both
+        )
+        return links_before, links_after
 
     def fabric_health(self, begin_s: float, end_s: float) -> tuple[int, int] | None:
-        """Return the health mask of its NVSwitches before a window and after it; None: no mask."""
+        """Return the NVSwitches' health masks before and after a window; None without any."""
         return self._at_ends("fabric_health", begin_s, end_s)
 
     def link_rates(self, begin_s: float, end_s: float) -> dict[str, float]:
-        """Return what it sent and received over NVLink in a window, B/s; empty: not known."""
+        """Return the rates sent and received over NVLink in a window [B/s]; {} if unknown."""
         read = [s for s in self.states if s.get("nvlink_bytes") is not None]
         if not read or not read[0]["time"] <= begin_s < end_s <= read[-1]["time"]:
             return {}
         rates = {}
-        for place, name in enumerate(("nvlink_sent", "nvlink_received")):
-            counted = [Reading(time_s=s["time"], value=s["nvlink_bytes"][place]) for s in read]
+        for position, name in enumerate(("nvlink_sent", "nvlink_received")):
+            counted = [Reading(time_s=s["time"], value=s["nvlink_bytes"][position]) for s in read]
             if not (
                 line := without_misreads(counted, begin_s, end_s, MAX_NVLINK_BYTES_PER_SECOND)[0]
             ):
-                return {}  # a driver that was loaded anew counts anew
+                return {}  # a reloaded driver restarts its counters
             rates[name] = (at(line, end_s) - at(line, begin_s)) / (end_s - begin_s)
         return rates
 
     def _at_ends(self, name: str, begin_s: float, end_s: float) -> tuple[Any, Any] | None:
-        """Return the last reading before a window and the first after it, or those nearest."""
+        """Return the last reading before a window and the first after it, or the nearest."""
         read = [(s["time"], s[name]) for s in self.states if s.get(name) is not None]
         if not read:
             return None
-        before = next((value for time_s, value in reversed(read) if time_s <= begin_s), read[0][1])
-        return before, next((value for time_s, value in read if time_s >= end_s), read[-1][1])
+        last_before = next(
+            (value for time_s, value in reversed(read) if time_s <= begin_s), read[0][1]
+        )
+        return last_before, next((value for time_s, value in read if time_s >= end_s), read[-1][1])
 
     def series(self, name: str, begin_s: float, end_s: float) -> tuple[Reading, ...]:
-        """Return a slower quantity through a window, e.g. "sm_mhz", "temperature_c"."""
+        """Return a slower quantity's readings in a window, e.g. "sm_mhz", "temperature_c"."""
         return tuple(
             Reading(time_s=state["time"], value=state[name])
             for state in self.states
@@ -232,7 +230,7 @@ class GpuLog:
         )
 
     def state(self, begin_s: float, end_s: float) -> dict[str, float]:
-        """Return what `core.control.State` says of a window, as far as it was read."""
+        """Return the fields of `core.control.State` for a window that were read."""
         state = {}
         for name in ("sm_mhz", "memory_mhz"):
             if values := [reading.value for reading in self.series(name, begin_s, end_s)]:
@@ -245,7 +243,7 @@ class GpuLog:
         return state
 
     def before_us(self, allowed: Collection[int] = ()) -> tuple[GpuProcess, ...]:
-        """Return what was on the GPU when the sampler started, but for what may be there."""
+        """Return processes on the GPU at the sampler's start, except those allowed."""
         listed = self.facts.get("processes") or []
         start_s = self.trace[0].time_s if self.trace else 0.0
         return tuple(
@@ -255,21 +253,17 @@ class GpuLog:
         )
 
     def processes_seen(self, begin_s: float, end_s: float) -> set[int] | None:
-        """Return which processes were listed in a window and not before; None: nothing was."""
-        before = {pid for pid, _ in self.facts.get("processes") or ()}
+        """Return new processes in a window; None if none could be listed."""
+        initial_pids = {pid for pid, _ in self.facts.get("processes") or ()}
         listed = [
             state["processes"]
             for state in self.states
             if state.get("processes") is not None and begin_s <= state["time"] <= end_s
         ]
-        return {pid for each in listed for pid, _ in each} - before if listed else None
+        return {pid for each in listed for pid, _ in each} - initial_pids if listed else None
 
     def foreign(self, warm_s: float, allowed: Collection[int] = ()) -> tuple[GpuProcess, ...]:
-        """Return the processes that came after ours were all there.
-
-        Processes cannot be told by their ids, which are the host's: what is on the GPU once the
-        engine has warmed up is ours, and what comes later is not.
-        """
+        """Return processes that appeared after the warm-up, as host ids do not identify ours."""
         listed = [
             (s["time"], s["processes"]) for s in self.states if s.get("processes") is not None
         ]

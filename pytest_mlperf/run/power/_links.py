@@ -1,4 +1,4 @@
-"""What NVLinks did in a run of several GPUs: which were down, which erred."""
+"""Evaluate the NVLinks of a run's GPUs: links that are down, and their errors."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ USUAL_LINKS = {
     r"H200$": 18,
     r"B[23]00$": 18,
 }
-"""NVLinks of boards that are built into one system with their neighbours, by NVML's product name.
+"""NVLinks of boards in a fixed system, by NVML's product name.
 
-Those of cards for PCIe depend on who put bridges on them. Source: NVIDIA's data sheets, 25 GB/s a
-link and direction from NVLink 2 to 4 (300, 600, 900 GB/s), 50 GB/s of NVLink 5 (1.8 TB/s).
+Those of PCIe cards depend on their bridges. Source: NVIDIA's data sheets, 25 GB/s per link and
+direction from NVLink 2 to 4 (300, 600, 900 GB/s), 50 GB/s for NVLink 5 (1.8 TB/s).
 """
 
 ERRORS = {
@@ -31,13 +31,13 @@ ERRORS = {
     "receive": "receive errors",
     "integrity": "integrity errors",
 }
-"""Kinds that the link mends by itself, in words."""
+"""Kinds of errors that the link corrects, in words."""
 
 
 def link_doubts(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], list[Sign]]:
-    """Return what speaks against a window, and what is told of it."""
-    before, after = gpu.links(begin_s, end_s) or ({}, {})
-    fell = [link for link, up in before.items() if up and not after.get(link, True)]
+    """Return reasons against a window, and other observations."""
+    links_before, links_after = gpu.links(begin_s, end_s) or ({}, {})
+    fell = [link for link, up in links_before.items() if up and not links_after.get(link, True)]
     errors = gpu.link_errors(begin_s, end_s)
     invalid = []
     if fell:
@@ -56,7 +56,7 @@ def link_doubts(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason]
         invalid.append(Reason(key=Key.NVSWITCH, text=text))
     if ill:
         signs.append(Sign(key=SignKey.NVSWITCH, text=f"NVSwitch is not well: {', '.join(ill)}"))
-    if text := _lacking(before, str(gpu.facts.get("identity", {}).get("name"))):
+    if text := _lacking(links_before, str(gpu.facts.get("identity", {}).get("name"))):
         signs.append(Sign(key=SignKey.NVLINK_DOWN, text=text))
     if errors:
         mended = "; ".join(f"{ERRORS.get(kind, kind)} {_times(n)}" for kind, n in errors.items())
@@ -71,14 +71,11 @@ HEALTH_PROBLEMS = {
     4: "a route is unhealthy",
     6: "an access timed out and is being recovered",
 }
-"""What the health mask of a fabric says in two bits each, of which 1 is yes, 2 no, 0 not told."""
+"""Two bits of a fabric's health mask per problem: 1 is yes, 2 no, 0 unknown."""
 
 
 def _lacking(links: Mapping[int, bool], product: str) -> str:
-    """Return that links are down though others, or those of its kind, are up; "": none lacks.
-
-    A card for PCIe without a bridge has all of them down, and lacks none.
-    """
+    """Describe links that are down, or return ""; a PCIe card without a bridge lacks none."""
     up = sum(links.values())
     usual = next((count for kind, count in USUAL_LINKS.items() if re.search(kind, product)), 0)
     most = max(usual, len(links) if up else 0)
@@ -90,5 +87,4 @@ def _lacking(links: Mapping[int, bool], product: str) -> str:
 
 
 def _times(counts: Mapping[int, int]) -> str:
-    """Return "12 on link 7, 1 on link 9"."""
     return ", ".join(f"{count} on link {link}" for link, count in counts.items())

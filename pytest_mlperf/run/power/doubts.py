@@ -1,7 +1,7 @@
-"""Why a run on a GPU may not be judged, or its energy may not: from what the sampler recorded.
+"""Find reasons why a GPU run, or its energy, must not be judged, from the sampler's records.
 
-Of the clock event reasons only heat and a failing supply make a run invalid. The software power cap
-is a state, where a board under full load belongs; its share is told.
+Of the clock event reasons only heat and a failing supply invalidate a run. The software power cap
+is normal for a board under full load, so only its share is reported.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from pytest_mlperf.run.power._gpu import RISING_COUNTS, GpuLog, GpuProcess
 from pytest_mlperf.run.power._links import link_doubts
 
 REST_SECONDS = 0.5
-"""The GPU is at rest for so long after sampling began: no engine is loaded faster."""
+"""Time after sampling began in which the GPU idles: no engine loads faster."""
 
 ABOVE_IDLE, ABOVE_IDLE_W = 0.05, 5.0
-"""Share, and watts, by which the power of a GPU at rest may rise by itself."""
+"""Share, and watts, by which the power of an idle GPU may rise."""
 
 MIN_TAKEN_BYTES = 64 * 2**20
 MIN_READINGS, EVIDENCE_SECONDS = 5, 2 * MAX_MEAN_SECONDS
-"""So many readings over so long, each a mean of up to a second, are evidence."""
+"""Readings, each a mean of up to a second, and their time span, that count as evidence."""
 
 MIN_MEAN_SECONDS = 1 / 6
-"""No board averages its utilisation over less; what lies between two means nobody saw."""
+"""Minimum averaging time of utilisation on any board; longer gaps were not observed."""
 
 MIN_COVERED_SHARE = 0.5
 MIN_BUSY_SHARE = 0.2
 MIN_LIMIT_SHARE = 0.25
-"""Share of its power limit by which a GPU at work is above its rest; a context alone is less."""
+"""Share of its power limit by which a working GPU exceeds its idle power; a context stays below."""
 
 
 def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> str | None:
-    """Return the sign that a GPU did not work in a window; None if it did, or it is unknown.
+    """Return evidence that a GPU did not work in a window; None if it did, or it is unknown.
 
     `begin_s` is monotonic; `busy` is the share of the window in which the engine had work.
     """
     first_s = gpu.trace[0].time_s if gpu.trace else begin_s
-    before = [r.value for r in gpu.trace if r.time_s <= first_s + REST_SECONDS]
+    idle_w = [r.value for r in gpu.trace if r.time_s <= first_s + REST_SECONDS]
     inside = [r.value for r in gpu.trace if begin_s <= r.time_s <= end_s]
-    power = (median(before), fmean(inside)) if before and inside else None
+    power = (median(idle_w), fmean(inside)) if idle_w and inside else None
     signs = [f"{power[1]:.0f} W, {power[0]:.0f} W before the engine was loaded"] if power else []
-    # What is read up to a second later is a mean of the window's end too.
+    # A reading up to a second later still averages over the window's end.
     late = (
         () if _sliced(gpu) else gpu.series("utilization_percent", end_s, end_s + MAX_MEAN_SECONDS)
     )
     read = () if _sliced(gpu) else gpu.series("utilization_percent", begin_s, end_s)
-    # The first second may still hold a mean of what was before, which only ever falls.
+    # Readings of the first second may still average over earlier use, and only fall.
     settled_s, rest = first_s + MAX_MEAN_SECONDS, gpu.facts.get("utilization_percent") or 0
     if any(r.value > (rest if r.time_s < settled_s else 0) for r in (*read, *late)):
         return None
@@ -64,7 +64,7 @@ def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> st
         and span_s >= EVIDENCE_SECONDS
         and covered
         and busy >= MIN_BUSY_SHARE
-        and not _hard(gpu, before, inside)
+        and not _hard(gpu, idle_w, inside)
     ):
         readings = f"no utilisation in any of {len(used)} readings over {span_s:.1f} s"
         return ", ".join([readings, *signs])
@@ -80,15 +80,14 @@ def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> st
 
 
 def _sliced(gpu: GpuLog) -> bool:
-    """Whether the GPU is divided by MIG, or may be."""
     return bool(gpu.facts.get("instance")) or gpu.facts.get("instances", 0) != 0
 
 
-def _hard(gpu: GpuLog, before: Sequence[float], inside: Sequence[float]) -> bool:
-    """Whether the power alone proves work, now and then: a utilisation of 0 is no reading then."""
-    if not before or not inside:
+def _hard(gpu: GpuLog, idle_w: Sequence[float], inside: Sequence[float]) -> bool:
+    """Check whether the power alone proves work, so that a utilisation of 0 is wrong."""
+    if not idle_w or not inside:
         return False
-    rest_w = median(before)
+    rest_w = median(idle_w)
     return max(inside) > (
         2 * rest_w if gpu.limit_w is None else rest_w + MIN_LIMIT_SHARE * gpu.limit_w
     )
@@ -98,17 +97,17 @@ THROTTLED = 0.01
 """Share of a window from which a slowdown makes it invalid."""
 
 STARVED = 0.20
-"""Share of a window for which the GPU may have nothing to do, unsaid."""
+"""Share of a window for which the GPU may idle without a report."""
 
 MEMORY_IN_USE = 2**30
-"""Bytes in use before the engine was loaded that a driver alone does not take; half of what the
-older call, which counts what the driver keeps for itself, shows without anybody's use."""
+"""Bytes that a driver alone does not use; half of the older call's value on an unused GPU, which
+includes the driver's reserve."""
 
 LIMIT_OFF_W = 5.0
-"""A power limit that moved by no more is the same in the key."""
+"""Power limits that differ by less are equal in the key."""
 
 HOT_C, NEAR_C = 90, 3
-"""Degrees that are told where a GPU does not say when it slows down; else so near to that."""
+"""Temperature to report if the slowdown temperature is unknown, else the distance to it."""
 
 THROTTLING_REASONS = {
     "hw_slowdown": "a hardware slowdown",
@@ -116,7 +115,7 @@ THROTTLING_REASONS = {
     "hw_thermal_slowdown": "heat (hardware slowdown)",
     "hw_power_brake_slowdown": "the power supply's brake",
 }
-"""Clock event reasons that make a window invalid, in words; each is a `Key` too."""
+"""Clock event reasons that invalidate a window, in words; each is a `Key` too."""
 
 NOTED_REASONS = {
     "application_clocks": "clocks are set by hand",
@@ -132,11 +131,11 @@ DOUBT_KEYS = frozenset(SignKey)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Doubts:
-    """What is wrong, each in words.
+    """Problems of a window, in words.
 
     Attributes:
-        invalid: Nothing that was measured in the window may be judged.
-        energy: The energy may not be; the speed may.
+        invalid: The window must not be judged.
+        energy: Its energy must not be judged; its speed may.
     """
 
     invalid: tuple[Reason, ...] = ()
@@ -157,9 +156,9 @@ def doubts(
 ) -> Doubts:
     """Return the doubts about a window, except that a GPU was lost.
 
-    A process after `warm_s`, when the engine had warmed up, is foreign unless `allowed` (by the
-    host's ids). `limit_w` is the session's power limit, None if unknown. The engine had work for a
-    share `busy`. `linked` says that others work with the GPU, so that its NVLinks matter.
+    Processes after `warm_s`, the end of the warm-up, are foreign unless `allowed` (the host's ids).
+    `limit_w` is the session's power limit, None if unknown. The engine had work for a share `busy`.
+    `linked` says that the GPU works with others, so that its NVLinks matter.
     """
     if gpu.unavailable:
         return Doubts(energy=(gpu.unavailable,))
@@ -177,7 +176,7 @@ def doubts(
 
 
 def _shared(gpu: GpuLog) -> Iterator[str]:
-    """Yield that others share the energy of a GPU under MIG, or may."""
+    """Yield that others share, or may share, the energy of a GPU under MIG."""
     if gpu.facts.get("shared"):
         yield f"{gpu.facts['instances']} MIG instances share this GPU and its energy"
     elif gpu.facts.get("shared", False) is None:
@@ -231,11 +230,10 @@ def _resets(gpu: GpuLog) -> Iterator[Sign]:
 
 
 def _link(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Sign]:
-    """Yield in what the PCIe link was less than it can be, or than it had been."""
     for name, unit in (("generation", "generation "), ("width", "x")):
         seen = [reading.value for reading in gpu.series(f"pcie_{name}", begin_s, end_s)]
         most = gpu.facts.get("identity", {}).get(f"max_pcie_{name}")
-        # The link rests when nothing is to be done, so the best of the window counts.
+        # An idle link slows down, so the maximum of the window counts.
         if seen and most and max(seen) < most:
             text = f"the PCIe link ran at {unit}{max(seen):g}, not {unit}{most}"
             yield Sign(key=SignKey(f"pcie_{name}"), text=text)
@@ -249,8 +247,8 @@ def _others(
 ) -> tuple[list[Reason], list[Sign]]:
     invalid: list[Reason] = []
     signs: list[Sign] = []
-    if before := gpu.before_us(allowed):
-        text = f"in use before the engine was loaded: {_named(before)}"
+    if early_processes := gpu.before_us(allowed):
+        text = f"in use before the engine was loaded: {_named(early_processes)}"
         invalid.append(Reason(key=Key.IN_USE_BEFORE, text=text))
     if late := gpu.foreign(warm_s, allowed):
         text = f"used by others during the run: {_named(late)}"
@@ -261,7 +259,7 @@ def _others(
         invalid.append(Reason(key=Key.IN_USE_BEFORE, text=text))
     memory = gpu.facts.get("memory_used") or 0
     older = gpu.facts.get("ways", {}).get("memory_used") == OLDER_MEMORY
-    if memory > MEMORY_IN_USE * (1 + older) and not before:
+    if memory > MEMORY_IN_USE * (1 + older) and not early_processes:
         text = (
             f"{memory / 2**30:.1f} GiB were in use before the engine was loaded, by no process "
             "that is listed"
@@ -271,13 +269,13 @@ def _others(
 
 
 def _idle(gpu: GpuLog, begin_s: float, end_s: float, busy: float) -> list[Reason]:
-    shown = did_nothing(gpu, begin_s, end_s, busy=busy)
-    text = f"the GPU did not do the work: {shown}"
-    return [Reason(key=Key.GPU_UNUSED, text=text)] if shown else []
+    evidence = did_nothing(gpu, begin_s, end_s, busy=busy)
+    text = f"the GPU did not do the work: {evidence}"
+    return [Reason(key=Key.GPU_UNUSED, text=text)] if evidence else []
 
 
 def _limits(gpu: GpuLog, end_s: float, expected_w: float | None) -> list[Reason]:
-    """Return that the power limit, which is part of a baseline's key, was not one and the same."""
+    """Report a changed power limit, which is part of a baseline's key."""
     read = [expected_w, gpu.limit_w, *(r.value for r in _until(gpu, "limit_w", end_s))]
     watts = [limit_w for limit_w in read if limit_w is not None]
     farthest = max(watts, key=lambda w: abs(w - watts[0]), default=0.0)
@@ -291,7 +289,6 @@ def _limits(gpu: GpuLog, end_s: float, expected_w: float | None) -> list[Reason]
 
 
 def _heat(gpu: GpuLog, begin_s: float, end_s: float) -> list[Sign]:
-    """Return how hot the GPU was, where that is near its slowdown."""
     heat = max((r.value for r in gpu.series("temperature_c", begin_s, end_s)), default=0)
     slows = gpu.facts.get("identity", {}).get("slowdown_c")
     if heat < (slows - NEAR_C if slows else HOT_C):
@@ -301,7 +298,6 @@ def _heat(gpu: GpuLog, begin_s: float, end_s: float) -> list[Sign]:
 
 
 def _errors(gpu: GpuLog, begin_s: float, end_s: float) -> list[Sign]:
-    """Return the critical errors that the driver reported."""
     readings = [r for r in _until(gpu, "xids", end_s) if r.time_s > begin_s]
     xids = dict.fromkeys(str(xid) for reading in readings for xid in reading.value)
     if not xids:
@@ -311,7 +307,7 @@ def _errors(gpu: GpuLog, begin_s: float, end_s: float) -> list[Sign]:
 
 
 def _until(gpu: GpuLog, name: str, end_s: float) -> list[Any]:
-    """Return the readings of a slow quantity up to the first one that knows of all the window."""
+    """Return a slow quantity's readings up to the first one after the window."""
     every = gpu.series(name, 0.0, math.inf)
     return [r for i, r in enumerate(every) if i == 0 or every[i - 1].time_s < end_s]
 

@@ -1,4 +1,4 @@
-"""GPUs of another machine, watched through a DCGM exporter's page while a run is made."""
+"""Read a DCGM exporter's page during a run, for GPUs of another machine."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ POLL_SECONDS = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Exporter:
-    """A DCGM exporter that shows GPUs of a server.
+    """DCGM exporter of a server's GPUs.
 
     Attributes:
-        url: Of its page, as "http://gpu-box:9400/metrics".
-        chosen: UUIDs or names of hosts of those that count; (): all.
-        gpus: What they are: "8 x NVIDIA H200".
+        url: Address of its page, "http://gpu-box:9400/metrics".
+        chosen: UUIDs or host names of the GPUs that count; () for all.
+        gpus: Their number and model: "8 x NVIDIA H200".
     """
 
     url: str
@@ -41,12 +41,11 @@ class Exporter:
 
 @dataclass(kw_only=True)
 class ExporterLog:
-    """What was read of an exporter while a run was made.
+    """Readings of an exporter during a run.
 
     Attributes:
-        looks: In the order of time.
-        failures: Why others failed.
-        clock_stepped: The wall clock was set meanwhile, so that no window can be found.
+        failures: Errors of failed readings.
+        clock_stepped: Whether the wall clock was set, so that no window can be found.
     """
 
     looks: list[ExporterLook] = field(default_factory=list)
@@ -56,7 +55,7 @@ class ExporterLog:
 
 @functools.lru_cache
 def find_exporter(url: str, chosen: tuple[str, ...] = ()) -> Exporter:
-    """Return an exporter, read once in a session; one without these GPUs is a SuiteError."""
+    """Return an exporter, read once per session; raise SuiteError if it lacks these GPUs."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SuiteError(f'{url!r} is no address as "http://gpu-box:9400/metrics"')
@@ -69,19 +68,21 @@ def find_exporter(url: str, chosen: tuple[str, ...] = ()) -> Exporter:
         ) from None
     finally:
         page.close()
-    if not (shown := read_exporter(content)):
+    if not (page_gpus := read_exporter(content)):
         raise SuiteError(f"{url} shows no GPU's {ENERGY_METRIC}: it is no DCGM exporter's page")
     gpus = read_exporter(content, chosen)
     for word in chosen:
         if not any(word in (gpu.uuid, gpu.host) for gpu in gpus.values()):
-            names = ", ".join(sorted({name for g in shown.values() for name in (g.uuid, g.host)}))
+            names = ", ".join(
+                sorted({name for g in page_gpus.values() for name in (g.uuid, g.host)})
+            )
             raise SuiteError(f"{url} shows no GPU {word}; mlperf_dcgm_gpus may name {names}")
     return Exporter(url=url, chosen=chosen, gpus=models_of(list(gpus.values())))
 
 
 @contextlib.contextmanager
 def watched_exporter(exporter: Exporter) -> Iterator[ExporterLog]:
-    """Read an exporter's page while the block runs."""
+    """Read an exporter's page during the block."""
     log = ExporterLog()
 
     def take(time_s: float, pages: Sequence[bytes]) -> None:
@@ -96,7 +97,7 @@ def watched_exporter(exporter: Exporter) -> Iterator[ExporterLog]:
 def exported(
     figures: Figures, log: ExporterLog, timed: TimedLog, *, expected: int | None
 ) -> Findings:
-    """Return a run's timed energy, samples and tokens per joule, for `expected` GPUs if known."""
+    """Return energy, and samples and tokens per joule, for `expected` GPUs if known."""
     begin_s, end_s = timed.window_s
     failure = log.failures[-1] if log.failures else ""
     looks = log.looks

@@ -1,4 +1,4 @@
-"""What the sampler recorded of a run: its energy, and why it may not be judged."""
+"""Evaluate a run's samples: its energy, and why it must not be judged."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from pytest_mlperf.run.power.doubts import EVIDENCE_SECONDS, Doubts, doubts
 from pytest_mlperf.run.power.sampling import WANTED_HZ, PowerLog
 
 CLOCK_SET = "the wall clock was set during the run, so that LoadGen's window cannot be found"
-"""Why no energy of a run is known: its window is dated by the wall clock."""
+"""Why a run's energy is unknown: the wall clock dates its window."""
 
 LOW_HZ = WANTED_HZ / 2
-"""A run whose power was read less often says so."""
+"""Sampling rate below which a note is added."""
 
 SUSPECT = "the speed is suspect: NVIDIA's driver was upgraded while it is loaded; reboot"
 
@@ -37,7 +37,7 @@ _UNKNOWN: Mapping[str, UsedGpu] = MappingProxyType({})
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled(Findings):
-    """What was sampled of the GPUs around a run."""
+    """Samples of the GPUs around a run."""
 
     energy_unknown: str | None = None
     state: State = field(default_factory=dict)
@@ -54,26 +54,26 @@ def sampled(
 ) -> Sampled:
     """Return a run's energy and the doubts about it.
 
-    Processes after `warm_s` are foreign. `used` is the session's knowledge of its GPUs, by UUID.
+    Processes after `warm_s` are foreign. `used` has the session's facts about its GPUs, by UUID.
     """
     if unsampled := _unsampled(log, used):
         return unsampled
     used = {g.uuid: used.get(g.uuid, UsedGpu(uuid=g.uuid, name=f"GPU {g.uuid}")) for g in log.gpus}
     names = {uuid: gpu.name for uuid, gpu in used.items()}
     begin_s, end_s = map(log.monotonic, timed.window_s)
-    watched_s = {g.uuid: max(begin_s, log.watched_s(g, end_s)) for g in log.gpus}
+    ends_s = {g.uuid: max(begin_s, log.watched_s(g, end_s)) for g in log.gpus}
     ask = partial(doubts, begin_s=begin_s, warm_s=warm_s, busy=_busy(figures), linked=len(used) > 1)
-    each = {g.uuid: ask(g, end_s=watched_s[g.uuid], limit_w=used[g.uuid].limit_w) for g in log.gpus}
-    unseen = {uuid for uuid, s in watched_s.items() if s < min(end_s, begin_s + EVIDENCE_SECONDS)}
-    each = {uuid: _without_idleness(d) if uuid in unseen else d for uuid, d in each.items()}
-    signs = [sign for one in each.values() for sign in one.signs]
-    reasons = [reason for one in each.values() for reason in one.invalid]
-    if len(each) > 1:
-        replace, named = dataclasses.replace, [(u, s) for u, one in each.items() for s in one.signs]
-        signs = [replace(sign, gpu=uuid, name=names[uuid]) for uuid, sign in named]
-        reasons = list(_of_all(each, names))
+    by_gpu = {g.uuid: ask(g, end_s=ends_s[g.uuid], limit_w=used[g.uuid].limit_w) for g in log.gpus}
+    unseen = {uuid for uuid, s in ends_s.items() if s < min(end_s, begin_s + EVIDENCE_SECONDS)}
+    by_gpu = {uuid: _without_idleness(d) if uuid in unseen else d for uuid, d in by_gpu.items()}
+    signs = [sign for one in by_gpu.values() for sign in one.signs]
+    reasons = [reason for one in by_gpu.values() for reason in one.invalid]
+    if len(by_gpu) > 1:
+        pairs = [(uuid, sign) for uuid, one in by_gpu.items() for sign in one.signs]
+        signs = [dataclasses.replace(sign, gpu=uuid, name=names[uuid]) for uuid, sign in pairs]
+        reasons = list(_of_all(by_gpu, names))
     invalid = (*_lost(log, used, begin_s), *reasons)
-    if (first_s := min(watched_s.values(), default=end_s)) < end_s:
+    if (first_s := min(ends_s.values(), default=end_s)) < end_s:
         broke, sign = _unwatched(log, first_s - begin_s, used)
         return Sampled.signed((*signs, sign), energy_unknown=broke, invalid=invalid)
     read = [sum(begin_s <= r.time_s <= end_s for r in gpu.trace) for gpu in log.gpus if gpu.trace]
@@ -82,7 +82,7 @@ def sampled(
         signs = [*signs, Sign(key=SignKey.SELDOM_READ, text=text)]
     seen = Sampled.signed(signs, invalid=invalid)
     energies = {gpu.uuid: gpu.energy(begin_s, end_s) for gpu in log.gpus}
-    unsure = once_each([(names[uuid], one.energy) for uuid, one in each.items()])
+    unsure = once_each([(names[uuid], one.energy) for uuid, one in by_gpu.items()])
     power = together(energies, doubts=unsure, names=names)
     states = [gpu.state(begin_s, end_s) for gpu in log.gpus]
     runs = [
@@ -106,7 +106,7 @@ def sampled(
 
 
 def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> Sampled | None:
-    """Return what there is of a run whose window is not known, or whose GPUs were not read."""
+    """Return the findings of a run without a known window or readings, else None."""
     unknown = CLOCK_SET if log.clock_stepped else log.unavailable
     if not unknown:
         return None
@@ -114,16 +114,16 @@ def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> Sampled | None:
     return Sampled(energy_unknown=unknown, invalid=_lost(log, used), notes=notes)
 
 
-def _of_all(each: Mapping[str, Doubts], names: Mapping[str, str]) -> Iterator[Reason]:
-    """Yield each reason once, with the GPUs that it is of."""
-    reasons = [(names[uuid], reason) for uuid, one in each.items() for reason in one.invalid]
+def _of_all(gpu_doubts: Mapping[str, Doubts], names: Mapping[str, str]) -> Iterator[Reason]:
+    """Yield each reason once, with its GPUs."""
+    reasons = [(names[uuid], reason) for uuid, one in gpu_doubts.items() for reason in one.invalid]
     for key in dict.fromkeys(reason.key for _, reason in reasons):
         texts = [(name, reason.text) for name, reason in reasons if reason.key == key]
-        yield from (Reason(key=key, text=text) for text in of_gpus(texts, len(each)))
+        yield from (Reason(key=key, text=text) for text in of_gpus(texts, len(gpu_doubts)))
 
 
 def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tuple[str, Sign]:
-    """Return why nothing is known of the energy, and that nobody knows anything of the rest."""
+    """Return why the energy is unknown, and the sign that later events are too."""
     how = f"the sampler broke ({log.broke or 'nobody knows how'})"
     if log.ended:
         gpus = [gpu for gpu in log.gpus if gpu.silent]
@@ -136,7 +136,7 @@ def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tu
 
 
 def _without_idleness(doubts: Doubts) -> Doubts:
-    """Return doubts without that the GPU idled, which the little that was watched cannot show."""
+    """Drop the doubt that the GPU idled, which a short observation cannot show."""
     kept = tuple(reason for reason in doubts.invalid if reason.key is not Key.GPU_UNUSED)
     return dataclasses.replace(doubts, invalid=kept)
 
@@ -150,14 +150,14 @@ def _busy(run: Figures) -> float:
 
 
 def _net(run: Figures, power: EnergyReading) -> dict[str, float]:
-    """Return the joules above idle of a sample; no metric where idle was not seen."""
+    """Return the joules per sample above idle; {} if idle power is unknown."""
     if power.net_joules is None or not run.samples:
         return {}
     return {NET_JOULES_PER_SAMPLE: power.net_joules / run.samples}
 
 
 def _worst(states: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the state of several GPUs: the slowest clocks, the most heat, the most capped."""
+    """Return several GPUs' state: slowest clocks, highest temperature and power-cap share."""
     names = dict.fromkeys(name for state in states for name in state)
     return {
         name: (min if name.endswith("_mhz") else max)(s[name] for s in states if name in s)
@@ -172,7 +172,7 @@ def _lost(
 
 
 def per_joule(run: Figures, energy: EnergyReading) -> dict[str, float]:
-    """Return samples, and tokens if they are counted, per joule; unknown joules give no metric."""
+    """Return samples, and tokens if they are counted, per joule; {} without joules."""
     joules, suffix = energy.joules, energy.source.suffix
     if not joules:
         return {}
@@ -191,16 +191,16 @@ def read_meter(
 ) -> tuple[MeterReading, ...]:
     """Return the readings of a file, without an incomplete last line.
 
-    Waits for one after `until_s`, wall clock, seconds since the epoch; `wall_energy` checks whether
-    they suffice, as loggers may write in long bunches. If the meter writes no zone, its clock is
-    `local_offset_s` ahead of UTC, seconds.
+    It waits for one after `until_s`, wall clock, seconds since the epoch; `wall_energy` checks
+    whether they suffice, as loggers may write in bursts. `local_offset_s` is the meter's clock
+    minus UTC if it writes no time zone.
     """
     deadline = time.monotonic() + patience_s
     seen: tuple[int, int] | None = None
     readings: tuple[MeterReading, ...] = ()
     while True:
-        if (now := _state(path)) != seen:
-            seen = now
+        if (state := _state(path)) != seen:
+            seen = state
             text = _whole_lines(path)
             readings = parse_meter(text, name=str(path), local_offset_s=local_offset_s)
         if any(reading.time_s > until_s for reading in reversed(readings)):
@@ -212,7 +212,6 @@ def read_meter(
 
 
 def _state(path: Path) -> tuple[int, int]:
-    """Return what changes when a file is written."""
     try:
         status = path.stat()
     except OSError as error:
@@ -246,10 +245,10 @@ def _unreadable(path: Path, error: OSError) -> SuiteError:
 
 @dataclass(frozen=True, kw_only=True)
 class Meter:
-    """A wall meter that logs to a file while runs are made.
+    """Wall meter that logs to a file during runs.
 
     Attributes:
-        offset_s: How far its clock is ahead of UTC where it writes no zone, seconds.
+        offset_s: Its clock minus UTC if it writes no time zone [s].
     """
 
     path: Path
@@ -265,10 +264,7 @@ def findings_of(figures: Figures, seen: EnergyReading) -> Findings:
 def metered(
     figures: Figures, meter: Meter, timed: TimedLog, *, clock_set: bool = False
 ) -> Findings:
-    """Return the wall energy of a run's timed part, and samples and tokens per joule of it.
-
-    A file that broke since the session began costs the energy, never the run.
-    """
+    """Return a run's wall energy and rates per joule; a broken file costs only these."""
     begin_s, end_s = timed.window_s
     try:
         if clock_set:

@@ -1,11 +1,11 @@
-"""Sample the GPUs of a run in a child process, from before the engine loads to after the run.
+"""Sample a run's GPUs in a child process, from before the engine loads to after the run.
 
     with PowerSampling(uuids, folder) as sampling:
         ...                                  # load, warm up, run
-    log = sampling.log                       # a PowerLog; log.unavailable says why there is none
+    log = sampling.log                       # a PowerLog; log.unavailable names any reason
 
-Where NVML is not there performance and accuracy are measured all the same: nothing here raises for
-that, and an unknown power is never a 0.
+Without NVML, performance and accuracy are still measured: this module then raises nothing, and an
+unknown power is never 0.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ READ_ERRORS = (
     TypeError,
     ValueError,
 )
-"""What reading a file raises that holds something else than a sampler wrote."""
+"""Exceptions of reading a file that no sampler wrote."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PowerLog:
-    """All that the sampler recorded.
+    """All records of a sampler.
 
     Attributes:
-        unavailable: Why nothing was read, in words; None where something was.
-        suspect: The driver's state casts doubt on performance too.
-        gone: What was here and is not: the driver, or all its GPUs; None: nothing is gone.
-        ended: The sampler ended in order; else it broke, and the readings may end before the run.
-        broke: How it broke, in words, where that is known.
+        unavailable: Reason why nothing was read; None if something was.
+        suspect: Whether the driver's state casts doubt on performance too.
+        gone: Loss of the driver, or of all its GPUs; None without one.
+        ended: Whether the sampler ended in order; else the readings may end before the run.
+        broke: How it broke, if known.
         offsets_s: Wall clock minus monotonic clock, at the start and, if it ended, at the end.
-        ticks: Made and planned.
-        cpu_share: Of one core, what sampling took; None where it did not end in order.
+        ticks: Ticks made and planned.
+        cpu_share: Share of one core that sampling used; None if it did not end in order.
     """
 
     unavailable: str | None = None
@@ -79,11 +79,11 @@ class PowerLog:
 
     @property
     def clock_stepped(self) -> bool:
-        """Whether the wall clock was set meanwhile, so that its times cannot be converted."""
+        """Whether the wall clock was set, so that its times cannot be converted."""
         return bool(self.offsets_s) and max(self.offsets_s) - min(self.offsets_s) > CLOCK_STEP_S
 
     def lost(self, used: Mapping[str, UsedGpu], begin_s: float | None = None) -> tuple[str, ...]:
-        """Return what to say of each lost GPU, before or in a window that begins at `begin_s`."""
+        """Return a sentence per lost GPU, for a window that begins at `begin_s`."""
         alike: dict[str, list[GpuLog]] = {}
         for gpu in self.gpus:
             if gpu.lost:
@@ -94,7 +94,7 @@ class PowerLog:
     def _lost_alike(
         self, same: Sequence[GpuLog], used: Mapping[str, UsedGpu], begin_s: float | None
     ) -> str:
-        """Return a sentence of GPUs lost for one reason, with the moment of the first."""
+        """Return one sentence for GPUs lost for the same reason, with the first time."""
         if len(same) == 1:
             return self._lost(same[0], used, begin_s)
         names = {gpu.uuid: used[gpu.uuid].name if gpu.uuid in used else gpu.uuid for gpu in same}
@@ -102,7 +102,7 @@ class PowerLog:
         return of_gpus([(names[gpu.uuid], text) for gpu in same], len(self.gpus))[0]
 
     def lost_gpus(self, used: Mapping[str, UsedGpu]) -> dict[str, str]:
-        """Return what to say of each GPU that no later run can use, by UUID."""
+        """Return a sentence for each GPU that no later run can use, by UUID."""
         gone = {gpu.uuid: f"{gpu.title} was lost: {self.gone}" for gpu in used.values()}
         lost = {gpu.uuid: self._lost(gpu, used, None) for gpu in self.gpus if gpu.lost}
         return {**(gone if self.gone else {}), **lost}
@@ -121,7 +121,7 @@ class PowerLog:
         return f"lost{when}: {_loss(gpu)}"
 
     def peak_memory(self, end_s: float) -> float | None:
-        """Return the bytes on all GPUs, each at its peak until a wall-clock time; None: unknown."""
+        """Return the sum of the GPUs' peak bytes until a wall-clock time; None if unknown."""
         if not self.gpus or not self.offsets_s or self.unavailable:
             return None
         end_s = self.monotonic(end_s)
@@ -132,26 +132,26 @@ class PowerLog:
 
     @property
     def watched_until_s(self) -> float | None:
-        """Monotonic time up to which each GPU was read; None: the sampler ended in order."""
+        """Monotonic time until which each GPU was read; None if the sampler ended in order."""
         if self.ended:
             return None
         read = [gpu.last_s for gpu in self.gpus if not gpu.lost and not gpu.unavailable]
         return min(read, default=0.0)
 
     def watched_s(self, gpu: GpuLog, end_s: float) -> float:
-        """Return up to when a GPU was watched, at most to a monotonic time."""
+        """Return the time until which a GPU was watched, at most `end_s`."""
         until_s = end_s if self.watched_until_s is None else self.watched_until_s
         return min(end_s, until_s, gpu.last_s if gpu.silent else end_s)
 
     def monotonic(self, wall_s: float) -> float:
-        """Return the monotonic time of a wall-clock time, as LoadGen logs it."""
+        """Convert a wall-clock time, as in LoadGen's logs, to monotonic time."""
         if not self.offsets_s:
             raise ValueError("the sampler recorded no clocks")
         return wall_s - sum(self.offsets_s) / len(self.offsets_s)
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Return what a file holds; a last line that was cut is left out."""
+        """Read a sampler's file, without an incomplete last line."""
         try:
             return cls._read(path)
         except READ_ERRORS as error:
@@ -205,14 +205,14 @@ class PowerLog:
 
 
 MAX_SILENCE_SECONDS = 1.0
-"""A GPU that has answered nothing for so long at the end was not watched: no rate is so low."""
+"""A GPU without an answer for this long at the end was not watched; no rate is so low."""
 
 OFF_THE_BUS = 79
-"""The XID of a GPU that no longer answers on PCIe."""
+"""XID of a GPU that no longer answers on PCIe."""
 
 
 class _Part:
-    """Gathers one GPU's records while a file is read once; a long run has millions."""
+    """Collect one GPU's records in one pass, as a long run has millions."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         self.facts = facts
@@ -236,13 +236,13 @@ class _Part:
         if len(tick) > 4 and tick[5] is not None:
             self.counter.append(Reading(time_s=tick[4], value=tick[5]))
         if mask is not None:
-            # Of samples that say the same only the first and the last are kept.
+            # Only the first and last of equal samples are kept.
             if len(self.reasons) > 1 and self.reasons[-1][1] == self.reasons[-2][1] == mask:
                 self.reasons.pop()
             self.reasons.append((time_s, mask))
 
     def state(self, state: Mapping[str, Any]) -> None:
-        """Take slower quantities; a GPU that fell off the bus may answer for a while yet."""
+        """Take slower quantities; a GPU that fell off the bus may still answer for a while."""
         self.states.append(state)
         self._ask(state["time"], [state[name] for name in state if name not in ("time", "gpu")])
         if OFF_THE_BUS in (state.get("xids") or ()):
@@ -254,12 +254,10 @@ class _Part:
             self.answered_s = time_s
 
     def lose(self, time_s: float, reason: str) -> None:
-        """Note that it is gone; what is seen first counts."""
         if self.lost is None:
             self.lost, self.lost_s = reason, time_s
 
     def log(self, rate_hz: float) -> GpuLog:
-        """Return all of it as a value."""
         uuid = self.facts["uuid"]
         if reason := self.facts.get("unavailable"):
             return GpuLog(uuid=uuid, unavailable=reason, lost=self.lost)
@@ -300,19 +298,17 @@ __all__ = ["GpuLog", "GpuProcess", "PowerLog", "PowerSampling", "Span"]
 
 POWER_FILE = "power.jsonl"
 LOG = "sampler.log"
-"""What the child writes to stderr, there too."""
 
 WANTED_HZ = 50.0
-"""How often power is to be read."""
+"""Sampling rate of power."""
 
 START_TIMEOUT_SECONDS = 60.0
 COUNTER_MARGIN_SECONDS = 0.5
-"""Beyond PAD_S: the energy counter comes late."""
+"""Time beyond PAD_S, because the energy counter is late."""
 
 SILENT = "it said nothing"
 
 HANG_NOTE = "it hung, in NVML or stopped"
-"""How a child broke that did not end when it was told to."""
 
 FLUSH_GRACE_SECONDS = 5.0
 
@@ -323,11 +319,11 @@ def _loss(gpu: GpuLog) -> str:
 
 
 class PowerSampling:
-    """The sampler of some GPUs, running inside the `with` block.
+    """Sample some GPUs inside the `with` block.
 
     Attributes:
-        unavailable: Why nothing is sampled, in words; None while it is.
-        ready: The child's first record, empty where there is none.
+        unavailable: Reason why nothing is sampled; None while it is.
+        ready: Child's first record; empty without one.
     """
 
     def __init__(
@@ -339,7 +335,7 @@ class PowerSampling:
         watch_s: float = 1.5,
         patience_s: float = START_TIMEOUT_SECONDS,
     ) -> None:
-        """Keep what to sample; the energy counter's period is looked for during `watch_s`."""
+        """Prepare sampling; the energy counter's period is measured during `watch_s`."""
         self.path = folder / POWER_FILE
         self.unavailable: str | None = None
         self.ready: dict[str, Any] = {}
@@ -354,7 +350,7 @@ class PowerSampling:
         self._command += ["--hz", str(hz), "--watch-s", str(watch_s), "--out", str(self.path)]
 
     def __enter__(self) -> Self:
-        """Start the child, in a session of its own, and wait until it samples."""
+        """Start the child in its own session, and wait until it samples."""
         try:
             with self._log_file.open("wb") as log:
                 self._process = ChildProcess(self._command, stdout=subprocess.PIPE, stderr=log)
@@ -371,12 +367,12 @@ class PowerSampling:
         self.stop()
 
     def linger(self) -> None:
-        """Sample for a while longer: what stands beside a window tells how sure its energy is."""
+        """Sample beyond the window, which shows the uncertainty of its energy."""
         if self._process is not None:
             time.sleep(PAD_S + COUNTER_MARGIN_SECONDS)
 
     def stop(self) -> None:
-        """End the child by closing its stdin; harmless when it has ended."""
+        """Stop the child by closing its stdin, if it runs."""
         process = self._process
         if process is None:
             return
@@ -387,7 +383,7 @@ class PowerSampling:
 
     @property
     def log(self) -> PowerLog:
-        """What was recorded, once the child has stopped."""
+        """Records of the child, once it has stopped."""
         assert self._process is None, "the sampler still runs"
         if self._log is None:
             if self.unavailable and not self.ready:
@@ -397,7 +393,7 @@ class PowerSampling:
         return self._log
 
     def _wait(self) -> None:
-        """Take the child's first record, or note why there is none."""
+        """Read the child's first record, or set why there is none."""
         line = self._first_line()
         if line is None:
             self.stop()
@@ -407,8 +403,8 @@ class PowerSampling:
         except NoEventError as error:
             first = str(error)
         if not isinstance(first, dict) or not isinstance(first.get("ready"), dict):
-            shown = broken(repr(line[:MAX_QUOTED_BYTES]))
-            self.unavailable = f"the driver printed {shown} where the sampler speaks"
+            quoted_line = broken(repr(line[:MAX_QUOTED_BYTES]))
+            self.unavailable = f"the driver printed {quoted_line} where the sampler speaks"
             self.stop()
             return
         self.ready = first["ready"]
@@ -430,7 +426,7 @@ class PowerSampling:
         return line
 
     def _how(self, returncode: int) -> str | None:
-        """Return how the child broke; None: it ended in order."""
+        """Return how the child broke; None if it ended in order."""
         if returncode < 0:
             return f"signal {-returncode} ({signal.strsignal(-returncode)})"
         if not returncode:

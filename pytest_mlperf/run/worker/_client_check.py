@@ -1,4 +1,4 @@
-"""What the client reaches against a server that computes nothing, after all windows."""
+"""Measure the client's maximum rate against a null server, after all windows."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Conversations
 
 MAX_IDLE_CORES = 0.1
-"""Cores below which a client has surely more than half of itself left: it works in one thread."""
+"""A single-threaded client that uses fewer cores has over half of its capacity left."""
 
 LASTS_MS = 1000
 
 MIN_LOOP_REQUESTS = 16
-"""Requests that are kept under way at least in place of an open loop's, or of conversations that
-wait for their next turn."""
+"""Minimum concurrency of the check for an open loop, or for conversations with pauses."""
 
 TOKENS_UNDER_WAY = 32_768
-"""Longer answers are cut to so many tokens in all that are under way, or warming up took minutes;
-their cost is that of their tokens."""
+"""Longer answers are cut to this many tokens in flight, as warming up would take minutes."""
 
 
 def with_reach(
@@ -36,40 +34,40 @@ def with_reach(
     *,
     lasts_ms: int = LASTS_MS,
 ) -> list[dict[str, Any]]:
-    """Return points as they are logged, with the client's reach if it had much to do.
+    """Return the logged points, each with the client's maximum rate if the client was busy.
 
-    Nothing of the engine, which `loaded` these samples, is under way. `fail` gets a broken server
-    or client. Each measurement lasts `lasts_ms`.
+    Call it while the engine is idle; it has `loaded` these samples. Each measurement takes
+    `lasts_ms`.
     """
     brief = dataclasses.replace(settings, min_duration_ms=lasts_ms, ramp_ms=0, arrivals="")
     return [
-        {**one, "client_reach": _reach(one, engine, loaded, brief, fail)}
-        if one["client_busy"] >= MAX_IDLE_CORES and one["requests"]
-        else dict(one)
-        for one in points
+        {**point_row, "client_reach": _reach(point_row, engine, loaded, brief, fail)}
+        if point_row["client_busy"] >= MAX_IDLE_CORES and point_row["requests"]
+        else dict(point_row)
+        for point_row in points
     ]
 
 
 def _reach(
-    one: Mapping[str, Any],
+    point_row: Mapping[str, Any],
     engine: Engine,
     loaded: Sequence[int],
     settings: LoadGenSettings,
     fail: Fail,
 ) -> float | None:
-    """Return requests/s of the point's mean length; None where the engine is no client."""
-    concurrency = int(one["point"])
-    if one["open"] is not None or one["paused"]:
-        concurrency = max(MIN_LOOP_REQUESTS, math.ceil(one["under_way"]))
-    length = max(2.0, one["tokens"] / one["requests"])
+    """Return requests/s at the point's mean length; None if the engine is not a client."""
+    concurrency = int(point_row["point"])
+    if point_row["open"] is not None or point_row["paused"]:
+        concurrency = max(MIN_LOOP_REQUESTS, math.ceil(point_row["under_way"]))
+    length = max(2.0, point_row["tokens"] / point_row["requests"])
     tokens = max(2, min(round(length), TOKENS_UNDER_WAY // concurrency))
     client = engine.null_client(tokens)
     if client is None:
         return None
-    asked = dataclasses.replace(settings, points=[concurrency])
+    settings_of_point = dataclasses.replace(settings, points=[concurrency])
     sink = SlotSink(fail, tokens=settings.tokens)
     with client as driven:
-        log = ClosedLoop(driven, sink, Conversations(loaded), asked).run(
+        log = ClosedLoop(driven, sink, Conversations(loaded), settings_of_point).run(
             "client check", 0.0, lambda: None
         )
     (window,) = log["points"]

@@ -1,4 +1,4 @@
-"""A client of a server in several processes: each sends its share of the requests."""
+"""Send requests to a server from several client processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_mlperf.run.worker.closed_loop import SlotSink
 
 
 class ClientProcesses(ReplicatedEngine):
-    """Hands requests to the process with fewest under way; stamps are those of who read."""
+    """Give each request to the client with fewest in flight; use the client's own time stamps."""
 
     called: ClassVar[str] = "clients"
 
@@ -29,30 +29,29 @@ class ClientProcesses(ReplicatedEngine):
         self._back_s = array("d")
 
     def client_lateness(self) -> Mapping[str, float]:
-        """Return the latest client's lateness, and what its completions took on their way here."""
-        each = self._group.ask_all(wire.LATENESS, "telling how late it was")
+        """Return the worst client's lateness, plus the delay of completions on their way here."""
+        lateness = self._group.ask_all(wire.LATENESS, "telling how late it was")
         back_s, self._back_s = sorted(self._back_s) or [0.0], array("d")
         way = {f"loop_{label}": percentile(back_s, share) for label, share in QUANTILES.items()}
-        names = {name for late in each for name in late}
+        names = {name for late in lateness for name in late}
         return {
-            name: max(late.get(name, 0.0) for late in each) + way.get(name, 0.0) for name in names
+            name: max(late.get(name, 0.0) for late in lateness) + way.get(name, 0.0)
+            for name in names
         }
 
     def null_client(self, tokens: int) -> AbstractContextManager[Engine] | None:
-        """Return as many clients, each on a server of its own that computes nothing."""
         return None if self._spec.handicap else self._on_null(tokens)
 
     def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
-        """Return what all clients counted."""
         counts: dict[int, tuple[int, int]] = {}
-        for one in self._group.ask_all("counted_again", "counting tokens"):
-            if one is None:
+        for client_counts in self._group.ask_all("counted_again", "counting tokens"):
+            if client_counts is None:
                 return None
-            counts.update(one)
+            counts.update(client_counts)
         return counts
 
     def each(self) -> list[dict[str, Any]]:
-        """Return nothing: what differs between them is no part of the server."""
+        """Return nothing, because differences between clients are not the server's."""
         return []
 
     @contextlib.contextmanager
@@ -63,7 +62,7 @@ class ClientProcesses(ReplicatedEngine):
             yield self
         finally:
             self._group.tell_all(wire.NULL, None, "ending it")
-            self._back_s = back_s  # how late flat out is no lateness of what was measured
+            self._back_s = back_s  # lateness at the maximum rate is not the measured run's
 
     def _use(self, sink: Sink) -> None:
         super()._use(sink)
@@ -72,12 +71,11 @@ class ClientProcesses(ReplicatedEngine):
             sink.cpu_clock = self._cpu_s
 
     def _cpu_s(self) -> float:
-        """Return the processor time of this process and its clients, by their clocks of Linux."""
+        """Return the processor time of this process and its clients, by Linux's process clocks."""
         clocks = (~replica.process.pid << 3 | 2 for replica in self._group.processes)
         return time.process_time() + sum(map(time.clock_gettime, clocks))
 
     def _batch_of(self, batch: int) -> int:
-        """Return a client's share of what is under way at a time."""
         return math.ceil(batch / self.replicas)
 
     def _hear(self, replica: ReplicaProcess, message: wire.Message) -> None:

@@ -1,4 +1,4 @@
-"""Sinks that complete samples with LoadGen, one for each kind of run."""
+"""Provide a sink for each kind of run that completes samples with LoadGen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Outputs
-from pytest_mlperf.run.worker._sink import Clock, Fail, GuardedSink, Outstanding
+from pytest_mlperf.run.worker._sink import Fail, GuardedSink, Outstanding
 from pytest_mlperf.run.worker.clocks import (
     GOODPUT,
     QUANTILES,
@@ -31,7 +31,7 @@ MAX_OUTPUT_TOKENS = 2**31 - 1
 
 
 def token_fault(ids: Sequence[int], n_tokens: Sequence[int] | None) -> str:
-    """Return what is wrong with the counts of a run that times tokens, "" where nothing is."""
+    """Return the error in the token counts of a run that times tokens, or ""."""
     if n_tokens is None:
         return "done() was given no n_tokens; a run with token latencies needs one per id"
     if wrong := count_fault(ids, n_tokens):
@@ -43,7 +43,6 @@ def token_fault(ids: Sequence[int], n_tokens: Sequence[int] | None) -> str:
 
 
 def count_fault(ids: Sequence[int], n_tokens: Sequence[int]) -> str:
-    """Return what is wrong with counts of tokens, "" where nothing is."""
     if len(n_tokens) != len(ids):
         return f"done() was given {len(ids)} ids but {len(n_tokens)} n_tokens"
     if len(n_tokens) and (fewest := min(n_tokens)) < 0:
@@ -59,7 +58,7 @@ def count_fault(ids: Sequence[int], n_tokens: Sequence[int]) -> str:
 def output_fault(
     ids: Sequence[int], outputs: Outputs, n_tokens: Sequence[int] | None = None
 ) -> str:
-    """Return what is wrong with outputs, and counts that are to be theirs, "" where nothing is."""
+    """Return the error in outputs, or in the counts of their tokens, or ""."""
     if outputs is None:
         return "done() was given no outputs; an accuracy run needs one bytes object per id"
     if len(outputs) != len(ids):
@@ -77,11 +76,11 @@ def output_fault(
 
 
 MAX_TOKEN_ID = 2**24
-"""Token ids are below this: vocabularies are far smaller, and text read as ids lies above."""
+"""Upper bound of token ids: vocabularies are far smaller, and text read as ids lies above."""
 
 
 def ids_in(output: bytes) -> int | None:
-    """Return how many token ids, int64 or int32, an output holds; None if a class or no ids."""
+    """Return how many int64 or int32 token ids an output holds; None for a class or other data."""
     for width, kind in ((8, "q"), (4, "i")):
         ids = array(kind, b"" if len(output) % width else output)
         if ids and min(ids) >= 0 and max(ids) < MAX_TOKEN_ID:
@@ -95,7 +94,7 @@ POOL = 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Port:
-    """The three doors into LoadGen that a sink needs."""
+    """LoadGen's functions that a sink calls."""
 
     response: Any
     complete: Callable[[list[Any]], None]
@@ -103,10 +102,10 @@ class Port:
 
 
 class _Pool:
-    """Responses that a thread reuses: in a performance run LoadGen reads no address and no size.
+    """Response objects of one thread; a performance run's LoadGen ignores their data.
 
-    LoadGen's binding copies a list before it returns, so reuse is safe; a pool of its own keeps a
-    thread from changing a response between another thread's filling and handing over.
+    Reuse is safe because LoadGen's binding copies a list before it returns. Each thread has its own
+    pool, so that no thread changes a response which another one is about to pass on.
     """
 
     __slots__ = ("_set_id", "_set_tokens", "ended_s", "first", "only_first", "responses", "took_s")
@@ -121,14 +120,14 @@ class _Pool:
         self.took_s = array("d")
 
     def ended(self, now_s: float, issued_s: float) -> None:
-        """Keep that a sample issued then has ended now; no other thread writes here."""
+        """Store the end and latency of a sample; no other thread writes here."""
         self.ended_s.append(now_s)
         self.took_s.append(now_s - issued_s)
 
     def filled(
         self, ids: Sequence[int], n_tokens: Sequence[int] | None = None
     ) -> Iterator[list[Any]]:
-        """Yield lists of responses with these ids; each is valid until the next."""
+        """Yield lists of responses with these ids; each is valid until the next one."""
         for start in range(0, len(ids), POOL):
             part = ids[start : start + POOL]
             deque(map(self._set_id, self.responses, part), 0)
@@ -138,8 +137,6 @@ class _Pool:
 
 
 class _PooledSink(GuardedSink):
-    """Completes samples with responses of the completing thread's own."""
-
     def __init__(self, fail: Fail, port: Port) -> None:
         super().__init__(fail)
         self._port = port
@@ -148,18 +145,16 @@ class _PooledSink(GuardedSink):
 
     @property
     def over_time(self) -> list[list[float]]:
-        """Latencies over the time of the run, see `clocks.moments`; empty if none were kept."""
         return moments(*self._latencies())
 
     @property
     def slow_start(self) -> dict[str, float]:
-        """What the first tenth of the run added to its latencies."""
         latencies = zip(*self._latencies(), strict=True)
         begun = sorted((ended_s - took_s, took_s) for ended_s, took_s in latencies)
         return slow_start([took_s for _, took_s in begun], "latency")
 
     def _latencies(self) -> tuple[array[float], array[float]]:
-        """Return when samples ended, and what each of them took, seconds."""
+        """Return the end times and latencies of samples [s]."""
         ended_s = _joined(pool.ended_s for pool in self._pools)
         return ended_s, _joined(pool.took_s for pool in self._pools)
 
@@ -174,7 +169,7 @@ class _PooledSink(GuardedSink):
 
 
 class PerformanceSink(_PooledSink):
-    """Completes samples without payload, which LoadGen does not read in a performance run."""
+    """Complete samples without data, which LoadGen ignores in a performance run."""
 
     def __init__(self, fail: Fail, port: Port) -> None:
         super().__init__(fail, port)
@@ -184,12 +179,11 @@ class PerformanceSink(_PooledSink):
 
     @property
     def slow_start(self) -> dict[str, float]:
-        """What the first tenth of the run added to its throughput, and to latencies of streams."""
         return slow_start(self.stamps.costs_s(self._first_issue_s), "latency", self.completed)
 
     @property
     def token_metrics(self) -> Mapping[str, float]:
-        """Tokens per sample by the engine's own counts; empty where one is missing."""
+        """Tokens per sample by the engine's counts; empty if one is missing."""
         counts = [tokens for each in self.answer_tokens.by_index.values() for tokens in each]
         if not counts or len(counts) != self.completed:
             return {}
@@ -201,7 +195,6 @@ class PerformanceSink(_PooledSink):
         outputs: Outputs = None,  # noqa: ARG002
         n_tokens: Sequence[int] | None = None,
     ) -> None:
-        """Complete these samples; tokens are counted where the engine counts them."""
         if n_tokens is not None or len(ids) != 1:
             self._done_many(ids, n_tokens)
             return
@@ -218,7 +211,7 @@ class PerformanceSink(_PooledSink):
             pool = self._pool()
         pool.first.id = sample
         self._complete(pool.only_first)
-        # The lines of _count once more: two calls less are a tenth of the whole path.
+        # Inlined from _count: two calls fewer save a tenth of the whole path.
         stamps = self.stamps
         stamps.left -= 1
         if stamps.left <= 0:
@@ -242,7 +235,7 @@ class PerformanceSink(_PooledSink):
 
 
 class TokenSink(_PooledSink):
-    """Completes samples with their token counts, so that LoadGen times tokens."""
+    """Complete samples with token counts, so that LoadGen times tokens."""
 
     times_tokens = True
     _times: TokenTimes
@@ -259,36 +252,27 @@ class TokenSink(_PooledSink):
 
     @property
     def token_metrics(self) -> Mapping[str, float]:
-        """What our own stamps of tokens give, SI units."""
         judged = self._limited and self.duration_s and not self._times.buffered
         met = {GOODPUT: self._times.met / self.duration_s} if judged else {}
         return {**self._times.metrics(), **met}
 
     @property
     def slow_start(self) -> dict[str, float]:
-        """What the first tenth of the run added to latencies and times of tokens."""
         if not self.needs_first_tokens:  # Offline: all samples begin at once
             return {}
         return {**super().slow_start, **self._times.slow_start}
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """What our own stamps cannot show, in words."""
         return self._times.notes
 
-    def use_clock(self, clock: Clock) -> None:
-        """Also for tokens."""
-        super().use_clock(clock)
-        self._times.clock = clock
-
     def expect(self, ids: Sequence[int]) -> None:
-        """Note samples about to be submitted; their first tokens are due too."""
         self._silent.add(ids)
         self._issued_s.update(dict.fromkeys(ids, perf_counter()))
         super().expect(ids)
 
     def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
-        """Pass on first tokens; a performance run does not read the tokens themselves."""
+        """Pass on first tokens, without the token ids that a performance run ignores."""
         bad = self._silent.claim(ids)
         for position in sorted(bad):
             self.faults.add(
@@ -309,14 +293,12 @@ class TokenSink(_PooledSink):
             self._port.first_token(responses)
 
     def next_tokens(self, ids: Sequence[int]) -> None:
-        """Stamp one more token of these samples; LoadGen is not told."""
         for sample in self._times.further(ids):
             self.faults.add(f"next_tokens() was given id {sample!r} before its first token")
 
     def done(
         self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
     ) -> None:
-        """Complete these samples with their token counts."""
         wrong = token_fault(ids, n_tokens) or (output_fault(ids, outputs) * self.wants_output)
         if wrong or n_tokens is None:
             self._fail(RunError("engine", wrong))
@@ -351,7 +333,7 @@ class TokenSink(_PooledSink):
 
 
 class AuditTokenSink(TokenSink):
-    """Completes samples with token counts and outputs: a compliance test logs some of them."""
+    """Complete samples with token counts and outputs, some of which a compliance test logs."""
 
     wants_output = True
 
@@ -365,7 +347,7 @@ class AuditTokenSink(TokenSink):
 
 
 class OutputSink(GuardedSink):
-    """Completes samples with their outputs, which LoadGen writes into its accuracy log."""
+    """Complete samples with their outputs, which LoadGen writes into its accuracy log."""
 
     wants_output = True
 
@@ -376,11 +358,10 @@ class OutputSink(GuardedSink):
         self._attached: set[int] = set()
 
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
-        """Write artefacts of samples that are outstanding."""
         if wrong := artefact_fault(ids, artefacts):
             self._fail(RunError("engine", wrong))
             return
-        for sample, each in zip(ids, artefacts, strict=True):
+        for sample, sample_artefacts in zip(ids, artefacts, strict=True):
             index = self.answer_tokens.index_of(sample)
             if index is None or sample in self._attached:
                 self.faults.add(
@@ -390,18 +371,16 @@ class OutputSink(GuardedSink):
                 continue
             self._attached.add(sample)
             try:
-                self._archive.add(index, each)
+                self._archive.add(index, sample_artefacts)
             except RunError as error:
                 self._fail(error)
 
     def seal(self) -> None:
-        """End the archive."""
         self._archive.close()
 
     def done(
         self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
     ) -> None:
-        """Complete these samples with one bytes object each; count tokens if the engine does."""
         wrong = output_fault(ids, outputs, n_tokens if self.outputs_are_tokens else None)
         wrong = wrong or ("" if n_tokens is None else count_fault(ids, n_tokens))
         if wrong or outputs is None:
@@ -421,10 +400,10 @@ class OutputSink(GuardedSink):
 
 
 class AuditSink(OutputSink):
-    """Completes samples of a timed run with outputs: a compliance test logs some of them."""
+    """Complete a timed run's samples with outputs, some of which a compliance test logs."""
 
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
-        """Drop artefacts: samples come again, and none of them is scored by these."""
+        """Drop artefacts, as samples repeat and none of them is scored."""
 
 
 def _hand(
@@ -453,23 +432,21 @@ def _without(values: Sequence[Any], positions: Collection[int]) -> list[Any]:
 
 
 class LimitedSink(PerformanceSink):
-    """Counts besides which samples met a limit of their latency, by our own stamps.
+    """Count samples that meet a latency limit, by our own time stamps.
 
-    It is what Server's queries go through, one by one: when a sample was issued is kept where its
-    id is kept anyway, and each completing thread keeps its own latencies, so that no lock, no
-    second dictionary and no further call is added to the path of a query.
+    Server's queries pass here one by one. The issue time is stored with the outstanding id, and
+    each thread keeps its own latencies, so that a query needs no lock, second dictionary or further
+    call.
     """
 
     slow_start = _PooledSink.slow_start
 
     def __init__(self, fail: Fail, port: Port, *, limit_s: float) -> None:
-        """Start with nothing outstanding; a sample that takes `limit_s` at most has met it."""
         super().__init__(fail, port)
         self._limit_s = limit_s
 
     @property
     def token_metrics(self) -> Mapping[str, float]:
-        """Also the samples in a second that met the limit, and the percentiles of our stamps."""
         metrics = dict(super().token_metrics)
         ordered = sorted(_joined(pool.took_s for pool in self._pools))
         if ordered and self.duration_s:
@@ -479,7 +456,6 @@ class LimitedSink(PerformanceSink):
         return metrics
 
     def expect(self, ids: Sequence[int]) -> None:
-        """Note samples about to be submitted, and when."""
         now_s = perf_counter()
         if not self.issued:
             self._first_issue_s = now_s
@@ -493,7 +469,6 @@ class LimitedSink(PerformanceSink):
         outputs: Outputs = None,  # noqa: ARG002
         n_tokens: Sequence[int] | None = None,
     ) -> None:
-        """Complete these samples; one that must not be completed is refused and not counted."""
         now_s = self._clock()
         if n_tokens is not None or len(ids) != 1:
             self._done_many(ids, n_tokens)
@@ -508,7 +483,7 @@ class LimitedSink(PerformanceSink):
             pool = self._thread.pool
         except AttributeError:
             pool = self._pool()
-        # The lines of _Pool.ended, and below of _count: each call would be a tenth of the path.
+        # Inlined from _Pool.ended, and below from _count: each call costs a tenth of the path.
         pool.ended_s.append(now_s)
         pool.took_s.append(now_s - issued_s)
         pool.first.id = sample

@@ -1,4 +1,4 @@
-"""Hand samples to replicas by least outstanding work: queries at once, lists part by part."""
+"""Distribute samples by least outstanding work: queries immediately, lists in parts."""
 
 from __future__ import annotations
 
@@ -19,33 +19,32 @@ from pytest_mlperf.run.worker._sink import GuardedSink
 from pytest_mlperf.run.worker._tally import shares
 
 REPLICA_PARTS = 4
-"""A list is first handed out in so many parts for each replica, and what is left in smaller ones:
-large parts keep an engine's batches full, small ones at the end let all replicas end together."""
+"""First parts of a list per replica; later parts shrink, so that all replicas end together."""
 
 MAX_PART_SAMPLES = 1 << 16
-"""Samples of a part at most: a replica starts with the first while the next is on its way."""
+"""Maximum samples of a part: a replica starts while the next part is on its way."""
 
 BUSY_GAP_SECONDS = 200e-6
-"""Queries that are less apart of late are gathered; a lone one goes out at once."""
+"""Queries are gathered if their recent mean distance is shorter."""
 
 MAX_PIPED_SAMPLES = 256
-"""Samples open with a replica up to which the pipe to it has room for more."""
+"""Open samples of a replica up to which its pipe surely has room for more."""
 
 SHORT_ANSWER_SECONDS = 2e-3
-"""Replicas that answer within this time get what was gathered in one piece."""
+"""Replicas that answer faster get gathered queries in one piece."""
 
 FORGETTING_FACTOR = 1.05
-"""Factor by which the shortest answer is forgotten with each: a busy machine's are no engine's."""
+"""Factor by which the shortest answer time grows per answer, so that old minima fade."""
 
 
 @dataclass(kw_only=True)
 class _Waiting:
-    """Lists that are handed out part by part.
+    """Lists that wait to be distributed in parts.
 
     Attributes:
-        lists: Ids and indices, of which nothing was taken but the first `taken` of the first.
-        taken: How many these are.
-        part: Samples of a part, at first.
+        lists: Ids and indices.
+        taken: Samples already taken from the first list.
+        part: Initial size of a part, in samples.
     """
 
     lists: deque[tuple[Sequence[int], Sequence[int]]]
@@ -66,12 +65,12 @@ class _Waiting:
 
 
 class Dispatcher:
-    """Hands samples to the replica with the least outstanding work, and counts completed ones.
+    """Give samples to the replica with the least outstanding work, and count completions.
 
     Attributes:
-        batch: Samples that a replica works on at once.
-        costs: Work of each sample by its index; empty if all are alike or nobody knows.
-        session_of: Returns the conversation of a sample, "" for none; None if no sink has any.
+        batch: Samples that a replica processes together.
+        costs: Work of each sample by index; empty if all are equal or it is unknown.
+        session_of: Returns a sample's conversation, "" for none; None without conversations.
     """
 
     def __init__(
@@ -80,7 +79,6 @@ class Dispatcher:
         send: Callable[[ReplicaProcess, Sequence[wire.Message]], None],
         scenario: str,
     ) -> None:
-        """Hand samples to `replicas`, which may start later; `send` sends one of them messages."""
         self.batch = 1
         self.costs: Mapping[int, float] = {}
         self.session_of: Callable[[int], str] | None = None
@@ -96,7 +94,6 @@ class Dispatcher:
         self._gathering = wire.Gathering(self._submit_gathered, "replicas-gathering")
 
     def use(self, sink: Sink) -> None:
-        """Count anew, for a sink that samples are reported to from now on."""
         self._sink = sink
         with self._lock:
             for replica in self._replicas:
@@ -106,7 +103,7 @@ class Dispatcher:
         self._flags = (sink.wants_output, times, first, may_fail, getattr(sink, "run", ""))
 
     def submit(self, ids: Sequence[int], indices: Sequence[int]) -> None:
-        """Hand samples out: a query whole, at once or with what follows fast; a list in parts."""
+        """Submit a query immediately, or together with the next ones; submit a list in parts."""
         if len(ids) > 1 and not self._whole:
             self._hand_out(ids, indices)
             return
@@ -122,7 +119,7 @@ class Dispatcher:
             self._send(replica, ids, indices)
 
     def completed(self, replica: ReplicaProcess, ids: Any) -> Sequence[Any]:
-        """Return the samples that a replica has done with, and hand it what waits for that."""
+        """Return the samples that a replica completed, and send it its next part."""
         samples = replica.lists.ids(ids) if isinstance(ids, tuple) else replica.unpacked(ids)
         more = None
         with self._lock:
@@ -132,12 +129,12 @@ class Dispatcher:
             )
             if self._waiting and replica.open < self._waiting.part:
                 more = self._next_part(replica)
-        if more:  # before the sink, so that the replica does not wait for it
+        if more:  # before the sink, so that the replica need not wait for it
             self._send(*more)
         return samples
 
     def runs(self) -> list[dict[str, Any]]:
-        """Return what each replica did with the last sink, as a `ReplicaRun` has it."""
+        """Return the results of each replica for the last sink, as fields of `ReplicaRun`."""
         with self._lock:
             speeds = shares([r.tally for r in self._replicas], lists=self._scenario == "Offline")
             return [
@@ -153,7 +150,7 @@ class Dispatcher:
             ]
 
     def _least(self) -> int:
-        """Return the number of the replica with the least open work; of several the next one."""
+        """Return the index of the replica with the least open work, in rotation if equal."""
         count, replicas = len(self._replicas), self._replicas
         first = 0 if self._whole else self._next
         number = min(chain(range(first, count), range(first)), key=lambda n: replicas[n].tally.open)
@@ -161,17 +158,17 @@ class Dispatcher:
         return number
 
     def _take(self, replica: ReplicaProcess, samples: int, work: float) -> None:
-        """Count samples, which are so much work, as given to a replica; the lock is held."""
+        """Count samples as given to a replica; the caller holds the lock."""
         replica.given_s = perf_counter()
         if not replica.open:
             replica.alive_s = replica.given_s
         replica.tally.give(replica.given_s, samples, work)
 
     def _submit_gathered(self, queries: list[tuple[int, int]]) -> None:
-        """Hand out single queries that came within a moment.
+        """Submit queries that arrived within a moment.
 
-        Replicas that answer at once get them in one piece, which costs least; others one by one,
-        each to the replica that has least to do.
+        Fast replicas get them in one piece, which costs least. Slow ones get them one by one, each
+        to the replica with the least open work.
         """
         parts: dict[int, list[tuple[int, int]]] = {}
         with self._lock:
@@ -187,7 +184,6 @@ class Dispatcher:
             self._send(self._replicas[number], ids, indices)
 
     def _hand_out(self, ids: Sequence[int], indices: Sequence[int]) -> None:
-        """Hand out a list part by part, the largest samples first."""
         if self.costs:
             order = sorted(range(len(ids)), key=lambda n: -self.costs.get(indices[n], 0.0))
             ids, indices = [ids[n] for n in order], [indices[n] for n in order]
@@ -199,7 +195,7 @@ class Dispatcher:
             if self._waiting is None:
                 self._waiting = _Waiting(lists=deque(), part=part)
             self._waiting.lists.append((ids, indices))
-            for _ in range(2):  # the second part is there before the first one has ended
+            for _ in range(2):  # the second part must arrive before the first one ends
                 in_turn = sorted(self._replicas, key=lambda replica: replica.open)
                 parts += [taken for replica in in_turn if (taken := self._next_part(replica))]
         for replica, some, places in parts:
@@ -208,7 +204,7 @@ class Dispatcher:
     def _next_part(
         self, replica: ReplicaProcess
     ) -> tuple[ReplicaProcess, Sequence[int], Sequence[int]] | None:
-        """Take the next part of what waits for a replica; the lock is held."""
+        """Take a replica's next part of the waiting lists; the caller holds the lock."""
         waiting = self._waiting
         if waiting is None:
             return None
@@ -223,11 +219,11 @@ class Dispatcher:
         return replica, ids, indices
 
     def _full(self, samples: int) -> int:
-        """Return so many samples, or as many more as fill the engine's last batch."""
+        """Round up to full batches of the engine."""
         return max(1, math.ceil(samples / self.batch)) * self.batch
 
     def _send(self, replica: ReplicaProcess, ids: Sequence[int], indices: Sequence[int]) -> None:
-        """Send samples, at once where the pipe surely takes them: nobody may wait for a replica."""
+        """Send samples directly if the pipe has room, so that no caller waits for a replica."""
         number = next(self._numbers)
         replica.lists.add(number, ids)
         some = len(ids) if len(ids) >= wire.MIN_REMEMBERED_LENGTH else wire.packed(ids)

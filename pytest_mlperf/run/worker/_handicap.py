@@ -1,4 +1,4 @@
-"""Slow an engine down by a known share, to see a failure before one is needed."""
+"""Slow an engine down by a known share, to demonstrate a failure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_mlperf.core.extension import Counts, Engine, Outputs, Sink
 
 
 class EngineAround(Engine):
-    """Hands everything through to another engine; subclasses change what they are for."""
+    """Delegate to another engine; subclasses override single methods."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -59,14 +59,14 @@ class EngineAround(Engine):
 
 
 SPIN_BELOW_S = 1e-3
-"""Shorter waits spin: a sleep would overshoot by the timer's slack."""
+"""Waits shorter than this spin [s], because a sleep overshoots by the timer's slack."""
 
 
 class HandicapEngine(EngineAround):
-    """Runs another engine so that its work takes 1 / (1 - handicap) times as long.
+    """Make an engine's work take 1 / (1 - handicap) times as long.
 
-    The completing thread waits before it reports. An engine whose work goes on while that thread
-    waits (work queued on an accelerator, a server) hides part of the wait behind it.
+    The completing thread waits before it reports. Work that proceeds meanwhile, as on an
+    accelerator or a server, hides part of the wait.
     """
 
     def __init__(self, engine: Engine, handicap: float) -> None:
@@ -77,11 +77,9 @@ class HandicapEngine(EngineAround):
         self._slow: SlowSink | None = None
 
     def client_lateness(self) -> Mapping[str, float]:
-        """Return nothing: what waits here is late on purpose."""
         return {}
 
     def null_client(self, tokens: int) -> None:
-        """Return nothing: what waits here is slow on purpose."""
         del tokens
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
@@ -92,7 +90,7 @@ class HandicapEngine(EngineAround):
 
 
 class SlowSink:
-    """Waits `stretch` times what the work took, then reports to the real sink."""
+    """Wait `stretch` times as long as the work took, then report to the real sink."""
 
     def __init__(self, sink: Sink, stretch: float) -> None:
         self.sink = sink
@@ -106,7 +104,6 @@ class SlowSink:
         self._thread = threading.local()
 
     def expect(self, ids: Sequence[int]) -> None:
-        """Note when these samples were issued."""
         self._issued_s.update(dict.fromkeys(ids, time.perf_counter()))
 
     def session(self, sample: int) -> str:
@@ -146,7 +143,7 @@ class SlowSink:
         self._thread.returned_s = time.perf_counter()
 
     def lost(self, ids: Sequence[int]) -> None:
-        """Report at once what failed, where some may: nobody works on it."""
+        """Report failed requests without delay, as no work was done on them."""
         for sample in ids:
             self._issued_s.pop(sample, None)
         lost = getattr(self.sink, "lost")  # noqa: B009 - a sink that lets some fail has it
@@ -156,15 +153,15 @@ class SlowSink:
         self.sink.failed(error)
 
     def _wait(self, ids: Sequence[int]) -> None:
-        """Wait as long as this thread's work on these samples took, times the stretch."""
-        now = time.perf_counter()
-        issued_s = min((self._issued_s.get(sample, now) for sample in ids), default=now)
-        # While the thread still waited for earlier samples, it did not work on these.
+        """Wait `stretch` times as long as this thread worked on the samples."""
+        now_s = time.perf_counter()
+        issued_s = min((self._issued_s.get(sample, now_s) for sample in ids), default=now_s)
+        # The thread did not work on these samples while it waited for earlier ones.
         begun_s = max(issued_s, getattr(self._thread, "returned_s", 0.0))
-        owed_s = (now - begun_s) * self._stretch + getattr(self._thread, "owed_s", 0.0)
-        end = now + owed_s
-        while (left := end - time.perf_counter()) > 0:
+        owed_s = (now_s - begun_s) * self._stretch + getattr(self._thread, "owed_s", 0.0)
+        end_s = now_s + owed_s
+        while (left := end_s - time.perf_counter()) > 0:
             if left > SPIN_BELOW_S:
                 time.sleep(left - SPIN_BELOW_S / 2)
-        # What this wait took too long, as a sleep may, the next one makes up for.
-        self._thread.owed_s = end - time.perf_counter()
+        # The next wait compensates for an overlong sleep.
+        self._thread.owed_s = end_s - time.perf_counter()

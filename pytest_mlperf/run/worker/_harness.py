@@ -1,4 +1,4 @@
-"""Points of a curve that an engine's harness measures, in place of a loop of our own."""
+"""Measure the points of a curve with an engine's own harness instead of our loops."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from pytest_mlperf.run.worker.point_window import SCHEMA_VERSION
 
 @dataclass
 class Pulse:
-    """How often a harness was seen to work: progress of a load that is not our own."""
+    """Count a harness's signs of life as progress."""
 
     completed: int = 0
     outstanding: int = 0
     faults: Faults = field(default_factory=Faults)
 
     def repeated(self) -> None:
-        """Return nothing: it has no indices."""
+        """Return None, as there are no indices."""
 
     def beat(self) -> None:
-        """Note that it works."""
         self.completed += 1
 
 
@@ -39,17 +38,13 @@ def measured(
     pulse: Pulse,
     at_edges: Callable[[], None],
 ) -> dict[str, Any]:
-    """Have the harness measure all points, each in a folder of its own below `folder`.
-
-    Returns for the log the order, and by folder the seconds by which the monotonic clock began
-    later than the wall clock.
-    """
-    clocks, points = dict[str, float](), order(settings, folder.parent.name)
+    """Let the harness measure all points in folders below `folder`, and return the log."""
+    offsets_s, points = dict[str, float](), order(settings, folder.parent.name)
     at_edges()
     for point in points:
         name = f"c{point:g}"
         scored = round(point) in scored_points([round(each) for each in points])
         engine.measure_point(round(point), settings, folder / name, pulse.beat, scored=scored)
-        clocks[name] = time.time() - time.monotonic()
+        offsets_s[name] = time.time() - time.monotonic()
     at_edges()
-    return {"schema": SCHEMA_VERSION, "order": points, "recorded": clocks}
+    return {"schema": SCHEMA_VERSION, "order": points, "recorded": offsets_s}

@@ -1,4 +1,4 @@
-"""An issue order that the data set fixes, whatever sample LoadGen asks for."""
+"""Submit samples in a fixed order instead of LoadGen's."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pytest_mlperf.run.worker._sink import GuardedSink
 
 
 class InOrder(EngineAround):
-    """Gives the engine the loaded samples in ascending order, round and round.
+    """Submit the loaded samples in ascending order, in a cycle.
 
-    So MLPerf's reference of DLRM v3 does, whose requests are a stream in time. It is for
-    performance alone: an accuracy run asks each sample once, and its log has LoadGen's indices.
+    MLPerf's reference of DLRM v3 does this, as its requests are a stream in time. It applies to
+    performance runs only: an accuracy run uses each sample once, under LoadGen's index.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -22,13 +22,12 @@ class InOrder(EngineAround):
         self._next: Iterator[int] = iter(())
 
     def load_samples(self, indices: Sequence[int]) -> None:
-        """Begin again with the first of these."""
         super().load_samples(indices)
         self._next = cycle(sorted(indices))
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        """Submit as many samples as LoadGen asks for, those that come next; one thread calls."""
-        taken = list(islice(self._next, len(indices)))
+        """Submit the next samples of the cycle; one thread calls."""
+        next_indices = list(islice(self._next, len(indices)))
         if isinstance(sink, GuardedSink) and sink.counts_tokens:
-            sink.answer_tokens.asked(ids, taken)
-        super().submit(ids, taken, sink)
+            sink.answer_tokens.asked(ids, next_indices)
+        super().submit(ids, next_indices, sink)

@@ -1,4 +1,4 @@
-"""Run MLCommons LoadGen once. The only module that knows LoadGen's Python binding."""
+"""Run MLCommons LoadGen; the only module that imports its Python binding."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from pytest_mlperf.stores.artefacts import ARTEFACTS, ArtefactWriter
 Phase = Literal["performance", "accuracy"]
 
 QUERY_SPARE_FACTOR = 2
-"""Streams: LoadGen makes twice the queries it expects to need; this doubles them once more."""
+"""LoadGen makes twice the queries that a stream is expected to need; this factor comes on top."""
 
 UNLIMITED_QPS = 1e6
-"""Offered rate of accuracy runs in Server, so that they are not held up by the schedule."""
+"""Offered rate of Server accuracy runs, so that the schedule does not limit them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadGenPlan:
-    """One LoadGen run.
+    """Settings of one LoadGen run.
 
     Attributes:
-        expected: Samples it will issue; an estimate where LoadGen stops by time.
-        audit: What an audit.config tells besides, by LoadGen's keys; empty: there is none.
+        expected: Samples that it will issue; an estimate if time ends the run.
+        audit: Settings for audit.config by LoadGen's keys; empty for no compliance test.
     """
 
     phase: Phase
@@ -56,16 +56,17 @@ class LoadGenPlan:
 
     @property
     def logs_answers(self) -> bool:
-        """Some answers of a timed run are logged."""
+        """Whether LoadGen logs some answers of a timed run."""
         return self.phase == "performance" and bool(self.audit.get("accuracy_log_sampling_target"))
 
 
 def plan_performance(
     settings: LoadGenSettings, total_samples: int, *, lasts: bool = False
 ) -> LoadGenPlan:
-    """Return the performance run of these settings.
+    """Return the plan of a performance run.
 
-    `lasts` keeps a stream's planned time although its work is fixed, as no earlier run did it.
+    `lasts` keeps a stream's planned time although its work is fixed, as no earlier run did this
+    work.
     """
     rate = settings.target_qps
     if rate is None or not rate > 0:
@@ -107,10 +108,7 @@ def plan_performance(
 
 
 def plan_accuracy(settings: LoadGenSettings, samples: int) -> LoadGenPlan:
-    """Return an accuracy run over `samples` samples, each issued once.
-
-    Token latencies are not measured here: outputs alone decide accuracy.
-    """
+    """Return the plan of an accuracy run without token latencies; it issues each sample once."""
     loaded = min(settings.performance_samples, samples)
     if settings.points:  # LoadGen has no such scenario; outputs need none
         settings = replace(settings, scenario="Offline")
@@ -144,7 +142,7 @@ def _fixed_queries(settings: LoadGenSettings, rate: float) -> int | None:
 
 def _offline(settings: LoadGenSettings, rate: float) -> tuple[dict[str, Any], int]:
     fixed = _fixed_queries(settings, rate)
-    # With a fixed amount of work, a run must not become INVALID for having been fast.
+    # A run with a fixed amount of work must not become INVALID because it is fast.
     duration_ms = settings.min_duration_ms if fixed is None else 0
     samples = fixed or max(settings.min_query_count, int(1.1 * duration_ms / 1000 * rate))
     return {
@@ -193,13 +191,12 @@ def _stream(settings: LoadGenSettings, rate: float) -> tuple[dict[str, Any], int
 
 
 def require() -> None:
-    """Look for LoadGen, before an engine loads for minutes."""
+    """Raise EnvironmentFault if LoadGen is missing, before an engine loads for minutes."""
     if importlib.util.find_spec("mlperf_loadgen") is None:
         raise EnvironmentFault(f"the run needs LoadGen, which is not installed; try: {TO_MEASURE}")
 
 
 def make_sink(plan: LoadGenPlan, fail: Fail, folder: Path) -> GuardedSink:
-    """Return the sink that a run with its logs in this folder needs."""
     require()
     try:
         import mlperf_loadgen
@@ -245,9 +242,8 @@ def run(
 ) -> None:
     """Run LoadGen until every sample is completed and its logs are written.
 
-    The `sink` of this plan's `make_sink` gets the engine's errors. `indices` maps LoadGen's samples
-    to data set indices, None if equal. `at_edges` is called after loading and after the last
-    sample.
+    `indices` maps LoadGen's samples to data set indices; None if equal. `at_edges` is called after
+    loading and after the last sample.
     """
     import mlperf_loadgen
 
@@ -272,7 +268,6 @@ def run(
 def _issue(
     engine: Engine, sink: GuardedSink, indices: Sequence[int] | None
 ) -> Callable[[list[int], list[int]], None]:
-    """Return what LoadGen calls with queries; an exception must not get out of it into LoadGen."""
     submit, expect, recent = engine.submit, sink.expect, sink.recent
 
     def issue(ids: list[int], samples: list[int]) -> None:
@@ -294,7 +289,7 @@ def _issue(
 def _edges(
     engine: Engine, sink: GuardedSink, indices: Sequence[int] | None, at_edges: Callable[[], None]
 ) -> tuple[Callable[[list[int]], None], Callable[[list[int]], None]]:
-    """Return what LoadGen calls to load and to unload samples; no exception gets out of them."""
+    """Return LoadGen's callbacks to load and unload samples, which must not raise."""
 
     def translate(samples: list[int]) -> list[int]:
         return samples if indices is None else [indices[sample] for sample in samples]
@@ -336,7 +331,6 @@ def _log_settings(mlperf_loadgen: Any, folder: Path) -> Any:
 
 
 def _audit_config(folder: Path, audit: Mapping[str, int]) -> Path:
-    """Return the file that tells LoadGen of a compliance test, or one that is not there."""
     if not audit:
         return folder / "no-audit.config"
     path = folder / "audit.config"
@@ -345,7 +339,7 @@ def _audit_config(folder: Path, audit: Mapping[str, int]) -> Path:
 
 
 def _require_writable(folder: Path) -> None:
-    """Check what LoadGen would not: it aborts the process later, without a word why."""
+    """Check the folder, because LoadGen would abort the process without a message."""
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(b"LoadGen's logs go here")

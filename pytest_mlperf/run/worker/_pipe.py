@@ -1,4 +1,4 @@
-"""What a worker and its replicas say to each other: tuples, gathered for a moment."""
+"""Exchange messages between a worker and its replicas: tuples, gathered for a moment."""
 
 from __future__ import annotations
 
@@ -13,57 +13,54 @@ from struct import Struct
 from typing import Any
 
 GATHER_SECONDS, BURST_GATHER_SECONDS = 50e-6, 1e-3
-"""What is put within this time is sent together: a message costs both sides more than ten samples.
-The first where little is put; the second at most, where much is."""
+"""Messages within this time are sent together, as each costs both sides more than ten samples do.
+The first applies at low rates; the second is the maximum at high rates."""
 
 MAX_GATHERED = 20
-"""So many are waited for where more than `MAX_GATHERED` come within `BURST_GATHER_SECONDS`."""
+"""Number of messages to wait for at high rates, within `BURST_GATHER_SECONDS`."""
 
 LOAD, UNLOAD, SUBMIT, ASK, NULL, STOP = "load", "unload", "submit", "ask", "null", "stop"
-"""What a worker says; all but `SUBMIT` is answered with `ANSWER`."""
+"""Kinds of a worker's messages; each except `SUBMIT` gets an `ANSWER`."""
 
 LATENESS = "client_lateness"
-"""What a worker asks for that a replica completes with the way of samples to it."""
+"""Question for the engine's lateness, to which a replica adds the delay of samples."""
 
 LOADED, ANSWER, ERROR = "loaded", "answer", "error"
 FIRST, NEXT, ENDED, ATTACHED = "first", "next", "ended", "attached"
 STREAMED, DONE, LOST = "streamed", "done", "lost"
-"""What a replica says; the seven last ones carry the time at which it was so."""
+"""Kinds of a replica's messages; the last seven carry a time stamp."""
 
 OF_REPLICAS = frozenset((LOADED, ANSWER, ERROR))
-"""Messages about a replica itself, and not about samples."""
+"""Kinds of messages about the replica itself instead of samples."""
 
 Flags = tuple[bool, bool, bool, float, str]
-"""What a sink wants: `wants_output`, `times_tokens`, `needs_first_tokens`, `may_fail`."""
+"""A sink's `wants_output`, `times_tokens`, `needs_first_tokens`, `may_fail` and `run`."""
 
 Message = Sequence[Any]
 
 LENGTH_HEADER = Struct("=Q")
 READ_BYTES = 1 << 16
-"""Bytes that are read at a time: more than is said within a moment but of long lists."""
 
 
 class Pipe:
-    """Sends lists of messages; any thread may send, one thread receives."""
+    """Send and receive lists of messages; any thread may send, one thread receives."""
 
     def __init__(self, descriptor: int) -> None:
-        """Talk through a connected socket."""
         self._socket = socket.socket(fileno=descriptor)
         self._lock = threading.Lock()
         self._rest = b""
 
     def fileno(self) -> int:
-        """Return the descriptor, to wait on."""
         return self._socket.fileno()
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send messages in order; an OSError says that the other side is gone."""
+        """Send messages in order; raise OSError if the peer is gone."""
         data = pickle.dumps(messages, pickle.HIGHEST_PROTOCOL)
         with self._lock:
             self._socket.sendall(LENGTH_HEADER.pack(len(data)) + data)
 
     def receive(self) -> list[Message]:
-        """Wait for messages and return all; EOFError or OSError if the other side is gone."""
+        """Wait for messages, and return all; raise EOFError or OSError if the peer is gone."""
         data, begin, messages = self._rest, 0, list[Message]()
         while True:
             end = first = begin + LENGTH_HEADER.size
@@ -82,12 +79,11 @@ class Pipe:
                 data += more
 
     def close(self) -> None:
-        """Hang up."""
         self._socket.close()
 
 
 class Gathering:
-    """Hands on what any thread puts, in order, together with what else comes within a moment."""
+    """Collect items from any thread for a moment, and pass them on in order."""
 
     def __init__(self, take: Callable[[list[Any]], None], name: str) -> None:
         self._queue: SimpleQueue[Any] = SimpleQueue()
@@ -99,9 +95,7 @@ class Gathering:
         queue, rate, sent_s = self._queue, 0.0, time.perf_counter()
         while True:
             items: list[Any] = []
-            if (
-                rate * BURST_GATHER_SECONDS > MAX_GATHERED / 4
-            ):  # a look at each moment: to be woken costs more
+            if rate * BURST_GATHER_SECONDS > MAX_GATHERED / 4:  # polling is cheaper than waking up
                 wait_s = max(GATHER_SECONDS, min(MAX_GATHERED / rate, BURST_GATHER_SECONDS))
             else:
                 wait_s = GATHER_SECONDS
@@ -116,24 +110,23 @@ class Gathering:
 
 
 Place = tuple[int, int, int]
-"""Ids by their place: the number of a list, the position of the first of them, and how many."""
+"""Position of ids in a long list: number of the list, first position, count."""
 
 MIN_REMEMBERED_LENGTH = 64
-"""Lists at least this long are remembered by both sides: most engines complete in their order."""
+"""Both sides store longer lists, because most engines complete samples in order."""
 
 NUMBERED, LIST_BITS = 1 << 59, 32
-"""First id of a long list in a replica, beyond every address that LoadGen takes for an id; one list
-has no more than 2^32. Packing the ids themselves would cost a tenth of the rate of Offline."""
+"""First id of a replica's long list, above any address that LoadGen uses as an id; a list has up to
+2^32 ids. Sending the ids themselves would cost a tenth of Offline's rate."""
 
 
 def numbered(number: int, count: int) -> list[int]:
-    """Return the ids that a replica has for a long list with a number."""
     first = NUMBERED + (number << LIST_BITS)
     return list(range(first, first + count))
 
 
 class Lists:
-    """Long lists of ids that both sides know, so that what is done of them needs no ids."""
+    """Long lists of ids that both sides know, so that completions need no ids."""
 
     def __init__(self) -> None:
         self._lists: dict[int, Sequence[int]] = {}
@@ -141,13 +134,13 @@ class Lists:
         self._left: dict[int, int] = {}
 
     def add(self, number: int, ids: Sequence[int]) -> None:
-        """Remember a list, which nobody changes, by the number that the worker gave it."""
+        """Store a list, which must not change, under the worker's number."""
         if len(ids) >= MIN_REMEMBERED_LENGTH:
             self._lists[number], self._left[number] = ids, len(ids)
             self._expected[ids[0]] = (number, 0)
 
     def place(self, ids: Sequence[int]) -> Place | None:
-        """Return the place of ids that are what is next of a list; None: they are not."""
+        """Return the place of ids if they continue a list, else None."""
         if not len(ids) or (expected := self._expected.pop(ids[0], None)) is None:
             return None
         number, start = expected
@@ -161,7 +154,7 @@ class Lists:
         return number, start, len(ids)
 
     def real(self, ids: Sequence[Any]) -> Sequence[Any]:
-        """Return the worker's ids for a replica's; what is in no list is as it is."""
+        """Replace a replica's ids by the worker's; keep those of no list."""
         if not self._lists:
             return ids
         return [self._id(each) if isinstance(each, int) else each for each in ids]
@@ -172,21 +165,16 @@ class Lists:
         return listed[position] if position < len(listed) else sample
 
     def ids(self, place: Place) -> Sequence[int]:
-        """Return the ids of a place."""
         number, start, count = place
         ids = self._lists[number][start : start + count]
-        self._left[number] -= count  # places may come in another order than they were made in
+        self._left[number] -= count  # places may arrive out of order
         if not self._left[number]:
             del self._lists[number], self._left[number]
         return ids
 
 
 def joined(messages: Iterable[Message]) -> Sequence[Message]:
-    """Return a replica's messages with those in one that follow each other within a moment.
-
-    Each costs the worker as much as ten samples, so that what was so within a moment is told at
-    once, with the time of the last.
-    """
+    """Merge consecutive messages of one kind and moment, each of which costs ten samples' time."""
     result: list[list[Any]] = [[None]]
     for message in messages:
         if not _adds(result[-1], message):
@@ -197,40 +185,40 @@ def joined(messages: Iterable[Message]) -> Sequence[Message]:
     return result[1:]
 
 
-def _adds(before: list[Any], message: Message) -> bool:
-    """Add a message to the one before it, or return that they must be two."""
+def _adds(previous: list[Any], message: Message) -> bool:
+    """Append a message to the previous one; return False if they must stay separate."""
     kind, stamp_s, *_ = message
-    if kind != before[0] or kind not in (FIRST, NEXT, DONE):
+    if kind != previous[0] or kind not in (FIRST, NEXT, DONE):
         return False
-    ids, more = before[2], message[2]
+    ids, more = previous[2], message[2]
     if type(ids) is not type(more):
         return False
-    place = type(ids) is tuple
-    moment_s = BURST_GATHER_SECONDS if place else GATHER_SECONDS
-    if stamp_s // moment_s != before[1] // moment_s:
+    is_place = type(ids) is tuple
+    moment_s = BURST_GATHER_SECONDS if is_place else GATHER_SECONDS
+    if stamp_s // moment_s != previous[1] // moment_s:
         return False
-    if place and more[:2] != (ids[0], ids[1] + ids[2]):
+    if is_place and more[:2] != (ids[0], ids[1] + ids[2]):
         return False
-    if kind == DONE and not _adds_counts(before, message):
+    if kind == DONE and not _adds_counts(previous, message):
         return False
-    before[1] = stamp_s
-    if place:
-        before[2] = (*ids[:2], ids[2] + more[2])
+    previous[1] = stamp_s
+    if is_place:
+        previous[2] = (*ids[:2], ids[2] + more[2])
     else:
         ids += more
     return True
 
 
-def _adds_counts(before: list[Any], message: Message) -> bool:
-    """Add counts of tokens; outputs are few, and a wrong number of counts is told as it is."""
-    _, _, ids, outputs, counts = before
+def _adds_counts(previous: list[Any], message: Message) -> bool:
+    """Append token counts if both messages have valid counts and no outputs."""
+    _, _, ids, outputs, counts = previous
     _, _, more_ids, more_outputs, more = message
     if outputs is not None or more_outputs is not None or (counts is None) != (more is None):
         return False
     if counts is not None:
         if len(counts) != _samples(ids) or len(more) != _samples(more_ids):
             return False
-        before[4] = [*counts, *more]
+        previous[4] = [*counts, *more]
     return True
 
 
@@ -239,7 +227,7 @@ def _samples(ids: Sequence[int]) -> int:
 
 
 def packed(ids: Sequence[int]) -> bytes | list[int | str]:
-    """Return ids as 64-bit numbers; where an engine has some of its own, those in words."""
+    """Return ids as 64-bit numbers, or as texts if an engine's ids do not fit."""
     try:
         return array("Q", ids).tobytes()
     except (TypeError, OverflowError):
@@ -251,5 +239,4 @@ def _fault(sample: object) -> bool:
 
 
 def unpacked(data: bytes | list[int | str]) -> list[Any]:
-    """Return what `packed` was given."""
     return array("Q", data).tolist() if isinstance(data, bytes) else data

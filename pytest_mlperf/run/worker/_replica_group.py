@@ -1,4 +1,4 @@
-"""Replica processes: start them, ask all of them, notice that one fails, and end them."""
+"""Start replica processes, send them commands, detect failures, and stop them."""
 
 from __future__ import annotations
 
@@ -32,31 +32,29 @@ BOOT = (
     "import json, sys; spec, descriptor, cpus, sys.path[:] = json.loads(sys.argv[1]); "
     "from pytest_mlperf.run.worker.replica import main; main(spec, descriptor, cpus)"
 )
-"""What a replica runs: it imports from where its worker does, in whatever Python that is."""
+"""Code that a replica runs; it takes its worker's import path, whatever Python this is."""
 
 POLL_SECONDS = 0.25
 EXIT_SECONDS = 15.0
-"""Time for all replicas to free what they took; the worker's parent waits a little longer."""
+"""Time for all replicas to release their resources; the worker's parent waits a little longer."""
 
 
 @dataclass(kw_only=True)
 class ReplicaProcess:
-    """One replica, as its worker sees it.
+    """A replica process as its worker sees it.
 
     Attributes:
-        spec: Its name in messages, "replica 3 (GPU 5)", and its GPUs.
-        process: The process, which is in the worker's process group.
-        pipe: The connection to it.
+        spec: Its GPUs, and its name in messages, "replica 3 (GPU 5)".
+        process: Process in the worker's process group.
         log: File with its stdout and stderr.
-        later: Sends what it need not take at once, from a thread of its own.
-        lists: Long lists of ids that it was sent.
-        answers: Its answers to questions; None once it is gone.
-        tally: Samples that it was given and has completed.
-        given_s: Time at which it was last given samples.
-        alive_s: Time of its last sign of life: a message, samples given after a rest or, while it
-            loads, a line in its log.
-        answer_s: Shortest recent time that it took to complete samples.
-        written: Bytes in its log.
+        later: Queue of messages that a thread sends, so that the caller need not wait.
+        lists: Long lists of ids that the replica received.
+        answers: Answers to commands; None once the replica is gone.
+        given_s: Time of the last submission [s].
+        alive_s: Time of the last sign of life [s]: a message, a submission after idling, or a line
+            in the log while loading.
+        answer_s: Shortest recent time to complete samples [s].
+        written: Size of the log [bytes].
     """
 
     spec: ReplicaSpec
@@ -74,11 +72,10 @@ class ReplicaProcess:
 
     @property
     def open(self) -> int:
-        """Samples that it was given and has not completed."""
         return self.tally.open
 
     def writes(self) -> bool:
-        """Return whether its log grew since the last call: it is slow, and does not hang."""
+        """Check whether the log has grown since the last call; if so, it does not hang."""
         try:
             size = self.log.stat().st_size
         except OSError:
@@ -87,21 +84,19 @@ class ReplicaProcess:
         return grown
 
     def unpacked(self, ids: bytes | list[int | str]) -> Sequence[Any]:
-        """Return the worker's ids of samples in a message."""
         return self.lists.real(wire.unpacked(ids))
 
     def error(self, how: str, *, quoted: bool = True) -> LoggedError:
-        """Return the error that ends the run; it may quote the last line of the log."""
         last = log_tail(str(self.log), 1) if quoted else []
         ends = f"; {self.log.name} ends: {last[0]}" if last else ""
         return LoggedError("engine", f"{self.spec.name}{how}{ends}", self.log.name)
 
 
 class ReplicaGroup:
-    """Starts the replicas of an engine, asks all of them, and ends the run when one fails.
+    """Start an engine's replicas, send commands to all, and end the run when one fails.
 
     Attributes:
-        processes: The replicas, in the order of the worker's spec.
+        processes: Replicas in the order of the worker's spec.
     """
 
     def __init__(
@@ -111,14 +106,12 @@ class ReplicaGroup:
         hear: Callable[[ReplicaProcess, wire.Message], None],
         fail: Fail,
     ) -> None:
-        """Start nothing yet; `hear` will be called with each message on samples."""
         self.processes: list[ReplicaProcess] = []
         self._spec, self._spec_file = spec, spec_file
         self._hear, self._fail = hear, fail
         self._leaving = threading.Event()
 
     def start(self) -> list[wire.Message]:
-        """Start all replicas at once, wait until each has loaded, and return their messages."""
         for number, spec in enumerate(self._spec.replicas):
             replica = self._started(number, spec)
             send = functools.partial(self.send, replica)
@@ -130,7 +123,7 @@ class ReplicaGroup:
         return loaded
 
     def stop(self) -> None:
-        """Let all replicas free what they took; kill those that do not end in time."""
+        """Ask all replicas to exit; kill those that exceed `EXIT_SECONDS`."""
         self._leaving.set()
         for replica in self.processes:
             with contextlib.suppress(OSError):
@@ -145,7 +138,6 @@ class ReplicaGroup:
             replica.pipe.close()
 
     def send(self, replica: ReplicaProcess, messages: Sequence[wire.Message]) -> None:
-        """Send messages at once; end the run if the replica is gone."""
         try:
             replica.pipe.send(messages)
         except OSError:
@@ -153,12 +145,11 @@ class ReplicaGroup:
                 self._gone(replica)
 
     def tell_all(self, kind: str, content: Sequence[int] | int | None, doing: str) -> None:
-        """Send each replica a command, and wait until all have obeyed."""
+        """Send a command to every replica, and wait until all have finished it."""
         packed = wire.packed(content) if isinstance(content, Sequence) else content
         self._ask((kind, packed), doing)
 
     def ask_all(self, name: str, doing: str) -> list[Any]:
-        """Return the results of this method of the engine in every replica."""
         return [answer for _, answer in self._ask((wire.ASK, name), doing)]
 
     def _ask(self, message: wire.Message, doing: str) -> list[wire.Message]:
@@ -167,7 +158,7 @@ class ReplicaGroup:
         return list(self._answers(wire.ANSWER, doing))
 
     def _answers(self, kind: str, doing: str) -> Iterator[wire.Message]:
-        """Yield each replica's answer; end the run if one does not come."""
+        """Yield each replica's answer; end the run if one is late."""
         patience_s, asked_s = self._spec.replica_patience_s, perf_counter()
         for replica in self.processes:
             replica.alive_s = asked_s
@@ -189,7 +180,7 @@ class ReplicaGroup:
             yield answer
 
     def _look_at_logs(self) -> None:
-        """Take what a replica prints for progress, and pass that on to the worker's parent."""
+        """Count log output as a sign of life, and report it to the worker's parent."""
         now_s = perf_counter()
         writing = [replica for replica in self.processes if replica.writes()]
         for replica in writing:
@@ -235,7 +226,7 @@ class ReplicaGroup:
                             continue
                         self._gone(replica)
                         return
-                    except Exception as error:  # whatever bytes unpickling comes upon
+                    except Exception as error:  # unpickling may raise anything
                         how = f" wrote what is no message to its worker ({type(error).__name__})"
                         raise replica.error(how) from error
                     replica.alive_s = perf_counter()
@@ -249,7 +240,6 @@ class ReplicaGroup:
             self._fail(error)
 
     def _take(self, replica: ReplicaProcess, message: wire.Message) -> None:
-        """Keep an answer, or end the run with what the replica broke with."""
         match message:
             case (wire.ERROR, about):
                 error: RunError = replica.error(f": {about['message']}", quoted=False)
@@ -267,7 +257,7 @@ class ReplicaGroup:
         self._fail(replica.error(f" {how}"))
 
     def _watch(self) -> None:
-        """End the run when a replica with work says nothing for too long."""
+        """End the run when a replica with open samples is silent for too long."""
         while not self._leaving.wait(POLL_SECONDS):
             now_s = perf_counter()
             for replica in self.processes:
@@ -275,7 +265,7 @@ class ReplicaGroup:
                     self._silent(replica, f"{replica.open:,} samples and completed none")
 
     def _silent(self, replica: ReplicaProcess, doing: str) -> None:
-        """End the run with a replica that hangs; its log gets the stacks of its threads."""
+        """End the run because a replica hangs, and dump its thread stacks into its log."""
         with contextlib.suppress(OSError):
             replica.process.send_signal(signal.SIGUSR1)
         self._leaving.wait(POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""An engine made of replicas: one LoadGen, several processes that each have GPUs of their own."""
+"""Run an engine as several replicas, each a process with its own GPUs, under one LoadGen."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from pytest_mlperf.run.worker._sink import Fail, GuardedSink
 
 
 class ReplicatedEngine(Engine):
-    """Hands samples to replicas by least outstanding work, and their completions to LoadGen.
+    """Distribute samples by least outstanding work, and report completions to LoadGen.
 
     Attributes:
-        called: What the number of processes is called in a fingerprint.
-        files: Files that replicas imported, see `imported_files`.
+        called: Name of the process count in the fingerprint.
+        files: Files that the replicas imported, see `imported_files`.
     """
 
     called: ClassVar[str] = "replicas"
 
     def __init__(self, spec: WorkerSpec, spec_file: Path, dataset: Dataset, fail: Fail) -> None:
-        """Start nothing yet."""
         self._spec, self._dataset, self._fail = spec, dataset, fail
         self._group = ReplicaGroup(spec, spec_file, self._hear, fail)
         self._dispatcher = Dispatcher(
@@ -43,74 +42,63 @@ class ReplicatedEngine(Engine):
 
     @property
     def replicas(self) -> int:
-        """Number of replicas."""
         return len(self._spec.replicas)
 
     def __enter__(self) -> Self:
-        """Start all replicas at once, and wait until each has loaded."""
         loaded = self._group.start()
         self._facts = self._agreed([dict(facts) for _, facts, *_ in loaded])
-        asked = [pages for _, _, pages, _ in loaded if pages is not None]
+        replica_pages = [pages for _, _, pages, _ in loaded if pages is not None]
         self.files = list(chain.from_iterable(files for *_, files in loaded))
-        self._pages = tuple(dict.fromkeys(chain(*asked))) if asked else None
+        self._pages = tuple(dict.fromkeys(chain(*replica_pages))) if replica_pages else None
         batch = self._facts.get("work.batch") or self._facts.get("batch_size") or "1"
         self._dispatcher.batch = self._batch_of(max(1, int(batch)) if batch.isdigit() else 1)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End all replicas."""
         self._group.stop()
 
     def load_samples(self, indices: Sequence[int]) -> None:
-        """Have every replica load all samples: any may be given any."""
+        """Load all samples in every replica, as any replica may get any sample."""
         self._dispatcher.costs = self._costs(indices)
         for replica in self._group.processes:
             replica.lists = wire.Lists()
         self._group.tell_all(wire.LOAD, indices, "loading samples")
 
     def unload_samples(self, indices: Sequence[int]) -> None:
-        """Have every replica forget these samples."""
         self._group.tell_all(wire.UNLOAD, indices, "unloading samples")
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        """Hand samples to replicas."""
         if sink is not self._sink:
             self._use(sink)
         self._dispatcher.submit(ids, indices)
 
     def accepted_drafts(self) -> int | None:
-        """Return the sum of what replicas accepted; None where one does not say."""
         counts = self._group.ask_all("accepted_drafts", "counting drafts")
         return None if None in counts else sum(counts)
 
     def answer_counts(self) -> Mapping[str, int]:
-        """Return the sums of what replicas counted."""
         counts = self._group.ask_all("answer_counts", "counting answers")
         return sum(map(Counter, counts), Counter[str]())
 
     def stage_seconds(self) -> Mapping[str, float]:
-        """Return the sums of what replicas spent on each stage."""
         spent = self._group.ask_all("stage_seconds", "timing stages")
         return {n: fsum(one.get(n, 0.0) for one in spent) for n in dict.fromkeys(chain(*spent))}
 
     def metrics_pages(self) -> Sequence[str] | None:
-        """Return the pages of all replicas' servers, each once."""
         return self._pages
 
     def describe(self) -> Mapping[str, str]:
-        """Return what all replicas say of themselves, and how many there are."""
+        """Return the facts that all replicas share, and the number of replicas."""
         return self._facts
 
     def each(self) -> list[dict[str, Any]]:
-        """Return what each replica did with the last sink, as a `ReplicaRun` has it."""
         return self._dispatcher.runs()
 
     def _batch_of(self, batch: int) -> int:
-        """Return the samples that one process works on at once, of what they report."""
         return batch
 
     def _use(self, sink: Sink) -> None:
-        """Report to a new sink from now on; tokens get the times at which replicas saw them."""
+        """Switch to a new sink; tokens get the times at which replicas saw them."""
         self._sink = sink
         self._dispatcher.use(sink)
         if isinstance(sink, GuardedSink):
@@ -150,7 +138,7 @@ class ReplicatedEngine(Engine):
             self._fail(RunError("engine", f"{replica.spec.name}: {sink.faults.texts[0]}"))
 
     def _agreed(self, facts: Sequence[Mapping[str, str]]) -> dict[str, str]:
-        """Return the facts of all replicas; refuse replicas whose facts differ."""
+        """Return the facts that all replicas share; raise RunError if they differ."""
         replicas = self._spec.replicas
         for replica, other in zip(replicas[1:], facts[1:], strict=True):
             for name in sorted({*facts[0], *other}):
@@ -161,12 +149,12 @@ class ReplicatedEngine(Engine):
                         f"{facts[0].get(name)} and {other.get(name)}",
                     )
         gpus = Counter(len(replica.gpus) for replica in replicas)
-        (each,) = gpus or {0: 0}
-        share = {"work.replica_gpus": str(each)} if each else {}
+        (replica_gpus,) = gpus or {0: 0}
+        share = {"work.replica_gpus": str(replica_gpus)} if replica_gpus else {}
         return {**share, **facts[0], self.called: str(self.replicas)}
 
     def _costs(self, indices: Sequence[int]) -> dict[int, float]:
-        """Return the work of each sample; empty if all are alike or the data set does not say."""
+        """Return the work of each sample; {} if all are equal or sizes are unknown."""
         sizes = getattr(self._dataset, "sizes", None)
         if not callable(sizes) or self._spec.settings.scenario != "Offline":
             return {}

@@ -1,4 +1,4 @@
-"""What every sink does: count, and let nothing pass but samples that are outstanding."""
+"""Count samples, and pass on only completions of outstanding ones; the base of all sinks."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from pytest_mlperf.core.extension import Counts, Outputs
 from pytest_mlperf.run.worker.clocks import TokenTimes
 
 ROW = 64
-"""A list at least this long is first kept as it came: most engines complete in that order."""
+"""Longer lists are stored as lists, because most engines complete samples in order."""
 
 
 class Outstanding:
     """Ids that were issued and not completed.
 
-    A long list stays a list with a cursor for as long as it is completed in its own order, or in
-    that of each part into which it was cut; that costs a tenth of a dictionary. The first
-    completion out of order spreads the rest into the dictionary.
+    A long list is kept with cursors while each part of it completes in order, at a tenth of a
+    dictionary's cost. The first completion out of order moves the rest into the dictionary.
 
     Attributes:
-        ids: What is outstanding outside the list, and when it was issued where somebody asks.
-        take: Removes one id from `ids` and returns when it was issued; raises KeyError, also for an
-            id that is in the list.
+        ids: Outstanding ids outside the list, with their issue times [s] or 0.
+        take: Removes an id from `ids` and returns its issue time; raises KeyError for ids in the
+            list.
     """
 
     def __init__(self) -> None:
@@ -44,11 +43,10 @@ class Outstanding:
         self._parts: dict[int, tuple[int, int]] = {}
 
     def __len__(self) -> int:
-        """Return how many are outstanding; while threads race it may be too high, never too low."""
+        """Return the number of outstanding ids; concurrent changes can only make it too high."""
         return len(self.ids) + self._row_left
 
     def add(self, ids: Sequence[int]) -> None:
-        """Note ids about to be submitted."""
         if len(ids) < ROW:
             self.ids.update(dict.fromkeys(ids, 0.0))
             return
@@ -59,7 +57,7 @@ class Outstanding:
             self._parts = {ids[0]: (0, len(ids))}
 
     def cut(self, position: int) -> None:
-        """Expect what comes from this position of the list on to be completed beside the rest."""
+        """Split the list at a position, as its parts will complete independently."""
         with self._lock:
             for first, (start, stop) in self._parts.items():
                 if start < position < stop:
@@ -68,7 +66,7 @@ class Outstanding:
                     return
 
     def claim(self, ids: Sequence[int]) -> Collection[int]:
-        """Take ids out; return the positions of those that were not outstanding."""
+        """Remove ids; return the positions of those that were not outstanding."""
         if self._row and self._claim_in_row(ids):
             return ()
         rest = iter(ids)
@@ -83,7 +81,7 @@ class Outstanding:
                 return bad
 
     def claim_late(self, sample: int) -> bool:
-        """Take out an id that `take` did not find; return whether it was in the list."""
+        """Remove an id that `take` did not find; return whether the list had it."""
         with self._lock:
             self._spread()
         try:
@@ -93,7 +91,6 @@ class Outstanding:
         return True
 
     def holds_any(self, ids: Sequence[int]) -> bool:
-        """Return whether any of these is outstanding."""
         if self._row_left:
             with self._lock:
                 self._spread()
@@ -117,7 +114,7 @@ class Outstanding:
             return fits
 
     def _spread(self) -> None:
-        """Move what is left of the list into the dictionary."""
+        """Move the rest of the list into the dictionary."""
         for start, stop in self._parts.values():
             self.ids.update(dict.fromkeys(self._row[start:stop], 0.0))
         self._row_left = 0
@@ -126,18 +123,17 @@ class Outstanding:
 
 
 BATCHES = 20
-"""Batches of the batch-means estimate; fewer stamps than this give no estimate."""
+"""Batches of the batch-means estimate, which needs at least as many stamps."""
 
 MAX_STAMPS = 2048
-"""Stamps kept before every second one is forgotten."""
+"""Number of stamps at which every second one is dropped."""
 
 
 class Stamps:
-    """When how many samples were completed, in bounded memory however long the run is.
+    """Times and counts of completions, in memory bounded for any length of a run.
 
     Attributes:
-        left: Samples until the next stamp; whoever completes samples counts it down. Threads may
-            race on it: a stamp more or less changes nothing.
+        left: Samples until the next stamp; threads may race on it, which costs or adds a stamp.
     """
 
     __slots__ = ("_every", "_kept", "left")
@@ -148,7 +144,6 @@ class Stamps:
         self._kept: list[tuple[float, int]] = []
 
     def add(self, completed: int) -> None:
-        """Stamp the time now."""
         self._kept.append((perf_counter(), completed))
         if len(self._kept) >= MAX_STAMPS:
             self._kept = self._kept[::2]
@@ -157,17 +152,15 @@ class Stamps:
 
     @property
     def relative_error(self) -> float:
-        """Relative standard error of the rate by batch means; 0 when unknown."""
         return batch_means_error(self._kept)
 
     def costs_s(self, begun_s: float) -> list[float]:
-        """Return the seconds per sample from stamp to stamp, of a run that began then."""
         steps = pairwise([(begun_s, 0), *self._kept])
         return [(after_s - s) / (after - n) for (s, n), (after_s, after) in steps if after > n]
 
 
 def batch_means_error(stamps: Sequence[tuple[float, int]]) -> float:
-    """Return the relative standard error of a rate, from (seconds, samples completed), in order.
+    """Return the relative standard error of a rate from (seconds, samples completed), in order.
 
     It is that of the mean time per sample over equal batches; 0 with too few stamps.
     """
@@ -185,24 +178,24 @@ def batch_means_error(stamps: Sequence[tuple[float, int]]) -> float:
 
 
 KEPT_LIST = 2**20
-"""Samples of the longest list that is kept to tell what waits; each takes 80 bytes."""
+"""Maximum length of a list kept to report waiting samples; each takes 80 bytes."""
 
 KEPT_FAULTS = 20
-"""Fault texts kept; the rest are counted."""
+"""Maximum number of fault texts; further ones are only counted."""
 
 KEPT_FAULT = 500
-"""Characters of each: an id may be any object of an engine's."""
+"""Characters per text, as an engine's id may be any object."""
 
 MAX_FINISH_CHARACTERS = 60
 Fail = Callable[[BaseException], object]
 """Ends the run as ERROR; in the worker it does not return."""
 
 Clock = Callable[[], float]
-"""Returns seconds, as `time.perf_counter` does, which all processes of a machine share."""
+"""Returns seconds, like `time.perf_counter`, which all processes of a machine share."""
 
 
 class Faults:
-    """Texts of what an engine did wrong, capped; safe from any thread."""
+    """Collect texts of an engine's faults, up to a limit, from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -210,14 +203,12 @@ class Faults:
         self.count = 0
 
     def add(self, text: str) -> None:
-        """Keep one more fault."""
         with self._lock:
             self.count += 1
             if len(self._texts) < KEPT_FAULTS:
                 self._texts.append(text[:KEPT_FAULT])
 
     def refuse(self, sample: object) -> None:
-        """Keep that a sample was completed which is not outstanding."""
         self.add(
             f"done() was given id {sample!r}, which is not outstanding: "
             "it was never issued, or it was completed before"
@@ -225,7 +216,7 @@ class Faults:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The kept texts, and how many were not kept."""
+        """The texts, and the number of further ones."""
         with self._lock:
             left_out = self.count - len(self._texts)
             more = (f"and {left_out} more",) if left_out else ()
@@ -233,10 +224,10 @@ class Faults:
 
 
 class AnswerTokens:
-    """Counts of tokens by the samples of the data set that they answer.
+    """Count tokens by data set index.
 
     Attributes:
-        by_index: Tokens of each answer by data set index, -1 if `asked` was not called.
+        by_index: Tokens of each answer by data set index; -1 if `asked` was not called.
     """
 
     def __init__(self) -> None:
@@ -244,27 +235,25 @@ class AnswerTokens:
         self._index_of: dict[int, int] = {}
 
     def asked(self, ids: Sequence[int], indices: Sequence[int]) -> None:
-        """Note which samples of the data set these are."""
         self._index_of.update(zip(ids, indices, strict=True))
 
     def index_of(self, sample: int) -> int | None:
-        """Return the data set index of a sample that has no count yet; None if unknown."""
+        """Return the data set index of a sample without a count; None if unknown."""
         return self._index_of.get(sample)
 
     def keep(self, ids: Sequence[int], n_tokens: Sequence[int | None]) -> None:
-        """Keep the tokens of these answers; None if the engine does not count."""
+        """Add the tokens of answers; None if the engine does not count them."""
         for sample, tokens in zip(ids, n_tokens, strict=True):
             index = self._index_of.pop(sample, -1)
             if tokens is not None:
                 self.add(index, tokens)
 
     def add(self, index: int, tokens: int) -> None:
-        """Keep the tokens of one answer; of several threads none loses what it appends."""
+        """Add the tokens of one answer; appending is safe from any thread."""
         self.by_index.setdefault(index, []).append(int(tokens))
 
 
 def _no_exception(value: object) -> RunError:
-    """Return the error for what an engine handed to `failed` in place of an exception."""
     if isinstance(value, str):
         return RunError("engine", f"{value} (sink.failed() was given this text; give an exception)")
     title = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
@@ -272,15 +261,14 @@ def _no_exception(value: object) -> RunError:
 
 
 class GuardedSink:
-    """Counts what was issued and completed, and keeps what LoadGen must not see.
+    """Count issued and completed samples, and hold back invalid completions from LoadGen.
 
     Attributes:
-        counts_tokens, outputs_are_tokens: Of the engine; what is text has a length of its own.
-        answer_forms: Form of the engine's answers and that of LoadGen's log; empty: both are alike.
-        answer_tokens: The tokens of each answer by data set index.
-        stamps: Times of completions.
-        recent: Ids and indices of the lists that were issued last.
-        run: A name that no other run has, by which engines make its prompts other ones.
+        counts_tokens, outputs_are_tokens: Whether the engine counts tokens, and outputs are tokens.
+        answer_forms: Formats of the engine's answers and of LoadGen's log; empty if equal.
+        stamps: Completion times.
+        recent: Ids and indices of the lists issued last.
+        run: Unique name, with which engines make the run's prompts unique.
     """
 
     wants_output = False
@@ -292,7 +280,6 @@ class GuardedSink:
     _times: TokenTimes | None = None
 
     def __init__(self, fail: Fail) -> None:
-        """Start with nothing outstanding; `fail` is called with what cannot be survived."""
         self.run = secrets.token_hex(8)
         self.issued = 0
         self.faults = Faults()
@@ -309,7 +296,7 @@ class GuardedSink:
         self._last_completion_s = 0.0
 
     def as_logged(self, answers: Sequence[bytes]) -> Sequence[bytes]:
-        """Return answers in the form of LoadGen's log; one that has no such form ends the run."""
+        """Convert answers to the format of LoadGen's log; end the run if that fails."""
         try:
             forms = self.answer_forms
             return [converted(answer, forms) for answer in answers] if forms else answers
@@ -320,27 +307,25 @@ class GuardedSink:
 
     @property
     def outstanding(self) -> int:
-        """Samples the engine has not completed."""
         return len(self._outstanding)
 
     @property
     def completed(self) -> int:
-        """Samples the engine has completed, each counted once."""
-        return max(0, self.issued - len(self._outstanding))  # while threads race
+        return max(0, self.issued - len(self._outstanding))  # threads may race
 
     @property
     def duration_s(self) -> float:
-        """Seconds from the first issue to the time nothing was outstanding."""
+        """Time from the first issue until no sample was outstanding [s]."""
         return max(0.0, self._last_completion_s - self._first_issue_s)
 
     @property
     def token_metrics(self) -> Mapping[str, float]:
-        """What our own counts and stamps of tokens give; empty where there are none."""
+        """Metrics from our own counts and stamps of tokens; empty without any."""
         return {}
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """What our own stamps of tokens cannot show, in words."""
+        """Limitations of our token stamps, in words."""
         return {}
 
     @property
@@ -351,19 +336,16 @@ class GuardedSink:
 
     @property
     def over_time(self) -> list[list[float]]:
-        """Latencies over the time of the run, see `clocks.moments`; empty if none were kept."""
+        """Latencies over the run, see `clocks.moments`; empty if none were kept."""
         return []
 
     @property
     def slow_start(self) -> dict[str, float]:
-        """What the first tenth of the run added, see `clocks.slow_start`."""
+        """Effect of the run's first tenth, see `clocks.slow_start`."""
         return {}
 
     def repeated(self) -> str | None:
-        """Return that samples wait of whose indices others were answered; None: others wait too.
-
-        Where the last ones wait, or most, the engine hangs.
-        """
+        """Describe waiting samples that all repeat a completed index, unless the engine hangs."""
         waiting = self._outstanding.ids.copy()
         recent = [pair for each in self.recent.copy() for pair in zip(*each, strict=True)]
         answered = {index for i, index in recent if i not in waiting}
@@ -379,15 +361,17 @@ class GuardedSink:
         )
 
     def cut(self, position: int) -> None:
-        """Expect the list that was issued last to be completed in parts, one from here on."""
+        """Expect the list issued last to complete in parts, split at a position."""
         self._outstanding.cut(position)
 
     def use_clock(self, clock: Clock) -> None:
-        """Take the time at which something was reported from `clock`: it was seen elsewhere."""
+        """Take report times from `clock`, as another process observed them."""
         self._clock = clock
+        if self._times is not None:
+            self._times.clock = clock
 
     def expect(self, ids: Sequence[int]) -> None:
-        """Note samples about to be submitted; called by one thread only."""
+        """Record samples about to be submitted; one thread calls."""
         if not self.issued:
             self._first_issue_s = perf_counter()
         self.issued += len(ids)
@@ -397,55 +381,51 @@ class GuardedSink:
             self._outstanding.add(ids)
 
     def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
-        """Ignore first tokens: this run does not measure them."""
+        """Ignore first tokens, as this run does not time them."""
 
     def next_tokens(self, ids: Sequence[int]) -> None:
-        """Ignore further tokens: this run does not measure them."""
+        """Ignore further tokens, as this run does not time them."""
 
     def streamed(
         self, ids: Sequence[int], after_first: Sequence[int | None], hidden: Counts = None
     ) -> None:
-        """Keep how answers were streamed, where this run times them."""
         if self._times is not None:
             self._times.streamed(ids, after_first, hidden)
 
     def ended(
         self, ids: Sequence[int], reasons: Sequence[str], prompt_tokens: Counts = None
     ) -> None:
-        """Count why samples end."""
         del ids, prompt_tokens
         with self._ends_lock:
             self.ends.update(str(reason)[:MAX_FINISH_CHARACTERS] for reason in reasons)
 
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
-        """Ignore artefacts: this run keeps no outputs either."""
+        """Ignore artefacts, as this run keeps no outputs."""
 
     def seal(self) -> None:
-        """End what was written; nothing is outstanding any more."""
+        """Finish output files."""
 
     def done(
         self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
     ) -> None:
-        """Take these samples as finished."""
         raise NotImplementedError
 
     def lost(self, ids: Sequence[int]) -> None:
-        """Take these samples as failed, where some may."""
         self._fail(RunError("engine", f"{len(ids)} requests failed, and none may"))
 
     def failed(self, error: object) -> None:
-        """End the run as ERROR with this exception; what is none is told as what it is."""
+        """End the run as ERROR with this exception, or describe an object that is none."""
         self._fail(error if isinstance(error, BaseException) else _no_exception(error))
 
     def _claim(self, ids: Sequence[int]) -> Collection[int]:
-        """Take ids as completed; return the positions of those that must not be."""
+        """Remove completed ids; return the positions of invalid ones."""
         bad = self._outstanding.claim(ids)
         for position in sorted(bad):
             self.faults.refuse(ids[position])
         return bad
 
     def _count(self, samples: int) -> None:
-        """Stamp the time now and then, and whenever nothing is outstanding."""
+        """Stamp the time at intervals, and when nothing is outstanding."""
         stamps = self.stamps
         stamps.left -= samples
         if stamps.left <= 0:
@@ -455,21 +435,19 @@ class GuardedSink:
 
 
 class CountingSink(GuardedSink):
-    """Completes nothing but its own count: warm-up and probe run without LoadGen."""
+    """Count completions for warm-up and probe, which run without LoadGen."""
 
     def __init__(self, fail: Fail) -> None:
         super().__init__(fail)
         self.idle = threading.Event()
 
     def expect(self, ids: Sequence[int]) -> None:
-        """Note samples about to be submitted."""
         self.idle.clear()
         super().expect(ids)
 
     def done(
         self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
     ) -> None:
-        """Count these samples as finished."""
         del outputs
         self.counts_tokens |= n_tokens is not None
         self._claim(ids)

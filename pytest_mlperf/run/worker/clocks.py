@@ -1,4 +1,4 @@
-"""When tokens came, by our own clock: what LoadGen does not see between first token and end."""
+"""Time tokens with our own clock, as LoadGen stamps only the first token and the end."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ GOODPUT = "goodput"
 PER_USER = "tokens_per_second_per_user"
 
 TOGETHER_SHARE, TOGETHER_SECONDS = 0.1, 5e-5
-"""A token came together with the one before when it follows by less than this share of its answer's
-time per token and less than this, seconds: where the machine paused, the share alone is long."""
+"""Gaps below this share of the answer's time per token, and below these seconds, are none: after a
+pause of the machine, the share alone would be too long."""
 
 MIN_TOKEN_SECONDS = 1e-5
-"""No engine takes less for a token, seconds: what is faster was not decoded meanwhile."""
+"""Minimum time of a token in any engine [s]; faster ones were decoded before."""
 
 TOGETHER_TOKENS_SHARE = 0.05
-"""Above this share of all, tokens or answers that came together hide the times between tokens."""
+"""Share of tokens or answers that came together above which inter-token latency is unknown."""
 
 TOGETHER_NOTE, ONE_PIECE_NOTE = "tokens_together", "in_one_piece"
 BUFFERED_NOTE, HIDDEN_NOTE = "answers_buffered", "hidden_tokens"
-"""Keys of notes, as `core.reason.SignKey` has them: a worker elsewhere cannot import it."""
+"""Keys of notes as in `core.reason.SignKey`, which a worker in another Python cannot import."""
 
 NO_GAPS = "the time between two tokens is not known"
 
@@ -51,26 +51,26 @@ HIDES_UNCOUNTED = (
 )
 
 NOT_TOLD = -1
-"""In place of the tokens after the first message where an engine does not tell them."""
+"""Placeholder for tokens after the first message if the engine does not report them."""
 
 
 Limits = tuple[float, float] | None
-"""Longest time to the first token and longest time per further token, seconds; None: no limits."""
+"""Limits of time to first token and time per output token [s]; None for no limits."""
 
 
 class TokenTimes:
-    """Stamps of each sample's tokens; every sample is reported by one thread at a time.
+    """Stamps of each sample's tokens; one thread at a time reports a sample.
 
-    Tokens that come together, because a server sends several in a message or an engine makes
-    several in a step, have no time between them: where they are many, there are no percentiles of
-    that time. What comes with the first token takes no time of its own either: the speed at which
-    a user sees tokens counts those after it. Where an engine tells which messages came together,
-    that decides, and not these times; hidden tokens are no part of what a user saw.
+    Tokens that arrive together, in one message or from one decoding step, have no gap between them;
+    if they are many, inter-token percentiles are omitted. Tokens that arrive with the first one
+    take no time of their own, so speed per user counts the later ones. If the engine reports which
+    messages came together, that decides instead of these times. Hidden tokens are not visible to a
+    user.
 
     Attributes:
-        clock: Returns when what is reported was so, seconds.
+        clock: Returns the time of a report [s].
         hidden: Tokens that were counted and not shown.
-        corrected: An answer's tokens after its first message are not all but one.
+        corrected: For some answer, the tokens after the first message differ from all but one.
     """
 
     def __init__(self, limits_s: Limits = None) -> None:
@@ -89,19 +89,19 @@ class TokenTimes:
         self._decode = array("f")
 
     def afresh(self) -> TokenTimes:
-        """Return one that has counted nothing yet, and knows what is under way here."""
+        """Return an empty copy that keeps the samples in flight."""
         other = TokenTimes(self._limits_s)
         other._seen, other.clock = self._seen, self.clock
         return other
 
     def first(self, ids: Sequence[int]) -> None:
         """Stamp the first token of these samples."""
-        now = self.clock()
+        now_s = self.clock()
         for sample in ids:
-            self._seen[sample] = _Stamps(now)
+            self._seen[sample] = _Stamps(now_s)
 
     def first_s(self, sample: int) -> float | None:
-        """Return when the first token of a sample that is under way came; None: it did not."""
+        """Return the time of an open sample's first token; None if it has none."""
         stamps = self._seen.get(sample)
         return stamps.first_s if stamps else None
 
@@ -110,45 +110,41 @@ class TokenTimes:
         self._seen.pop(sample, None)
 
     def restart(self, ids: Sequence[int]) -> None:
-        """Count from now on what follows: telling LoadGen is no time between tokens."""
-        now = self.clock()
+        """Restart the gap of these samples, as the call of LoadGen must not count."""
+        now_s = self.clock()
         for sample in ids:
             if stamps := self._seen.get(sample):
-                stamps.last_s = now
+                stamps.last_s = now_s
 
     def further(self, ids: Sequence[int]) -> list[int]:
-        """Stamp one more token of these samples; return those whose first one is missing."""
-        now, early = self.clock(), []
+        """Stamp one more token of these samples; return those without a first token."""
+        now_s, early = self.clock(), []
         for sample in ids:
             stamps = self._seen.get(sample)
             if stamps is None:
                 early.append(sample)
                 continue
-            stamps.gaps.append(now - stamps.last_s)
-            stamps.last_s = now
+            stamps.gaps.append(now_s - stamps.last_s)
+            stamps.last_s = now_s
         return early
 
     def streamed(
         self, ids: Sequence[int], after_first: Sequence[int | None], hidden: Counts
     ) -> None:
-        """Keep how these answers were streamed, see `Sink.streamed`."""
+        """Record how these answers were streamed, see `Sink.streamed`."""
         for sample, after, unseen in zip(ids, after_first, hidden or [0] * len(ids), strict=False):
             if stamps := self._seen.get(sample):
                 stamps.after, stamps.hidden = after or 0, unseen
 
     def after_first(self, sample: int, tokens: int) -> int:
-        """Return how many of a sample's tokens were seen after its first message; 0: unknown."""
+        """Return the visible tokens after a sample's first message; 0 if unknown."""
         stamps = self._seen.get(sample)
         if stamps is None or stamps.after == NOT_TOLD:
             return tokens - 1
         return min(stamps.after, tokens - 1)
 
     def end(self, sample: int, tokens: int, issued_s: float) -> str | None:
-        """Finish a sample with its output tokens, as the engine counts them.
-
-        It was issued at `issued_s`, by `time.perf_counter`. Returns the fault of its stamps, or
-        None.
-        """
+        """Finish a sample with the engine's token count; return a fault, or None."""
         self.tokens += tokens
         self._samples += 1
         after = self.after_first(sample, tokens)
@@ -178,7 +174,7 @@ class TokenTimes:
     def _take_gaps(
         self, gaps: array[float], after: int, decode_s: float, *, by_reads: bool
     ) -> None:
-        """Keep the times between a sample's tokens, and how fast those after the first came."""
+        """Record the gaps between a sample's tokens, and its speed after the first ones."""
         mean_s = decode_s / after
         least_s = min(TOGETHER_SHARE * mean_s, TOGETHER_SECONDS)
         self._gaps.extend(gaps)
@@ -189,10 +185,7 @@ class TokenTimes:
             self._decode.append(decode_s / after)
 
     def metrics(self) -> Mapping[str, float]:
-        """Return metrics by their names in the metric table, in SI units.
-
-        A metric is absent unless every sample has its stamps, and they show it.
-        """
+        """Return metrics by name in SI units, without those that the stamps do not show."""
         if not self._samples:
             return {}
         metrics = {"tokens_per_sample": self.tokens / self._samples}
@@ -213,16 +206,16 @@ class TokenTimes:
 
     @property
     def notes(self) -> dict[str, str]:
-        """What the stamps cannot show, in words."""
+        """Limitations of the stamps, in words."""
         notes = {}
         if self._together > TOGETHER_TOKENS_SHARE * len(self._gaps) and not self.buffered:
             share = self._together / len(self._gaps)
-            text = f"{share:.0%} of the tokens came together with others: {NO_GAPS}"
-            notes[TOGETHER_NOTE] = text
+            notes[TOGETHER_NOTE] = f"{share:.0%} of the tokens came together with others: {NO_GAPS}"
         if self.buffered:
             share = self._buffered / self._samples
-            text = f"{share:.0%} of the answers came in one read, or in few: {BUFFERED}"
-            notes[BUFFERED_NOTE] = text
+            notes[BUFFERED_NOTE] = (
+                f"{share:.0%} of the answers came in one read, or in few: {BUFFERED}"
+            )
         if self.hidden:
             share = self.hidden / self.tokens
             text = f"{share:.0%} of the tokens were hidden, as reasoning: {HIDDEN_TOKENS_NOTE}"
@@ -231,24 +224,23 @@ class TokenTimes:
             notes[HIDDEN_NOTE] = HIDES_UNCOUNTED
         if self._in_one_piece:
             share = 1 - len(self._decode) / len(self._tpot)
-            text = f"{share:.0%} of the answers came in one piece: {NO_TPOT}"
-            notes[ONE_PIECE_NOTE] = text
+            notes[ONE_PIECE_NOTE] = f"{share:.0%} of the answers came in one piece: {NO_TPOT}"
         return notes
 
     @property
     def buffered(self) -> bool:
-        """Whether too many answers came together for times between their tokens to be known."""
+        """Whether too many answers came in one read to know the times between their tokens."""
         return self._buffered > TOGETHER_TOKENS_SHARE * self._samples
 
     @property
     def hidden_share(self) -> float | None:
-        """Share of the tokens that were counted and not shown; None if the engine does not tell."""
+        """Share of tokens counted and not shown; None if the engine does not report it."""
         is_told = self._by_reads and self.tokens and not self._uncounted
         return self.hidden / self.tokens if is_told else None
 
     @property
     def slow_start(self) -> dict[str, float]:
-        """What the first tenth of the samples added, in the order in which they ended."""
+        """Effect of the first tenth of the samples, in the order in which they ended."""
         return {**slow_start(self._ttft, "ttft"), **slow_start(self._tpot, "tpot")}
 
     @property
@@ -258,8 +250,6 @@ class TokenTimes:
 
 
 class _Stamps:
-    """When a sample's tokens came."""
-
     __slots__ = ("after", "first_s", "gaps", "hidden", "last_s")
 
     def __init__(self, now_s: float) -> None:
@@ -270,28 +260,28 @@ class _Stamps:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return a percentile of values in order, as LoadGen takes it: the value of a rank."""
+    """Return LoadGen's percentile of sorted values: the value at a rank."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 LATENCIES_FILE = "latencies.json"
 RUN_FILE = "run.json"
-"""Beside the logs of every run: what it was asked, and what the worker measured itself."""
+"""File next to every run's logs with its settings and the worker's results."""
 
 TOKENS_FILE = "tokens.json"
-"""Beside the logs of any run in which tokens were counted: by sample those of each answer."""
+"""File next to a run's logs with the tokens of each answer by sample, if counted."""
 
 MAX_PARTS = 120
 MIN_PART_QUERIES = 20
 MAX_QUERIES = 500_000
-"""Queries of a run at most: to sort more of them would hold up what comes next for seconds."""
+"""Above this, sorting would delay the next step by seconds."""
 
 
 def moments(ended_s: Sequence[float], latencies_s: Sequence[float]) -> list[list[float]]:
-    """Return, for equal parts of a run, [middle, p50, p99, outstanding at its end].
+    """Return rows of [middle, p50, p99, outstanding at the end] for equal parts of a run.
 
-    Times are seconds after the first query began; `ended_s` is by any one clock. Parts without an
-    end are left out. Returns nothing for more than `MAX_QUERIES` queries.
+    Times are seconds after the first query began. Parts without a completion are left out. Returns
+    [] for more than `MAX_QUERIES` queries.
     """
     if not 0 < len(ended_s) <= MAX_QUERIES:
         return []
@@ -315,22 +305,22 @@ def moments(ended_s: Sequence[float], latencies_s: Sequence[float]) -> list[list
 
 
 TENTHS, MIN_TENTH_COSTS, UNLIKE_SHARE, UNLIKE_SECONDS, UNLIKE_T = 10, 20, 0.05, 0.04, 8.610
-"""A tenth of a run is unlike its second half if it differs by more than 5 %, by more than 40 ms in
-all, and by more than the two-sided quantile of Student's t with 4 degrees of freedom for p = 0.1 %
-(scipy.stats.t.isf): the samples, and in Server their arrivals, are the same in every run."""
+"""A tenth of a run differs from the second half if its mean does so by more than 5 %, by more than
+40 ms in all, and by more than Student's t for p = 0.1 %, two-sided, 4 degrees of freedom
+(scipy.stats.t.isf). Samples, and Server's arrivals, are the same in every run."""
 
 
 def slow_start(costs_s: Sequence[float], prefix: str, queries: int = 0) -> dict[str, float]:
     """Return the effect of a run's beginning on its percentiles and its mean.
 
-    The mean of each tenth is compared with those of the five in the second half by Student's t: a
-    further one has the variance s²·(1 + 1/5), with 4 degrees of freedom. The beginning is every
-    tenth before the first one that is like them.
+    Student's t compares the mean of each tenth with the five of the second half; the variance of
+    one more is s²·(1 + 1/5). The beginning consists of the tenths before the first one that does
+    not differ. `costs_s` [s] are in the order of the queries' begin; `queries` is their number if a
+    time is the mean of several.
 
-    `costs_s` are in the order in which queries began, seconds; `queries` is their number if a time
-    is the mean of several. Returns logarithms of the whole run's value over that without its
-    beginning, by name: the prefix "latency" gives "latency_p50". Under the prefix alone is that of
-    the first tenth's mean over the second half's. {} if that is alike.
+    Returns the logarithm of each value of the whole run over that without its beginning, as
+    "latency_p50" for the prefix "latency", and under the prefix alone that of the first tenth's
+    mean over the second half's. {} if there is no difference.
     """
     if not MIN_TENTH_COSTS <= len(costs_s) <= MAX_QUERIES:
         return {}
@@ -354,7 +344,7 @@ def slow_start(costs_s: Sequence[float], prefix: str, queries: int = 0) -> dict[
 
 
 def write(folder: Path, rows: Sequence[Sequence[float]]) -> None:
-    """Write moments beside LoadGen's logs; of none there is no file."""
+    """Write the moments next to LoadGen's logs, if there are any."""
     if rows:
         atomic.write_text(
             folder / LATENCIES_FILE, json.dumps({"schema": 1, "moments": rows}) + "\n"

@@ -1,4 +1,4 @@
-"""Keep so many requests under way, point by point, and what our own loops share."""
+"""Keep a fixed number of requests in flight at each point, and share code with the open loop."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ from pytest_mlperf.run.worker.point_window import (
 from pytest_mlperf.run.worker.recount import NOTE, parts_of, recounted
 
 WARMUP_TURNS = 2
-"""So often every slot is replaced before a point's window begins."""
+"""Requests that every slot completes before a point's window begins."""
 
 MIN_SLOT_REQUESTS, MIN_REQUESTS = 2, 10
-"""Requests that a window needs for each slot, and in all."""
+"""Minimum requests of a window, per slot and in total."""
 
 MAX_WINDOW_LENGTHS = 8
-"""A closed loop's window with fewer at its end goes on, to so many times its length at most."""
+"""A closed loop's window with too few requests is extended up to this many times its length."""
 
 
 class SlotSink(GuardedSink):
-    """Stamps requests, and frees the slot of each that is done.
+    """Stamp requests, and free the slot of each completed one.
 
     Attributes:
-        freed: The slots of completed requests, and when they were completed.
-        point: The point that is measured; 0 outside all.
-        closed: The window that was closed last.
-        records: A row for each request that counts; None if they are not kept.
-        recounts: Tokens are counted again after a window, so that each request of it is kept.
-        cpu_clock: Returns the processor time of this process, and of those that work for it.
-        may_fail: Share of requests that may fail; engines give up where more do.
+        freed: Slots of completed requests, with their completion times.
+        point: Point being measured; 0 outside of all.
+        closed: Window that was closed last.
+        records: Rows of the requests that count; None if they are not kept.
+        recounts: Keep each request of a window, as its tokens are counted again later.
+        cpu_clock: Returns the processor time of this process and its clients [s].
+        may_fail: Share of requests that may fail; engines give up above it.
     """
 
     _times: TokenTimes
@@ -60,7 +60,7 @@ class SlotSink(GuardedSink):
     def __init__(
         self, fail: Fail, *, tokens: bool, records: bool = False, may_fail: float = 0.0
     ) -> None:
-        """Start outside any window; with `tokens` every request must have them and their count."""
+        """Start outside any window; with `tokens`, each request must report its tokens."""
         super().__init__(fail)
         self.may_fail = may_fail
         self.times_tokens = self.needs_first_tokens = tokens
@@ -76,36 +76,31 @@ class SlotSink(GuardedSink):
         self._times = TokenTimes()
         self._window: WindowMeter | None = None
 
-    def use_clock(self, clock: Clock) -> None:
-        """Also for tokens."""
-        super().use_clock(clock)
-        self._times.clock = clock
-
     @property
     def under_way(self) -> int:
-        """Requests that are not over."""
+        """Requests in flight."""
         return len(self._under_way)
 
     def take_slot(self, sample: int, asked: Asked, slot: int) -> None:
-        """Note a request that is about to be submitted."""
+        """Record a request that is about to be submitted."""
         self.expect([sample])
         with self._lock:
             now_s = perf_counter()
             self._under_way[sample] = PointRequest(asked, now_s, now_s, slot, counts=True)
 
     def pause(self, begin_s: float, lasts_s: float) -> None:
-        """Note that a conversation waits so long for its next turn, as it was recorded."""
+        """Record that a conversation pauses before its next turn."""
         self._pauses_s.append((begin_s, begin_s + lasts_s))
 
     def session(self, sample: int) -> str:
-        """Return a name of the conversation that a request belongs to; "": it is alone."""
+        """Return the name of a request's conversation; "" without one."""
         request = self._under_way.get(sample)
         if request is None or request.asked.conversation is None:
             return ""
         return f"{self.run}-{request.asked.conversation}"
 
     def arrived(self, sample: int, index: int, due_s: float, *, counts: bool) -> None:
-        """Note a request of an open loop that is about to be submitted, and was due at `due_s`."""
+        """Record an open loop's request that was due at `due_s` and is about to be submitted."""
         self.expect([sample])
         with self._lock:
             request = PointRequest(Asked(index), due_s, perf_counter(), 0, counts)
@@ -116,7 +111,7 @@ class SlotSink(GuardedSink):
     def ended(
         self, ids: Sequence[int], reasons: Sequence[str], prompt_tokens: Counts = None
     ) -> None:
-        """Keep why requests end, and how long their prompts were."""
+        """Record finish reasons and prompt lengths."""
         super().ended(ids, reasons)
         prompts = prompt_tokens or [None] * len(ids)
         with self._lock:
@@ -128,7 +123,7 @@ class SlotSink(GuardedSink):
         """Stamp first tokens."""
         del tokens
         with self._lock:
-            self._times.first([each for each in ids if each in self._under_way])
+            self._times.first([sample for sample in ids if sample in self._under_way])
 
     def next_tokens(self, ids: Sequence[int]) -> None:
         """Stamp one more token of these requests."""
@@ -139,7 +134,7 @@ class SlotSink(GuardedSink):
     def done(
         self, ids: Sequence[int], outputs: object = None, n_tokens: Sequence[int] | None = None
     ) -> None:
-        """Complete these requests and free their slots; what they answered is not read."""
+        """Complete requests, and free their slots; their outputs are ignored."""
         del outputs
         wrong = token_fault(ids, n_tokens) if self.times_tokens else ""
         if wrong := wrong or (count_fault(ids, n_tokens) if n_tokens is not None else ""):
@@ -153,7 +148,7 @@ class SlotSink(GuardedSink):
         self._count(len(ids))
 
     def lost(self, ids: Sequence[int]) -> None:
-        """Free the slots of requests that failed; they count as that alone."""
+        """Count requests as failed, and free their slots."""
         bad = self._claim(ids)
         for position, sample in enumerate(ids):
             if position not in bad:
@@ -193,13 +188,13 @@ class SlotSink(GuardedSink):
         self.freed.put((request.slot, now_s))
 
     def count_records(self, counts: Mapping[int, tuple[int, int]]) -> None:
-        """Add to the records of a window what a reference tokenizer counts, by sample."""
+        """Add the reference token counts to the records of a window."""
         for sample, record in self._uncounted.items():
             record[REFERENCE] = counts[sample][0]
         self._uncounted.clear()
 
     def cut_records(self) -> list[Record]:
-        """Return the records of a run that breaks off, also of what is under way."""
+        """Return the records of an aborted run, including requests in flight."""
         with self._lock:
             begun_s = None if self._window is None else self._window.begun_s
             rows = [
@@ -214,7 +209,7 @@ class SlotSink(GuardedSink):
             return [*(self.records or ()), *rows]
 
     def begin(self, point: float, lasts_s: float = math.inf) -> WindowMeter:
-        """Open a window of a point, and return it."""
+        """Open and return a window of a point."""
         with self._lock:
             self.point, self._times = point, self._times.afresh()
             window = WindowMeter(
@@ -225,7 +220,7 @@ class SlotSink(GuardedSink):
             return window
 
     def close(self) -> PointWindow:
-        """Close the window and return what was measured in it."""
+        """Close the window, and return its measurements."""
         with self._lock:
             assert self._window is not None
             self.closed, self._window = self._window, None
@@ -235,21 +230,21 @@ class SlotSink(GuardedSink):
 
 
 class Edge(Protocol):
-    """Takes note that a window begins (`first`) or has ended."""
+    """Callback for the begin (`first`) or the end of a window."""
 
     def __call__(self, *, first: bool) -> None:
-        """Take note."""
+        """Handle the edge."""
 
 
 def order(settings: LoadGenSettings, run: str) -> list[float]:
-    """Return the points in the order of one run: heat and caches meet each of them alike."""
+    """Return the points in one run's order, shuffled so that heat and caches affect all alike."""
     points = list(settings.points)
     random.Random(f"{settings.seeds.schedule} {run}").shuffle(points)
     return points
 
 
 class Loop:
-    """Measures the points of a curve, one after the other, on one engine."""
+    """Measure the points of a curve one after the other on one engine."""
 
     def __init__(
         self,
@@ -259,18 +254,18 @@ class Loop:
         settings: LoadGenSettings,
         trace: Sequence[float] = (),
     ) -> None:
-        """Drive `engine` over loaded samples, which arrive as in `trace` [s]; () for any time."""
+        """Drive `engine` with loaded samples; `trace` has arrival times [s], () for none."""
         self._engine, self._sink, self._trace = engine, sink, trace
         self._asked, self._settings = asked, settings
         self._ids = itertools.count(1)
 
     def run(self, name: str, alone_s: float, at_edges: Callable[[], None]) -> dict[str, Any]:
-        """Measure all points and return their log, as `CURVE_LOG` has it.
+        """Measure all points, and return the log for `CURVE_LOG`.
 
-        The run's name decides the order of points; a lone request takes `alone_s`. `at_edges` is
-        called when the first window begins, and when the last one ends.
+        The run's name decides the order of points; a single request takes `alone_s`. `at_edges` is
+        called at the begin of the first window and at the end of the last one.
         """
-        places, sink, points = order(self._settings, name), self._sink, list[PointWindow]()
+        ordered_points, sink, points = order(self._settings, name), self._sink, list[PointWindow]()
         completed: list[int] = []
 
         def edge(*, first: bool) -> None:
@@ -279,11 +274,11 @@ class Loop:
                 at_edges()
             if not first or not points:
                 completed.append(sink.completed)
-            if not first and len(points) == len(places) - 1:
+            if not first and len(points) == len(ordered_points) - 1:
                 at_edges()
 
         sink.recounts = self._engine.counted_again() is not None
-        for point in places:
+        for point in ordered_points:
             sink.point = point
             window = self._counted(self._point(point, alone_s, edge))
             points.append(replace(window, answer_counts=dict(self._engine.answer_counts())))
@@ -291,18 +286,18 @@ class Loop:
         return {
             "schema": SCHEMA_VERSION,
             "samples": completed[-1] - completed[0],
-            "order": places,
+            "order": ordered_points,
             "arrivals": self._settings.arrivals,
             "burstiness": self._settings.burstiness,
             "points": [asdict(one) for one in sorted(points, key=lambda one: one.point)],
         }
 
     def _point(self, point: float, alone_s: float, edge: Edge) -> PointWindow:
-        """Warm up, measure, and wait until nothing is under way."""
+        """Warm up, measure, and wait until no request is in flight."""
         raise NotImplementedError
 
     def _counted(self, window: PointWindow) -> PointWindow:
-        """Return a window, over and drained, by the engine's second count where it has one."""
+        """Return a closed window with the engine's second token counts, if it has any."""
         if not self._sink.recounts:
             return window
         counts, closed = self._engine.counted_again() or {}, self._sink.closed
@@ -323,10 +318,10 @@ class Loop:
 
 
 class ClosedLoop(Loop):
-    """Keeps requests under way; drawn with replacement, in the same order in every run.
+    """Keep a number of requests in flight, drawn with replacement in the same order in every run.
 
-    Of conversations it keeps so many under way: the turns of one follow each other in its slot,
-    each when the last one was answered and its pause is over.
+    With conversations, it keeps that number of them in flight: a slot issues a turn after the
+    previous answer and its pause.
     """
 
     _conversations = 0
@@ -346,7 +341,9 @@ class ClosedLoop(Loop):
         meter = sink.begin(concurrency)
         begun_s = meter.begun_s
         least = max(MIN_REQUESTS, MIN_SLOT_REQUESTS * concurrency)
-        for number in range(MAX_WINDOW_LENGTHS):  # whole ones: an end by its count is no chance
+        for number in range(
+            MAX_WINDOW_LENGTHS
+        ):  # whole lengths: ending at a count would bias the rate
             until_s = begun_s + (number + 1) * settings.min_duration_ms / 1000
             while (slot := self._freed(until_s)) is not None:
                 self._issue(slot)
@@ -360,10 +357,7 @@ class ClosedLoop(Loop):
         return window
 
     def _ramp(self, concurrency: int, ramp_s: float) -> list[int]:
-        """Fill the slots one after the other; return how often each was refilled.
-
-        Requests that begin together stay together.
-        """
+        """Fill the slots over time, to desynchronise requests; return refills by slot."""
         turns = [0] * concurrency
         begun_s = perf_counter()
         for slot in range(concurrency):
@@ -375,7 +369,7 @@ class ClosedLoop(Loop):
         return turns
 
     def _freed(self, until_s: float) -> int | None:
-        """Wait for a slot that may ask again, and return it; None: there was none in time."""
+        """Wait for a slot that may issue a request; return None on time-out."""
         slots = self._slots
         while (now_s := perf_counter()) < until_s:
             if slots.due_s <= now_s:

@@ -1,4 +1,4 @@
-"""Which samples are the turns of a conversation, and what each slot of a closed loop asks next."""
+"""Group samples into conversations, and choose the next request of each slot."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pytest_mlperf.core.extension import Dataset
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a slot asks.
+    """Request of a slot.
 
     Attributes:
-        index: Of the sample.
-        conversation: Which one under way it belongs to, counted in a run; None: to none.
-        turn: Of these, counted from 1 in the recorded conversation.
+        index: Index of the sample.
+        conversation: Number of the conversation in the run; None without one.
+        turn: Turn in the recorded conversation, from 1; None without one.
     """
 
     index: int
@@ -30,15 +30,14 @@ class Asked:
 
 
 class Conversations:
-    """Samples that follow each other; each that follows none begins a conversation.
+    """Samples in order; one without a predecessor begins a conversation.
 
     Attributes:
-        indices: All samples, in order.
-        begins: Those that begin one.
+        begins: Indices that begin a conversation.
     """
 
     def __init__(self, indices: Sequence[int], pauses_s: Sequence[float | None] = ()) -> None:
-        """Take the samples and, unless each is alone, the pause before each of them."""
+        """Take the samples, and the pause before each of them; () if all are independent."""
         self.indices = indices
         self._pauses_s = pauses_s
         self.begins = [n for n in indices if pauses_s[n] is None] if pauses_s else indices
@@ -49,21 +48,21 @@ class Conversations:
         return bool(self._pauses_s)
 
     def pause_s(self, index: int) -> float | None:
-        """Return the time between a sample's answer and the next turn; None: there is none."""
+        """Return the time between a sample's answer and the next turn [s]; None for the last."""
         following = index + 1
         return self._pauses_s[following] if following < len(self._pauses_s) else None
 
     def turn(self, index: int) -> int | None:
-        """Return which turn a sample is, from 1 on; None: it is alone."""
+        """Return the turn of a sample, from 1; None if it is independent."""
         if not self.has_turns:
             return None
         return index + 1 - self.begins[bisect_right(self.begins, index) - 1]
 
 
 def conversations(dataset: Dataset, alone: Sequence[int]) -> Conversations:
-    """Return how a data set's samples, or those `alone`, follow each other.
+    """Return a data set's conversations, or the independent samples `alone`.
 
-    Raises RunError if the data set's pause before a turn is no valid time.
+    Raises RunError if a pause is not a valid time.
     """
     ask = getattr(dataset, "pause_s", None)
     if not callable(ask):
@@ -82,29 +81,29 @@ def conversations(dataset: Dataset, alone: Sequence[int]) -> Conversations:
 
 
 class Slots:
-    """What each slot asks next, and which of them wait until their next turn is due."""
+    """Choose the next request of each slot, and hold the slots that pause before a turn."""
 
     def __init__(self, asked: Conversations, draw: random.Random, first: int) -> None:
-        """Draw conversations with replacement; the first one has the number `first`."""
+        """Draw conversations with replacement, and number them from `first`."""
         self._all, self._draw = asked, draw
-        # Of its own, so that which ones follow does not hang on when slots were filled.
+        # A separate generator, so that later draws do not depend on when slots were filled.
         self._young = random.Random(draw.random()) if asked.has_turns else draw
         self._now: dict[int, Asked] = {}
         self._due: list[tuple[float, int]] = []
         self.count = first
 
     def next(self, slot: int) -> Asked:
-        """Return a slot's next turn, or the beginning of another conversation.
+        """Return a slot's next turn, or the first one of another conversation.
 
-        A slot's first conversation begins with a random turn, so that old and young ones are mixed.
+        A slot's first conversation starts at a random turn, to mix short and long histories.
         """
-        before = self._now.get(slot)
-        if before is not None and self._all.pause_s(before.index) is not None:
-            index, number = before.index + 1, before.conversation
+        previous = self._now.get(slot)
+        if previous is not None and self._all.pause_s(previous.index) is not None:
+            index, number = previous.index + 1, previous.conversation
         else:
             index = (
                 self._young.choice(self._all.indices)
-                if before is None
+                if previous is None
                 else self._draw.choice(self._all.begins)
             )
             number, self.count = self.count, self.count + 1
@@ -113,7 +112,7 @@ class Slots:
         return self._now[slot]
 
     def pause(self, slot: int, ended_s: float) -> float:
-        """Let a slot whose request has ended wait for its next turn; return for how long."""
+        """Start the pause before a slot's next turn; return its length [s]."""
         pause_s = self._all.pause_s(self._now[slot].index) or 0.0
         if pause_s:
             heapq.heappush(self._due, (ended_s + pause_s, slot))
@@ -121,14 +120,14 @@ class Slots:
 
     @property
     def waiting(self) -> int:
-        """Slots that wait."""
+        """Number of slots that pause."""
         return len(self._due)
 
     @property
     def due_s(self) -> float:
-        """When the next of them is due."""
+        """Time at which the next pause ends; infinity without one."""
         return self._due[0][0] if self._due else math.inf
 
     def pop(self) -> int:
-        """Return the slot that is due next."""
+        """Remove and return the slot whose pause ends next."""
         return heapq.heappop(self._due)[1]

@@ -1,4 +1,4 @@
-"""Fingerprint the files that an engine may load beside those it hashed by itself."""
+"""Fingerprint the files that an engine may load and has not hashed itself."""
 
 from __future__ import annotations
 
@@ -12,23 +12,21 @@ from pytest_mlperf.core.untrusted_text import texts_in
 from pytest_mlperf.stores import digests
 
 NEVER_LOADED = frozenset({".md", ".lock", ".log", ".pyc"})
-"""Suffixes of files that no engine loads: documentation, and what a run writes itself."""
+"""Suffixes of files that no engine loads: documentation, and files that a run writes."""
 
 MAX_FILES = 10_000
 MODEL_SUFFIXES = re.compile(
     r"\.(bin|cache|data|engine|gguf|jinja|json|model|onnx|plan|pt|pth|safetensors|tiktoken|ya?ml)"
 )
-"""Suffixes of files in options that are a part of what runs: adapters, tables, templates."""
+"""Names of files in options that are part of the model: adapters, tables, templates."""
 
 MODEL_FOLDERS = ("config.json", "adapter_config.json")
-"""A folder named in options is loaded if it has one of these."""
 
 
 def model_files_facts(model: str | None, options: Mapping[str, Any]) -> dict[str, str]:
     """Return digests of model files that the engine did not hash, and of files in its options.
 
-    These are 16 hex digits of SHA-256 by fact. The model may be a name that is no path; paths in
-    options are absolute.
+    A digest is 16 hex digits of SHA-256. `model` may be a name; paths in `options` are absolute.
     """
     of_model = list(_files(Path(model))) if model else []
     named = [file for path in sorted(set(_paths(options))) for file in _files(path)]
@@ -41,7 +39,7 @@ def model_files_facts(model: str | None, options: Mapping[str, Any]) -> dict[str
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """Yield a file, or the files of a folder that holds a model."""
+    """Yield the file, or the files of a folder that contains a model."""
     if not path.is_dir():
         yield from [path] if path.is_file() else []
         return
@@ -67,7 +65,7 @@ def _paths(options: Mapping[str, Any]) -> Iterator[Path]:
 
 
 def path_texts(value: Any) -> Iterator[str]:
-    """Yield the texts in options that may be paths, of "--name=path" the path as well."""
+    """Yield the strings in options that may be paths, including the path in "--name=path"."""
     for text in texts_in(value):
         yield from {text, text.rpartition("=")[2]} - {""}
 

@@ -1,4 +1,4 @@
-"""Requests arrive at a rate, or when a trace says, whatever the server does."""
+"""Issue requests at a rate, or at a trace's times, whatever the server does."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pytest_mlperf.run.worker.point_window import PointWindow, WindowMeter
 
 POLL_SECONDS = 0.1
 Arrival = tuple[float, int]
-"""Seconds from the beginning on, and the data set index that is asked for."""
+"""Time from the begin of a window [s], and data set index."""
 
 
 def gaps(settings: LoadGenSettings, rate: float, draw: random.Random) -> Iterator[float]:
-    """Yield times between arrivals, seconds, without end."""
+    """Yield times between arrivals [s], without end."""
     shape = settings.burstiness or 1.0
     while True:
         if settings.arrivals == "constant":
@@ -34,10 +34,10 @@ def gaps(settings: LoadGenSettings, rate: float, draw: random.Random) -> Iterato
 
 
 def window(settings: LoadGenSettings, rate: float, draw: random.Random) -> list[float]:
-    """Return when requests arrive in a window: as many as belong to the rate, to the nearest one.
+    """Return the arrival times in a window [s]; their number is the rate's, rounded.
 
-    The times between them are stretched to the window's length, so that every seed offers the same
-    load; of Poisson arrivals this is their distribution given their number.
+    Gaps are scaled to the window's length, so that every seed offers the same load. For Poisson
+    arrivals this is the distribution of arrival times given their number.
     """
     lasts_s = settings.min_duration_ms / 1000
     count = max(1, round(rate * lasts_s))
@@ -53,9 +53,9 @@ def window(settings: LoadGenSettings, rate: float, draw: random.Random) -> list[
 
 
 def recorded(dataset: Dataset, settings: LoadGenSettings) -> Sequence[float]:
-    """Return the arrivals of a trace, seconds from its first, up to the end of the windows.
+    """Return a trace's arrival times from its first [s], up to the end of all windows.
 
-    Raises RunError if the data set is no trace, or ends before a window begins.
+    Raises RunError if the data set is not a trace, or ends before a window begins.
     """
     arrival = getattr(dataset, "arrival_s", None)
     if arrival is None:
@@ -81,14 +81,13 @@ def recorded(dataset: Dataset, settings: LoadGenSettings) -> Sequence[float]:
 
 
 class OpenLoop(Loop):
-    """Offers requests when they are due, by seeded schedules that are the same in every run.
+    """Issue requests at scheduled times, which are seeded and equal in every run.
 
-    The window's requests count from when they were due, however late they were handed over and
-    answered; requests go on arriving until all of them are over, or for as long again.
+    Latency counts from the scheduled time, however late a request is issued. Requests keep arriving
+    until all of the window are completed, or for the window's length once more.
     """
 
     def _point(self, point: float, alone_s: float, edge: Edge) -> PointWindow:
-        """Let requests arrive before, in and after the window."""
         sink, lead, counted, rest, lasts_s = self._sink, *self._planned(point)
         self._lead_in(lead, alone_s)
         edge(first=True)
@@ -111,7 +110,7 @@ class OpenLoop(Loop):
     def _planned(
         self, point: float
     ) -> tuple[Iterator[Arrival], Sequence[Arrival], Iterator[Arrival], float]:
-        """Return what arrives before, in and after the window, and the window's length [s]."""
+        """Return the arrivals before, in and after the window, and the window's length [s]."""
         settings, lasts_s = self._settings, self._settings.min_duration_ms / 1000
         if not self._trace:
             drawn = self._drawn(self._draw(point))
@@ -128,21 +127,21 @@ class OpenLoop(Loop):
         arrivals = [(at / point, index) for index, at in enumerate(self._trace)]
         counted = [(at - ramp_s, n) for at, n in arrivals if ramp_s <= at < ramp_s + lasts_s]
         last_s = arrivals[-1][0]
-        if last_s < ramp_s + lasts_s:  # it ends before: its last request has a share of its own too
+        if last_s < ramp_s + lasts_s:  # the trace is shorter: its last request gets a mean gap
             lasts_s = last_s - ramp_s + last_s / max(1, len(arrivals) - 1) or lasts_s
-        before, end_s = (one for one in arrivals if one[0] < ramp_s), ramp_s + lasts_s
-        after = ((at - end_s, index) for at, index in arrivals if at >= end_s)
-        return before, counted, after, lasts_s
+        lead_arrivals, end_s = (one for one in arrivals if one[0] < ramp_s), ramp_s + lasts_s
+        late_arrivals = ((at - end_s, index) for at, index in arrivals if at >= end_s)
+        return lead_arrivals, counted, late_arrivals, lasts_s
 
     def _drawn(self, draw: random.Random) -> Iterator[int]:
-        """Yield samples, each asked alone, also of conversations."""
+        """Yield samples as independent requests, even those of conversations."""
         while True:
             yield draw.choice(self._asked.indices)
 
     def _lead_in(self, lead: Iterator[Arrival], alone_s: float) -> None:
-        """Let requests arrive that do not count, until the server has its work."""
+        """Issue requests that do not count until the server is loaded."""
         settings, sink = self._settings, self._sink
-        begun_s, before = perf_counter(), sink.completed
+        begun_s, completed_before = perf_counter(), sink.completed
         ramp_s = None if settings.ramp_ms is None else settings.ramp_ms / 1000
         if ramp_s is None and self._trace:
             ramp_s = 0.0
@@ -151,7 +150,7 @@ class OpenLoop(Loop):
             if offset_s >= longest_s:
                 break
             self._issue(begun_s + offset_s, index, counts=False)
-            answered = sink.completed - before
+            answered = sink.completed - completed_before
             full = (
                 answered >= max(1, WARMUP_TURNS * sink.under_way)
                 and offset_s >= WARMUP_TURNS * alone_s
@@ -168,7 +167,7 @@ class OpenLoop(Loop):
         self._engine.submit([sample], [index], self._sink)
 
     def _over(self, meter: WindowMeter, due_s: float) -> bool:
-        """Wait until a request is due; return early where all that count are over."""
+        """Wait until a request is due; return early if all that count are completed."""
         self._wait(lambda: not meter.left or perf_counter() >= due_s, due_s)
         return not meter.left
 

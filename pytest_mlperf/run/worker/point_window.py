@@ -1,4 +1,4 @@
-"""One window of a point of a curve: its requests, and what was measured in it."""
+"""Measure one window of a curve's point."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from pytest_mlperf.run.worker.recount import Ended
 from pytest_mlperf.stores import atomic
 
 CURVE_LOG, SCHEMA_VERSION = "curve.json", 2
-"""What a run of a loop of our own leaves where LoadGen's has its logs."""
+"""File of a curve's results in place of LoadGen's logs."""
 
 WINDOW_PARTS = 10
-"""Equal parts of a window, by which it is seen whether it was steady."""
+"""Equal parts of a window that show whether it was steady."""
 
 KEPT_ANSWERS = 64
-"""Answers of a point whose lengths are kept: enough to see 2 %."""
+"""Answers of a point whose lengths are kept, enough to detect 2 %."""
 
 MAX_FINISH_REASONS = 8
 MAX_TURNS = 20
 Record = list[Any]
-"""What is kept of one request, see `REQUEST_COLUMNS`."""
+"""Row of one request, see `REQUEST_COLUMNS`."""
 
 REQUEST_COLUMNS = (
     *("point", "index", "conversation", "turn"),
@@ -42,21 +42,21 @@ REQUEST_COLUMNS = (
 )
 
 REFERENCE = REQUEST_COLUMNS.index("reference_tokens")
-"""Is known when a window is over, of engines that count again."""
+"""Column that is filled after the window, if the engine counts tokens again."""
 
 REQUESTS = "requests.jsonl.gz"
-"""File of the requests that count, beside `CURVE_LOG`, where somebody asks for it."""
+"""Optional file of the requests that count, next to `CURVE_LOG`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenWindow:
-    """What belongs to a window in which requests arrived whatever the server did.
+    """Measurements of an open loop's window.
 
     Attributes:
-        before, after: Requests under way when it began and when it ended.
-        most: Requests under way at most.
+        before, after: Requests in flight at its begin and end.
+        most: Maximum requests in flight.
         unanswered: Requests that arrived in it and were not answered by its end.
-        late: Percentiles of how late requests were handed to the engine, seconds: "issue_p99".
+        late: Percentiles of the delay before requests were issued [s], "issue_p99".
     """
 
     before: int
@@ -68,39 +68,35 @@ class OpenWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class PointWindow:
-    """What was measured at one point of a curve.
+    """Measurements at one point of a curve.
 
-    Requests that count are those completed in the window; of an open loop those that arrived in it,
-    whenever they were completed.
+    The requests that count are those completed in the window; in an open loop those that arrived in
+    it, whenever they completed.
 
     Attributes:
-        point: So many requests were kept under way, or arrived in a second.
+        point: Concurrency, or arrivals per second.
         begin_s, end_s: Wall clock, seconds since the epoch.
         duration_s: Length by the monotonic clock.
-        requests: That count.
-        tokens: Of these; 0 where nobody counts them.
-        under_way: Mean number of requests under way, each for as long as it was inside the window.
-        paused: Mean number of conversations that waited, as recorded, for their next turn.
-        metrics: By name, SI units; rates are of what was completed in the window.
-        parts: Requests that count and their tokens in equal parts of the window, by when they
-            were completed, of an open loop by when they arrived, and their mean latency in
-            seconds, 0 where there were none.
-        notes: What the stamps of tokens cannot show.
-        finishes: How often answers that count ended for which reason; empty: nobody tells.
-        open: Of an open loop.
-        warm_requests, warm_s: Answered before the window began, and how long that took.
-        turns: Of conversations, for each turn from 1 on: requests that count, and the medians of
-            their latency and of their time to the first token, seconds, 0 where nobody timed it.
-        client_busy: Cores that this process used from the window's begin to its close, with those
-            that send requests for it.
-        client_reach: Requests/s of this length that it reaches against a server that computes
-            nothing; None: not measured.
-        failed: Requests that failed in the window, and count for nothing else.
-        length_se: Relative standard error of the mean length of answers, by how the lengths of
-            single answers differ: what another choice of samples would change. 0: nobody knows.
-        lengths: Tokens of the first requests by sample, "3:37 8:45"; "": nobody counts.
+        requests: Requests that count.
+        tokens: Their output tokens; 0 if not counted.
+        under_way: Mean requests in flight inside the window.
+        paused: Mean conversations that paused before their next turn.
+        metrics: Values by name, SI units; rates are of completions in the window.
+        parts: Requests, tokens and mean latency [s] (0 if none) in equal parts of the window, by
+            completion time, in an open loop by arrival time.
+        notes: Limitations of the token stamps.
+        finishes: Counts of finish reasons of answers that count; empty if not reported.
+        warm_requests, warm_s: Requests answered before the window, and their time.
+        turns: For each turn from 1: requests that count, median latency and median TTFT [s], 0 if
+            not timed.
+        client_busy: Mean cores that this process and its clients used.
+        client_reach: Requests/s of this length against a null server; None if not measured.
+        failed: Requests that failed in the window.
+        length_se: Relative standard error of the mean answer length, by the spread of single
+            answers; 0 if unknown.
+        lengths: Tokens of the first requests by sample, "3:37 8:45"; "" if not counted.
         hidden_share: See `TokenTimes`.
-        answer_counts: See `Engine`; with the answers before the window.
+        answer_counts: See `Engine`; includes the answers before the window.
     """
 
     point: float
@@ -130,11 +126,11 @@ class PointWindow:
 
 @dataclass(slots=True)
 class PointRequest:
-    """A request under way; its latency counts from `from_s`, if it counts.
+    """Request in flight, with latency counted from `from_s`.
 
     Attributes:
-        finish: Why it ended; None if the engine does not tell.
-        prompt: Tokens of its prompt; None if the engine does not tell.
+        finish: Finish reason; None if not reported.
+        prompt: Prompt tokens; None if not reported.
     """
 
     asked: Asked
@@ -155,7 +151,7 @@ class PointRequest:
         tokens: int | None = None,
         after: int = 0,
     ) -> Record:
-        """Return the row of this request, with times in seconds from the window's begin on."""
+        """Return the request's row, with times relative to the window's begin [s]."""
         ttft_s = None if first_s is None else first_s - self.from_s
         tpot_s = None
         if first_s is not None and end_s is not None and after > 0:
@@ -170,14 +166,13 @@ class PointRequest:
 
 
 class WindowMeter:
-    """Measures one window; in an open loop, whose window ends by itself, arrivals count.
+    """Measure one window, which a time ends in an open loop, where arrivals count.
 
     Attributes:
-        begun_s: Begin of the window by the monotonic clock, seconds.
-        is_open: The window is of an open loop.
+        begun_s: Begin by the monotonic clock [s].
         left: Requests that arrived in an open loop's window and are not completed.
-        answers: Index of the sample and tokens of each request that counts.
-        ended: Requests for a recount of their tokens; empty until the window is closed.
+        answers: Sample index and tokens of each request that counts.
+        ended: Requests for a recount of tokens; empty until the window is closed.
     """
 
     def __init__(
@@ -205,14 +200,14 @@ class WindowMeter:
         return len(self._took_s)
 
     def arrive(self, request: PointRequest, under_way: int) -> None:
-        """Note a request of an open loop, one of so many under way."""
+        """Record an open loop's request, and the number in flight."""
         self._most = max(self._most, under_way)
         if request.counts:
             self._late_s.append(request.issued_s - request.from_s)
             self.left += 1
 
     def lose(self, request: PointRequest, now_s: float) -> None:
-        """Note a request that failed."""
+        """Record a failed request."""
         self._leave(request, now_s)
         self._failed += request.counts
 
@@ -225,7 +220,7 @@ class WindowMeter:
         first_s: float | None,
         after: int,
     ) -> None:
-        """Note a completed request, with `after` tokens after its first message."""
+        """Record a completed request, with `after` tokens after its first message."""
         inside = now_s <= self._until_s
         self._leave(request, now_s)
         if inside:
@@ -243,15 +238,15 @@ class WindowMeter:
                 self.answers[sample] = (request.asked.index, tokens)
         if turn := request.asked.turn:
             ttft_s = 0.0 if first_s is None else first_s - request.from_s
-            kept = self._turns.setdefault(min(turn, MAX_TURNS), [])
-            kept.append((now_s - request.from_s, ttft_s))
+            turn_times = self._turns.setdefault(min(turn, MAX_TURNS), [])
+            turn_times.append((now_s - request.from_s, ttft_s))
         if self._recounts:
             placed_s = request.from_s if self.is_open else now_s
             decode_s = None if first_s is None or not after else now_s - first_s
             self._ended.append((sample, inside, request.counts, placed_s, tokens, decode_s))
 
     def _leave(self, request: PointRequest, now_s: float) -> None:
-        """Count how long a request was under way inside the window."""
+        """Add a request's time in flight inside the window."""
         self._area_s += max(0.0, min(now_s, self._until_s) - max(request.from_s, self.begun_s))
         self.left -= self.is_open and request.counts
 
@@ -263,10 +258,7 @@ class WindowMeter:
         *,
         timed: bool,
     ) -> PointWindow:
-        """Return the window, given where requests under way begin, and pauses begin and end.
-
-        With `timed`, `times` has stamps of the tokens of every request.
-        """
+        """Return the window; `under_way_s` are begins of requests in flight, by monotonic clock."""
         now_s, begun_s = perf_counter(), self.begun_s
         end_s = min(now_s, self._until_s)
         still_s = [from_s for from_s in under_way_s if from_s < end_s]
@@ -302,9 +294,9 @@ class WindowMeter:
         )
 
     def _turn_medians(self) -> Iterator[tuple[int, int, float, float]]:
-        for turn, kept in sorted(self._turns.items()):
-            latencies_s, ttfts_s = (sorted(each) for each in zip(*kept, strict=True))
-            yield turn, len(kept), percentile(latencies_s, 0.5), percentile(ttfts_s, 0.5)
+        for turn, turn_times in sorted(self._turns.items()):
+            latencies_s, ttfts_s = (sorted(each) for each in zip(*turn_times, strict=True))
+            yield turn, len(turn_times), percentile(latencies_s, 0.5), percentile(ttfts_s, 0.5)
 
     def _open(self, still: int) -> OpenWindow:
         late = sorted(self._late_s) or [0.0]
@@ -351,19 +343,19 @@ class WindowMeter:
 
 
 def _relative_se(counts: Sequence[int]) -> float:
-    """Return the standard error of a mean of counts by its value; 0 where they show none."""
+    """Return the relative standard error of a mean of counts; 0 if unknown."""
     if len(counts) < 2 or not sum(counts):
         return 0.0
     return stdev(counts) / math.sqrt(len(counts)) / fmean(counts)
 
 
 def lengths(answers: Mapping[int, tuple[int, int]]) -> str:
-    """Return samples with their tokens, those asked first: a short line in a baseline."""
+    """Return the tokens of the samples issued first as a short line for a baseline."""
     return " ".join(f"{n}:{tokens}" for _, (n, tokens) in sorted(answers.items())[:KEPT_ANSWERS])
 
 
 def write_requests(folder: Path, records: Sequence[Record]) -> None:
-    """Write a line of JSON for each request, whole or not at all; never what was asked or said."""
+    """Write a line of JSON per request, atomically, without prompts and answers."""
     lines = (
         json.dumps(
             {name: _short(value) for name, value in zip(REQUEST_COLUMNS, record, strict=True)}
@@ -375,5 +367,4 @@ def write_requests(folder: Path, records: Sequence[Record]) -> None:
 
 
 def _short(value: Any) -> Any:
-    """Return a time to the microsecond; other values as they are."""
     return round(value, 6) if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""What a run was made of, as far as its worker sees it: fed inputs, and imported files."""
+"""Record a run's inputs and imported files as its worker sees them."""
 
 from __future__ import annotations
 
@@ -18,31 +18,30 @@ from pytest_mlperf.core.imports import is_installed
 
 DIGESTED_SAMPLES = 16
 MAX_DIGEST_SECONDS = 2.0
-"""No further sample is asked for after so long; only the first one has a digest then."""
+"""Time limit for reading samples; after it, only the first sample has a digest."""
 
 
 def fed(dataset: Dataset, indices: Sequence[int]) -> tuple[dict[str, str], float | None]:
-    """Return digests of the first inputs, and the mean seconds that `input()` takes of a sample.
+    """Return digests of the first inputs, and the mean time of `input()` per sample [s].
 
-    A kind of input that cannot be digested has none. Where `input()` raises nothing more is told:
-    the engine will meet the same error, and say whose it is. The first call, which may import and
-    open, counts in the mean only where it is the only one.
+    Returns ({}, None) if `input()` raises, as the engine will report that error. The mean leaves
+    out the first call, which may import and open files, unless it is the only one.
     """
     facts: dict[str, str] = {}
     spent_s: list[float] = []
     total, indices = hashlib.sha256(), list(islice(indices, DIGESTED_SAMPLES))
     digestible, begun_s = True, perf_counter()
     for number, index in enumerate(indices, start=1):
-        asked_s = perf_counter()
+        call_s = perf_counter()
         try:
             sample = dataset.input(index)
-            spent_s.append(perf_counter() - asked_s)
+            spent_s.append(perf_counter() - call_s)
         except Exception:
             return {}, None
         try:
             for part in _parts(sample) if digestible else ():
                 total.update(part)
-        except Exception:  # arrays, too, raise what they like
+        except Exception:  # arrays may raise anything
             facts, digestible = {}, False
         if digestible and number == 1:
             facts["inputs.first"] = total.hexdigest()[:16]
@@ -54,9 +53,9 @@ def fed(dataset: Dataset, indices: Sequence[int]) -> tuple[dict[str, str], float
 
 
 def _parts(value: Any) -> Iterator[bytes | memoryview]:
-    """Yield bytes that are equal for equal values alone, in every process; else TypeError."""
+    """Yield bytes that are equal for equal values in every process; raise TypeError otherwise."""
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
-        import numpy as np  # a worker whose data set has no arrays does without
+        import numpy as np  # only data sets with arrays need it
 
         array = np.asarray(value)
         yield f"array {array.dtype.str} {array.shape};".encode()
@@ -67,7 +66,7 @@ def _parts(value: Any) -> Iterator[bytes | memoryview]:
     elif value is None or isinstance(value, bool | int | float | complex):
         yield f"{value!r};".encode()
     elif isinstance(value, PurePath):
-        yield from _parts(value.name)  # where it lies is another place on every machine
+        yield from _parts(value.name)  # its folder differs between machines
     elif isinstance(value, str):
         yield b"text "
         yield from _parts(_placeless(value).encode("utf-8", "surrogatepass"))
@@ -90,12 +89,12 @@ def _parts(value: Any) -> Iterator[bytes | memoryview]:
 
 
 def _placeless(text: str) -> str:
-    """Return the name of a file that a text names in full, else the text."""
+    """Return the file name if the text is an existing absolute path, else the text."""
     is_path = text[:1] == "/" and "\0" not in text and os.access(text, os.F_OK)
     return text.rpartition("/")[2] if is_path else text
 
 
 def imported_files() -> list[str]:
-    """Return the files of imported modules that are neither Python's own nor installed."""
+    """Return the files of imported modules, except those of Python and installed packages."""
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     return sorted(f for f in files if isinstance(f, str) and not is_installed(f))

@@ -1,4 +1,4 @@
-"""A window by other counts of tokens: those of a reference tokenizer, made after it."""
+"""Recompute a window's metrics with the token counts of a reference tokenizer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.run.worker.clocks import PER_USER, QUANTILES, percentile
 
 COUNT_SLACK_SHARE = 0.02
-"""By so much, as a share, may the engine's own count differ before it is told."""
+"""Relative difference between both counts above which a note reports it."""
 
 NOTE = "tokens_counted"
 
@@ -18,14 +18,14 @@ OF_TURNS = "e2e_tps_per_user"
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A request of a window.
+    """A finished request of a window.
 
     Attributes:
-        served: It was completed in the window, so that rates count it.
-        counts: It is one of those that latencies are of.
-        part: In which equal part of the window, from 0 on.
-        tokens: By the engine's own count.
-        decode_s: From its first token to its end; None: no first token was told.
+        served: Whether it completed inside the window, so that rates include it.
+        counts: Whether latencies include it.
+        part: Index of the equal part of the window, from 0.
+        tokens: Output tokens as the engine counts them.
+        decode_s: Time from the first token to the end [s]; None without a first token.
     """
 
     sample: int
@@ -42,11 +42,11 @@ def recounted(
     counts: Mapping[int, tuple[int, int]],
     duration_s: float,
 ) -> tuple[dict[str, float], str]:
-    """Return a window's metrics by other counts, and a text about these.
+    """Return a window's metrics by the reference counts, and a note about the difference.
 
-    Time per token is that after the first piece by the tokens after it, as MLPerf Endpoints has it;
-    times between the engine's own tokens are left out. `counts` has each sample's tokens, and those
-    after its first piece. Raises RunError if a request of the window was not counted.
+    `counts` has each sample's tokens, and those after its first message: decode time divided by the
+    latter is time per output token, as in MLPerf Endpoints. Inter-token latencies are dropped, as
+    they belong to the engine's own tokens. Raises RunError if a request was not counted.
     """
     missing = [one.sample for one in ended if one.sample not in counts]
     if missing:
@@ -76,17 +76,14 @@ def recounted(
         kept["tps_per_user"] = 1 / kept["tpot_p90"]
     note = ""
     if theirs and abs(ours - theirs) > COUNT_SLACK_SHARE * theirs:
+        cause = "another tokenizer than that of the model it serves"
+        if ours < theirs:
+            cause = "its end tokens or what it keeps to itself, or another tokenizer"
         note = (
             f"the reference tokenizer counts {ours:,} tokens, the server {theirs:,} "
-            f"({ours / theirs - 1:+.1%}): {_reading(ours, theirs)}"
+            f"({ours / theirs - 1:+.1%}): {cause}"
         )
     return kept, note
-
-
-def _reading(ours: int, theirs: int) -> str:
-    if ours < theirs:
-        return "its end tokens or what it keeps to itself, or another tokenizer"
-    return "another tokenizer than that of the model it serves"
 
 
 def parts_of(
@@ -94,11 +91,11 @@ def parts_of(
     ended: Sequence[Ended],
     counts: Mapping[int, tuple[int, int]],
 ) -> list[tuple[int, int, float]]:
-    """Return the parts of a window with other counts of tokens."""
+    """Return the parts of a window with the reference counts of tokens."""
     tokens = [0] * len(parts)
-    for one in ended:
-        if one.counts:
-            tokens[one.part] += counts[one.sample][0]
+    for request in ended:
+        if request.counts:
+            tokens[request.part] += counts[request.sample][0]
     return [
         (requests, count, took_s)
         for (requests, _, took_s), count in zip(parts, tokens, strict=True)

@@ -1,6 +1,6 @@
-"""One replica of an engine: a process with its own GPUs and its own copy of the model.
+"""Run one replica of an engine: a process with its own GPUs and its own copy of the model.
 
-Run by a worker with a connected socket: see `pytest_mlperf.run.worker._replica_group`. Its
+A worker starts it with a connected socket, see `pytest_mlperf.run.worker._replica_group`. Its
 stdout and stderr are its log.
 """
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class ReplicaSink:
-    """Sends what the engine reports to the worker, with the time at which it did."""
+    """Send the engine's reports to the worker, with time stamps."""
 
     def __init__(self, replica: Replica, flags: wire.Flags) -> None:
         self.wants_output, self.times_tokens, self.needs_first_tokens, self.may_fail = flags[:4]
@@ -48,20 +48,20 @@ class ReplicaSink:
         self._put = replica.put
 
     def first_tokens(self, ids: Sequence[int], tokens: Outputs = None) -> None:
-        """Pass on first tokens, where anybody times them."""
+        """Report first tokens if they are timed."""
         del tokens
         if self.times_tokens:
             self._put((wire.FIRST, perf_counter(), [*ids]))
 
     def next_tokens(self, ids: Sequence[int]) -> None:
-        """Pass on further tokens, where anybody times them."""
+        """Report further tokens if they are timed."""
         if self.times_tokens:
             self._put((wire.NEXT, perf_counter(), [*ids]))
 
     def streamed(
         self, ids: Sequence[int], after_first: Sequence[int | None], hidden: Counts = None
     ) -> None:
-        """Pass on how answers were streamed, where anybody times them."""
+        """Report how answers were streamed if tokens are timed."""
         if self.times_tokens:
             counts = [*after_first], None if hidden is None else [*hidden]
             self._put((wire.STREAMED, perf_counter(), [*ids], *counts))
@@ -69,44 +69,44 @@ class ReplicaSink:
     def ended(
         self, ids: Sequence[int], reasons: Sequence[str], prompt_tokens: Counts = None
     ) -> None:
-        """Pass on why samples ended."""
+        """Report finish reasons."""
         self._put((wire.ENDED, perf_counter(), [*ids], [*map(str, reasons)], prompt_tokens))
 
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
-        """Pass on artefacts, where they are kept."""
+        """Report artefacts if outputs are kept."""
         if self.wants_output:
             self._put((wire.ATTACHED, perf_counter(), [*ids], [*artefacts]))
 
     def session(self, sample: int) -> str:
-        """Return the conversation that a sample belongs to, as the worker calls it."""
+        """Return the worker's name of a sample's conversation."""
         return self._replica.sessions.pop(sample, "")
 
     def done(
         self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
     ) -> None:
-        """Pass on what is finished; outputs only where they are read."""
+        """Report completions, with outputs if they are read."""
         kept = outputs if self.wants_output else None
         self._replica.open -= len(ids)
         done = self._replica.lists.place(ids) or [*ids]
         self._put((wire.DONE, perf_counter(), done, kept, n_tokens))
 
     def lost(self, ids: Sequence[int]) -> None:
-        """Pass on requests that failed, as some may."""
+        """Report failed requests."""
         self._replica.open -= len(ids)
         self._put((wire.LOST, perf_counter(), [*ids]))
 
     def failed(self, error: BaseException) -> None:
-        """End this replica, and with it the run."""
+        """End this replica, and thereby the run."""
         self._replica.fail("engine", error)
 
 
 class Replica:
-    """One engine load, served through a pipe.
+    """Load one engine, and serve it through a pipe.
 
     Attributes:
-        open: Samples that the engine was given and has not completed; threads may race on it.
-        lists: Lists that it was given.
-        sessions: The conversations of samples that it was given and has not asked for.
+        open: Samples submitted and not completed; threads may race on it.
+        lists: Long lists that the worker sent.
+        sessions: Conversations of samples that the engine has not asked for.
     """
 
     def __init__(self, spec: WorkerSpec, pipe: wire.Pipe) -> None:
@@ -128,35 +128,35 @@ class Replica:
         self._gathering = wire.Gathering(self._send_joined, "gathering")
 
     def put(self, message: wire.Message) -> None:
-        """Send a message: what is said within `submit`, or a pass of the loop, at its end."""
+        """Send a message at the end of a `submit`, or of a pass of the event loop."""
         if threading.get_ident() != self._thread:
             self._gathering.put(message)
             return
         self._inline.append(message)
         if self._loop is not None:
-            if len(self._inline) == 1:  # what ends in this pass is told in the next
+            if len(self._inline) == 1:  # send in the next pass what completes in this one
                 self._loop.call_soon(self._loop.call_soon, self._flush)
             return
-        # Of a list nobody waits for the first.
+        # Completions of lists may wait longer.
         moment_s = wire.BURST_GATHER_SECONDS if type(message[2]) is tuple else wire.GATHER_SECONDS
         if message[1] - self._sent_s > moment_s:
             self._flush()
 
     def fail(self, layer: str, error: BaseException) -> None:
-        """Tell the worker what broke, and end this process."""
+        """Report the error to the worker, and end this process."""
         with contextlib.suppress(OSError):
             self._send([(wire.ERROR, described(layer, error))])
         os._exit(ERROR_EXIT_CODE)
 
     def thread_died(self, died: threading.ExceptHookArgs) -> None:
-        """End the run when a thread dies under samples: nobody else would ever complete them."""
+        """End the run if a thread dies with open samples, which no other thread would complete."""
         name = died.exc_type.__name__
         if self.open > 0:
             self.fail("engine", died.exc_value or RunError("engine", f"a thread ended with {name}"))
         threading.__excepthook__(died)
 
     def serve(self) -> None:
-        """Load, then do what the worker says until it says stop or is gone."""
+        """Load, then obey the worker until it says stop or is gone."""
         try:
             self._load()
             self._read_on(self._engine.event_loop())
@@ -173,12 +173,12 @@ class Replica:
                     self._obey(message)
                 if self._loop is None:
                     self._flush()
-        except (EOFError, OSError):  # nobody listens any more
+        except (EOFError, OSError):  # the peer is gone
             return
 
     def _read_on(self, loop: AbstractEventLoop | None) -> None:
-        """Hear the worker on a loop's thread from now on; what is no samples goes to this one."""
-        before, self._loop = self._loop, loop
+        """Read messages in an event loop's thread; this thread gets those without samples."""
+        previous_loop, self._loop = self._loop, loop
         pipe = self._pipe.fileno()
 
         def begin() -> None:
@@ -188,20 +188,20 @@ class Replica:
                 os.set_blocking(pipe, True)  # uvloop changes it
 
         def change() -> None:
-            assert before is not None
-            before.remove_reader(pipe)
+            assert previous_loop is not None
+            previous_loop.remove_reader(pipe)
             if loop is not None:
                 loop.call_soon_threadsafe(begin)
 
-        if before is not None:
-            before.call_soon_threadsafe(change)
+        if previous_loop is not None:
+            previous_loop.call_soon_threadsafe(change)
         elif loop is not None:
             loop.call_soon_threadsafe(begin)
 
     def _read(self) -> None:
         try:
             messages = self._pipe.receive()
-        except (EOFError, OSError):  # nobody listens any more
+        except (EOFError, OSError):  # the peer is gone
             leave(0)
         for command in messages:
             if command[0] == wire.SUBMIT:
@@ -230,7 +230,7 @@ class Replica:
                 case (wire.SUBMIT, number, ids, indices, issued_s, sessions, flags):
                     long = isinstance(ids, int)
                     samples = wire.numbered(number, ids) if long else wire.unpacked(ids)
-                    self.lists.add(number, samples.copy())  # the engine may change its own
+                    self.lists.add(number, samples.copy())  # the engine may change the list it gets
                     self.open += len(samples)
                     self.sessions.update(sessions)
                     if self._asked is self._engine:
@@ -253,14 +253,14 @@ class Replica:
             self.fail("engine", error)
 
     def _lateness(self) -> Mapping[str, float]:
-        """Return how late the engine was, and what it was given on its way here."""
+        """Return the engine's lateness, plus the delay of samples on their way here [s]."""
         late_s, self._late_s = sorted(self._late_s) or [0.0], array("d")
         way = {f"issue_{label}": percentile(late_s, share) for label, share in QUANTILES.items()}
         late = self._engine.client_lateness()
         return {name: seconds + way.get(name, 0.0) for name, seconds in late.items()}
 
     def _use_null(self, tokens: int | None) -> None:
-        """Ask a server that computes nothing from now on; None: the engine's own again."""
+        """Switch to a null server; None switches back."""
         self._read_on(self._engine.event_loop())
         self._null.close()
         self._asked = self._engine
@@ -285,12 +285,12 @@ class Replica:
     def _send(self, messages: Sequence[wire.Message]) -> None:
         try:
             self._pipe.send(messages)
-        except OSError:  # nobody listens any more
+        except OSError:  # the peer is gone
             leave(ERROR_EXIT_CODE)
 
 
 def main(spec: str, descriptor: int, cpus: Sequence[int]) -> None:
-    """Host one replica of the engine of a worker's spec file."""
+    """Serve one replica of a worker spec's engine."""
     if cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""What a worker takes for a data set: a plain list stands for one, and a wrong one is refused."""
+"""Check data sets in the worker, and accept plain lists as data sets."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pytest_mlperf.core.extension import Dataset
 from pytest_mlperf.core.job import Expected
 
 MAX_SAMPLES = 2**30
-"""Samples of a data set at most; MLPerf's largest has 89 million."""
+"""Maximum size of a data set, in samples; MLPerf's largest has 89 million."""
 
 
 class Samples:
-    """A list of JSON values without ground truth."""
+    """Wrap a list of JSON values as a data set without references."""
 
     def __init__(self, samples: Sequence[Any]) -> None:
         if not samples:
@@ -38,23 +38,20 @@ class Samples:
         return len(self._samples)
 
     def input(self, index: int) -> Any:
-        """Return a sample."""
+        """Return the value at an index."""
         return self._samples[index]
 
     def reference(self, index: int) -> None:
-        """Return None: a list has no ground truth."""
+        """Return None, as a list has no references."""
 
 
 def as_dataset(built: object) -> Dataset:
-    """Return what a data set's factory built, a list as `Samples`."""
+    """Return a factory's result as a data set; a list becomes `Samples`."""
     return Samples(built) if isinstance(built, list | tuple) else cast("Dataset", built)
 
 
 def sizes(dataset: Dataset, performance_samples: int) -> dict[str, float]:
-    """Return the means that decide the work of a run, by a data set's method `sizes`; {} without.
-
-    LoadGen draws from the first `performance_samples`.
-    """
+    """Return mean sizes by name over LoadGen's `performance_samples`; {} if there are none."""
     ask = getattr(dataset, "sizes", None)
     if not callable(ask):
         return {}
@@ -70,13 +67,13 @@ def sizes(dataset: Dataset, performance_samples: int) -> dict[str, float]:
 
 
 def fixed_lengths(dataset: Dataset) -> bool:
-    """Return whether a data set says how long its answers are to be, see `own_length`."""
+    """Check whether the data set fixes the length of answers, see `own_length`."""
     ask = getattr(dataset, "output_tokens", None)
     return callable(ask) and len(dataset) > 0 and ask(0) is not None
 
 
 def groups_of(dataset: Dataset, indices: Sequence[int]) -> list[int] | None:
-    """Return the group of each sample as a number, or None where all are independent."""
+    """Return a group number for each sample, or None if all samples are independent."""
     ask = getattr(dataset, "group", None)
     if not callable(ask):
         return None
@@ -84,7 +81,7 @@ def groups_of(dataset: Dataset, indices: Sequence[int]) -> list[int] | None:
     groups = []
     for position, index in enumerate(indices):
         group = ask(index)
-        if group is None:  # it is alone: no other sample has this number
+        if group is None:  # an independent sample gets its own number
             groups.append(len(indices) + position)
             continue
         if isinstance(group, bool) or not isinstance(group, str | int):
@@ -97,14 +94,13 @@ def groups_of(dataset: Dataset, indices: Sequence[int]) -> list[int] | None:
 
 
 def _is_size(value: object) -> bool:
-    """Whether it is a number that a mean size can be, and no truth value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return bool(0 <= value < math.inf and value <= MAX_SAMPLES * MAX_SAMPLES)
 
 
 def count(dataset: Dataset) -> int:
-    """Return the number of samples."""
+    """Return the number of samples; raise RunError if it is 0 or above `MAX_SAMPLES`."""
     samples = len(dataset)
     if not samples:
         raise RunError(
@@ -122,17 +118,17 @@ def count(dataset: Dataset) -> int:
 
 
 def require_same(dataset: Dataset, samples: int) -> None:
-    """Refuse a data set that has another length than before."""
-    if (now := len(dataset)) != samples:
+    """Raise RunError if the data set's length has changed."""
+    if (length := len(dataset)) != samples:
         raise RunError(
             "dataset",
-            f"the data set had {samples:,} samples, and has {now:,} now: its __len__ must stay the "
-            "same while it is measured and scored",
+            f"the data set had {samples:,} samples, and has {length:,} now: its __len__ must stay "
+            "the same while it is measured and scored",
         )
 
 
 def check_count(samples: int, expected: Expected) -> None:
-    """Refuse a data set of another size."""
+    """Raise RunError if the data set does not have the expected size."""
     if expected.samples is not None and samples != expected.samples:
         raise RunError(
             "dataset",
@@ -143,7 +139,7 @@ def check_count(samples: int, expected: Expected) -> None:
 
 
 def check_digest(digest: object, expected: Expected) -> str:
-    """Return the digest of a data set; refuse one with other content."""
+    """Return the data set's digest; raise RunError if it is not the expected one."""
     if not isinstance(digest, str) or not digest:
         raise RunError(
             "dataset",

@@ -1,4 +1,4 @@
-"""Check how an engine says that its time was divided among stages."""
+"""Check the stage times that an engine reports."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ from pytest_mlperf.core.metrics import STAGE, STAGE_METRIC
 
 MAX_STAGES = 16
 SLACK_SHARE, SLACK_SECONDS = 0.01, 0.1
-"""By so much more than the run's length stages may take in all: what follows the last answer."""
+"""Tolerances by which stages may exceed the run, as an engine may work on after the last answer."""
 
 
 def stages_of(engine: Engine, duration_s: float, processes: int = 1) -> dict[str, float]:
-    """Return the stages of a run of this length, seconds by name.
-
-    Raises:
-        RunError: A name or a time that cannot be, too many stages, or more time than there was.
-    """
+    """Return the seconds of each stage in a run of `duration_s`; raise RunError if impossible."""
     stages: object = engine.stage_seconds()
     if not isinstance(stages, Mapping):
         raise _refused(f"{type(stages).__name__}, no seconds by name")

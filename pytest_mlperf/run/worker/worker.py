@@ -1,8 +1,8 @@
-"""The worker process: loads one engine and runs LoadGen on it until its parent says stop.
+"""Run the worker process: load one engine, and run LoadGen on it until the parent says stop.
 
-Run as `python -m pytest_mlperf.run.worker.worker SPEC.json --events FD`. Commands come on stdin,
-which is empty for the engine, events leave on FD, and stdout and stderr are the engine's log: see
-`pytest_mlperf.run.child.protocol`.
+Run it as `python -m pytest_mlperf.run.worker.worker SPEC.json --events FD`. Commands arrive on
+stdin, which is empty for the engine; events leave on FD; stdout and stderr are the engine's log:
+see `pytest_mlperf.run.child.protocol`.
 """
 
 from __future__ import annotations
@@ -64,41 +64,40 @@ from pytest_mlperf.stores import atomic
 # --- to bring an engine to speed without LoadGen, and find the rate to offer it --------------
 
 WARMUP_BATCH = 64
-"""Samples in one warm-up list of Offline."""
+"""Samples of a warm-up list in Offline."""
 
 MIN_PROBE_SECONDS = 1.0
 LOADGEN_QPS = 5e6
-"""More samples/s than LoadGen itself completes; an engine that computes nothing is offered this."""
+"""Upper bound of LoadGen's own rate [samples/s], which an engine without work gets offered."""
 
 STEADY_SHARE = 0.05
-"""A warm-up ends once a window's median is below that of the window before by no more than this."""
+"""A warm-up ends once a window's median is at most this share below the previous one."""
 
 MAX_WARMUP_SECONDS = 30.0
-"""A warm-up waits no longer than this for it, and no longer than a run is planned to last."""
+"""Limit of a warm-up, besides the planned time of a run."""
 
 MAX_DURATION_RATIO = 20
-"""A run that would take longer than so many times its planned time is not begun. Neighbours on the
-machine slow a run down about 4 times."""
+"""A run expected to exceed its planned time by this factor is refused; busy neighbours cost about
+4."""
 
 MIN_GAIN_FACTOR = 1.25
-"""An engine that gains less than this factor from a list twice as long works at its full rate."""
+"""An engine that gains less than this from a list twice as long runs at its full rate."""
 
 SERVER_SHARES = (0.8, 0.65, 0.5, 0.35, 0.25, 0.15, 0.1)
-"""Shares of the Offline rate that are tried in Server, highest first."""
+"""Shares of the Offline rate to try in Server, in descending order."""
 
 SERVER_PROBE_SECONDS = 2.0
 CLOCK_SHARE = 0.01
-"""Share of a probe's window by which the wall clock may move: rates are tried in steps of 15 %."""
+"""Share of a probe by which the wall clock may move; rates are tried in steps of 15 %."""
 
 HEADROOM_SHARE = 0.8
-"""A rate is taken when the limited latency stays below this share of its limit."""
+"""A rate is accepted if the limited latency stays below this share of its limit."""
 
 
 class Driver:
-    """Submits samples and waits until they are done, the way a scenario does."""
+    """Submit samples as a scenario does, and wait until they are done."""
 
     def __init__(self, engine: Engine, indices: Sequence[int], fail: Fail) -> None:
-        """Drive `engine` round and round over `indices`, which are loaded."""
         self.sink = CountingSink(fail)
         self._engine = engine
         self._indices = cycle(indices)
@@ -106,7 +105,7 @@ class Driver:
         self._next_id = 1
 
     def submit(self, samples: int) -> float:
-        """Submit one list of samples and return the seconds until all were done."""
+        """Submit one list of samples, and return the seconds until all are done."""
         ids = list(range(self._next_id, self._next_id + samples))
         indices = list(islice(self._indices, samples))
         self._next_id += samples
@@ -122,25 +121,24 @@ class Driver:
 
 
 def query_size(settings: LoadGenSettings) -> int:
-    """Return how many samples the scenario hands over at a time, in warm-up."""
+    """Return the number of samples that a warm-up submits at a time."""
     if settings.scenario == "Offline":
         return min(WARMUP_BATCH, settings.performance_samples)
     return settings.samples_per_query if settings.scenario == "MultiStream" else 1
 
 
 def longest_warmup_s(settings: LoadGenSettings) -> float:
-    """Return how long a warm-up waits for an engine to become fast, seconds."""
+    """Return the longest time that a warm-up waits for an engine to become fast [s]."""
     return min(MAX_WARMUP_SECONDS, settings.planned_s)
 
 
 def warm_up(
     driver: Driver, settings: LoadGenSettings, shortest_s: float, least: int = 1
 ) -> tuple[float, float]:
-    """Submit `least` lists or more, `shortest_s` or longer, until they become no faster.
+    """Submit `least` lists or more, for `shortest_s` or longer, until they become no faster.
 
-    An engine that begins slowly may be equally slow for a while: without a rate to show it, the
-    warm-up takes the full time. Returns its seconds, and samples/s by the median of its last
-    window.
+    Without a known rate it takes the full time, as a slow start may be steady for a while. Returns
+    its seconds, and samples/s by the median of the last window.
     """
     samples, lists, before_s = query_size(settings), 0, 0.0
     longest_s = longest_warmup_s(settings)
@@ -163,22 +161,22 @@ def warm_up(
 def full_rate(
     driver: Driver, reached: float, enough: float, settings: LoadGenSettings, most: int
 ) -> float:
-    """Return samples/s of an engine that seems too slow: it may begin slowly, or need larger lists.
+    """Return samples/s of an engine that seems too slow and may need time or larger lists.
 
-    It `reached` a rate, samples/s, in the warm-up; above `enough` nothing more need be known. Lists
-    of Offline and Server are doubled up to `most` samples.
+    `reached` is its rate in the warm-up; the search stops at `enough` [samples/s]. Lists of Offline
+    and Server double up to `most` samples.
     """
     samples, begun_s, longest_s = query_size(settings), perf_counter(), longest_warmup_s(settings)
     doubles = settings.scenario not in STREAMS
     while reached < enough and (doubles or perf_counter() - begun_s < longest_s):
         samples = min(2 * samples, most) if doubles else samples
-        before, reached = reached, max(reached, samples / driver.submit(samples))
-        doubles = doubles and samples < most and reached >= MIN_GAIN_FACTOR * before
+        previous_rate, reached = reached, max(reached, samples / driver.submit(samples))
+        doubles = doubles and samples < most and reached >= MIN_GAIN_FACTOR * previous_rate
     return reached
 
 
 def probe_offline(driver: Driver) -> float:
-    """Return samples/s of the first doubled list that takes long enough, `LOADGEN_QPS` at most."""
+    """Double a list until it takes long enough; return samples/s, at most `LOADGEN_QPS`."""
     samples = WARMUP_BATCH
     while (
         took_s := driver.submit(samples)
@@ -188,7 +186,7 @@ def probe_offline(driver: Driver) -> float:
 
 
 def probe_stream(driver: Driver, samples: int) -> float:
-    """Return queries/s of one query after the other, by their median latency."""
+    """Return queries/s of consecutive queries by their median latency."""
     latencies_s: list[float] = []
     begun_s = perf_counter()
     while perf_counter() - begun_s < MIN_PROBE_SECONDS:
@@ -229,16 +227,16 @@ def _has_headroom(detail: Detail, settings: LoadGenSettings) -> bool:
 # --- the worker ------------------------------------------------------------------------------
 
 SWITCH_INTERVAL_S = 1e-4
-"""A busy Python thread may hold others up this long; Python's 5 ms would show in every p99."""
+"""Python's default of 5 ms for thread switches would show in every p99."""
 
 MAX_DESCRIPTION_CHARACTERS = 100_000
-"""Characters that an engine may say of itself: they stand in every baseline."""
+"""Maximum size of an engine's description, which every baseline contains."""
 
 PROGRESS_SECONDS = 0.5
 
 
 class EngineWorker:
-    """One engine load and the runs made with it."""
+    """Load one engine, and make the runs with it."""
 
     def __init__(
         self, spec: WorkerSpec, spec_file: Path, reporter: Reporter, commands: TextIO
@@ -249,7 +247,7 @@ class EngineWorker:
         self._sink: GuardedSink | None = None
         self._spent: dict[str, float] = {}
         self._counts_tokens = spec.settings.tokens
-        # Before an engine binds this thread to some cores.
+        # Must precede an engine that binds this thread to some cores.
         pid, port = os.getpid(), port_here(spec.engine.options.get("url"))
         self._watch = Watch(pid, session=session_of(pid), port=port)
         self._trace: Sequence[float] = ()
@@ -272,7 +270,7 @@ class EngineWorker:
             self._engine.__exit__(None, None, None)
 
     def _fail_engine(self, error: BaseException) -> NoReturn:
-        """End the run with what the engine broke with, and at which point of a curve that was."""
+        """End the run with the engine's error, and name the point of a curve."""
         sink = self._sink
         if isinstance(sink, SlotSink) and sink.point and isinstance(error, RunError):
             error = RunError(error.layer, f"at {sink.point:,}: {error}", error.log)
@@ -316,13 +314,13 @@ class EngineWorker:
                     'alone: LoadGen takes them as they come; set count_tokens = "server"',
                 )
         self._spent["load_s"] = perf_counter() - begun_s
-        # What lies here beside a server that runs already is none of its files.
+        # Local files do not belong to a server that already runs.
         options = self._spec.engine.options
         model = None if options.get("url") else self._spec.model
         described = model_files_facts(model, options) | described
         with self._reporter.blaming("dataset"):
             inputs, input_s = fed(self._dataset, self._asked.indices)
-            # Text and transcripts have a length of their own; an input that raises is the engine's.
+            # Outputs that are text have no token count; the engine reports an input that raises.
             text = "outputs" in described or (input_s is not None and is_speech(self._dataset))
             self._outputs_are_tokens = not text
         self._reporter.event(
@@ -335,7 +333,6 @@ class EngineWorker:
         )
 
     def _measure(self) -> None:
-        """Warm up, find the rate if it is not given, and make the performance run."""
         settings, rate, expected = self._spec.settings, self._spec.settings.target_qps, 0
         if rate is not None and not settings.points:
             expected = loadgen.plan_performance(settings, self._samples).expected
@@ -375,7 +372,7 @@ class EngineWorker:
     def _expected_s(
         self, driver: Driver, settings: LoadGenSettings, reached: float, expected: int
     ) -> float:
-        """Return how long a run will take, seconds; refuse one that would take far too long."""
+        """Return the expected time of a run [s]; raise RunError if it is far too long."""
         usual_s, most_s = settings.planned_s, MAX_DURATION_RATIO * settings.planned_s
         stream = settings.scenario in STREAMS
         enough = expected / (2 * usual_s if stream else most_s)
@@ -417,7 +414,7 @@ class EngineWorker:
             line = self._commands.readline()
             if self._sink is not None:
                 self._require_no(self._sink.faults)
-            if not line:  # the parent is gone, and the guard soon ends this process group
+            if not line:  # the parent is gone; the guard ends this process group
                 return
             command = json.loads(line)
             if command["command"] == "stop":
@@ -437,7 +434,7 @@ class EngineWorker:
     ) -> None:
         sink = loadgen.make_sink(plan, self._fail_engine, folder)
         sink.counts_tokens = self._counts_tokens
-        # Of a timed run's outputs it is for a compliance test to say what is wrong.
+        # Only a compliance test checks the outputs of a timed run.
         sink.outputs_are_tokens = self._outputs_are_tokens and plan.phase == "accuracy"
         sink.answer_forms = tuple(self._spec.answer_forms) if self._outputs_are_tokens else ()
         engine = self._engine
@@ -452,12 +449,12 @@ class EngineWorker:
                 over_time.write(folder, sink.over_time)
 
     def _measure_curve(self, settings: LoadGenSettings, alone_s: float) -> None:
-        """Make one run of a curve and report it; a lone request takes `alone_s`."""
+        """Make and report one run of a curve; a single request takes `alone_s`."""
         folder = self._folder / "performance"
 
         def fail(error: BaseException) -> None:
             if sink.records is not None:
-                with contextlib.suppress(OSError):  # what the run ends with matters more
+                with contextlib.suppress(OSError):  # the run's own error matters more
                     write_requests(folder, sink.cut_records())
             self._fail_engine(error)
 
@@ -482,7 +479,7 @@ class EngineWorker:
                     log["points"], self._engine, self._asked.indices, settings, self._fail_engine
                 )
             atomic.write_text(folder / CURVE_LOG, json.dumps(log, indent=1) + "\n")
-            if sink.records is not None and not pulse:  # a harness leaves events of its own
+            if sink.records is not None and not pulse:  # a harness writes its own events
                 write_requests(folder, sink.records)
 
     @contextlib.contextmanager
@@ -496,14 +493,14 @@ class EngineWorker:
         *,
         pulse: Pulse | None = None,
     ) -> Iterator[Window]:
-        """Report a run before and after; what a sink refused from the engine ends the worker."""
+        """Report a run's begin and end; end the worker if the sink recorded faults."""
         with self._reporter.blaming("dataset"):
             require_same(self._dataset, self._samples)
         folder.mkdir(parents=True)
         self._sink = sink
         self._reporter.event("running", phase=phase, expected=expected, settings=used)
         with self._reporter.blaming("engine"):
-            self._engine.client_lateness()  # what was before this run is no part of it
+            self._engine.client_lateness()  # reset the counts before the run
             self._engine.accepted_drafts()
             self._engine.answer_counts()
             self._engine.stage_seconds()
@@ -523,25 +520,24 @@ class EngineWorker:
         self._require_no(sink.faults)
 
     def _require_no(self, faults: Faults) -> None:
-        """End the worker when the engine broke the rules of its sink."""
         if faults.count:
             texts = faults.texts
             more = f" ({faults.count} faults in all)" if faults.count > 1 else ""
             self._reporter.fail("engine", RunError("engine", f"{texts[0]}{more}"))
 
-    def _thread_died(self, died: threading.ExceptHookArgs) -> None:
-        """End the run when a thread dies under samples: nobody else would ever complete them."""
-        error = died.exc_value
+    def _thread_died(self, hook_arguments: threading.ExceptHookArgs) -> None:
+        """End the run if a thread dies with open samples, which no other thread would complete."""
+        error = hook_arguments.exc_value
         if error is None:
-            error = RunError("engine", f"a thread ended with {died.exc_type.__name__}")
+            error = RunError("engine", f"a thread ended with {hook_arguments.exc_type.__name__}")
         if self._sink is not None and self._sink.outstanding:
             self._reporter.fail("engine", error)
-        threading.__excepthook__(died)
+        threading.__excepthook__(hook_arguments)
 
 
 @contextlib.contextmanager
 def progress(reporter: Reporter, phase: str, sink: GuardedSink | Pulse) -> Iterator[None]:
-    """Report how far the samples of a sink are, from a thread of its own."""
+    """Report a sink's progress from a separate thread."""
     over = threading.Event()
     begun_s = perf_counter()
 
@@ -578,7 +574,7 @@ def result_of(
     engine: Engine,
     stages: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Return a `RunFinished` as plain data."""
+    """Return the fields of `RunFinished`."""
     finished = RunFinished(
         issued=sink.issued,
         completed=sink.completed,
@@ -606,7 +602,7 @@ def result_of(
 
 
 def require_room(described: Mapping[str, str], points: Sequence[float]) -> None:
-    """Refuse a client that would hold back what a closed loop keeps under way."""
+    """Raise RunError if the client limits concurrency below a closed loop's points."""
     most = described.get("concurrency", "")
     if points and most.isdigit() and int(most) < max(points):
         raise RunError(
@@ -617,7 +613,7 @@ def require_room(described: Mapping[str, str], points: Sequence[float]) -> None:
 
 
 def built_engine(spec: WorkerSpec, dataset: Dataset) -> Engine:
-    """Return the engine of a spec, slowed down where that is asked for; it is not loaded."""
+    """Return the engine of a spec, unloaded, with its handicap if any."""
     engine: Engine = build(
         "engine", spec.engine, dataset=dataset, model=spec.model, precision=spec.precision
     )
@@ -628,7 +624,7 @@ def built_engine(spec: WorkerSpec, dataset: Dataset) -> Engine:
 
 
 def described_by(engine: Engine) -> dict[str, str]:
-    """Return what an engine says of itself."""
+    """Return an engine's description; raise RunError if it is too long."""
     facts = {str(key): str(value) for key, value in engine.describe().items()}
     size = sum(len(key) + len(value) for key, value in facts.items())
     if size > MAX_DESCRIPTION_CHARACTERS:
@@ -642,20 +638,20 @@ def described_by(engine: Engine) -> dict[str, str]:
 
 
 def build(kind: str, factory: Factory, **arguments: Any) -> Any:
-    """Import a factory and call it with its options, after checking them."""
+    """Import a factory, check its options, and call it."""
     return imported(kind, factory.target, factory.options)(**arguments, **factory.options)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Host the engine of a spec file until told to stop."""
+    """Serve the engine of a spec file until told to stop."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("spec", type=Path, help="file with a WorkerSpec as JSON")
     parser.add_argument("--events", type=int, required=True, help="descriptor to write events to")
     options = parser.parse_args(arguments)
     commands = os.fdopen(guard_group(), encoding="utf-8")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to act on
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     faulthandler.enable()
-    # A parent that loses patience asks for every thread's stack before it kills.
+    # After a time-out the parent requests all stacks before it kills this process.
     faulthandler.register(signal.SIGUSR1)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     os.set_inheritable(options.events, False)
