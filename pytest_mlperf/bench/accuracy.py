@@ -1,4 +1,4 @@
-"""The accuracy of one case: gate and accepted scores, when a pass may stop, what is accepted."""
+"""Judge the accuracy of one case by its gate and accepted scores, and record new ones."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ ACCEPT_CUT = "raise max_new_tokens, or accept it with --mlperf-accept-cut"
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredBaseline:
-    """An accuracy baseline with each sample's scores, by metric and data set index.
+    """Accuracy baseline with the scores of each sample.
 
     Attributes:
-        scores: By metric and data set index.
-        outputs: A digest of each output by data set index; None in files of older releases.
+        scores: Scores in the order of the data set, by metric.
+        outputs: Digests of the outputs, in the same order; None in files of older releases.
     """
 
     baseline: AccuracyBaseline
@@ -58,7 +58,7 @@ class ScoredBaseline:
 
 
 def file_of(planned: Planned, root: Path) -> Path:
-    """Return where the scores are that a case is held against."""
+    """Return the path of the accuracy baseline that a case is judged against."""
     entry = planned.accuracy_reference
     return accuracy_baselines.path_for(
         root,
@@ -71,7 +71,7 @@ def file_of(planned: Planned, root: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredPass:
-    """One accuracy pass with the scores of its samples, and what was measured."""
+    """Accuracy pass with the scores of its samples, and its subject."""
 
     accuracy: Accuracy
     scored: Scored
@@ -79,15 +79,15 @@ class ScoredPass:
 
 
 class CaseAccuracy:
-    """What a case's scores are compared with.
+    """Judge and record the scores of a case.
 
     Attributes:
-        file: The accuracy baseline, of the case's own engine entry or of the suite's reference.
-        by_reference: The name of the reference entry, or None when it is the case's own.
+        file: Accuracy baseline of the case's engine entry, or of the suite's reference entry.
+        by_reference: Name of the reference entry; None if it is the case's own.
     """
 
     def __init__(self, planned: Planned, root: Path, *, whole: bool) -> None:
-        """Load nothing yet; `whole`: the whole data set is wanted whatever the first scores say."""
+        """Store the inputs; `whole` forbids a pass to stop before the end of the data set."""
         entry = planned.accuracy_reference
         self._planned = planned
         self._whole = whole
@@ -96,7 +96,7 @@ class CaseAccuracy:
         self.accepted: ScoredBaseline | None = None
 
     def load(self) -> None:
-        """Load the accepted scores: a defect in them must not cost a measurement."""
+        """Load the accepted scores before a run is made, as they may be damaged."""
         entry, case = self._planned.accuracy_reference, self._planned.case
         loaded = accuracy_baselines.load(self.file)
         if loaded:
@@ -113,37 +113,37 @@ class CaseAccuracy:
 
     @property
     def ask(self) -> Ask:
-        """How the pass is made: until its scores decide, or over the whole data set."""
+        """Request for a pass that ends when its scores decide, or with the data set."""
         return Ask(
             looks=lambda samples: looks(samples, sequential=self.sequential), enough=self._enough
         )
 
     @property
     def sequential(self) -> bool:
-        """The pass may stop before the end of the data set."""
+        """Whether the pass may stop before the end of the data set."""
         quick = self._planned.suite.profile == "quick"
         return quick and self.accepted is not None and not self._whole
 
     @property
     def may_record(self) -> bool:
-        """This case writes the accuracy baseline: of its own engine, first with these data."""
+        """Whether this case writes the baseline: of its own entry, in the data's first scenario."""
         planned = self._planned
         return self.by_reference is None and planned.data.accuracy_scenario == planned.scenario.name
 
     @property
     def set_by(self) -> str | None:
-        """Where the accepted scores come from."""
+        """Source of the accepted scores; None without any."""
         return set_by(self.accepted.baseline.history) if self.accepted else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
-        """Return what differs from the fingerprint of the accepted scores."""
+        """Return the differences from the fingerprint of the accepted scores."""
         if self.accepted is None:
             return ()
         return changes(self.accepted.baseline.fingerprint, subject.fingerprint)
 
     @property
     def missing(self) -> str:
-        """What to do where no scores are accepted yet."""
+        """Advice if no scores are accepted yet."""
         first = self._planned.data.accuracy_scenario
         entry = self._planned.accuracy_reference.full_label
         if self.by_reference:
@@ -178,7 +178,7 @@ class CaseAccuracy:
         return replace(ruling, notes=(*ruling.notes, *more))
 
     def noted(self, now: ScoredPass, answer: Ruling) -> Ruling:
-        """Return the answer on scores that are not recorded, with why they would not be."""
+        """Return a ruling on unrecorded scores, with a note if they could not be recorded."""
         unfit = "" if self.accepted else self._unfit(now)
         return replace(answer, notes=(*answer.notes, unfit)) if unfit else answer
 
@@ -217,10 +217,9 @@ class CaseAccuracy:
         return not unknown and not self.changes(subject)
 
     def _rerun_sd(self, now: ScoredPass) -> dict[str, float]:
-        """Return by metric how far passes of one build are apart, points; empty where unknown.
+        """Return the re-run standard deviation by metric, points; empty if unknown.
 
-        The baseline knows where passes were repeated; else this pass is a repeat itself, if it is
-        of the same build.
+        It comes from repeats in the baseline, else from this pass if it is a repeat.
         """
         if self.accepted is None or self.by_reference:
             return {}
@@ -228,7 +227,7 @@ class CaseAccuracy:
         return {name: rerun.sd for name, rerun in reruns.items()}
 
     def _apart(self, now: ScoredPass) -> dict[str, Rerun]:
-        """Return how far a pass of the same build is from the accepted one; empty: it is none."""
+        """Return the difference from the accepted pass; empty if this pass is no repeat of it."""
         if self.accepted is None or not now.accuracy.full or not self._same_build(now.subject):
             return {}
         if now.accuracy.total != self.accepted.baseline.samples:
@@ -238,7 +237,7 @@ class CaseAccuracy:
     # --- recording ---------------------------------------------------------------------------
 
     def records(self, policy: Policy) -> bool:
-        """Whether this session is to accept the scores of this case, or to keep a repeat."""
+        """Return whether this session accepts the scores of this case, or stores a repeat."""
         return self.may_record and policy.update in {
             "replace",
             "append" if self.accepted else "missing",
@@ -247,7 +246,7 @@ class CaseAccuracy:
     def record(
         self, now: ScoredPass, policy: Policy, answer: Ruling, *, commit: str | None
     ) -> Ruling:
-        """Accept the scores of a whole data set and return the answer that says so."""
+        """Accept the scores of a whole data set and return the ruling RECORDED."""
         if policy.update == "append":
             return self._repeated(now, policy, answer)
         unfit, reason = "" if self.accepted else self._unfit(now), policy.reason or "first baseline"
@@ -262,7 +261,7 @@ class CaseAccuracy:
         return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=notes)
 
     def _repeated(self, now: ScoredPass, policy: Policy, answer: Ruling) -> Ruling:
-        """Keep how far a pass of the baseline's build is from the accepted one, if it is one."""
+        """Store the difference of a repeat from the accepted pass; return the ruling."""
         if answer.outcome not in {Outcome.OK, Outcome.INCONCLUSIVE}:
             return answer
         reruns = self._repeat(now)
@@ -281,7 +280,7 @@ class CaseAccuracy:
         return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=notes)
 
     def _repeat(self, now: ScoredPass) -> dict[str, Rerun]:
-        """Store by how much a repeated pass differs; return what is known now, by metric."""
+        """Store the difference of a repeat; return all stored ones, by metric."""
         new = self._apart(now)
         if self.accepted is None or not new:
             return {}
@@ -356,7 +355,7 @@ class CaseAccuracy:
 
 
 def _by_name(scorer: str) -> str:
-    """Return a scorer and its options as JSON, by the name that suites use: its module may move."""
+    """Return a scorer and its options as JSON, by its name in suites: its module may move."""
     if not scorer:
         return ""
     written = json.loads(scorer)

@@ -1,4 +1,4 @@
-"""Write the runs of a case into its baseline, behind what others wrote meanwhile."""
+"""Write runs of a case into its baseline, preserving what other sessions wrote."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.results import read_results
 
 SESSIONS_READ = 50
-"""Sessions of the runs folder that are looked at, the newest first."""
+"""Maximum number of sessions of the runs folder that are read, newest first."""
 
 _DISTURBED = frozenset({Outcome.INVALID, Outcome.ERROR, Outcome.GATE_FAIL})
 
@@ -62,17 +62,17 @@ def noise_of_sessions(
     runs_dir: Path | None = None,
     same_code: Callable[[str | None, str | None], bool] = eq,
 ) -> dict[str, SessionNoise]:
-    """Return what sessions of a record's build and machine differ by, by metric.
+    """Return the between-session noise of a record's build and machine, by metric.
 
-    Own runs are those of the record, of earlier sessions of the same build whatever their verdict
-    was, of the build before it, and of the case's calibration; what other calibrated cases of the
-    machine, and baselines of the same workload, show counts less. What an older record rests on may
-    not be here any more: where it knew more sessions, its word stands.
+    It is estimated from the runs of the record, of earlier sessions of the same build whatever
+    their verdict, of the previous build and of the case's calibration; other calibrated cases of
+    the machine, and baselines of the same workload, have less weight. The runs behind an older
+    record may be gone: its estimate is used if it rests on more sessions.
 
     Args:
-        record: As it is about to be written.
+        record: Record that is about to be written.
         file: Its baseline file: ROOT/ACCELERATOR/PROFILE/WORKLOAD/CASE.json.
-        runs_dir: Folder of earlier sessions' results; None: there is none.
+        runs_dir: Folder of earlier sessions' results, or None.
     """
     machine = calibrated(closed_root(file), case.accelerator, record.identity)
     cases = machine.cases if machine else ()
@@ -124,7 +124,7 @@ def _earlier(
     runs_dir: Path | None,
     same_code: Callable[[str | None, str | None], bool],
 ) -> Iterator[Run]:
-    """Yield the runs of earlier sessions of the record's build that the record does not hold."""
+    """Yield runs of earlier sessions of the record's build that are not in the record."""
     files = sorted((runs_dir / "runs").glob("*/results.json"), reverse=True) if runs_dir else []
     for path in files[:SESSIONS_READ]:
         results = _read(path, path.stat().st_mtime_ns)
@@ -140,7 +140,7 @@ def _earlier(
 
 
 def _unchanged(result: CaseResult, record: Record) -> bool:
-    """Whether a test measured the record's build on the record's machine under its conditions."""
+    """Return whether a test measured the record's build, machine and conditions."""
     verdict = result.verdict
     return (
         verdict.kind == "performance"
@@ -155,7 +155,7 @@ def _unchanged(result: CaseResult, record: Record) -> bool:
 
 @lru_cache(maxsize=SESSIONS_READ)
 def _read(path: Path, changed_ns: int) -> Results | None:
-    """Return a session, read once as long as its file stays; None where it cannot be read."""
+    """Return a session, cached while its file is unchanged; None if it is unreadable."""
     del changed_ns
     try:
         return read_results(path)
@@ -164,11 +164,11 @@ def _read(path: Path, changed_ns: int) -> Results | None:
 
 
 def screen(case: CaseRuns, count: int, old: Record | None) -> Screened:
-    """Replace runs that may not be recorded by further ones, at most half as many, at least two.
+    """Replace runs that may not be recorded; make at most max(2, half as many) extra runs.
 
     Args:
-        count: Runs to record; as many were made already.
-        old: What they are recorded behind.
+        count: Number of runs to record, which exist already.
+        old: Record to append to.
     """
     made, most = count, count + max(count // 2, APPEND_RUNS)
     while True:
@@ -189,13 +189,13 @@ def write(
     reason: str = "first baseline",
     unless: Callable[[Record], bool] = lambda _: False,
 ) -> Record:
-    """Write runs behind what the file holds now, and return the record.
+    """Write runs into the baseline file and return the record.
 
-    Another session may have recorded since this one began: its runs and its history stay.
+    Runs and history that another session recorded meanwhile are preserved.
 
     Args:
-        reason: Kept in the history where the user gave none.
-        unless: Whether what is there now shall stay as it is.
+        reason: History entry if the user gave no reason.
+        unless: Returns whether the record in the file must stay unchanged.
     """
     assert case.subject is not None
     identity, suite = case.subject.identity, case.planned.suite
@@ -221,7 +221,7 @@ def write(
 
 
 def code_since(policy: Policy, then: str | None, now: str | None) -> str | None:
-    """Return why two commits may hold different code, or None where it is the same."""
+    """Return why two commits may hold different code, or None if they do not."""
     return code_differs(policy.root, then, now, [policy.baselines] if policy.baselines else [])
 
 
@@ -266,18 +266,18 @@ OUTCOMES_KEPT = frozenset(
         Outcome.NO_BASELINE,
     }
 )
-"""What the session of an unchanged build may come out as, and still belong to its baseline.
+"""Outcomes with which a session of the baseline's own build is added to the baseline.
 
-The build is the same, so however its session differs is what sessions differ by: leaving out those
-that differ would make the baseline too sure. A drop is red here only where that cannot explain it.
+The build is unchanged, so its differences are between-session variance: without such sessions the
+estimate would be too small. A drop beyond that variance is not added.
 """
 
 
 def grow(case: CaseRuns, answer: Ruling) -> Ruling:
-    """Add this session's runs to a baseline of few days, now that they were judged.
+    """Append this session's judged runs to a baseline that has too few days.
 
     Returns:
-        What was recorded; else the answer, with why nothing was where something could have been.
+        RECORDED, or the given ruling, with a note if an append was due and failed.
     """
     record, session = case.record, case.runs[0].session
     if record is None or record.days >= DAYS or session in record.sessions:
@@ -290,7 +290,7 @@ def grow(case: CaseRuns, answer: Ruling) -> Ruling:
 
 
 def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
-    """Return why this session is none of the baseline's build, or not like it; None where it is."""
+    """Return why this session cannot be added to the baseline, or None."""
     assert case.subject is not None
     if build := changes(record.fingerprint, case.subject.fingerprint):
         return f"{'; '.join(build)}: only a session of the same build is added"
@@ -312,7 +312,7 @@ def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
 
 
 def _fresh(case: CaseRuns, record: Record) -> Screened | str:
-    """Make the runs that are missing, and return those to add, or why none may be added."""
+    """Make the missing runs; return those to add, or why none may be added."""
     try:
         while len(case.runs) < APPEND_RUNS:
             case.add_run()
@@ -340,7 +340,6 @@ def _grown(case: CaseRuns, answer: Ruling, before: Record, fresh: Screened) -> R
     session, runs = case.runs[0].session, fresh.runs
 
     def unless(now: Record) -> bool:
-        """Whether another session completed or replaced it meanwhile."""
         return now.days >= DAYS or now.runs[0] != before.runs[0]
 
     reason = "one more session of the same build"

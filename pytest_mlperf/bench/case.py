@@ -1,4 +1,4 @@
-"""One case in one session: its baseline record, its runs so far, and how to get one more."""
+"""Hold one case of a session: its baseline record and its runs so far."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ from pytest_mlperf.suite.plan import Planned
 
 
 class CaseRuns(CaseRunner):
-    """What is known of one case in this session; grows by one process at a time.
+    """Measure one case in this session, one process at a time.
 
     Attributes:
-        record: The accepted measurement of this machine, or None.
-        formerly: Without a record: the nearest one, and what changed since; None: there is none.
-        noise: Where its noise comes from; None: nobody calibrated this machine.
-        notes: What is to be said of its processes that made no performance run.
-        unscored: Why there are none, when the scorer broke.
-        judged: What gate and accepted scores say of them; None before anyone asked.
-        uncounted: What is to be said where tokens were counted and compared with no answers.
-        uncompared: What of the machine's speed could not be compared, in words.
-        machine: The machine's own speed beside the baseline's, where `compare_machine` looked.
+        record: Accepted record of this machine, or None.
+        formerly: Nearest other record if there is none; None if there is no other either.
+        noise: Source of the rule's noise; None if the machine is not calibrated.
+        notes: Notes of its processes.
+        unscored: Error of the scorer, or None.
+        judged: Ruling on the accuracy pass; None before it is judged.
+        uncounted: Note if token counts could not be compared with answers, or "".
+        uncompared: Note on machine speeds that could not be compared, or None.
+        machine: Machine speed compared with the baseline's, after `compare_machine`.
     """
 
     def __init__(
         self, planned: Planned, conditions: Conditions, policy: Policy, show: Callable[[str], None]
     ) -> None:
-        """Load the baseline: a defect in it must not cost a measurement."""
+        """Load the baseline before a run is made, as it may be damaged."""
         case = planned.case
         machine = planned.limited(conditions.machine)
         calibrated = machine.identity(case.accelerator)
@@ -102,7 +102,7 @@ class CaseRuns(CaseRunner):
         self._broken: RunError | Unjudgeable | None = None
 
     def _load(self, case: Case, identity: Mapping[str, Property]) -> Record | None:
-        """Return the record of this machine; without one note the nearest."""
+        """Return the record of this machine; without one set `formerly`."""
         loaded = load_checked(self.file, case)
         record = find(loaded, identity) if loaded else None
         if record is None:
@@ -115,7 +115,7 @@ class CaseRuns(CaseRunner):
 
     @cached_property
     def scores(self) -> CaseAccuracy:
-        """What the scores of its samples are compared with."""
+        """Judge of the case's scores."""
         return CaseAccuracy(self.planned, self._root, whole=self.policy.update is not None)
 
     @cached_property
@@ -123,7 +123,7 @@ class CaseRuns(CaseRunner):
         return AccuracyPasses(self.policy.accuracy)
 
     def first(self, kinds: Collection[Kind]) -> None:
-        """Do the case's first process: everything that the session wants of it at once."""
+        """Run the first process of the case for all tests of the session at once."""
         missing = self.accuracy is None and self.unscored is None
         accuracy = "accuracy" in kinds and missing and bool(self.planned.scorer_name)
         together = self.planned.data.shared
@@ -137,7 +137,7 @@ class CaseRuns(CaseRunner):
             self.process(performance=False, ask=self.scores.ask)
 
     def add_run(self, *, ask: Ask | None = None) -> Run:
-        """Add one run that may be judged; a case whose tries were all INVALID is over."""
+        """Add one valid run; after Unjudgeable the case makes no further ones."""
         try:
             return super().add_run(ask=ask)
         except Unjudgeable as error:
@@ -148,7 +148,7 @@ class CaseRuns(CaseRunner):
             raise
 
     def find_accuracy(self, *, required: bool) -> Accuracy | None:
-        """Return an accuracy pass of the same fingerprint; measure it where it is required."""
+        """Return an accuracy pass of the same fingerprint; measure it if it is required."""
         if not self.planned.scorer_name:
             return None
         subject = self.subject or self.scored_subject
@@ -175,7 +175,7 @@ class CaseRuns(CaseRunner):
 
     @property
     def scored_pass(self) -> ScoredPass:
-        """The accuracy pass, which is there."""
+        """Accuracy pass, which must exist."""
         assert self.accuracy is not None
         assert self.scored is not None
         assert self.scored_subject is not None
@@ -190,7 +190,7 @@ class CaseRuns(CaseRunner):
 
     @property
     def unchecked(self) -> Unchecked | None:
-        """Why a verdict on performance does not vouch for accuracy; None where it does."""
+        """Why a verdict on performance does not cover accuracy; None if it does."""
         if self.subject is not None and self.subject.dummy:
             return Unchecked.DUMMY
         if self.unscored is not None:
@@ -202,7 +202,7 @@ class CaseRuns(CaseRunner):
         return Unchecked.NOT_CHECKED if self.accuracy is None or vague else None
 
     def compare_machine(self) -> ControlComparison | None:
-        """Look once more at the machine, and say how it differs from the baseline's, if it does."""
+        """Measure the machine again; return its largest difference from the baseline's, if any."""
         baseline = [run.hardware.control for run in self.record.runs] if self.record else []
         if not any(baseline) or not self._conditions.control:
             return None
@@ -215,16 +215,16 @@ class CaseRuns(CaseRunner):
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Why the last run may not be judged, where no further one was made."""
+        """Reasons why the last run is INVALID and no further one was made."""
         return self._broken.run.invalid if isinstance(self._broken, Unjudgeable) else ()
 
     @property
     def set_by(self) -> str | None:
-        """Where the performance baseline comes from."""
+        """Source of the performance baseline, or None."""
         return set_by(self.record.history) if self.record else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
-        """Return what differs from what the performance baseline was recorded with, and where."""
+        """Return the differences from the conditions of the performance baseline."""
         if self.record is None:
             return ()
         beside = self.record.surroundings
@@ -236,18 +236,18 @@ class CaseRuns(CaseRunner):
 
     @property
     def _accuracy_key(self) -> str:
-        """The key of a pass on its data; "": they were not loaded yet, and are others."""
+        """Key of a pass on its data; "" before they were loaded."""
         subject = self.scored_subject
         return accuracy_key(self.job, subject.fingerprint) if subject else ""
 
     @property
     def scoring_job(self) -> Job:
-        """The case on its scored data, with its scorer."""
+        """Case on its scored data, with its scorer."""
         return self._job(scorer=True).scored
 
     @property
     def patience(self) -> Patience:
-        """How long what makes no progress is waited for."""
+        """Time limits of processes that make no progress."""
         return self._conditions.patience
 
     def show(self, line: str) -> None:
@@ -255,7 +255,7 @@ class CaseRuns(CaseRunner):
         self._show(line)
 
     def audit(self, audit: AuditRun, rate: float) -> Run:
-        """Make one run for a compliance test at this rate."""
+        """Make one run of a compliance test at a rate, queries/s."""
         at = SearchState(rate=rate, conditions=self._conditions, audit=audit)
         subject = self.subject
         run = self.process(performance=True, ask=None, at=at).run
@@ -266,7 +266,7 @@ class CaseRuns(CaseRunner):
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run one fresh process and keep what it gave; a case that broke stays broken."""
+        """Run a fresh process and store its output; after an error raise that error again."""
         # INVALID runs say nothing against a compliance test's run, or an accuracy pass.
         timed = performance and not (at and at.audit)
         if self._broken and (timed or not isinstance(self._broken, Unjudgeable)):
@@ -296,7 +296,7 @@ class CaseRuns(CaseRunner):
         return process
 
     def _counted(self, run: Run) -> Run:
-        """Return a run, INVALID if it counted other tokens than answers of this very build have."""
+        """Return a run, INVALID if its token counts differ from answers of the same build."""
         if self.subject is None or not any(n.startswith("tokens_per_sample") for n in run.metrics):
             return run
         now, sides = self.subject.fingerprint, list[Iterable[tuple[int, float | None]]]()
@@ -317,7 +317,7 @@ class CaseRuns(CaseRunner):
 
 
 def load_checked(file: Path, case: Case) -> Baseline | None:
-    """Load a baseline file and make sure that it is this case's."""
+    """Load a baseline file; raise BaselineError if it is of another case."""
     loaded = baselines.load(file)
     if loaded is None:
         return None
@@ -332,7 +332,7 @@ def load_checked(file: Path, case: Case) -> Baseline | None:
 
 
 def baselines_root(folder: Path | None, suite: Path, division: str) -> Path:
-    """Return where the baselines of a suite lie; the open division has its own."""
+    """Return the folder of a suite's baselines; the open division has its own."""
     root = folder or nearest_baselines(suite)
     return root / "open" if division == "open" else root
 
@@ -340,7 +340,7 @@ def baselines_root(folder: Path | None, suite: Path, division: str) -> Path:
 def clashes(
     planned: Sequence[Planned], claimed: dict[str, tuple[Path, str]], folder: Path | None
 ) -> Iterator[str]:
-    """Claim the baselines of a suite's cases; yield those that another case claimed before."""
+    """Claim the baselines of a suite's cases; yield those that another case claimed."""
     first = planned[0]
     root = baselines_root(folder, first.path, first.suite.division)
     for one in planned:
@@ -359,7 +359,7 @@ def clashes(
 
 
 def nearest_baselines(suite: Path) -> Path:
-    """Return the nearest `baselines/` above a suite file, else the place for one beside it."""
+    """Return the nearest `baselines/` above a suite file, by default next to it."""
     for folder in suite.resolve().parents:
         if (folder / "baselines").is_dir():
             return folder / "baselines"
@@ -367,7 +367,7 @@ def nearest_baselines(suite: Path) -> Path:
 
 
 def baseline_file(root: Path, case: Case, profile: str) -> Path:
-    """Return where the baseline of a case is kept."""
+    """Return the path of a case's baseline."""
     return baselines.path_for(
         root,
         accelerator=case.accelerator,

@@ -1,4 +1,4 @@
-"""Ruling for MLPerf's compliance tests: a run as the test asks, held against the case's others."""
+"""Judge MLPerf's compliance tests: compare a run with changed settings to other runs."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ SPEEDS = {"TEST01", "TEST04", "TEST05"}
 
 JUDGED_METRICS = {"SingleStream": "latency_p90", "MultiStream": "latency_p99"}
 METRIC_SLACK_SHARES = {"clip": 0.01, "fid": 0.02}
-"""By what share scores may differ where the checker names it; else by what the target leaves."""
+"""Allowed relative differences of scores if the checker names them; else 1 - target."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audited:
-    """What a compliance test gave, and the folder with its files."""
+    """Ruling of a compliance test, and the folder of its files."""
 
     ruling: Ruling
     folder: Path
@@ -59,12 +59,12 @@ class Audited:
 
 @dataclass(frozen=True, kw_only=True)
 class _Logs:
-    """The logs of one compliance run beside those that it is held against.
+    """Logs of a compliance run, and of the runs that it is compared with.
 
     Attributes:
-        folder: Of the process; `timed` lies in it.
-        reference: Of the performance run; None: there is none.
-        answers: The accuracy run's log of answers; None: this test needs none.
+        folder: Folder of the process.
+        reference: Folder of the performance run, or None.
+        answers: Accuracy run's log of answers; None if the test needs none.
     """
 
     folder: Path
@@ -73,21 +73,19 @@ class _Logs:
 
     @property
     def timed(self) -> Path:
-        """LoadGen's logs of the compliance run."""
         return self.folder / "performance"
 
     @property
     def beside(self) -> Path:
-        """LoadGen's logs of the performance run, which is there."""
         assert self.reference is not None
         return self.reference
 
 
 def judge_audit(case: CaseRuns, test: str) -> Audited:
-    """Measure what a compliance test needs and judge it as the reference's scripts do.
+    """Measure and judge a compliance test as the reference scripts do.
 
     Raises:
-        UnavailableError: What it needs is not here.
+        UnavailableError: Data that it needs are missing.
     """
     workload = case.planned.suite.rules
     assert workload is not None
@@ -138,10 +136,10 @@ def _notes(test: str, faults: tuple[str, ...], notes: tuple[str, ...]) -> tuple[
 
 
 def _data(case: CaseRuns) -> ScoredData:
-    """Return the data of TEST07, with their truths.
+    """Return the data of TEST07, with ground truth.
 
     Raises:
-        UnavailableError: They are not here, or an MLPerf suite does not name them.
+        UnavailableError: They are missing, or an MLPerf suite does not name them.
     """
     suite = case.planned.suite
     if suite.is_mlperf and not suite.workload.compliance_dataset:
@@ -153,7 +151,7 @@ def _data(case: CaseRuns) -> ScoredData:
 
 
 def _measured(case: CaseRuns, test: str, rate: float, data: ScoredData | None) -> Run:
-    """Make the run, again where LoadGen calls one INVALID that must be valid."""
+    """Make the run; repeat it if it must be valid and LoadGen calls it INVALID."""
     workload = case.planned.suite.rules
     assert workload is not None
     settings = audit_settings(test, workload.name)
@@ -168,7 +166,7 @@ def _measured(case: CaseRuns, test: str, rate: float, data: ScoredData | None) -
 
 
 def _answers(case: CaseRuns) -> Path:
-    """Return the log of answers of the accuracy run, which must be one over the whole data set."""
+    """Return the log of answers of the accuracy run over the whole data set."""
     accuracy: Accuracy | None = case.find_accuracy(required=True)
     if accuracy is None or not accuracy.full:
         raise RunError("scorer", "a compliance test needs answers to the whole data set")
@@ -247,7 +245,7 @@ def _score(folder: Path) -> rules.SpeedScore:
 
 
 def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
-    """Return between what the mean length of answers must be; a twin's is its own, 10 % apart.
+    """Return the bounds of the mean answer length, tokens: ±10 % for a twin.
 
     Raises:
         UnavailableError: The suite of a twin states no length.
@@ -270,10 +268,10 @@ def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
 def _scored(
     case: CaseRuns, audit: rules.Audit, logs: _Logs, workload: RoundWorkload
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Score the answers of a TEST01 that differ, and those of the accuracy run to the same samples.
+    """Score differing answers of TEST01, and the accuracy run's answers to the same samples.
 
     Returns:
-        Faults, and notes: differing answers pass where their scores are alike.
+        Faults, and notes: differing answers pass if their scores agree.
     """
     assert logs.answers is not None
     timed = engine_answers(logs.timed / ACCURACY_LOG)
@@ -297,7 +295,6 @@ def _scored(
 def _scores_of(
     case: CaseRuns, job: Job, folder: Path, outputs: Mapping[int, bytes], samples: int
 ) -> dict[str, float]:
-    """Score outputs to some of the samples of a job's data set in a folder of their own."""
     if job.scoring.scorer is None or not outputs:
         return {}
     folder.mkdir(exist_ok=True)

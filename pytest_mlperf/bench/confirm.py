@@ -1,4 +1,4 @@
-"""Was it the build? A drop is measured again, in turns with the build of its baseline."""
+"""Confirm a drop by runs interleaved with the build of its baseline."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from pytest_mlperf.suite.plan import Planned
 
 
 class NotComparable(Exception):
-    """Runs in turns that prove nothing; the text says why."""
+    """Interleaved runs prove nothing; the text says why."""
 
 
 Turn = TypeVar("Turn", bound=CaseRunner)
 
 
 REPEATS = 2
-"""A pair that load may explain is measured again so many times; then it is left out."""
+"""Repeats of a pair whose difference load may explain, before it is left out."""
 
 
 def add_pair(
@@ -65,19 +65,19 @@ def add_pair(
     leader: Turn | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Add a run to both sides; measure the pair again if load may explain how they differ.
+    """Add a run to both sides; repeat the pair if load may explain its difference.
 
-    Chance draws the order of every other pair, so that load cannot follow it. The pair after it has
-    the reverse order, so that a steady drift of the machine cancels.
+    The order of every other pair is random, so that load cannot correlate with it. The pair after
+    it has the reverse order, so that a steady drift of the machine cancels (ABBA).
 
     Args:
         tolerated: See `RuleR`.
-        least: How many times better a is expected to be.
-        leader: The side that runs first in the first pair; None: chance decides.
+        least: Expected ratio of a to b.
+        leader: Side that runs first in the first pair; None draws it.
         check: Called after each process of the first pair.
 
     Returns:
-        Whether the pair counts. One that load may explain three times is left out.
+        Whether the pair counts; it does not if load may explain all its repeats.
     """
     for _ in range(1 + REPEATS):
         made = len(a.runs) + len(a.left_out)
@@ -95,7 +95,7 @@ def add_pair(
 
 
 def left_out(one: CaseRunner) -> str:
-    """Return how many pairs were left out because of load, in words; "": none."""
+    """Return how many pairs were left out because of load, in words, or ""."""
     number = len(one.left_out) // (1 + REPEATS)
     reason = "left out: load may explain how its sides differ"
     return f"{plural(number, 'pair')} {reason}" if number else ""
@@ -111,20 +111,18 @@ def in_turns(
     done: Callable[[], None] = lambda: None,
     leader: CaseRunner | None = None,
 ) -> dict[str, Ratio]:
-    """Run two sides in turns, in pairs, until a drop is proven or all metrics are decided.
-
-    A pair that is left out counts as one of those that the rule allows.
+    """Interleave runs of two sides in pairs until a drop is proven or all metrics are decided.
 
     Args:
-        before: The side that it is set against. Both may have pairs of runs already.
-        limits: The metrics to judge with their limits, as shares.
+        before: Side to compare with. Both sides may have pairs of runs already.
+        limits: Limits of the metrics to judge, as shares.
         check: Called after each process of the first pair.
         done: Called after each pair.
         leader: See `add_pair`.
 
     Raises:
         NotComparable: A metric is missing, or may not be judged.
-        Unjudgeable: No try of a run was valid.
+        Unjudgeable: Every try of a run was INVALID.
     """
     missing = 0
     while not (ratios := decided(now.runs, before.runs, limits, rule, missing)):
@@ -141,10 +139,10 @@ def decided(
     rule: RuleR,
     missing: int = 0,
 ) -> dict[str, Ratio]:
-    """Return what pairs of runs say, once a drop is proven or all metrics are decided; else {}.
+    """Return the ratios of pairs once a drop is proven or all metrics are decided; else {}.
 
     Args:
-        missing: Pairs that were left out.
+        missing: Number of pairs that were left out; they count towards the maximum.
 
     Raises:
         NotComparable: A metric is missing, or may not be judged.
@@ -161,7 +159,7 @@ def decided(
 
 
 def ended(ratio: Ratio) -> Ratio:
-    """Return a ratio after which no pair is made."""
+    """Return a ratio after the last pair: MORE becomes INCONCLUSIVE."""
     open_ = ratio.outcome is Answer.MORE
     return replace(ratio, outcome=Answer.INCONCLUSIVE) if open_ else ratio
 
@@ -169,7 +167,7 @@ def ended(ratio: Ratio) -> Ratio:
 def _ratios(
     now: Sequence[Run], before: Sequence[Run], limits: Mapping[str, float], rule: RuleR
 ) -> dict[str, Ratio]:
-    """Return what each metric with enough queries says so far."""
+    """Return the current ratio of each metric with enough queries."""
     runs = [*now, *before]
     judged = countable(runs, limits)
     if not judged:
@@ -208,7 +206,7 @@ UNHANDICAPPED_BUILD = "this build without the handicap"
 
 
 def why_no_build(case: CaseRuns, conditions: Conditions) -> Confirmation | None:
-    """Return why there is nothing to measure beside this build; None: there is something."""
+    """Return why there is no build to compare with, or None if there is one."""
     if case.planned.engine.baseline_engine is not None:
         return None
     record, subject, now = case.record, case.subject, conditions.commit or CHANGED_MARK
@@ -224,7 +222,7 @@ def why_no_build(case: CaseRuns, conditions: Conditions) -> Confirmation | None:
 def build_of_baseline(
     planned: Planned, conditions: Conditions
 ) -> contextlib.AbstractContextManager[Build | None]:
-    """Return the build that a suite names as its baseline's, to be entered; of None: none."""
+    """Return a context manager of the build that a suite names as its baseline's, or of None."""
     earlier = earlier_build(planned)
     if earlier is None:
         return contextlib.nullcontext(None)
@@ -234,16 +232,16 @@ def build_of_baseline(
 
 
 class NoBuild(Exception):
-    """The build of a baseline that the suite names cannot be had; the text says why."""
+    """The baseline's build, as the suite names it, is unavailable; the text says why."""
 
 
 class Sides:
-    """This build, and beside it that of the baseline."""
+    """Run this build and that of the baseline interleaved."""
 
     def __init__(
         self, case: CaseRuns, conditions: Conditions, show: Show, earlier: EarlierSide | None
     ) -> None:
-        """Start nothing yet; `earlier` has options of the record, where today's are others."""
+        """Store the inputs; `earlier` has options of the record that differ from today's."""
         self._case = case
         self._earlier = earlier
         self._conditions = conditions
@@ -253,24 +251,24 @@ class Sides:
 
     @property
     def runs(self) -> int:
-        """Runs so far, of both sides."""
+        """Number of runs so far, of both sides."""
         return sum(len(one.runs) + len(one.invalid_runs) + len(one.left_out) for one in self._both)
 
     @property
     def how(self) -> str:
-        """How they were made, in words."""
+        """How the runs were made, in words."""
         invalid = [run.invalid for one in self._both for run in one.invalid_runs]
         again = measured_again(invalid) if invalid else ""
         without = left_out(self._both[0]) if self._both else ""
         return "; ".join(filter(None, [f"interleaved with {self.build}", again, without]))
 
     def run(self, limits: Mapping[str, float]) -> Mapping[str, Ratio]:
-        """Return what runs in turns say of these metrics.
+        """Return the ratios of these metrics from interleaved runs.
 
         Raises:
-            NoBuild: The build of the baseline cannot be had.
-            NotComparable: They say nothing.
-            Unjudgeable: No try of a run was valid.
+            NoBuild: The build of the baseline is unavailable.
+            NotComparable: The runs prove nothing.
+            Unjudgeable: Every try of a run was INVALID.
         """
         case, earlier = self._case, self._earlier
         record = case.record
@@ -298,7 +296,7 @@ class Sides:
         return ratios
 
     def _require_same(self, before: CaseRunner, record: Record | None) -> None:
-        """Make sure that a side is the baseline's, as far as its record and engine say it."""
+        """Raise NotComparable if a side is not the baseline's build by its record."""
         if not before.runs or before.subject is None or record is None:
             return
         then, now = record.fingerprint, before.subject.fingerprint
@@ -351,11 +349,10 @@ def confirm(
     *,
     failing: Outcome = Outcome.PERF_DROP,
 ) -> Ruling:
-    """Return an answer after it was measured again beside the baseline's own build.
+    """Return a ruling after its drop was measured again next to the baseline's build.
 
-    One that needs no confirmation by the policy, as most that are no drop, is returned as it is. So
-    is a drop, with the reason, where the other build cannot be had, broke, or is not the
-    baseline's: what is proven stays proven until something better speaks.
+    A ruling that the policy does not confirm is returned unchanged. So is a drop, with the reason,
+    if the other build is unavailable, broken, or not the baseline's.
     """
     if not _may_confirm(case, answer, policy):
         return answer
@@ -387,7 +384,7 @@ def confirm(
 
 
 def not_made(verdict: Verdict, policy: Policy) -> Verdict:
-    """Return a drop that nothing can be measured for any more, saying so where it matters."""
+    """Add a note to a drop that can no longer be measured again."""
     names = tuple(m.metric for m in verdict.metrics if _to_confirm(m, policy))
     if not names or verdict.outcome not in DROPS:
         return verdict
@@ -399,16 +396,16 @@ def not_made(verdict: Verdict, policy: Policy) -> Verdict:
 
 
 def _may_confirm(case: CaseRuns, answer: Ruling, policy: Policy) -> bool:
-    """Whether an answer says what the policy wants confirmed, which is mostly a drop."""
+    """Return whether a ruling has an outcome that the policy confirms."""
     seems = any(_leans(m) or _is_open_ok(case, m, policy) for m in answer.metrics)
     judged = answer.outcome in DROPS | {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
     return judged and (seems or answer.outcome in DROPS) and policy.confirm != "never"
 
 
 def _is_open_ok(case: CaseRuns, metric: MetricVerdict, policy: Policy) -> bool:
-    """Whether an ok is provisional and confirmed all the same, which takes 6 to 9 runs.
+    """Return whether a provisional ok is confirmed, which takes 6 to 9 runs.
 
-    It is beside a build that the suite names, as long as the baseline has too few days.
+    It is if the suite names the baseline's build, while the baseline has too few days.
     """
     named = case.planned.engine.baseline_engine is not None
     few = metric.baseline.days < DAYS or policy.confirm == "always"
@@ -418,7 +415,7 @@ def _is_open_ok(case: CaseRuns, metric: MetricVerdict, policy: Policy) -> bool:
 def _dropped(case: CaseRuns, answer: Ruling, policy: Policy) -> dict[str, MetricVerdict]:
     """Return the metrics to measure again, by name.
 
-    A latency limit that was missed twice is none: no pair excuses it.
+    None after two missed latency limits: no pair excuses them.
     """
     if sum(run.limit_missed for run in case.runs) > 1:
         return {}
@@ -430,7 +427,7 @@ def _dropped(case: CaseRuns, answer: Ruling, policy: Policy) -> dict[str, Metric
 
 
 def _to_confirm(metric: MetricVerdict, policy: Policy) -> bool:
-    """Whether a metric seems to have dropped, and the policy wants that confirmed."""
+    """Return whether a metric seems to have dropped, and the policy confirms that."""
     if metric.limit is None or not (metric.outcome in DROPS or _leans(metric)):
         return False
     few = metric.baseline.days < DAYS
@@ -438,7 +435,7 @@ def _to_confirm(metric: MetricVerdict, policy: Policy) -> bool:
 
 
 def _leans(metric: MetricVerdict) -> bool:
-    """Whether a metric would be a drop but for what sessions differ by, or for load."""
+    """Return whether session variance or load alone keep a metric from being a drop."""
     undecided = metric.outcome in {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
     return undecided and metric.direction == "drop"
 
@@ -455,7 +452,7 @@ def _decided(
     failing: Outcome,
     also: str,
 ) -> Ruling:
-    """Return the answer of runs in turns; `also` may explain a drop that they do not prove."""
+    """Return the ruling of interleaved runs; `also` names another cause of an unproven drop."""
     proven = [name for name, ratio in ratios.items() if ratio.outcome is Answer.FAIL]
     excluded = [name for name, ratio in ratios.items() if ratio.outcome is Answer.PASS]
     undecided = [name for name in ratios if name not in excluded]
@@ -501,12 +498,12 @@ def _decided(
 
 
 def worse(ratios: Mapping[str, Ratio]) -> list[str]:
-    """Return the metrics of which runs in turns prove that they got worse, by however little."""
+    """Return the metrics that interleaved runs prove to be worse, by any amount."""
     return [name for name, ratio in ratios.items() if ratio.high < 1]
 
 
 def _proven(answer: Ruling, proven: list[str], failing: Outcome) -> Ruling:
-    """Return an answer whose drop is there beside the baseline's own build as well."""
+    """Return a ruling whose drop interleaved runs prove."""
     metrics = tuple(
         replace(
             m, confirmed=True, outcome=failing, direction=None, note="" if m.direction else m.note
@@ -522,7 +519,7 @@ def _proven(answer: Ruling, proven: list[str], failing: Outcome) -> Ruling:
 
 
 def _settled(metric: MetricVerdict, ratio: Ratio) -> MetricVerdict:
-    """Return what a metric says that was not confirmed; rule R's p no longer counts."""
+    """Return the verdict of a metric that was not confirmed; rule R's p no longer applies."""
     excluded = ratio.outcome is Answer.PASS
     return replace(
         metric,
@@ -540,7 +537,7 @@ def _uncompared(
     sides: Sides | None = None,
     state: Confirmation = Confirmation.NOT_COMPARABLE,
 ) -> Ruling:
-    """Return an answer that stands, as the runs in turns decided nothing."""
+    """Return a ruling that interleaved runs did not change."""
     about = InterleavedRuns(
         state=state,
         metrics=tuple(dropped),
@@ -562,7 +559,7 @@ def in_words(metric: str, ratio: Ratio) -> str:
 
 
 def raw(metric: str, ratio: Ratio | RelativeSpeed) -> tuple[float, float, float]:
-    """Return the relative change of a metric's raw value, and the ends of its interval."""
+    """Return the relative change of a metric's raw value, and its interval."""
     if METRICS[metric].direction is Direction.HIGHER:
         return ratio.ratio - 1, ratio.low - 1, ratio.high - 1
     return 1 / ratio.ratio - 1, 1 / ratio.high - 1, 1 / ratio.low - 1

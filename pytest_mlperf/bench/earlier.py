@@ -1,4 +1,4 @@
-"""Make the baseline's side again from its record: the engine's options and variables."""
+"""Rebuild the baseline's side from its record: the engine's options and variables."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from pytest_mlperf.run.project import CHANGED_MARK
 from pytest_mlperf.suite.resolve import engine_of
 
 OPTIONS_KEY, ENGINE_PREFIX, VARIABLE_PREFIX = "options", "engine.", "engine.environment."
-"""Facts about options, about all that an engine says, about variables that it reads."""
+"""Fingerprint key of the options, and prefixes of all engine facts and of its variables."""
 
 _HOME = re.compile(r"(?<![\w.~/])~(?=/|$)")
 
 
 class EarlierSide(NamedTuple):
-    """The case as its record describes it; the title names options, and no secret values."""
+    """Case as its record describes it; the title names options, but no secret values."""
 
     job: Job
     title: str
 
 
 def earlier_side(case: CaseRuns) -> EarlierSide | None:
-    """Return the baseline's side if its record has other options; bad ones are an MlperfError."""
+    """Return the baseline's side if its options differ; raise MlperfError if they are invalid."""
     if case.record is None or case.subject is None or case.planned.benchmark:
         return None
     before = case.record.fingerprint
@@ -63,12 +63,11 @@ def earlier_side(case: CaseRuns) -> EarlierSide | None:
 
 
 def _stored(value: Any) -> Any:
-    """Return a value of the suite as a record holds it."""
     return placeless(value, home=str(Path.home()))
 
 
 def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record's options with whole paths: the suite's where they are equal."""
+    """Return a record's options with complete paths: the suite's if they are equal."""
 
     def whole(text: str) -> str:
         if f"{OUTSIDE_MARK}/" in text:
@@ -80,7 +79,7 @@ def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str,
 
 
 def deciding(case: CaseRuns, policy: Policy) -> str:
-    """Return what decides a drop whose baseline's side cannot be made again, by what changed."""
+    """Return advice on a drop whose baseline's side cannot be rebuilt, by what changed."""
     usual, record, planned = "baseline_engine in the suite names one", case.record, case.planned
     if record is None or case.subject is None:
         return usual

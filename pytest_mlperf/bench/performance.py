@@ -1,4 +1,4 @@
-"""Ruling for the performance of a case: measure until it is decided, judge, or record."""
+"""Judge the performance of a case: measure until it is decided, then judge or record."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ CACHE_BACK = (
 UNDER_LOAD = "measured under load: an idle machine decides"
 
 CHANGED_OUTCOMES = {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.IMPROVED}
-"""What may be the machine's doing as well; and so may be what leans to a drop."""
+"""Outcomes that a change of the machine may cause."""
 
 
 def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LONE_PHASE) -> Ruling:
-    """Measure what is missing, then judge the runs by rule R, or record them."""
+    """Make the missing runs, then judge them by rule R, or record them."""
     recording = _recording(case)
     if differs := _other_rate(case, recording):
         return differs
@@ -97,7 +97,7 @@ def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LO
 
 
 def _judged(case: CaseRuns, phase: Phase) -> Ruling:
-    """Judge the runs of a case, and make more as long as they may decide."""
+    """Judge the runs of a case, and make more while they may decide."""
     while True:
         if missed := _limit_missed(case):
             return missed
@@ -115,9 +115,9 @@ def _judged(case: CaseRuns, phase: Phase) -> Ruling:
 
 
 def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> Ruling:
-    """Return the drop that is proven though the last run may not be judged, else raise the error.
+    """Return a drop that is proven although the last run is INVALID, else raise the error.
 
-    Runs of a server that became slow prove no ok, but a drop, where load does not explain them.
+    INVALID runs of a slow server cannot prove an ok, but a drop, if load does not explain them.
     """
     runs, slow = list(case.runs), [run for run in case.invalid_runs if run.too_slow]
     for run in slow if not is_loaded(slow, case.rule.tolerated) else ():
@@ -142,7 +142,7 @@ def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> R
 
 
 def _found_under_load(case: CaseRuns, ruling: Ruling) -> Ruling:
-    """Return a ruling on rates that searches found: under load they are lower bounds."""
+    """Return a ruling on searched rates, undecided under load: they are lower bounds then."""
     if not case.planned.scenario.find:
         return ruling
     drop = any(metric.fails or metric.direction == "drop" for metric in ruling.metrics)
@@ -161,10 +161,9 @@ def _undecided(ruling: Ruling) -> Ruling:
 
 
 def _other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
-    """Return the answer where a server had less to do than in the baseline's runs, or more.
+    """Return INVALID if the server had less or more to do than in the baseline's runs.
 
-    It may have had the prompts in its cache of prefixes, and of a curve its answers may have
-    another length.
+    Its prefix cache may have held the prompts, or the answers of a curve have another length.
     """
     if case.record is None or case.subject is None:
         return None
@@ -181,7 +180,7 @@ def _other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
 
 
 def invalid(case: CaseRuns, headline: str, *notes: str) -> Ruling:
-    """Return that the runs of a case may not be judged, with what they measured."""
+    """Return INVALID, with the metrics that the runs measured."""
     runs = case.invalid_runs[-1:] if case.reasons else case.runs
     metrics = tuple(
         replace(m, limit=case.planned.limits.get(m.metric))
@@ -203,11 +202,11 @@ CAUSED_BY_LOAD = frozenset(
         Key.TOO_SHORT,
     }
 )
-"""Reasons for an INVALID run that other processes on the machine can cause."""
+"""Reasons of INVALID runs that other processes on the machine can cause."""
 
 
 def unjudged(case: CaseRuns, run: Run) -> Ruling:
-    """Return the answer of a case whose last run is INVALID: undecided if load can be why."""
+    """Return the ruling on an INVALID run: INCONCLUSIVE if load can be the reason."""
     ruling = invalid(case, *map(str, run.invalid))
     keys = {reason.key for reason in run.invalid}
     if case.policy.update or keys - CAUSED_BY_LOAD or not is_loaded([run], case.rule.tolerated):
@@ -231,7 +230,7 @@ def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
 
 
 def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ruling:
-    """Return what a ruling says, and what to do about runs that may not be judged."""
+    """Return a ruling with the accuracy it covers, and advice on metrics that it lacks."""
     unvouched = case.unchecked
     notes = remedies(case.runs, limits, case.record) if case.runs else ()
     return Ruling(
@@ -244,10 +243,9 @@ def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ru
 
 
 def first_line(case: CaseRuns, ruling: Ruling) -> str:
-    """Return the first line of a verdict by rule R.
+    """Return the headline of a ruling by rule R.
 
-    Of a rate that was found it says what was found and under what; without a baseline of this
-    machine, which one there is.
+    It includes the conditions of a searched rate, or the nearest baseline of another machine.
     """
     find, deciding = case.planned.scenario.find, ruling.deciding
     if ruling.outcome is Outcome.NO_BASELINE and case.formerly and deciding:
@@ -261,7 +259,7 @@ def first_line(case: CaseRuns, ruling: Ruling) -> str:
 
 
 def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
-    """Return the answer of speed or energy where accuracy is not what it was, else None."""
+    """Return INVALID for speed or energy if accuracy failed, else None."""
     official = case.planned.suite.profile == "official"
     accuracy = case.find_accuracy(required=official or required)
     answer = case.judge_accuracy() if accuracy else None
@@ -272,7 +270,7 @@ def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
 
 
 def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
-    """Return an answer, INVALID where the machine itself explains that something changed."""
+    """Return a ruling, INVALID if a change of the machine itself explains it."""
     leans = any(metric.direction == "drop" for metric in answer.metrics)
     changed = (
         answer.outcome in CHANGED_OUTCOMES or leans or (phase.many and may_fall(answer.metrics))
@@ -297,7 +295,7 @@ def _locked_clock(case: CaseRuns) -> str | None:
 
 
 def reported(case: CaseRuns, answer: Ruling) -> tuple[str, ...]:
-    """Return which limits these runs have too few queries for."""
+    """Return notes on the limits that these runs have too few queries for."""
     if not case.runs or answer.outcome is Outcome.INCONCLUSIVE:
         return ()
     kept = None if answer.outcome is Outcome.RECORDED else case.record
@@ -305,7 +303,7 @@ def reported(case: CaseRuns, answer: Ruling) -> tuple[str, ...]:
 
 
 def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
-    """Return the answer of a baseline at another rate, or found under other conditions, or None."""
+    """Return INVALID if the baseline has another rate or other conditions, else None."""
     record, planned = case.record, case.planned
     if record is None or recording == "replace":
         return None
@@ -324,7 +322,7 @@ def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
 
 
 def _limit_missed(case: CaseRuns) -> Ruling | None:
-    """Return the answer of a latency limit missed twice; measure again after the first."""
+    """Return the ruling on a latency limit missed twice; repeat the run after the first miss."""
     if len(case.runs) == 1 and case.runs[0].limit_missed:
         case.add_run()
     missed = [run for run in case.runs if run.limit_missed]
@@ -345,7 +343,7 @@ def _limit_missed(case: CaseRuns) -> Ruling | None:
 
 
 def against_limits(missed: Sequence[Run], settings: LoadGenSettings) -> str:
-    """Return what the runs that missed a latency limit measured, beside the limit."""
+    """Return the values of runs that missed a latency limit, and the limit."""
     limits = {
         "ttft_p99": settings.ttft_limit_ns,
         "tpot_p99": settings.tpot_limit_ns,
@@ -376,7 +374,7 @@ def _recording(case: CaseRuns) -> Update | None:
 
 
 def _unlike(case: CaseRuns, old: Record | None) -> Ruling | None:
-    """Return the answer where runs had other work than each other, or than the baseline's."""
+    """Return INVALID if runs had other work than each other, or than the baseline's."""
     uneven = other_cached(case.runs[1:], case.runs[:1], "in the first run")
     if uneven and case.subject and not has_salt(case.subject.fingerprint):
         return invalid(case, f"nothing recorded: {uneven}", CACHE_BACK)
@@ -417,10 +415,9 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
 
 
 def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LONE_PHASE) -> Ruling:
-    """Measure what is missing and judge the energy of the runs by rule R.
+    """Make the missing runs and judge their energy by rule R.
 
-    Of the metrics that the suite limits, those are judged whose power source is there and saw
-    enough in every run; no other is recorded either.
+    Only metrics whose power source has sufficient data in every run are judged and recorded.
 
     Raises:
         UnavailableError: No energy is known.
@@ -463,7 +460,7 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
 
 
 def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
-    """Return the answer of runs of which some have an energy to judge by, and others not."""
+    """Return INVALID if only some runs have an energy that may be judged."""
     runs = case.runs
     for name in limits:
         lacking = [place for place, run in enumerate(runs, start=1) if not run.may_judge(name)]
@@ -477,7 +474,7 @@ def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
 
 
 def _why_not(runs: Sequence[Run], limits: Collection[str]) -> str:
-    """Return why the energy of these runs may not be judged: what the first such run says."""
+    """Return why the energy of these runs may not be judged."""
     run, name = next((run, n) for run in runs for n in limits if not run.may_judge(n))
     where = f"run {runs.index(run) + 1} of {len(runs)}: " if len(runs) > 1 else ""
     return where + ("; ".join(_notes(run, name)) or "its energy may not be judged")

@@ -1,4 +1,4 @@
-"""Which files changed in git since the commit of a baseline, and which of them a run loaded."""
+"""Find files that changed in git since a baseline's commit, and whether a run loaded them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pytest_mlperf.run.worker.model_files import path_texts
 def tree_changes(
     policy: Policy, commit: str | None, job: Job, suite: Path, imported: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Return lines of what changed since a baseline's commit, and of what is not known of it.
+    """Return lines on changes since a baseline's commit, and lines on what is unknown.
 
     Args:
-        commit: None: it was recorded outside git, and nothing is claimed.
-        job: Names model, data and further files; the scorer too, where scores are explained.
+        commit: None if it was recorded outside git: nothing is reported.
+        job: Names model, data and further files, and the scorer if scores are explained.
         imported: Files that the worker imported.
     """
     if commit is None:
@@ -54,7 +54,7 @@ def tree_changes(
 
 
 def _named(job: Job, suite: Path) -> Iterator[str]:
-    """Yield the files and folders that a case names; a folder around its suite says nothing."""
+    """Yield the files and folders that a case names, except those around its suite."""
     factories = [job.engine, job.dataset, *filter(None, [job.scoring.scorer])]
     for text in path_texts([job.model, *(one.options for one in factories)]):
         with contextlib.suppress(OSError, ValueError):  # most texts are no path
