@@ -1,4 +1,4 @@
-"""What github-action-benchmark reads as customBiggerIsBetter."""
+"""Export results as github-action-benchmark's customBiggerIsBetter."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from pytest_mlperf.judge.inputs import Direction
 
 
 def report(session: ReportedSession, better: Direction = Direction.HIGHER) -> str:
-    """Return the metrics of which more is better, or less."""
+    """Return the metrics of one direction as JSON."""
     benchmarks: dict[str, Any] = {}
     for verdict in (result.verdict for result in session.results.cases):
         for metric in verdict.metrics:

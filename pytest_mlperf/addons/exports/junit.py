@@ -1,4 +1,4 @@
-"""Results as JUnit XML, with the ids and properties that pytest's own file has."""
+"""Export results as JUnit XML with the ids and properties of pytest's own file."""
 
 from __future__ import annotations
 

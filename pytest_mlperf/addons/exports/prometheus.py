@@ -1,4 +1,4 @@
-"""Results in Prometheus' text format."""
+"""Export results in Prometheus' text format."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ GAUGES = {
 
 
 def report(session: ReportedSession) -> str:
-    """Return gauges for the node exporter's textfile collector, which takes no time stamps.
+    """Return gauges for the node exporter's textfile collector, which accepts no time stamps.
 
     Source: https://prometheus.io/docs/instrumenting/exposition_formats/
     """

@@ -1,4 +1,4 @@
-"""Read a plan of which a batch system is to run the parts."""
+"""Read a plan for a batch system."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_mlperf.stores.results import Manifest, read_manifest
 
 
 def add_plan(parser: ArgumentParser) -> None:
-    """Give a parser the argument that `read_plan` takes."""
+    """Declare the argument of `read_plan`."""
     parser.add_argument("plan", metavar="PLAN", help="output of `plan --format json`; -: stdin")
 
 

@@ -1,4 +1,4 @@
-"""Pack the project that a session measures, and take back what its cases left behind."""
+"""Pack the project of a session, and unpack the files of its cases."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pytest_mlperf.addons.fleet.node import BASELINES
 from pytest_mlperf.run.project import git
 
 LIMIT = 256 << 20
-"""Bytes of a project at most: models and data sets are the nodes' own."""
+"""Maximum size of a project, bytes: nodes have models and data sets themselves."""
 
 LEFT_OUT = frozenset(
     {".git", ".hg", ".mlperf", ".venv", "venv", "__pycache__", ".pytest_cache", "node_modules"}
 )
-"""Folders that never travel."""
+"""Folders that are never packed."""
 
 
 def files_of(root: Path) -> Iterator[Path]:
-    """Yield the files of a project: what git would commit, else all but `LEFT_OUT`."""
+    """Yield the files of a project: those that git would commit, else all but `LEFT_OUT`."""
     listed = git("ls-files", "-z", "--cached", "--others", "--exclude-standard", folder=root)
     if listed is None:
         for folder, folders, names in os.walk(root):
@@ -37,7 +37,7 @@ def files_of(root: Path) -> Iterator[Path]:
 
 
 def pack(root: Path) -> tuple[bytes, str]:
-    """Return a project as it is now, packed, and its SHA-256; too large a one is an MlperfError."""
+    """Return the packed project and its SHA-256; raise MlperfError if it is too large."""
     packed, total, largest = io.BytesIO(), 0, (0, "")
     folders: set[Path] = set()
     with tarfile.open(fileobj=packed, mode="w") as archive:
@@ -63,14 +63,14 @@ def pack(root: Path) -> tuple[bytes, str]:
 
 
 def _nameless(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Return a member without its owner: a project is the same whoever packs it."""
+    """Return a member without its owner, so that the digest depends on the content only."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member
 
 
 def take_back(archive: Path, *, runs_dir: Path, root: Path) -> None:
-    """Unpack what a case left behind: its runs, and baselines that it wrote."""
+    """Unpack the runs of a case, and the baselines that it wrote."""
     with tarfile.open(archive) as packed:
         for member in packed.getmembers():
             place, _, name = member.name.partition("/")

@@ -1,4 +1,4 @@
-"""Histories of cases, from the store where there is one, else from results files."""
+"""Read histories of cases from a store, else from results files."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pytest_mlperf.stores.database import opened
 def histories_here(
     names: Sequence[str], url: str | None, runs_dir: Path, notes: list[str]
 ) -> list[CaseHistory]:
-    """Return the histories of cases by id or a part that fits one case, the newest points last.
+    """Return the histories of cases by id or unique part of it, the newest points last.
 
-    Without a store's `url` it is the usual one if it exists, else the results files of the runs
-    folder. `notes` gets what could not be read.
+    The store is `url`, else the default one if it exists, else the results files of the runs
+    folder. Unreadable files are added to `notes`.
     """
     if url := store_here(url or str(STORE)):
         with opened(url) as store:
@@ -40,7 +40,7 @@ def histories_here(
 
 
 def _fitting(names: Sequence[str], cases: Sequence[str]) -> list[str]:
-    """Return the cases that are named, or fit a part; a part that fits several says nothing."""
+    """Return the cases with one of the names; parts of a name must match one case only."""
     fitting = []
     for name in names:
         parts = [case for case in cases if name.lower() in case.lower()]
@@ -49,7 +49,7 @@ def _fitting(names: Sequence[str], cases: Sequence[str]) -> list[str]:
 
 
 def of_metric(histories: Sequence[CaseHistory], metric: str | None) -> list[CaseHistory]:
-    """Return the histories of one metric: the one that is named, else the first of speed."""
+    """Return the histories of a metric, by default of the first speed metric."""
     if metric is None:
         kinds = sorted(histories, key=lambda one: one.series.kind != "performance")
         metric = kinds[0].series.metric if kinds else ""

@@ -1,4 +1,4 @@
-"""Drift by acceptance: the sum of all accepted steps, each of them within its limit."""
+"""Judge drift: the sum of all accepted changes, each of which is within its limit."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from pytest_mlperf.judge.rule_r import RuleR
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AcceptedDrop:
-    """A drop that is proven and beyond the limit, since the first accepted baseline that compares.
+    """Proven drop beyond the limit, since the first comparable accepted baseline.
 
     Attributes:
-        since: Day on which that one was accepted.
-        baselines: Accepted baselines from there to the one in force.
-        change: Relative change from there to this session's runs.
-        low, high: Its interval, of the errors that rule R grants.
+        since: Day on which that baseline was accepted.
+        baselines: Number of accepted baselines since then.
+        change: Relative change from that baseline to this session's runs.
+        low, high: Its interval, by the error guarantees of rule R.
     """
 
     metric: str
@@ -45,17 +45,17 @@ class AcceptedDrop:
 def accepted_drop(
     points: Sequence[TrendPoint], metric: MetricVerdict, rule: RuleR
 ) -> AcceptedDrop | None:
-    """Return the sum of accepted steps and this session's change, where it is a drop to be told.
+    """Return the sum of accepted changes and this session's change if it is a drop.
 
         total = log(pinned / first) + log(now / pinned)
         bounds: those of both parts, as independent ones add up: √(a² + b²)
 
-    The two share the pinned runs with opposite signs, so the sum is never wider than that. It is
-    told where its bound at rule R's alpha excludes 0 and the sum itself is beyond the limit.
+    The parts share the pinned runs with opposite signs, so the true interval is not wider. The sum
+    is a drop if its bound at rule R's alpha excludes 0 and the sum itself exceeds the limit.
 
     Args:
-        points: Accepted baselines of one machine, oldest first; the last one is in force.
-        metric: What this session says of a gated metric against that one.
+        points: Accepted baselines of one machine, oldest first; the last one is pinned.
+        metric: Verdict of this session on a gated metric against the pinned one.
     """
     sides = (metric.limit, metric.change, metric.low, metric.high)
     if len(points) < 2 or None in sides or metric.metric not in METRICS:
@@ -96,7 +96,7 @@ def accepted_drop(
 
 
 PASSING = {Outcome.OK, Outcome.IMPROVED, Outcome.INCONCLUSIVE, Outcome.PROVISIONAL, Outcome.SUSPECT}
-"""Outcomes that drift replaces; for any other outcome it is a note."""
+"""Outcomes that drift replaces; for other outcomes it is a note."""
 
 
 def drift_of(
@@ -109,9 +109,9 @@ def drift_of(
     """Return the total loss over accepted baselines as a criterion for a verdict.
 
     Args:
-        baselines: Every one that was accepted for the case on this machine, oldest first.
-        since: A day; baselines accepted before it do not count. "": all count.
-        rule: As calibrated for the machine, where it is another one than usual.
+        baselines: Accepted baselines of the case on this machine, oldest first.
+        since: Day; baselines accepted before it are ignored. "" ignores none.
+        rule: Calibrated rule of the machine, or None for the default.
     """
     if verdict.kind not in DROP_OUTCOMES:
         return None

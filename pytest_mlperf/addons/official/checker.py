@@ -1,4 +1,4 @@
-"""Run MLCommons' submission checker from a checkout of its repository, and read its output."""
+"""Run MLCommons' submission checker from a checkout of its repository."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ CHECKER_TIMEOUT_SECONDS = 3600.0
 KILL_SECONDS = 10.0
 
 MAX_LINES = 20
-"""Lines of one severity that are shown."""
+"""Maximum number of shown lines per severity."""
 
 MAX_CHARACTERS = 500
-"""Characters of one line that are shown."""
+"""Maximum number of shown characters per line."""
 
 LOGGED = re.compile(r"(?:\[\S+ \S+ \S+ )?([A-Z]+)(?:\] |:\w+:)(.*)")
-"""A line of Python's logging, in the formats of v4.1 and v6.1: severity and message."""
+"""Line of Python's logging, in the formats of v4.1 and v6.1: severity and message."""
 
 VERDICTS = {"SUMMARY: submission looks OK": 0, "SUMMARY: submission has errors": 1}
-"""The checker's last message, and its exit code with it."""
+"""Last message of the checker, and its exit code."""
 
 MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 
 DISTRIBUTIONS = {"yaml": "pyyaml"}
-"""Names on the package index of modules that are called otherwise."""
+"""Names on the package index of modules, if they differ."""
 
 
 def how_to_get(round_name: str) -> str:
@@ -44,7 +44,7 @@ def how_to_get(round_name: str) -> str:
 
 
 def run_checker(tree: Path, round_name: str, checkout: Path) -> tuple[int, list[str]]:
-    """Run the checker on a submission's tree, which it only reads, for a round such as "v6.1".
+    """Run the checker on a submission's tree for a round such as "v6.1".
 
     `checkout` is one of mlcommons/inference, or its folder tools/submission. Returns 1 if the
     checker finds errors, else 0, and the lines to show, the verdict last. Raises EnvironmentFault

@@ -1,4 +1,4 @@
-"""`pytest-mlperf history`: how a case's accepted baselines moved in git, and its sessions."""
+"""Run `pytest-mlperf history`: list a case's accepted baselines in git, and its sessions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     parser.add_argument(
         "cases", metavar="CASE", nargs="+", help="case id, a unique part of it, or a baseline file"
     )
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Show how the accepted baselines of cases moved, and what sessions measured."""
+    """Print the accepted baselines of cases, and their sessions."""
     notes: list[str] = []
     histories = histories_here(parsed.cases, parsed.store, parsed.runs_dir, notes)
     shown = of_metric(histories, parsed.metric)
@@ -96,7 +96,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _baselines(parsed: argparse.Namespace) -> tuple[int, list[str]]:
-    """Return the exit code and the lines of what was accepted in git."""
+    """Return the exit code and the lines of the baselines accepted in git."""
     names = ", ".join(parsed.cases)
     notes: list[str] = []
     points: list[TrendPoint] = []
@@ -118,7 +118,7 @@ def _baselines(parsed: argparse.Namespace) -> tuple[int, list[str]]:
 
 
 def find(text: str) -> Path:
-    """Return the baseline file that a path, a case id or a unique part of one names."""
+    """Return the baseline file of a path, a case id or a unique part of one."""
     if Path(text).is_file():
         return Path(text)
     files = dict(_baseline_files())
@@ -135,7 +135,7 @@ def find(text: str) -> Path:
 
 
 def _baseline_files() -> Iterator[tuple[Path, str]]:
-    """Yield each performance baseline below the working folder that git tracks, with its case."""
+    """Yield each performance baseline that git tracks in the working folder, with its case."""
     for file in map(Path, git_text("ls-files", "-z", "--", "*.json").split("\0")):
         if not baselines.is_place(file):
             continue

@@ -1,4 +1,4 @@
-"""`pytest-mlperf store`: results of sessions into the database that keeps them all, and out."""
+"""Run `pytest-mlperf store`: import results files into a database, and export them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     actions = parser.add_subparsers(
         dest="action", required=True, metavar="ACTION", help="import or export"
     )

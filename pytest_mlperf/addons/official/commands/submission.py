@@ -1,4 +1,4 @@
-"""`pytest-mlperf submission`: results as a tree that MLPerf's submission checker takes."""
+"""Run `pytest-mlperf submission`: write results as a tree for MLPerf's submission checker."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ TEMPLATES = files("pytest_mlperf.addons.official") / "templates"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     parser.add_argument("action", choices=ACTIONS, help="what to do")
     parser.add_argument(
         "paths",
@@ -151,7 +151,7 @@ def _init(parsed: argparse.Namespace) -> int:
 
 
 def _described(parsed: argparse.Namespace) -> dict[str, object]:
-    """Return the description of the system, with what is not known marked."""
+    """Return the description of the system, with unknown values marked."""
     machine = detect(gpus=split(parsed.accelerator)[1] != "cpu")
     if not machine.has(parsed.accelerator):
         raise MlperfError(f"{parsed.accelerator} is not here; here: {machine.seen}")

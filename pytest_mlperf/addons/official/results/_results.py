@@ -1,4 +1,4 @@
-"""One result: its value, its system and what was measured, as the round's table has them."""
+"""Read one result: its value, its system and its runs, as the round's table has them."""
 
 from __future__ import annotations
 
@@ -30,30 +30,29 @@ MAX_ACCELERATORS = 1_000_000
 PER_NODE = "accelerators_per_node"
 
 PERFORMANCE_MODES = ("PerformanceOnly", "SubmissionRun")
-"""The latter has both runs in one; what is logged of results is the performance run's."""
+"""SubmissionRun contains both runs; its logged results are the performance run's."""
 
 MIN_SHARE = 0.99
-"""Share of the least duration that a run lasts, by clocks that are set while it runs."""
+"""Share of the minimum duration that a run must last, as clocks may be set meanwhile."""
 
 _COUNTS = re.compile(r"\([0-9]{1,9}(, ?[0-9]{1,9})+\)")
-"""As of "(8,4)", nodes of eight accelerators and nodes of four."""
+"""Matches "(8,4)": nodes of eight accelerators and nodes of four."""
 
 _CLASSIFIERS = re.compile(r"mobilenet|efficientnet|resnet50")
-"""Models that the checker takes for submissions of ResNet-50 to the open division."""
+"""Models that the checker counts as ResNet-50 of the open division."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedResult:
-    """A result with its runs.
+    """Result with its runs.
 
     Attributes:
-        place: Where it lies.
-        row: As a round's table would have it.
-        logs: Of its performance runs, the one that counts first.
-        framework: What the system's description names: "TensorRT 10.2.0, CUDA 12.4".
-        official: The checker of its round accepts the settings of its run.
+        row: Row of the round's table.
+        logs: Logs of its performance runs, the one that counts first.
+        framework: Software of the system's description: "TensorRT 10.2.0, CUDA 12.4".
+        official: Whether its round's checker accepts the settings of its run.
         unmeasured: Why it is no case of a session, or "".
-        notes: What a reader of the row must know.
+        notes: Notes for readers of the row.
     """
 
     place: ResultPlace
@@ -66,7 +65,7 @@ class RecordedResult:
 
 
 def read_result(place: ResultPlace, named: str | None = None) -> RecordedResult:
-    """Read a result, of a folder of logs as the `named` workload; a defect is an MlperfError."""
+    """Read a result, a folder of logs as the `named` workload; raise MlperfError for defects."""
     logs = tuple(read_log(run, place.root) for run in place.runs)
     log = logs[0]
     if log.values.get("effective_test_mode") not in PERFORMANCE_MODES:
@@ -151,7 +150,7 @@ def _timed(log: Detail) -> bool:
 
 
 def _lasted_s(log: Detail) -> float:
-    """Return the length of a run, seconds; infinite if its log does not say it."""
+    """Return the length of a run, seconds; infinite if its log does not state it."""
     begin_s, end_s = log.window_s if _timed(log) else (-math.inf, 0.0)
     return end_s - begin_s
 
@@ -159,7 +158,7 @@ def _lasted_s(log: Detail) -> float:
 def _broken_rules(
     log: Detail, model: str, scenario: str, rules: Round | None, *, closed: bool
 ) -> Iterator[str]:
-    """Yield the rules of its round's checker that a log breaks; what it does not say is none."""
+    """Yield the rules of its round's checker that a log breaks; missing values break none."""
     workload = workload_of(rules, model)
     constants = workload.scenarios.get(scenario) if workload else None
     if rules and workload and constants:
@@ -178,7 +177,7 @@ def _broken_rules(
 
 
 def _model(place: ResultPlace, name: str, rules: Round | None) -> str:
-    """Return the checker's name of a workload; an open submission may have models of its own.
+    """Return the checker's name of a workload; an open submission may have its own models.
 
     The table of v4.1 has every model by the name of its folder.
     """
@@ -202,7 +201,7 @@ def _guessed(name: str, rules: Round | None) -> str | None:
 
 
 def _official(name: str, rules: Round | None) -> str | None:
-    """Return a workload's name as the checker has it, with the target where it has that."""
+    """Return the checker's name of a workload, with its accuracy target if it has one."""
     workload = workload_of(rules, name)
     if workload is None:
         return None
@@ -235,7 +234,7 @@ def _system(place: ResultPlace) -> Mapping[str, Any]:
 
 
 def _count(place: ResultPlace, system: Mapping[str, Any], key: str) -> int | None:
-    """Return a count of a system's description; None if it has one for each kind of nodes."""
+    """Return a count of a system's description; None if it differs between nodes."""
     text = str(system.get(key, "")).strip()
     if text.lower() in NO_ACCELERATOR_NAMES:
         return 0
@@ -254,7 +253,7 @@ def _text(described: Mapping[str, Any], key: str) -> str:
 
 
 def _precision(place: ResultPlace) -> str:
-    """Return the data types of the weights as the measurement names them; "": it does not."""
+    """Return the data types of the weights in the measurement's file; "" if unknown."""
     inside = place.folder / "measurements.json"
     folder = place.submission / "measurements" / place.system / place.model / place.folder.name
     files = [inside] if inside.exists() else sorted(folder.glob(f"{place.system}*.json"))

@@ -1,4 +1,4 @@
-"""The files of a submission by their paths, as MLPerf's rules ask for them."""
+"""Create the files of a submission by path, as MLPerf's rules require."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
 from pytest_mlperf.rounds.compliance import TESTS
 
 HASHED = ("TEST01", "TEST07", "TEST09")
-"""Compliance tests whose log of answers is cut in a submission, with its hash beside it."""
+"""Compliance tests whose log of answers is truncated in a submission, with its hash."""
 
 Files = Mapping[str, bytes | Path]
-"""By relative path bytes, or a file that is copied as it is."""
+"""Bytes, or a file to copy, by relative path."""
 
 KEPT_LOG_BYTES = 4096
 CUT_MARK = b"\n\n...\n\n"
@@ -113,7 +113,7 @@ def _hashed(text: str, digest: str) -> bytes:
 def truncated(log: Path) -> tuple[bytes, str]:
     """Return the beginning and the end of a log of answers, and the SHA-256 of the whole.
 
-    Rules: what is longer than both together is cut; the hash stands in accuracy.txt.
+    By the rules a longer log is truncated, and its hash is in accuracy.txt.
     """
     try:
         with log.open("rb") as file:
@@ -154,7 +154,6 @@ def _attributes(entry: Entry) -> Mapping[str, object]:
 
 
 def _ms(value: object) -> object:
-    """Return nanoseconds as milliseconds: what LoadGen's files have them in."""
     return float(str(value)) / 1e6
 
 
@@ -180,8 +179,7 @@ SETTING_KEYS = {
     "sample_concatenate_permutation": ("sample_concatenate_permutation", int),
     "use_token_latencies": ("use_token_latencies", int),
 }
-"""LoadGen's key of each of its settings, and the value as its files have it; seeds are read from no
-file."""
+"""Key and conversion in LoadGen's files, by its setting; seeds are not read from files."""
 
 CHOSEN_KEYS = {
     "offline_expected_qps",
@@ -189,11 +187,11 @@ CHOSEN_KEYS = {
     "single_stream_expected_latency_ns",
     "multi_stream_expected_latency_ns",
 }
-"""What a submitter chooses; all else is the round's."""
+"""Settings that a submitter chooses; the round defines the others."""
 
 
 def as_conf(attributes: Mapping[str, object], scenario: str) -> tuple[list[str], list[str]]:
-    """Return the lines of user.conf and of mlperf.conf that say what LoadGen was told."""
+    """Return the lines of user.conf and of mlperf.conf for LoadGen's settings."""
     loadgen = "Server" if scenario == "Interactive" else scenario
     chosen: list[str] = []
     constant: list[str] = []

@@ -1,4 +1,4 @@
-"""`pytest-mlperf bisect`: the commit or version that made a test slower."""
+"""Run `pytest-mlperf bisect`: find the commit or version that made a test slower."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     parser.usage = USAGE
     refs = [
         parser.add_argument("good", metavar="GOOD", help="a commit of before"),
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _InPlaceOf(argparse.Action):
-    """An option in place of positional arguments, which are then not asked for."""
+    """Option that replaces positional arguments, which are then not required."""
 
     def __init__(self, *, refs: Sequence[argparse.Action], **options: Any) -> None:
         super().__init__(**options)
@@ -99,7 +99,7 @@ class _InPlaceOf(argparse.Action):
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Search; return 0 when a commit or version is named, 1 when none is."""
+    """Search; return 0 if a commit or version is named, else 1."""
     if parsed.versions and parsed.good:
         raise MlperfError("name GOOD and BAD, or --versions in their place")
     tests, machine = performance_tests(parsed.tests)
@@ -162,7 +162,7 @@ def _tell(search: Bisection, one: Comparison) -> None:
 
 
 def _builds(parsed: argparse.Namespace, tests: Sequence[Planned]) -> list[BuildAt]:
-    """Return what is searched, the good one first."""
+    """Return the builds to search, the good one first."""
     if parsed.versions:
         pythons = {elsewhere(one) for one in tests}
         if len(pythons) > 1:
@@ -172,7 +172,7 @@ def _builds(parsed: argparse.Namespace, tests: Sequence[Planned]) -> list[BuildA
 
 
 def _settings(cases: Mapping[str, CaseRuns], machine: Machine, pairs: int) -> dict[str, str]:
-    """Return what must be the same where a bisect goes on, by what it is called."""
+    """Return the settings that must be equal to resume a bisect, by their names in messages."""
     cases = dict(sorted(cases.items()))
     planned = [case.planned for case in cases.values()]
     identities = [one.limited(machine).identity(one.case.accelerator) for one in planned]
@@ -189,7 +189,7 @@ def _settings(cases: Mapping[str, CaseRuns], machine: Machine, pairs: int) -> di
 
 @contextlib.contextmanager
 def _ended_as_by_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end what is under way as Ctrl-C does: nothing is left behind."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C, so that nothing is left behind."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

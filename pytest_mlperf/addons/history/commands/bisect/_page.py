@@ -1,4 +1,4 @@
-"""What a bisect says: what is searched, each step, and what came of all of them."""
+"""Format the output of a bisect: its range, each step, and the conclusion."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ MIN_SUBJECT_COLUMNS = 8
 
 
 def say(lines: Sequence[str]) -> None:
-    """Print lines at once: whoever reads a log sees them while it goes on."""
+    """Print lines and flush them, for readers of a log."""
     show(lines)
     print(end="", flush=True)
 
 
 def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
-    """Return what is searched, and what it may cost."""
+    """Return the range of the search, and its cost."""
     last, noun = search.last, _noun(search)
     usual = steps(last) + 1 + (last > 1)
     text = (
@@ -50,7 +50,7 @@ def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
 
 
 def step(search: Bisection, one: Comparison) -> list[str]:
-    """Return what one comparison gave, and what is left."""
+    """Return the result of one comparison, and what is left."""
     builds, left = search.builds, search.range
     beside = "" if one.before == 0 else f" beside {builds[one.before].title}"
     text = f"{builds[one.now].title}{beside} {one.mark}: {one.reason or in_words(one)}"
@@ -66,7 +66,7 @@ def step(search: Bisection, one: Comparison) -> list[str]:
 
 
 def in_words(one: Comparison) -> str:
-    """Return the change of the metric that decided: "samples/s −33.1 % (−38 to −24 %), 4 pairs"."""
+    """Return the change of the deciding metric: "samples/s −33.1 % (−38 to −24 %), 4 pairs"."""
     metric = one.headline
     assert metric is not None
     ratio = one.ratios[metric]
@@ -74,7 +74,7 @@ def in_words(one: Comparison) -> str:
 
 
 def log(search: Bisection, noise: str, folder: str) -> list[str]:
-    """Return the table of all steps, how sure they are, and what they cost."""
+    """Return the table of all steps, their confidence, and their cost."""
     skipped = sum(one.mark is Mark.SKIPPED for one in search.log)
     count = sum(one.runs for one in search.log)
     runs = f"{plural(count, 'run')} in {plural(len(search.log), 'comparison')}"
@@ -94,7 +94,7 @@ def log(search: Bisection, noise: str, folder: str) -> list[str]:
 
 
 def result(search: Bisection, proof: Proof) -> list[str]:
-    """Return the commit that is named, or the range that is proven, and what else to know of it."""
+    """Return the named commit, or the proven range, with notes."""
     before, now = search.builds[proof.before], search.builds[proof.now]
     parent = before.name == now.parent
     changes = [
@@ -175,7 +175,7 @@ def _notes(search: Bisection, proof: Proof) -> list[str]:
 
 
 def _table(search: Bisection) -> list[str]:
-    """Return a row for each build that was compared with the good one, in the order of builds."""
+    """Return a row per build that was compared with the good one, in the order of builds."""
     beside_good = [one for _, one in sorted(search.beside_good.items())]
     several = len({metric for one in beside_good for metric in one.ratios}) > 1
     noun = _noun(search)

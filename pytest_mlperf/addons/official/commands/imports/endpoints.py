@@ -1,4 +1,4 @@
-"""Run folders of MLCommons' endpoints client, as a session that can be judged."""
+"""Import run folders of MLCommons' endpoints client as a session."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MAX_WORKLOAD_CHARACTERS = 60
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Read the sessions and write them as results; return 1 where one may not be judged."""
+    """Read the sessions and write them as results; return 1 if one is INVALID."""
     for option in ("precision", "accelerator"):
         if not getattr(parsed, option):
             raise MlperfError(f"the client's files do not say their {option}: add --{option}")
@@ -75,7 +75,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _points(folder: Path, notes: list[str]) -> list[RecordedPoint]:
-    """Return a session's points in ascending order; note each folder that holds no run."""
+    """Return a session's points in ascending order; note each folder without a run."""
     if has_result(folder):
         return [read_point(folder)]
     inside = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))

@@ -1,4 +1,4 @@
-"""Submissions to MLPerf and folders of LoadGen's logs, as rows of a table and as a session."""
+"""Import MLPerf submissions and folders of LoadGen's logs, as rows and as a session."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ CASE_FIELDS = ("workload", "precision", "accelerator")
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Read what lies in the folders, and write rows and a session."""
+    """Read the results in the folders, and write rows and a session."""
     if parsed.started:
         raise MlperfError("--started is for import endpoints: LoadGen's logs say when they began")
     places = list(dict.fromkeys(p for folder in parsed.sessions for p in result_folders(folder)))
@@ -82,7 +82,7 @@ def run(parsed: argparse.Namespace) -> int:
 def _read(
     places: Iterable[ResultPlace], parsed: argparse.Namespace
 ) -> tuple[list[RecordedResult], list[str]]:
-    """Return the results that can be read, and why the others cannot."""
+    """Return the readable results, and why the others are refused."""
     results, refused = [], []
     unnamed = [option for option in CASE_FIELDS if not getattr(parsed, option)]
     for place in places:
@@ -125,7 +125,7 @@ def _listed(label: str, texts: Sequence[str]) -> Iterator[str]:
 
 
 def _from_here(text: str) -> str:
-    """Return text whose paths below the working folder begin there."""
+    """Return text with its paths relative to the working folder."""
     return text.replace(f"{Path.cwd()}/", "")
 
 
@@ -165,7 +165,7 @@ def _why_invalid(one: RecordedResult) -> str:
 def _cases(
     results: Sequence[RecordedResult], parsed: argparse.Namespace
 ) -> tuple[list[CaseResult], list[str]]:
-    """Return the cases that were measured, and what was left out of them."""
+    """Return the measured cases, and lines about results that were left out."""
     groups: dict[tuple[Case, str], list[tuple[RecordedResult, list[Run]]]] = defaultdict(list)
     left_out: Counter[str] = Counter()
     incomplete = []
