@@ -1,4 +1,4 @@
-"""Baseline files in git: read, checked and written whole."""
+"""Read and write baseline files in git."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def path_for(
     engine: str,
     precision: str,
 ) -> Path:
-    """Return the place of a case's baseline; a name that would lead elsewhere is refused."""
+    """Return the path of a case's baseline; refuse names that lead out of `root`."""
     folders = {"accelerator": accelerator, "profile": profile, "workload": workload}
     names = {"scenario": scenario, "engine": engine, "precision": precision}
     file = ".".join(path_part(what, name) for what, name in names.items())
@@ -32,6 +32,6 @@ def path_for(
 
 
 def is_place(file: Path) -> bool:
-    """Whether a path ends as those of baselines do: ROOT/ACCELERATOR/PROFILE/WORKLOAD/CASE.json."""
+    """Return whether a path ends like ROOT/ACCELERATOR/PROFILE/WORKLOAD/CASE.json."""
     parts = file.parts
     return len(parts) >= 5 and parts[-3] in get_args(Profile) and file.suffix == ".json"
