@@ -217,10 +217,7 @@ class CaseAccuracy:
         return not unknown and not self.changes(subject)
 
     def _rerun_sd(self, now: ScoredPass) -> dict[str, float]:
-        """Return the re-run standard deviation by metric, points; empty if unknown.
-
-        It comes from repeats in the baseline, else from this pass if it is a repeat.
-        """
+        """Return the re-run standard deviation by metric, points; empty if unknown."""
         if self.accepted is None or self.by_reference:
             return {}
         reruns = self.accepted.baseline.rerun or self._apart(now)
@@ -261,7 +258,6 @@ class CaseAccuracy:
         return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=notes)
 
     def _repeated(self, now: ScoredPass, policy: Policy, answer: Ruling) -> Ruling:
-        """Store the difference of a repeat from the accepted pass; return the ruling."""
         if answer.outcome not in {Outcome.OK, Outcome.INCONCLUSIVE}:
             return answer
         reruns = self._repeat(now)

@@ -66,12 +66,11 @@ def noise_of_sessions(
 
     It is estimated from the runs of the record, of earlier sessions of the same build whatever
     their verdict, of the previous build and of the case's calibration; other calibrated cases of
-    the machine, and baselines of the same workload, have less weight. The runs behind an older
-    record may be gone: its estimate is used if it rests on more sessions.
+    the machine, and baselines of the same workload, have less weight. The estimate of the old
+    record is used if it rests on more sessions, as their runs may be gone.
 
     Args:
-        record: Record that is about to be written.
-        file: Its baseline file: ROOT/ACCELERATOR/PROFILE/WORKLOAD/CASE.json.
+        file: Baseline file of the record: ROOT/ACCELERATOR/PROFILE/WORKLOAD/CASE.json.
         runs_dir: Folder of earlier sessions' results, or None.
     """
     machine = calibrated(closed_root(file), case.accelerator, record.identity)
@@ -166,9 +165,7 @@ def _read(path: Path, changed_ns: int) -> Results | None:
 def screen(case: CaseRuns, count: int, old: Record | None) -> Screened:
     """Replace runs that may not be recorded; make at most max(2, half as many) extra runs.
 
-    Args:
-        count: Number of runs to record, which exist already.
-        old: Record to append to.
+    `count` runs exist already; `old` is the record to append them to.
     """
     made, most = count, count + max(count // 2, APPEND_RUNS)
     while True:
@@ -191,11 +188,8 @@ def write(
 ) -> Record:
     """Write runs into the baseline file and return the record.
 
-    Runs and history that another session recorded meanwhile are preserved.
-
-    Args:
-        reason: History entry if the user gave no reason.
-        unless: Returns whether the record in the file must stay unchanged.
+    Runs and history that another session recorded meanwhile are preserved, and the record in the
+    file stays unchanged if `unless` returns True. `reason` is used if the user gave none.
     """
     assert case.subject is not None
     identity, suite = case.subject.identity, case.planned.suite
@@ -274,11 +268,7 @@ estimate would be too small. A drop beyond that variance is not added.
 
 
 def grow(case: CaseRuns, answer: Ruling) -> Ruling:
-    """Append this session's judged runs to a baseline that has too few days.
-
-    Returns:
-        RECORDED, or the given ruling, with a note if an append was due and failed.
-    """
+    """Append this session's runs to a baseline of too few days; add a note if that fails."""
     record, session = case.record, case.runs[0].session
     if record is None or record.days >= DAYS or session in record.sessions:
         return answer
@@ -290,7 +280,6 @@ def grow(case: CaseRuns, answer: Ruling) -> Ruling:
 
 
 def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
-    """Return why this session cannot be added to the baseline, or None."""
     assert case.subject is not None
     if build := changes(record.fingerprint, case.subject.fingerprint):
         return f"{'; '.join(build)}: only a session of the same build is added"

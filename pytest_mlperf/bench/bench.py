@@ -58,20 +58,14 @@ from pytest_mlperf.suite.plan import Planned
 def fails_on(word: str, fail_on: Collection[str], *, usual: bool) -> bool:
     """Return whether an outcome that is no drop fails a test.
 
-    Args:
-        word: Kind of outcome: "skips", "inconclusive" or "no-baseline".
-        fail_on: Words of `--mlperf-fail-on`; the prefix "no:" means that the outcome passes.
-        usual: Default without such a word.
+    `word` is "skips", "inconclusive" or "no-baseline"; `fail_on` has words of `--mlperf-fail-on`,
+    with "no:" for those that pass; `usual` applies without either.
     """
     return word in fail_on or (usual and f"no:{word}" not in fail_on)
 
 
 def fails(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> bool:
-    """Return whether a verdict fails its test.
-
-    Args:
-        named: `is_named` of the accelerator: under CI it fails without a baseline.
-    """
+    """Return whether a verdict fails its test; under CI a `named` one fails without baseline."""
     outcome = verdict.outcome
     if outcome in {Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.PROVISIONAL}:
         return verdict.fails or fails_on("inconclusive", fail_on, usual=False)
@@ -166,17 +160,13 @@ def _used(run: Run, energy: EnergyReading) -> list[str]:
 
 
 def _of_gpu(gpu: GpuRun) -> str:
-    """Return "GPU 3 6,000 J (± 51)"."""
     energy = "not known" if gpu.joules is None else f"{gpu.joules:,.0f} J"
     off = "" if gpu.uncertainty_j is None else f" (± {gpu.uncertainty_j:,.0f})"
     return f"{gpu.name or gpu.uuid} {energy}{off}"
 
 
 def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> str | None:
-    """Return how clocks and power cap differ from the baseline's, unless it is a drop.
-
-    A drop lists it among its likely causes; a recorded run is its own baseline.
-    """
+    """Return how clocks and power cap differ from the baseline's; drops list it as a cause."""
     if record is None or outcome in {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.RECORDED}:
         return None
     if not any(run.hardware.state for run in runs):
@@ -232,7 +222,6 @@ def each_once(noted: Sequence[Mapping[Hashable, str]]) -> list[str]:
 
 
 def _net(power: EnergyReading) -> str:
-    """Return the energy above idle: ", 8,888 J above an idle 120 W"."""
     if power.net_joules is None or power.idle_w is None:
         return ""
     return f", {power.net_joules:,.0f} J above an idle {power.idle_w:,.0f} W"
@@ -260,11 +249,8 @@ class Bench:
     ) -> Verdict:
         """Return the verdict of one test; make the missing runs.
 
-        Every error becomes a verdict, so that the results contain all tests that ran.
-
-        Args:
-            kinds: All kinds of this case in the session, so that one process serves them together.
-            phase: Whether further runs may be made, and the number of jointly judged pairs.
+        Every other error becomes a verdict, so that the results contain all tests that ran. `kinds`
+        are all kinds of this case in the session, so that one process serves them together.
 
         Raises:
             UnavailableError: Model or data set is missing.
@@ -466,7 +452,6 @@ class Bench:
     def _since_baseline(
         self, case: CaseRuns, against: CaseRuns | CaseAccuracy
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the changes since one of a case's two baselines, and what is unknown."""
         timed = against is case
         kept: Record | AccuracyBaseline | None = case.record
         if not timed:

@@ -59,13 +59,7 @@ class Audited:
 
 @dataclass(frozen=True, kw_only=True)
 class _Logs:
-    """Logs of a compliance run, and of the runs that it is compared with.
-
-    Attributes:
-        folder: Folder of the process.
-        reference: Folder of the performance run, or None.
-        answers: Accuracy run's log of answers; None if the test needs none.
-    """
+    """Logs of a compliance run, and of the runs that it is compared with, if needed."""
 
     folder: Path
     reference: Path | None
@@ -82,11 +76,7 @@ class _Logs:
 
 
 def judge_audit(case: CaseRuns, test: str) -> Audited:
-    """Measure and judge a compliance test as the reference scripts do.
-
-    Raises:
-        UnavailableError: Data that it needs are missing.
-    """
+    """Judge a compliance test like the reference scripts; raise UnavailableError without data."""
     workload = case.planned.suite.rules
     assert workload is not None
     needs = TESTS[test].needs
@@ -136,11 +126,7 @@ def _notes(test: str, faults: tuple[str, ...], notes: tuple[str, ...]) -> tuple[
 
 
 def _data(case: CaseRuns) -> ScoredData:
-    """Return the data of TEST07, with ground truth.
-
-    Raises:
-        UnavailableError: They are missing, or an MLPerf suite does not name them.
-    """
+    """Return the data of TEST07; raise UnavailableError if they are missing or not named."""
     suite = case.planned.suite
     if suite.is_mlperf and not suite.workload.compliance_dataset:
         raise UnavailableError(
@@ -166,7 +152,6 @@ def _measured(case: CaseRuns, test: str, rate: float, data: ScoredData | None) -
 
 
 def _answers(case: CaseRuns) -> Path:
-    """Return the log of answers of the accuracy run over the whole data set."""
     accuracy: Accuracy | None = case.find_accuracy(required=True)
     if accuracy is None or not accuracy.full:
         raise RunError("scorer", "a compliance test needs answers to the whole data set")
@@ -245,11 +230,7 @@ def _score(folder: Path) -> rules.SpeedScore:
 
 
 def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
-    """Return the bounds of the mean answer length, tokens: ±10 % for a twin.
-
-    Raises:
-        UnavailableError: The suite of a twin states no length.
-    """
+    """Return the bounds of the mean answer length, tokens; raise UnavailableError if unknown."""
     suite = case.planned.suite
     twin = suite.workload
     scored = (twin.reference or {}).get("tokens_per_sample") if case.planned.data.shared else None
@@ -268,11 +249,7 @@ def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
 def _scored(
     case: CaseRuns, audit: rules.Audit, logs: _Logs, workload: RoundWorkload
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Score differing answers of TEST01, and the accuracy run's answers to the same samples.
-
-    Returns:
-        Faults, and notes: differing answers pass if their scores agree.
-    """
+    """Return faults and notes of a TEST01: differing answers pass if their scores agree."""
     assert logs.answers is not None
     timed = engine_answers(logs.timed / ACCURACY_LOG)
     accepted = engine_answers(logs.answers, timed)

@@ -113,12 +113,8 @@ def in_turns(
 ) -> dict[str, Ratio]:
     """Interleave runs of two sides in pairs until a drop is proven or all metrics are decided.
 
-    Args:
-        before: Side to compare with. Both sides may have pairs of runs already.
-        limits: Limits of the metrics to judge, as shares.
-        check: Called after each process of the first pair.
-        done: Called after each pair.
-        leader: See `add_pair`.
+    Both sides may have pairs of runs already. `limits` are shares. `check` is called after each
+    process of the first pair, `done` after each pair; for `leader` see `add_pair`.
 
     Raises:
         NotComparable: A metric is missing, or may not be judged.
@@ -141,11 +137,8 @@ def decided(
 ) -> dict[str, Ratio]:
     """Return the ratios of pairs once a drop is proven or all metrics are decided; else {}.
 
-    Args:
-        missing: Number of pairs that were left out; they count towards the maximum.
-
-    Raises:
-        NotComparable: A metric is missing, or may not be judged.
+    `missing` is the number of pairs that were left out, which count towards the maximum. Raises
+    NotComparable if a metric is missing or may not be judged.
     """
     last = missing > 0 and len(now) + missing >= rule.max_runs
     if not now:
@@ -167,7 +160,6 @@ def ended(ratio: Ratio) -> Ratio:
 def _ratios(
     now: Sequence[Run], before: Sequence[Run], limits: Mapping[str, float], rule: RuleR
 ) -> dict[str, Ratio]:
-    """Return the current ratio of each metric with enough queries."""
     runs = [*now, *before]
     judged = countable(runs, limits)
     if not judged:
@@ -265,10 +257,7 @@ class Sides:
     def run(self, limits: Mapping[str, float]) -> Mapping[str, Ratio]:
         """Return the ratios of these metrics from interleaved runs.
 
-        Raises:
-            NoBuild: The build of the baseline is unavailable.
-            NotComparable: The runs prove nothing.
-            Unjudgeable: Every try of a run was INVALID.
+        Raises NoBuild if the baseline's build is unavailable, and the errors of `in_turns`.
         """
         case, earlier = self._case, self._earlier
         record = case.record
@@ -396,27 +385,20 @@ def not_made(verdict: Verdict, policy: Policy) -> Verdict:
 
 
 def _may_confirm(case: CaseRuns, answer: Ruling, policy: Policy) -> bool:
-    """Return whether a ruling has an outcome that the policy confirms."""
     seems = any(_leans(m) or _is_open_ok(case, m, policy) for m in answer.metrics)
     judged = answer.outcome in DROPS | {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
     return judged and (seems or answer.outcome in DROPS) and policy.confirm != "never"
 
 
 def _is_open_ok(case: CaseRuns, metric: MetricVerdict, policy: Policy) -> bool:
-    """Return whether a provisional ok is confirmed, which takes 6 to 9 runs.
-
-    It is if the suite names the baseline's build, while the baseline has too few days.
-    """
+    """Return whether to confirm a provisional ok: the suite names a build, and days are few."""
     named = case.planned.engine.baseline_engine is not None
     few = metric.baseline.days < DAYS or policy.confirm == "always"
     return metric.outcome is Outcome.PROVISIONAL and metric.direction == "ok" and named and few
 
 
 def _dropped(case: CaseRuns, answer: Ruling, policy: Policy) -> dict[str, MetricVerdict]:
-    """Return the metrics to measure again, by name.
-
-    None after two missed latency limits: no pair excuses them.
-    """
+    """Return the metrics to measure again by name; none if a latency limit was missed twice."""
     if sum(run.limit_missed for run in case.runs) > 1:
         return {}
     return {
@@ -503,7 +485,6 @@ def worse(ratios: Mapping[str, Ratio]) -> list[str]:
 
 
 def _proven(answer: Ruling, proven: list[str], failing: Outcome) -> Ruling:
-    """Return a ruling whose drop interleaved runs prove."""
     metrics = tuple(
         replace(
             m, confirmed=True, outcome=failing, direction=None, note="" if m.direction else m.note
@@ -537,7 +518,6 @@ def _uncompared(
     sides: Sides | None = None,
     state: Confirmation = Confirmation.NOT_COMPARABLE,
 ) -> Ruling:
-    """Return a ruling that interleaved runs did not change."""
     about = InterleavedRuns(
         state=state,
         metrics=tuple(dropped),

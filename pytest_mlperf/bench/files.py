@@ -24,7 +24,7 @@ from pytest_mlperf.stores.foreign import MAX_PART_BYTES
 def judged_against(result: CaseResult, folders: Iterable[Path]) -> Path | None:
     """Return the baseline file of a verdict on performance or energy, if it exists here.
 
-    Results may be untrusted, so a path in them is only used if it ends like this case's baseline.
+    Results may be untrusted: a path in them is only used if it ends like this case's baseline.
     """
     verdict = result.verdict
     if verdict.kind not in {"performance", "efficiency"} or not verdict.baseline.file:

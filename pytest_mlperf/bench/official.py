@@ -64,14 +64,9 @@ def placed(
 ) -> Placing | str:
     """Return the placing of a case, or why no official result is comparable.
 
-    A result is comparable if it has the same workload with its target, scenario, unit and kind of
-    GPU, by LoadGen in the closed division. In Server and Interactive a result is the highest rate
-    that held, so only a search for that rate is comparable.
-
-    Args:
-        identity: Machine of the runs.
-        searched: Whether the rate of the runs was searched.
-        results: Results to compare with; None is all official ones.
+    A comparable one has the same workload with its target, scenario, unit and kind of GPU, by
+    LoadGen in the closed division. In Server and Interactive it is the highest rate that held, so
+    the runs must be `searched`. `results` of None are all official ones.
     """
     gpu = gpu_in(identity)
     if not runs:

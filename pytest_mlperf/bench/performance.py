@@ -161,10 +161,7 @@ def _undecided(ruling: Ruling) -> Ruling:
 
 
 def _other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
-    """Return INVALID if the server had less or more to do than in the baseline's runs.
-
-    Its prefix cache may have held the prompts, or the answers of a curve have another length.
-    """
+    """Return INVALID if prompts were cached, or answers longer, unlike in the baseline's runs."""
     if case.record is None or case.subject is None:
         return None
     now, before = case.subject.fingerprint, case.record.fingerprint
@@ -243,10 +240,7 @@ def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ru
 
 
 def first_line(case: CaseRuns, ruling: Ruling) -> str:
-    """Return the headline of a ruling by rule R.
-
-    It includes the conditions of a searched rate, or the nearest baseline of another machine.
-    """
+    """Return the headline, with a searched rate's conditions or another machine's baseline."""
     find, deciding = case.planned.scenario.find, ruling.deciding
     if ruling.outcome is Outcome.NO_BASELINE and case.formerly and deciding:
         return f"{METRICS[deciding.metric].title}: {case.formerly.brief}"
@@ -417,10 +411,8 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
 def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LONE_PHASE) -> Ruling:
     """Make the missing runs and judge their energy by rule R.
 
-    Only metrics whose power source has sufficient data in every run are judged and recorded.
-
-    Raises:
-        UnavailableError: No energy is known.
+    Only metrics whose power source has sufficient data in every run are judged and recorded. Raises
+    UnavailableError if no energy is known.
     """
     case.first(kinds)
     if failed := accuracy_failed(case):

@@ -164,21 +164,13 @@ def rule_for(accelerator: str, max_runs: int = 5) -> RuleR:
 
 
 def calibrated(root: Path, accelerator: str, identity: Mapping[str, Property]) -> Calibrated | None:
-    """Return the calibration of exactly this hardware, or None.
-
-    Args:
-        root: Folder of the closed division's baselines, for open cases too.
-    """
+    """Return the calibration of exactly this hardware, in the closed division's folder."""
     stored = calibration.load(calibration.path_for(root, accelerator), accelerator)
     return stored.of(identity) if stored else None
 
 
 def closed_root(file: Path) -> Path:
-    """Return the folder of the closed division's baselines for a baseline file.
-
-    Args:
-        file: ROOT/ACCELERATOR/PROFILE/WORKLOAD/CASE.json; ROOT/open/… in the open division.
-    """
+    """Return the folder of the closed division's baselines for a file of either division."""
     root = file.parents[3]
     return root.parent if root.name == "open" else root
 

@@ -76,10 +76,8 @@ class Searches:
     def run(self, case: Rated, attempt: Callable[[SearchState], Run]) -> Run:
         """Search once; return a run whose throughput is the found rate.
 
-        Its other metrics are those of the highest rate that held.
-
-        Raises:
-            Unjudgeable: A run is INVALID for another reason than its latency, or no rate was found.
+        Its other metrics are those of the highest rate that held. Raises Unjudgeable if no rate was
+        found, or a run is INVALID for another reason than its latency.
         """
         self._done += 1
         folder = new_folder(self._conditions.folder, f"{self._job.case.id}.search-{self._done}")
@@ -215,11 +213,9 @@ class Rated(Protocol):
 
 
 def valid_run(case: Rated, attempt: Callable[[], Run]) -> Run:
-    """Return the first valid run.
+    """Return the first valid run; the case collects the INVALID ones.
 
-    Args:
-        case: Collects the INVALID runs; its rate is raised for Offline, and it gets more clients
-            if one of them delayed the requests.
+    Its rate is raised for Offline, and its clients if one of them delayed the requests.
     """
     for left in reversed(range(INVALID_TRIES)):
         run = attempt()
@@ -272,14 +268,10 @@ class CaseRunner:
         search: bool = True,
         job: Job | None = None,
     ) -> None:
-        """Store the inputs.
+        """Store the inputs; `done` counts earlier processes of the case.
 
-        Args:
-            rate: Offered or expected rate; None to probe it.
-            done: Processes of the case so far; the next one's number follows.
-            label: Part of the names of its run folders.
-            search: Whether to search the rate if the suite does.
-            job: Resolved case; None to resolve it before the first process.
+        A `rate` of None is probed, a `job` of None resolved. `label` is part of the run folders'
+        names.
         """
         self.planned = planned
         self.rate = rate
@@ -317,10 +309,7 @@ class CaseRunner:
         return resolved
 
     def add_clients(self) -> None:
-        """Double the processes that send the requests, up to the number of cores.
-
-        Nothing changes if the suite sets their number.
-        """
+        """Double the processes that send requests, up to one per core, unless the suite sets it."""
         engine, clients = self.job.engine, 2 * self.clients
         options = {**engine.options, "clients": clients}
         is_written = engine.options.get("clients") is not None
@@ -333,11 +322,8 @@ class CaseRunner:
     def add_run(self, *, ask: Ask | None = None) -> Run:
         """Add one valid run from a fresh process, or one search.
 
-        Args:
-            ask: Request of an accuracy pass in the first process: scores of INVALID runs are valid.
-
-        Raises:
-            Unjudgeable: Every try was INVALID.
+        `ask` adds an accuracy pass to the first process: scores of INVALID runs are valid. Raises
+        Unjudgeable if every try was INVALID.
         """
         job = self._job(scorer=ask is not None)
         if self._search and self._searches is None:

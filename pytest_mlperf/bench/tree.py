@@ -21,10 +21,8 @@ def tree_changes(
 ) -> tuple[list[str], list[str]]:
     """Return lines on changes since a baseline's commit, and lines on what is unknown.
 
-    Args:
-        commit: None if it was recorded outside git: nothing is reported.
-        job: Names model, data and further files, and the scorer if scores are explained.
-        imported: Files that the worker imported.
+    A `commit` of None, of a baseline outside git, has no lines. `job` names model, data and further
+    files, and the scorer if scores are explained; the worker imported `imported`.
     """
     if commit is None:
         return [], []

@@ -1,4 +1,4 @@
-"""Run `pytest-mlperf kubernetes`: print a plan as Jobs, and a Job that merges their results."""
+"""Run `pytest-mlperf kubernetes`: print a plan as Jobs, and a Job that merges results."""
 
 from __future__ import annotations
 
@@ -93,7 +93,6 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _mount(word: str) -> tuple[str, str]:
-    """Return claim and path of a word such as "models:/models"."""
     claim, _, path = word.partition(":")
     if not re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", claim) or not path.startswith("/"):
         raise argparse.ArgumentTypeError(f"{word!r}: write CLAIM:/path, as models:/models")

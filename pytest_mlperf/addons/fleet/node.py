@@ -136,7 +136,6 @@ class NodeCase:
         return packed.getvalue(), left
 
     def _left_behind(self) -> Iterator[tuple[str, Path]]:
-        """Yield the files of this case's runs, and of baselines that it wrote."""
         for name in sorted(set(_names(self._run)) - self._before):
             if any(is_of(case, name) for case in self._order["cases"]):
                 for path in _files_of(self._run / name):
@@ -172,7 +171,6 @@ def _here(word: str, project: str) -> str:
 
 
 def _node_environment() -> dict[str, str]:
-    """Return the variables that the node was started with, and this case's GPUs."""
     variables = dict(os.environ)
     with contextlib.suppress(OSError, ValueError):
         raw = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")

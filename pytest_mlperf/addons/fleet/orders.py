@@ -37,7 +37,6 @@ class CaseGroup:
         title: Name of the case for messages.
         reported: Tests whose last report has arrived.
         node: Key of its node, "" before it starts.
-        project: Folder of the project on the node.
         causes: Reasons of the node why tests did not run.
     """
 

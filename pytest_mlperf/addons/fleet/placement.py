@@ -89,9 +89,7 @@ def place(
 ) -> FleetNode | None:
     """Return the node on which a case can start now, or None.
 
-    Args:
-        running: Running cases with the keys of their nodes.
-        shared: Whether cases on other GPUs of a node may run at the same time.
+    `running` has the keys of nodes. With `shared`, cases on other GPUs of a node may run.
     """
     on: dict[str, list[CaseNeed]] = {}
     for key, other in running:

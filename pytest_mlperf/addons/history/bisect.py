@@ -54,7 +54,7 @@ class _Broke(Exception):
 
 
 class _BisectSide(CaseRunner):
-    """One side of a comparison; if it is broken, the `later` one is skipped, the good one fails."""
+    """One side of a comparison: if it is broken, a `later` one is skipped, the good one fails."""
 
     later = False
 
@@ -192,7 +192,7 @@ class Bisection:
     def compare(
         self, before: int, now: int, *, every: bool = False, again: bool = False
     ) -> Comparison:
-        """Compare two builds until a drop is proven, or with `every` until all is decided.
+        """Compare two builds until a drop is proven; with `every` until all metrics are decided.
 
         `again` repeats a comparison without its stored runs.
         """
@@ -251,7 +251,6 @@ class Bisection:
     def _measured(
         self, key: str, test: str, limits: Mapping[str, float], numbers: tuple[int, int]
     ) -> dict[str, Ratio]:
-        """Interleave runs until they are decided, and store each pair."""
         began, kept, case = time.monotonic(), self._store.pairs(key), self._cases[test]
         loaded = case.job.case.rate_is_condition
 
@@ -359,7 +358,6 @@ class Bisection:
         return {0: AS_ITSELF, **speeds}
 
     def _smallest(self) -> tuple[MetricOf, int, int]:
-        """Return the metric that dropped across the smallest range, and the range."""
         ranges = [
             (ends[1] - ends[0], place, metric, *ends)
             for place, metric in enumerate(self.log[0].ratios)

@@ -44,10 +44,7 @@ def steps(last: int) -> int:
 
 
 def most_comparisons(last: int) -> int:
-    """Return the maximum number of comparisons of a search, which share its error.
-
-    It counts the bad commit, the steps, some undecided commits, and the last two commits.
-    """
+    """Return the maximum of comparisons: the bad commit, steps, spares, the last two commits."""
     return 1 + steps(last) + SPARE_COMPARISONS + 1
 
 
@@ -122,10 +119,7 @@ def across(before: RelativeSpeed, now: RelativeSpeed) -> RelativeSpeed:
 
 
 def smallest_drop(speeds: Mapping[int, RelativeSpeed]) -> tuple[int, int] | None:
-    """Return the nearest two commits of which the later is surely worse, the first such pair.
-
-    Surely worse is an interval that excludes equality.
-    """
+    """Return the nearest two commits (the first such pair) of which the later is surely worse."""
     proven = [
         (now - before, before, now)
         for before, now in combinations(sorted({0, *speeds}), 2)

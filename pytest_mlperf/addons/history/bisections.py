@@ -24,10 +24,7 @@ STATE_FILE = "state.json"
 
 @dataclass(frozen=True, kw_only=True)
 class RunPairs:
-    """Pairs of runs of two builds in one test; items of one index were interleaved.
-
-    `reason` says why the second build gives no runs, or "".
-    """
+    """Interleaved runs of two builds in one test; `reason` is why the second has none, or ""."""
 
     before: tuple[Run, ...] = ()
     now: tuple[Run, ...] = ()
@@ -57,7 +54,7 @@ class BisectStore:
     """File of a bisect, written atomically in a locked folder."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str], *, restart: bool) -> None:
-        """Read the file unless `restart`; raise MlperfError for damage and other settings."""
+        """Read the file unless `restart`; raise MlperfError for damage or changed settings."""
         self.path = folder / STATE_FILE
         there = BisectState(settings=settings)
         try:

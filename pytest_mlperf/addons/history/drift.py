@@ -108,10 +108,8 @@ def drift_of(
 ) -> Criterion | None:
     """Return the total loss over accepted baselines as a criterion for a verdict.
 
-    Args:
-        baselines: Accepted baselines of the case on this machine, oldest first.
-        since: Day; baselines accepted before it are ignored. "" ignores none.
-        rule: Calibrated rule of the machine, or None for the default.
+    `baselines` are those of this machine, oldest first; those before the day `since` are ignored.
+    `rule` is the calibrated one, or None for the default.
     """
     if verdict.kind not in DROP_OUTCOMES:
         return None

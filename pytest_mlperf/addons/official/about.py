@@ -100,7 +100,6 @@ def _tables(path: Path) -> dict[str, Any]:
 
 
 def _missing(raw: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keys that the rules require and that are missing or empty."""
     for table in ("submission", "point", "system"):
         yield from _absent(raw.get(table, {}), asked_for(table), table)
     nodes = raw.get("system", {}).get("node_types") or []

@@ -88,7 +88,6 @@ def run_checker(tree: Path, round_name: str, checkout: Path) -> tuple[int, list[
 
 
 def _entry_point(checkout: Path, round_name: str) -> tuple[Path, str]:
-    """Return the folder to import from, and the module to run."""
     for place in (checkout.resolve() / "tools/submission", checkout.resolve()):
         if (place / "submission_checker/main.py").is_file():
             return place, "submission_checker.main"

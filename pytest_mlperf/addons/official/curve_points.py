@@ -76,10 +76,7 @@ class Point:
 
 
 def points_of(run: Run, verdict: Verdict, root: Path) -> list[Point]:
-    """Read the points of a run from its folder, relative to `root`, in ascending order.
-
-    Raises MlperfError if the folder is missing or does not match the results.
-    """
+    """Return the points of a run in ascending order; raise MlperfError if its folder differs."""
     folder = root / run.folder
     subject = verdict.subject
     theirs = subject is not None and subject.identity.get("harness") == MLC_ENDPOINTS
@@ -99,7 +96,6 @@ def points_of(run: Run, verdict: Verdict, root: Path) -> list[Point]:
 
 
 def _require_same(points: Sequence[Point], run: Run, folder: Path) -> None:
-    """Raise MlperfError if a folder's throughput differs from the results."""
     name = "tokens_per_second"
     judged = {key for key in run.metrics if key.startswith(f"{name}@")}
     if not judged:

@@ -50,7 +50,6 @@ def bundle(points: Sequence[Point], about: About, verdict: Verdict) -> dict[str,
 
 
 def _point(point: Point, every: Sequence[int], about: About) -> dict[str, Any]:
-    """Return point.yaml: measured values, then the person's."""
     runtime = point.settings["runtime"]
     pair = (runtime["scheduler_rng_seed"], runtime["sample_index_rng_seed"])
     bound = [n for n, own in seed_sets().items() if pair == (own.scheduler, own.sample_index)]

@@ -96,7 +96,6 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _baselines(parsed: argparse.Namespace) -> tuple[int, list[str]]:
-    """Return the exit code and the lines of the baselines accepted in git."""
     names = ", ".join(parsed.cases)
     notes: list[str] = []
     points: list[TrendPoint] = []

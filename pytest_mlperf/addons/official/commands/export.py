@@ -120,7 +120,6 @@ def _median(verdict: Verdict) -> Run:
 
 
 def _skeleton(verdict: Verdict) -> str:
-    """Return the template filled with recorded facts, as TOML literals."""
     subject, case = verdict.subject, verdict.case
     identity = subject.identity if subject else {}
     facts = subject.fingerprint if subject else {}

@@ -304,7 +304,6 @@ def _made_of(
 
 
 def _phases(gpu: GpuSpec, work: Decode, seen: Circumstances) -> Iterator[tuple[str, str]]:
-    """Yield the separate limits of prefill and decoding."""
     has = hardware(gpu, seen)
     if seen.input_tokens:
         rate = prefill_rate(work, has, length=seen.input_tokens)

@@ -194,7 +194,6 @@ def _filters(
 
 
 def _names(workload: str, results: Sequence[OfficialResult]) -> frozenset[str]:
-    """Return the names of a workload in the results; raise MlperfError if there are none."""
     there = {result.benchmark for result in results if result.division == "closed"}
     names = benchmarks(workload) | ({workload} & {result.benchmark for result in results})
     if not names:
@@ -205,7 +204,6 @@ def _names(workload: str, results: Sequence[OfficialResult]) -> frozenset[str]:
 
 
 def _has_accelerator(text: str) -> Callable[[OfficialResult], bool]:
-    """Return a filter by class, kind or part of the name of an accelerator."""
     kinds = known_gpus()
     classes = {spec.accelerator for spec in kinds.values()}
 
@@ -243,10 +241,9 @@ def listing(
     markdown: bool,
     file: Path | None = None,
 ) -> Iterator[str]:
-    """Yield a table for each group of comparable results, `most` results of each.
+    """Yield a table for each group of comparable results, with at most `most` results each.
 
-    `columns` is the terminal's width; `markdown` formats for a page. `file` is the source; None is
-    MLCommons.
+    `file` is the source of the results; None is MLCommons.
     """
     for (model, scenario, _unit, statistic, harness), group in groupby(
         figures, key=lambda figure: figure.result.kind

@@ -151,7 +151,6 @@ def _init(parsed: argparse.Namespace) -> int:
 
 
 def _described(parsed: argparse.Namespace) -> dict[str, object]:
-    """Return the description of the system, with unknown values marked."""
     machine = detect(gpus=split(parsed.accelerator)[1] != "cpu")
     if not machine.has(parsed.accelerator):
         raise MlperfError(f"{parsed.accelerator} is not here; here: {machine.seen}")

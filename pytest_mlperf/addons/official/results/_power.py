@@ -57,7 +57,6 @@ def power_of(
 
 
 def _shares(log: Detail, scenario: str) -> float:
-    """Return the divisor of the energy of a run."""
     queries = queries_of(log)
     if not queries:
         raise MlperfError(f"{log.path}: no result_query_count, by which energy is shared")

@@ -135,7 +135,6 @@ def _notes(log: Detail, broken_rules: Sequence[str]) -> Iterator[str]:
 
 
 def _unmeasured(logs: Sequence[Detail], *, inferred: bool, counted: bool) -> str:
-    """Return why a result is no case of a session, or ""."""
     reasons = {
         "made of another scenario's run": inferred,
         "read from summaries, which do not say when they were": not all(map(_timed, logs)),
@@ -177,10 +176,7 @@ def _broken_rules(
 
 
 def _model(place: ResultPlace, name: str, rules: Round | None) -> str:
-    """Return the checker's name of a workload; an open submission may have its own models.
-
-    The table of v4.1 has every model by the name of its folder.
-    """
+    """Return the checker's name of a workload, in v4.1's table the name of its folder."""
     if rules and rules.name == "v4.1" and place.division:
         return name
     official = _official(name, rules)
@@ -253,7 +249,6 @@ def _text(described: Mapping[str, Any], key: str) -> str:
 
 
 def _precision(place: ResultPlace) -> str:
-    """Return the data types of the weights in the measurement's file; "" if unknown."""
     inside = place.folder / "measurements.json"
     folder = place.submission / "measurements" / place.system / place.model / place.folder.name
     files = [inside] if inside.exists() else sorted(folder.glob(f"{place.system}*.json"))

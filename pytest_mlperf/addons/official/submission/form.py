@@ -118,7 +118,6 @@ def _text(path: Path) -> str:
 
 
 def _source(folder: Path) -> dict[str, Path]:
-    """Return the files of the code, without hidden files and caches of Python."""
     files: dict[str, Path] = {}
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)

@@ -56,10 +56,10 @@ class Entry:
 def gather(
     sessions: Sequence[Session], rules: Round, benchmarks: Mapping[str, str], *, rehearsal: bool
 ) -> list[Entry]:
-    """Return the entries of some sessions; with `rehearsal` also runs of the quick profile.
+    """Return the entries of sessions; raise MlperfError for a result that cannot be submitted.
 
-    `benchmarks` maps names unknown to the round to MLPerf's workloads. Raises MlperfError for a
-    result that cannot be submitted.
+    `benchmarks` maps names unknown to the round to MLPerf's. With `rehearsal` runs of the quick
+    profile are accepted.
     """
     timed = list(_of_kinds(sessions, "performance"))
     if not timed:
@@ -86,7 +86,6 @@ def _of_kinds(sessions: Iterable[Session], *kinds: str) -> Iterator[tuple[Path, 
 
 
 def _require_one_system(timed: Sequence[tuple[Path, CaseResult]]) -> None:
-    """Raise MlperfError if results are of several systems: each needs its own description."""
     (first_file, first), *others = timed
     for file, result in others:
         ours, theirs = (
@@ -184,7 +183,6 @@ def _workload(
 
 
 def _accuracy(where: str, result: CaseResult, sessions: Sequence[Session]) -> tuple[Path, Accuracy]:
-    """Return a complete accuracy pass of the same case, and its results file."""
     passes = [
         (file, one.verdict.accuracy)
         for file, one in _of_kinds(sessions, "accuracy", "performance")
@@ -220,7 +218,6 @@ def _logs(where: str, folder: Path) -> Path:
 
 
 def _answers(where: str, folder: Path) -> Path:
-    """Return the folder of the accuracy run's logs, which must be of one LoadGen run."""
     blocks = sorted((folder / "accuracy").glob("block-*"))
     if len(blocks) > 1:
         raise MlperfError(

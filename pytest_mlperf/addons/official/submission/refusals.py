@@ -67,7 +67,6 @@ def _entry(entry: Entry, rules: Round, *, closed: bool) -> Iterator[str]:
 
 
 def _timed_run(log: Path, entry: Entry, rules: Round, *, closed: bool) -> Iterator[str]:
-    """Yield the rules of performance runs that a run breaks."""
     detail, constants = parse_detail(log), entry.constants
     if not detail.valid:
         reasons = "; ".join(detail.invalid_reasons) or "LoadGen gives no reason"

@@ -162,7 +162,6 @@ def _tell(search: Bisection, one: Comparison) -> None:
 
 
 def _builds(parsed: argparse.Namespace, tests: Sequence[Planned]) -> list[BuildAt]:
-    """Return the builds to search, the good one first."""
     if parsed.versions:
         pythons = {elsewhere(one) for one in tests}
         if len(pythons) > 1:
@@ -172,7 +171,6 @@ def _builds(parsed: argparse.Namespace, tests: Sequence[Planned]) -> list[BuildA
 
 
 def _settings(cases: Mapping[str, CaseRuns], machine: Machine, pairs: int) -> dict[str, str]:
-    """Return the settings that must be equal to resume a bisect, by their names in messages."""
     cases = dict(sorted(cases.items()))
     planned = [case.planned for case in cases.values()]
     identities = [one.limited(machine).identity(one.case.accelerator) for one in planned]

@@ -82,7 +82,6 @@ def run(parsed: argparse.Namespace) -> int:
 def _read(
     places: Iterable[ResultPlace], parsed: argparse.Namespace
 ) -> tuple[list[RecordedResult], list[str]]:
-    """Return the readable results, and why the others are refused."""
     results, refused = [], []
     unnamed = [option for option in CASE_FIELDS if not getattr(parsed, option)]
     for place in places:
@@ -125,7 +124,6 @@ def _listed(label: str, texts: Sequence[str]) -> Iterator[str]:
 
 
 def _from_here(text: str) -> str:
-    """Return text with its paths relative to the working folder."""
     return text.replace(f"{Path.cwd()}/", "")
 
 
@@ -165,7 +163,6 @@ def _why_invalid(one: RecordedResult) -> str:
 def _cases(
     results: Sequence[RecordedResult], parsed: argparse.Namespace
 ) -> tuple[list[CaseResult], list[str]]:
-    """Return the measured cases, and lines about results that were left out."""
     groups: dict[tuple[Case, str], list[tuple[RecordedResult, list[Run]]]] = defaultdict(list)
     left_out: Counter[str] = Counter()
     incomplete = []
