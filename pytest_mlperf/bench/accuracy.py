@@ -173,7 +173,7 @@ class CaseAccuracy:
         more: tuple[str, ...] = ()
         if not self.accepted:
             more = below_chance(accuracy, now.scored)
-        elif ruling.outcome not in {Outcome.ACC_DROP, Outcome.GATE_FAIL}:  # they name it as a cause
+        elif ruling.outcome not in {Outcome.ACC_DROP, Outcome.GATE_FAIL}:  # they list it as a cause
             more = tuple(filter(None, [risen_flaws(accuracy, now.subject)]))
         return replace(ruling, notes=(*ruling.notes, *more))
 

@@ -110,7 +110,7 @@ def _siblings(file: Path, record: Record) -> Iterator[list[Value]]:
         try:
             loaded = baselines.load(path)
         except BaselineError:
-            continue  # whoever judges by it says so
+            continue  # reported when a case is judged by it
         other = find(loaded, record.identity) if loaded else None
         if other:
             yield from (values(other.runs, name) for name in other.minimum_detectable_change)

@@ -108,7 +108,7 @@ def broken(
     layer, log = "baseline", None
     if isinstance(error, RunError):
         layer, log = error.layer, error.log
-    # What we raise ourselves is a sentence for the user; below it a traceback would only hide it.
+    # Our own errors are sentences for the user, which a traceback would hide.
     tail = [] if isinstance(error, Designed) else log_tail(log)
     return Verdict(
         case=case,
@@ -276,7 +276,7 @@ class Bench:
     def _answered(self, case: Case, kind: Kind, judged: Callable[[], Verdict]) -> Verdict:
         try:
             verdict = judged()
-            require_readable(verdict)  # one that could not be kept would end the session
+            require_readable(verdict)  # an unreadable one would end the session
         except (RunError, BaselineError) as error:
             return broken(case, kind, error, self._policy.shown)
         except MlperfError:
@@ -325,11 +325,11 @@ class Bench:
     # --- answers -------------------------------------------------------------------------
 
     def _accuracy(self, case: CaseRuns, kinds: Collection[Kind], phase: Phase) -> Ruling:
-        del phase  # scores are judged alone
+        del phase  # scores are never judged jointly
         try:
             case.first(kinds)
         except Unjudgeable:
-            # The performance runs of the same processes may not be judged; the scores may.
+            # Scores of INVALID performance runs are valid.
             if case.accuracy is None:
                 raise
         if case.accuracy is None and case.unscored:

@@ -78,7 +78,7 @@ class CaseRuns(CaseRunner):
         bound = tolerated(planned.limits) if conditions.watched else math.inf
         self.rule = replace(rule, tolerated=bound)
         suite_rate = planned.scenario.rate_on(case.accelerator)
-        # A search offers no rate of its own, and one that a baseline was offered is none it found.
+        # A search offers no fixed rate, and a baseline's offered rate was not found by a search.
         offered = None if planned.scenario.find else self.record
         super().__init__(
             planned,
@@ -107,7 +107,7 @@ class CaseRuns(CaseRunner):
         record = find(loaded, identity) if loaded else None
         if record is None:
             self.formerly = applied_before(loaded, identity, self._root, self.file, case)
-        if self.policy.update:  # what could not be written afterwards is not measured
+        if self.policy.update:  # do not measure what cannot be recorded
             folder = next(parent for parent in self.file.parents if parent.exists())
             if not folder.is_dir() or not os.access(folder, os.W_OK):
                 raise BaselineError(f"{folder} cannot be written; nothing was measured")
@@ -143,7 +143,7 @@ class CaseRuns(CaseRunner):
         except Unjudgeable as error:
             first = not self._broken and self.invalid_runs == [error.run]
             if first and self.record and error.run.too_slow:
-                return self.add_run()  # two such runs may prove a drop, one alone proves nothing
+                return self.add_run()  # two such runs may prove a drop
             self._broken = error
             raise
 
@@ -165,7 +165,7 @@ class CaseRuns(CaseRunner):
             self.process(performance=False, ask=self.scores.ask)
             if self.unscored:
                 raise self.unscored
-            for run in list(self.runs):  # their answers came after them
+            for run in list(self.runs):  # the answers to check them are new
                 if (counted := self._counted(run)).invalid:
                     self.runs.remove(run)
                     self.invalid_runs.append(counted)
@@ -197,7 +197,7 @@ class CaseRuns(CaseRunner):
             return Unchecked.SCORER_BROKE
         if not self.planned.scorer_name:
             return None
-        # A pass that nothing could be held against vouches for nothing.
+        # A pass without a reference does not cover accuracy.
         vague = self.judged is None or self.judged.outcome in {Outcome.NO_BASELINE, Outcome.INVALID}
         return Unchecked.NOT_CHECKED if self.accuracy is None or vague else None
 
@@ -267,7 +267,7 @@ class CaseRuns(CaseRunner):
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
     ) -> ProcessResult:
         """Run a fresh process and store its output; after an error raise that error again."""
-        # INVALID runs say nothing against a compliance test's run, or an accuracy pass.
+        # INVALID runs affect neither compliance tests nor accuracy passes.
         timed = performance and not (at and at.audit)
         if self._broken and (timed or not isinstance(self._broken, Unjudgeable)):
             raise self._broken
@@ -291,7 +291,7 @@ class CaseRuns(CaseRunner):
             shown = self.policy.shown(Path(process.accuracy.folder))
             kept = placeless(replace(process.accuracy, folder=shown), home=str(Path.home()))
             self._passes.save(self._accuracy_key, kept, process.scored)
-        if process.run and not (at and at.audit):  # a compliance test asks for other samples
+        if process.run and not (at and at.audit):  # a compliance test uses other samples
             return replace(process, run=self._counted(process.run))
         return process
 

@@ -85,7 +85,7 @@ def judge_audit(case: CaseRuns, test: str) -> Audited:
     if not case.runs and (needs or case.rate is None):
         try:
             case.add_run()
-        except Unjudgeable:  # it may be compared with nothing, and tells the rate all the same
+        except Unjudgeable:  # it still gives the rate
             if "run" in needs:
                 raise
     answers = _answers(case) if "answers" in needs else None
@@ -179,7 +179,7 @@ def _findings(
         return _beside_accuracy(test, logs, timed)
     if test in {"TEST04", "TEST05"}:
         return (rules.speed(test, _score(logs.beside), _score(logs.timed)),)
-    # The type of tokens is the log's, as the reference script is given it.
+    # Like the reference script, use the token type of the log.
     options = case.planned.scorer.options if case.planned.scorer else {}
     forms = answer_forms(logs.timed) or (str(options.get("dtype")),)
     width = array(TOKEN_CODES.get(forms[-1], TOKEN_CODES["int64"])).itemsize
@@ -188,7 +188,7 @@ def _findings(
         scenario = case.planned.case.scenario
         return (rules.tokens_as_counted(timed, scenario=scenario, end=end, width=width),)
     if data:
-        suite = case.planned.suite.workload  # of a twin its own reference
+        suite = case.planned.suite.workload  # a twin has its own reference
         least = (suite.reference or {}).get("exact_match", 0.0) * suite.target
         least = least or constants()["small"]["score"]
         outputs = engine_answers(logs.timed / ACCURACY_LOG)

@@ -268,7 +268,7 @@ class Sides:
                 raise NoBuild(str(error)) from None
             titles = [one.title for one in (build, earlier) if one]
             self.build = " and ".join(titles) or UNHANDICAPPED_BUILD
-            # What both have in common cancels: the machine's own speed is not asked for.
+            # The machine's own speed cancels: do not measure it.
             today = replace(self._conditions, control=False)
             start = partial(
                 CaseRunner, case.planned, show=self._show, rate=case.rate, record=record
@@ -289,7 +289,7 @@ class Sides:
         if not before.runs or before.subject is None or record is None:
             return
         then, now = record.fingerprint, before.subject.fingerprint
-        # Where the record's options were not taken, today's are expected to differ.
+        # Today's options may differ unless the record's were used.
         unlike = [
             f"{key} {then[key]} there, {now[key]} here"
             for key in changed_keys(then, now)

@@ -87,7 +87,7 @@ def deciding(case: CaseRuns, policy: Policy) -> str:
     copy = policy.shown(planned.path.with_name(f"before-{planned.path.name}"))
     label = f"::{planned.engine.full_label}" if len(planned.suite.entries) > 1 else ""
     turns = f"in it, and run pytest-mlperf turns {shlex.join([copy + label, suite + label])}"
-    if planned.options.get("url"):  # no build of the client changes the server
+    if planned.options.get("url"):  # the server is not part of a build
         return f"copy {suite} to {copy}, name the url of a server of the earlier build {turns}"
     then, now = record.fingerprint, case.subject.fingerprint
     restored = (OPTIONS_KEY, VARIABLE_PREFIX)

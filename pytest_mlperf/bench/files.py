@@ -46,7 +46,7 @@ def suite_of(result: CaseResult, folders: Iterable[Path]) -> Path | None:
 def _first_of(folders: Iterable[Path], named: Path) -> Path | None:
     try:
         return next((folder / named for folder in folders if (folder / named).is_file()), None)
-    except (OSError, ValueError):  # a name that is too long, or holds a 0 byte
+    except (OSError, ValueError):  # a name that is too long, or contains a 0 byte
         return None
 
 
@@ -166,7 +166,7 @@ def _from_history(
     point, record = newest
     kept_means = [one.means for one in kept]
     for entry, after in zip_longest(record.history, record.history[1:]):
-        # What was appended to is part of the entry after it.
+        # An appended record includes the one before it.
         if entry.new in kept_means or (after is not None and after.action == "append"):
             continue
         yield replace(

@@ -91,7 +91,7 @@ def judge_runs(
         division=division,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what is of a wrong type is told next
+        warnings.simplefilter("ignore")  # from_bytes reports wrong types
         content = as_bytes(session_of([result], {}))
     from_bytes(case.id, content, "measured session", "give judge_runs what a run can measure")
     verdict = result.verdict
@@ -117,7 +117,7 @@ def _unjudged(case: Case, runs: Sequence[Run], subject: Subject) -> Verdict:
         outcome=Outcome.INVALID if invalid or not valid else Outcome.NOT_EVALUATED,
         headline=headline,
         runs=valid,
-        # Further ones would be told as if they had been measured again.
+        # Reports describe further ones as repeats.
         invalid_runs=invalid[:1],
         reasons=tuple(reason for run in invalid for reason in run.invalid),
         subject=subject,

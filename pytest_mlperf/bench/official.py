@@ -82,7 +82,7 @@ def placed(
         best = _best(*asked) if results is None else _best_of(results, *asked)
         values = [run.metrics[metric] for run in runs if run.metrics.get(metric)]
         if best and values:
-            # As the value beside it is that of all runs.
+            # Per GPU, like the result's value.
             mine = geometric_mean(values) / split(case.accelerator)[0]
             return Placing(value=mine, best=best)
     return (

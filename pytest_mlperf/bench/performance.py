@@ -121,9 +121,8 @@ def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> R
     """
     runs, slow = list(case.runs), [run for run in case.invalid_runs if run.too_slow]
     for run in slow if not is_loaded(slow, case.rule.tolerated) else ():
-        count = max(
-            1, min([run.queries, *run.serving.requests.values()])
-        )  # its standard error is 1 / √n
+        # The relative standard error of a rate of n requests is 1 / √n.
+        count = max(1, min([run.queries, *run.serving.requests.values()]))
         runs.append(replace(run, within_se=dict.fromkeys(run.metrics, count**-0.5)))
     if failed := accuracy_failed(case):
         return failed
@@ -440,7 +439,9 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
     if unfit and not ruling.dropped:
         return unfit
     kept = case.record.runs if case.record else ()
-    if is_loaded([*case.runs, *kept], case.rule.tolerated):  # others use energy, and idling too
+    if is_loaded(
+        [*case.runs, *kept], case.rule.tolerated
+    ):  # neighbours' work, and their idling, use energy too
         ruling = _undecided(ruling)
     answer = answer_of(case, ruling, gated)
     others = [

@@ -83,7 +83,7 @@ LONE_PHASE = Phase()
 def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> int:
     """Return how many jointly judged pairs of case and metric one test adds."""
     if isinstance(planned, PlannedPair):
-        return 0  # a claim has no baseline
+        return 0  # pairs have no baseline
     if kind == "performance":
         return len(planned.limits)
     source = meter or (power and planned.case.accelerator != "cpu")
@@ -152,7 +152,7 @@ def _of_other_counts(root: Path, file: Path, case: Case) -> Iterator[Formerly]:
         try:
             baseline = baselines.load(folder.joinpath(*behind))
         except BaselineError:
-            continue  # damage in a file that nothing rests on
+            continue  # the damaged file is not needed
         for record in baseline.records[:1] if baseline else ():
             count = Difference(name="accelerator", theirs=folder.name, ours=case.accelerator)
             yield Formerly(date=accepted(record), differences=(count,))

@@ -59,7 +59,7 @@ def _named(job: Job, suite: Path) -> Iterator[str]:
             path = (suite.parent / text).resolve(strict=True)
             if not suite.resolve().is_relative_to(path):
                 yield str(path)
-            if path.is_file():  # as model.onnx.data beside model.onnx
+            if path.is_file():  # such as model.onnx.data of model.onnx
                 yield from map(str, path.parent.glob(f"{glob.escape(path.name)}[._]*"))
     for one in factories:
         with contextlib.suppress(Exception, SystemExit):  # importing a package runs its code

@@ -23,6 +23,6 @@ def report(session: ReportedSession, better: Direction = Direction.HIGHER) -> st
                 "value": metric.now,
                 "extra": f"{verdict.outcome} {visible(verdict.headline)}\n{UNVERIFIED_LABEL}",
             }
-            # Another test of the case reports it again.
+            # Several tests of a case report the same metric.
             benchmarks.setdefault(str(benchmark["name"]), benchmark)
     return json_text(list(benchmarks.values())) + "\n"

@@ -35,7 +35,7 @@ def report(session: ReportedSession) -> str:
     writer = csv.DictWriter(out, CSV_HEADER, lineterminator="\n")
     writer.writeheader()
     for result in session.results.cases:
-        # A case that was not judged has a line too.
+        # A case without metrics has a line too.
         judged: Sequence[MetricVerdict | None] = figures(result) or [None]
         for metric in judged:
             row = _row(session.results, result, metric)

@@ -43,7 +43,7 @@ class RayBridge:
         import ray
 
         if port := re.fullmatch(r"(?:ray://)?(.+):(\d+)", address):
-            # Ray waits for a minute and more; the system knows at once that nobody is there.
+            # Ray waits over a minute for a dead address; a socket fails at once.
             socket.create_connection((port[1], int(port[2])), CONNECT_TIMEOUT_SECONDS).close()
         self._ray = ray
         ray.init(
@@ -74,7 +74,7 @@ class RayBridge:
                 num_cpus=command["cpus"],
                 num_gpus=command["gpus"],
                 max_restarts=0,
-                max_task_retries=0,  # what is measured twice is no measurement
+                max_task_retries=0,  # a retry would measure twice
                 scheduling_strategy=where,
             )
             .remote()
@@ -101,7 +101,7 @@ class RayBridge:
             group = self._pending.pop(reference)
             try:
                 heard = self._ray.get(reference)
-            except Exception as error:  # whatever Ray says of an actor that is gone
+            except Exception as error:  # Ray raises many types for a lost actor
                 self._actors.pop(group, None)
                 yield {"event": "lost", "group": group, "cause": _cause(error)}
                 continue
@@ -122,7 +122,7 @@ class RayBridge:
         """End all running cases."""
         for actor in self._actors.values():
             self._ray.kill(actor)
-        if pending := list(self._pending):  # a driver that is gone may not have sent it
+        if pending := list(self._pending):  # a driver that exits may drop unsent kills
             self._ray.wait(pending, num_returns=len(pending), timeout=RAY_EXIT_SECONDS)
         self._ray.shutdown()
 
@@ -131,7 +131,7 @@ def _plain(node: dict[str, Any]) -> dict[str, Any]:
     resources, labels = node["Resources"], node.get("Labels") or {}
     kinds = {labels[name] for name in LABELS if name in labels}
     kinds |= {one.removeprefix(RESOURCE) for one in resources if one.startswith(RESOURCE)}
-    # Ray calls one of 80 GB "A100-80G", and "A100" as well.
+    # Ray calls an A100 of 80 GB "A100-80G" as well as "A100".
     kinds |= {kind.partition("-")[0] for kind in kinds if kind.startswith("A100-")}
     return {
         "key": node["NodeID"],
@@ -180,10 +180,9 @@ def main(address: str, archive: str) -> int:
     threading.Thread(target=_read, args=(commands,), daemon=True).start()
     try:
         bridge = RayBridge(address, Path(archive))
-    except Exception as error:  # of many kinds, as the way of connecting
+    except Exception as error:  # types depend on the kind of address
         print(json.dumps({"event": "refused", "cause": _cause(error)}), file=out, flush=True)
         return 1
-    # Should the head hang, nothing here may wait for it: the session ends this process.
     try:
         _serve(bridge, commands, out)
     finally:

@@ -21,7 +21,7 @@ INTERRUPT_GRACE_SECONDS = 20.0
 
 class _Channel:
     def __init__(self) -> None:
-        # Ray starts its processes with signals blocked, which all that they start would inherit.
+        # Ray starts processes with signals blocked, and descendants inherit that.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -164,7 +164,7 @@ def _joining(
     run: str,
 ) -> dict[str, Any]:
     parts = [f"{names[name]}.{n}" for name, minutes in jobs.items() for n in range(len(minutes))]
-    # One node may have to measure all parts of an accelerator, and each anew.
+    # One node may run all parts of an accelerator, and restart each.
     minutes = max(sum(minutes.values()) for minutes in jobs.values()) * (1 + MAX_RESTARTS)
     script = MERGE.format(seconds=60 * minutes, parts=" ".join(parts), look=POLL_SECONDS)
     template = {"metadata": _named("merge", run, only_labels=True)}

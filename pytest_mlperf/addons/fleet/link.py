@@ -69,7 +69,7 @@ class ClusterLink:
         event: Event = json.loads(line)
         if event["event"] == "refused":
             raise RefusedError(event["cause"])
-        if event["event"] == "nodes":  # that a node spoke does not say that the head lives
+        if event["event"] == "nodes":  # a node's message does not prove that the head is alive
             self._heard, self._connected = time.monotonic(), True
         return event
 

@@ -178,7 +178,7 @@ def _node_environment() -> dict[str, str]:
         if started := {name: value for name, _, value in pairs}:
             variables = started
     devices = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if devices:  # Ray's numbers are those of NVML, which are in PCI order
+    if devices:  # Ray numbers GPUs like NVML, in PCI order
         variables["CUDA_VISIBLE_DEVICES"] = devices
         variables.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     return {name: value for name, value in variables.items() if not name.startswith(LAUNCHERS)}
@@ -218,7 +218,7 @@ def unpacked(archive: bytes, digest: str, name: str) -> Path:
             with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
                 packed.extractall(whole, filter="data")
             (whole / UNPACKED_MARK).touch()
-            with contextlib.suppress(OSError):  # another case was faster
+            with contextlib.suppress(OSError):  # another case unpacked it first
                 whole.rename(folder)
     (folder / UNPACKED_MARK).touch()
     return folder.resolve()

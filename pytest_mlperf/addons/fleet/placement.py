@@ -104,7 +104,7 @@ def place(
         return sum(other.count for other in others) + need.count <= node.gpus
 
     fit = [node for node in fitting(need, nodes) if free(node)]
-    # The smallest one that will do: what is larger may be the only node of another case.
+    # The smallest sufficient node: a larger one may be the only node for another case.
     return min(
         fit, key=lambda node: (len(on.get(node.key, [])), node.gpus, node.name), default=None
     )

@@ -44,11 +44,11 @@ class Relay:
         report = hook.pytest_report_from_serializable(
             config=self._state.config, data=self._from_node(group, node, plain)
         )
-        # Several nodes speak at once, and the terminal shows a letter behind the last test's file.
+        # Nodes report concurrently, but the terminal groups letters by file: emit whole tests.
         reports = self._reports.setdefault(report.nodeid, [])
         result, state = attached(report), self._state
         if result is not None and not report.failed:
-            # Failed where its drop is the second in a row: a node knows no first.
+            # A second drop in a row fails, and a node does not know the first.
             last = state.suspicion.ended(result)
             message = state.message_of(last) if last.failed else None
             conclude([report], last, message, state.config.rootpath)

@@ -182,7 +182,7 @@ class Fleet:
             group=group.name,
             node=node.key,
             gpus=gpus,
-            # Where it has no GPUs of its own, it has the node: Ray gives nobody else a processor.
+            # A case without GPUs reserves all processors, and thus the whole node.
             cpus=0 if gpus else node.cpus,
             order=order,
         )
@@ -255,7 +255,7 @@ class Fleet:
     def _lose_node(self, group: CaseGroup, cause: str) -> None:
         """Report a case whose node was lost; one that has not started waits for another node."""
         node = self._names[group.node]
-        # Whether others can still go there is known after the next look.
+        # The next list of nodes shows whether others can still run there.
         self._stale = True
         if group.begun:
             self._over(group, f"node {node} was lost while this case ran: {cause}")

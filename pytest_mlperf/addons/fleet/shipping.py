@@ -43,7 +43,7 @@ def pack(root: Path) -> tuple[bytes, str]:
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for path in files_of(root):
             if not (path.is_file() or path.is_symlink()):
-                continue  # removed since git knew it, a socket
+                continue  # a file removed without git, or a socket
             name, size = str(path.relative_to(root)), path.lstat().st_size
             total, largest = total + size, max(largest, (size, name))
             if total > LIMIT:
@@ -56,7 +56,7 @@ def pack(root: Path) -> tuple[bytes, str]:
                 folder / BASELINES for folder in path.parents if folder.is_relative_to(root)
             }
         for path in sorted(folders):
-            if path.is_dir():  # an empty one says where baselines are to be recorded
+            if path.is_dir():  # an empty one is where baselines get recorded
                 archive.add(path, str(path.relative_to(root)), recursive=False, filter=_nameless)
     content = packed.getvalue()
     return content, hashlib.sha256(content).hexdigest()

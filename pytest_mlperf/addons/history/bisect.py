@@ -148,7 +148,7 @@ class Bisection:
         self.limits: Mapping[str, Mapping[str, float]] = {
             test: case.job.limits for test, case in cases.items()
         }
-        # A curve's points and its mean share what one metric has.
+        # The points of a curve and its mean share the error of one metric.
         metrics = sum(
             1 if any(point_of(name) is not None for name in limits) else len(limits)
             for limits in self.limits.values()
@@ -205,7 +205,7 @@ class Bisection:
                 each = self._ratios(key, test, limits, (before, now))
             except _Broke as error:
                 reason = self._shown(str(error), now)
-                if now < self.last:  # without the last one there is no search: it is tried again
+                if now < self.last:  # a search needs the last one: try it again next time
                     self._store.keep(key, replace(self._store.pairs(key), reason=reason))
             kept = self._store.pairs(key)
             runs += len(kept.before) + len(kept.now)
@@ -245,7 +245,7 @@ class Bisection:
         except NotComparable as error:
             raise _Broke(str(error)) from None
         if case.job.case.rate_is_condition and case.rate is None:
-            case.rate = self._store.pairs(key).before[0].target_qps  # all are offered the same
+            case.rate = self._store.pairs(key).before[0].target_qps  # the same for all builds
         return ratios
 
     def _measured(
@@ -278,7 +278,7 @@ class Bisection:
                 )
         except _Broke:
             self._broken += 1
-            if self._broken == DOUBTFUL:  # it may be the machine, on which nothing runs any more
+            if self._broken == DOUBTFUL:  # the machine itself may be broken
                 self._broken = 0
                 with ExitStack() as stack:
                     self._side(stack, test, 0, later=False).add_run()
@@ -324,7 +324,9 @@ class Bisection:
         direct = first if left.good == 0 else self.compare(left.good, left.bad)
         made = sum(one.mark is not Mark.SKIPPED for one in self.log)
         if direct.mark is Mark.UNDECIDED and made < most_comparisons(self.last):
-            direct = self.compare(left.good, left.bad, again=True)  # the machine may be calm now
+            direct = self.compare(
+                left.good, left.bad, again=True
+            )  # the machine may be less busy now
         is_direct = direct.mark is Mark.BAD
         if is_direct:
             metric, before, now = direct.headline, left.good, left.bad

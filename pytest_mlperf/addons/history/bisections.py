@@ -66,7 +66,7 @@ class BisectStore:
         except MlperfError as error:
             if not restart:
                 raise MlperfError(f"{error}; begin anew with --restart") from None
-        if restart:  # what those sessions left is still to be removed
+        if restart:  # their leftovers must still be removed
             there = BisectState(settings=settings, sessions=there.sessions)
         self.state = there
         other = [name for name in settings if settings[name] != there.settings.get(name)]
@@ -93,7 +93,7 @@ class BisectStore:
 
     def keep(self, key: str, pairs: RunPairs) -> None:
         """Store pairs of runs."""
-        # Absolute paths are of this machine and this user.
+        # Absolute paths would reveal machine and user.
         pairs = placeless(pairs, roots=(str(Path.cwd()),), home=str(Path.home()))
         self._write(replace(self.state, pairs={**self.state.pairs, key: pairs}))
 

@@ -69,7 +69,7 @@ def deliver(url: str, runs_dir: Path, results: Results, file: Path) -> Delivery:
     except (StoreError, OSError) as error:
         delivery.reason = str(error)
         delivery.waiting = folder if waiting and waiting.exists() else None
-    with contextlib.suppress(OSError):  # others' results may be left
+    with contextlib.suppress(OSError):  # other results may still wait
         folder.rmdir()
         folder.parent.rmdir()
     return delivery

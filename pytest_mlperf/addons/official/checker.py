@@ -53,7 +53,7 @@ def run_checker(tree: Path, round_name: str, checkout: Path) -> tuple[int, list[
     place, module = _entry_point(checkout, round_name)
     folder = Path(tempfile.mkdtemp(prefix="pytest-mlperf-checker-"))
     tree = tree.resolve()
-    # Option -P: no module of the working folder can take the place of one of the checker's.
+    # -P prevents imports from the working folder.
     command = [sys.executable, "-P", "-m", module, "--input", str(tree), "--version", round_name]
     # The checker of v4.1 renames files if INFER_SYSTEM_FILE is set.
     variables = {name: value for name, value in os.environ.items() if name != "INFER_SYSTEM_FILE"}

@@ -59,7 +59,7 @@ def run(parsed: argparse.Namespace) -> int:
             case,
             "it used techniques of the open division"
             if one.division != "closed"
-            else one.reason  # it has no runs, or they were slowed on purpose
+            else one.reason  # no runs, or a handicap
             or placed(one.case, one.identity, one.runs, searched=bool(one.find), results=results),
         )
         for case, measured in a.cases.items()

@@ -76,7 +76,7 @@ def result_folders(named: Path) -> Iterator[ResultPlace]:
         )
     top = named.absolute()
     at = top.parent if top.name.startswith("run_") and top.parent.name == "performance" else None
-    if at is not None:  # a run of a submission, named by itself
+    if at is not None:  # the user named a single run
         yield _place(at.parent, top)
         return
     yield from _below(top, top, MAX_FOLDER_DEPTH)

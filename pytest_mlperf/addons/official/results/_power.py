@@ -44,7 +44,7 @@ def power_of(
     begin_s, end_s = log.window_s
     samples = _samples(path, text_of(path, place.root))
     timed = sorted((at_s, w) for at_s, w in samples if begin_s < at_s < end_s)
-    # Some meters write a negative power now and then; checkers before v3.1 count it.
+    # Some meters report negative power at times; checkers before v3.1 include it.
     watts = [w for _, w in timed if w > 0 or not since(rules, "v3.1")]
     if not watts or fmean(watts) <= 0:
         raise MlperfError(f"{path}: no power between power_begin and power_end of its log")

@@ -89,7 +89,9 @@ def value_of(log: Detail, model: str, scenario: str, rules: Round | None) -> Tab
             f"{log.path}: a run of {logged}, of which no result of {scenario} is made"
         )
     number = _number(log, key)
-    if scenario == "Offline" and key.endswith("_ns"):  # samples of a query by its mean latency
+    if scenario == "Offline" and key.endswith(
+        "_ns"
+    ):  # samples per query divided by its mean latency
         number = _number(log, _STREAMS) * 1e9 / number
     elif key.endswith("_ns") or key.startswith("early"):
         seconds = model in IN_SECONDS
@@ -116,7 +118,7 @@ def value_of(log: Detail, model: str, scenario: str, rules: Round | None) -> Tab
 
 def _key(log: Detail, model: str, scenario: str, rules: Round | None) -> str:
     workload = workload_of(rules, model)
-    if rules and not since(rules, "v4.1"):  # their tables show every other model as this one
+    if rules and not since(rules, "v4.1"):  # their tables show other models by its figure
         workload = workload or rules.workloads["resnet50"]
     constants = workload.scenarios.get(scenario) if workload else None
     if constants and constants.result:
@@ -124,7 +126,7 @@ def _key(log: Detail, model: str, scenario: str, rules: Round | None) -> str:
     if scenario in _LATENCIES:
         estimate, percentile = _LATENCIES[scenario]
         return percentile if percentile in log.values and estimate not in log.values else estimate
-    if rules and workload is None:  # a table shows a model that it does not know by samples
+    if rules and workload is None:  # a table shows unknown models by sample rate
         return SAMPLE_RATE_KEYS[scenario]
     tokens = _TOKENS["Offline" if scenario == "Offline" else "Server"]
     keys = (*tokens, SAMPLE_RATE_KEYS[scenario], _SCHEDULED)

@@ -194,7 +194,7 @@ def _ended_as_by_ctrl_c() -> Iterator[None]:
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     obeyed = [number for number, handler in handlers.items() if handler is not signal.SIG_IGN]
-    for number in obeyed:  # nohup has SIGHUP ignored
+    for number in obeyed:  # nohup ignores SIGHUP
         signal.signal(number, interrupt)
     try:
         yield

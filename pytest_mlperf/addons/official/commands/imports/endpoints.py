@@ -82,7 +82,7 @@ def _points(folder: Path, notes: list[str]) -> list[RecordedPoint]:
     runs = [path for path in inside if is_run_folder(path)]
     below = next((p for p in inside for q in p.glob("*/") if is_run_folder(q)), None)
     if not runs and is_run_folder(folder):
-        return [read_point(folder)]  # which says what it lacks
+        return [read_point(folder)]  # raises the error about the missing file
     if not runs:
         hint = f"; {below} holds some: name each session's folder" if below else ""
         raise MlperfError(
@@ -200,8 +200,7 @@ def _result(
     rated = all("tokens_per_second" in run.metrics for run in runs if not run.invalid)
     judged = gated_metrics(case.scenario, tokens=rated)
     names = (*judged, *(at_point(name, p.concurrency) for name in judged for p in points))
-    # Their client counts the beginning and the end of a load, and its own tokens: its figures are
-    # those of no other.
+    # Their client includes ramp-up and ramp-down, and counts tokens itself: not comparable to ours.
     identity = {"harness": MLC_ENDPOINTS, **({"system": parsed.system} if parsed.system else {})}
     return judge_runs(
         case,
