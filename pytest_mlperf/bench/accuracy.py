@@ -152,13 +152,13 @@ class CaseAccuracy:
             return f"no accuracy baseline: {first} records it, with --mlperf-update=missing"
         return "no accuracy baseline: record it with --mlperf-update=missing"
 
-    def judge(self, now: ScoredPass) -> Ruling:
+    def judge(self, latest: ScoredPass) -> Ruling:
         """Judge a pass by the gate and against the accepted scores."""
-        planned, suite, accuracy = self._planned, self._planned.suite, now.accuracy
+        planned, suite, accuracy = self._planned, self._planned.suite, latest.accuracy
         total = max(gate_samples(suite, planned.round_scenario) or 0, accuracy.total)
         measured = Pass(
             accuracy=accuracy,
-            scored=now.scored,
+            scored=latest.scored,
             order=[] if accuracy.samples >= total else fixed_order(accuracy.total),
             total=total,
         )
@@ -167,43 +167,44 @@ class CaseAccuracy:
             planned.bounds(accuracy.lower),
             whose="MLPerf's" if suite.is_mlperf else OWN_REFERENCE,
             complete=suite.profile == "official",
-            rerun_sd=self._rerun_sd(now),
+            rerun_sd=self._rerun_sd(latest),
         )
-        ruling = combine(gated, self._against_accepted(now), self.missing)
+        ruling = combine(gated, self._against_accepted(latest), self.missing)
         more: tuple[str, ...] = ()
         if not self.accepted:
-            more = below_chance(accuracy, now.scored)
+            more = below_chance(accuracy, latest.scored)
         elif ruling.outcome not in {Outcome.ACC_DROP, Outcome.GATE_FAIL}:  # they list it as a cause
-            more = tuple(filter(None, [risen_flaws(accuracy, now.subject)]))
+            more = tuple(filter(None, [risen_flaws(accuracy, latest.subject)]))
         return replace(ruling, notes=(*ruling.notes, *more))
 
-    def noted(self, now: ScoredPass, answer: Ruling) -> Ruling:
+    def noted(self, latest: ScoredPass, answer: Ruling) -> Ruling:
         """Return a ruling on unrecorded scores, with a note if they could not be recorded."""
-        unfit = "" if self.accepted else self._unfit(now)
+        unfit = "" if self.accepted else self._unfit(latest)
         return replace(answer, notes=(*answer.notes, unfit)) if unfit else answer
 
-    def _unfit(self, now: ScoredPass) -> str:
+    def _unfit(self, latest: ScoredPass) -> str:
         rules = self._planned.suite.rules
-        return unfit_answers(now.accuracy, now.subject, rules.lengths.cut_share if rules else None)
+        cut_share = rules.lengths.cut_share if rules else None
+        return unfit_answers(latest.accuracy, latest.subject, cut_share)
 
-    def _against_accepted(self, now: ScoredPass) -> Ruling | None:
+    def _against_accepted(self, latest: ScoredPass) -> Ruling | None:
         if self.accepted is None:
             return None
-        baseline, total = self.accepted.baseline, now.accuracy.total
-        if reason := why_not_comparable(baseline, now.subject, self._scorer, total):
+        baseline, total = self.accepted.baseline, latest.accuracy.total
+        if reason := why_not_comparable(baseline, latest.subject, self._scorer, total):
             return Ruling(outcome=Outcome.INVALID, headline=reason, paired=(), more=False, notes=())
         return rule_on_scores(
             baseline,
             self.accepted.scores,
-            now.accuracy,
-            now.scored,
+            latest.accuracy,
+            latest.scored,
             fixed_order(total),
             margin=self._planned.margin,
             sequential=self.sequential,
             beside=PassContext(
-                same_build=self._same_build(now.subject),
+                same_build=self._same_build(latest.subject),
                 outputs=self.accepted.outputs,
-                drawn=is_drawn(now.subject) and self._planned.suite.margin is None,
+                drawn=is_drawn(latest.subject) and self._planned.suite.margin is None,
             ),
         )
 
@@ -216,20 +217,21 @@ class CaseAccuracy:
         unknown = unknown_facts(theirs.fingerprint, subject.fingerprint)
         return not unknown and not self.changes(subject)
 
-    def _rerun_sd(self, now: ScoredPass) -> dict[str, float]:
+    def _rerun_sd(self, latest: ScoredPass) -> dict[str, float]:
         """Return the re-run standard deviation by metric, points; empty if unknown."""
         if self.accepted is None or self.by_reference:
             return {}
-        reruns = self.accepted.baseline.rerun or self._apart(now)
+        reruns = self.accepted.baseline.rerun or self._apart(latest)
         return {name: rerun.sd for name, rerun in reruns.items()}
 
-    def _apart(self, now: ScoredPass) -> dict[str, Rerun]:
+    def _apart(self, latest: ScoredPass) -> dict[str, Rerun]:
         """Return the difference from the accepted pass; empty if this pass is no repeat of it."""
-        if self.accepted is None or not now.accuracy.full or not self._same_build(now.subject):
+        accuracy = latest.accuracy
+        if self.accepted is None or not accuracy.full or not self._same_build(latest.subject):
             return {}
-        if now.accuracy.total != self.accepted.baseline.samples:
+        if accuracy.total != self.accepted.baseline.samples:
             return {}
-        return apart(self.accepted.baseline, self.accepted.scores, now.scored)
+        return apart(self.accepted.baseline, self.accepted.scores, latest.scored)
 
     # --- recording ---------------------------------------------------------------------------
 
@@ -241,26 +243,27 @@ class CaseAccuracy:
         }
 
     def record(
-        self, now: ScoredPass, policy: Policy, answer: Ruling, *, commit: str | None
+        self, latest: ScoredPass, policy: Policy, answer: Ruling, *, commit: str | None
     ) -> Ruling:
         """Accept the scores of a whole data set and return the ruling RECORDED."""
         if policy.update == "append":
-            return self._repeated(now, policy, answer)
-        unfit, reason = "" if self.accepted else self._unfit(now), policy.reason or "first baseline"
+            return self._repeated(latest, policy, answer)
+        unfit = "" if self.accepted else self._unfit(latest)
+        reason = policy.reason or "first baseline"
         if unfit and not policy.accept_cut:
             headline = f"nothing recorded: {unfit}; {ACCEPT_CUT}"
             return replace(answer, outcome=Outcome.INVALID, headline=headline, notes=())
         if unfit:
             reason += f"; {unfit} (--mlperf-accept-cut)"
-        self._accept(now, reason=reason, commit=commit)
-        headline = f"{now.accuracy.samples:,} samples in {policy.shown(self.file)}"
+        self._accept(latest, reason=reason, commit=commit)
+        headline = f"{latest.accuracy.samples:,} samples in {policy.shown(self.file)}"
         notes = tuple(filter(None, (f"{headline}; commit it with its .scores.npz", unfit)))
         return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=notes)
 
-    def _repeated(self, now: ScoredPass, policy: Policy, answer: Ruling) -> Ruling:
+    def _repeated(self, latest: ScoredPass, policy: Policy, answer: Ruling) -> Ruling:
         if answer.outcome not in {Outcome.OK, Outcome.INCONCLUSIVE}:
             return answer
-        reruns = self._repeat(now)
+        reruns = self._repeat(latest)
         if not reruns:
             note = "not kept as a repeat: it is no pass of the baseline's own build on its machine"
             return replace(answer, notes=(*answer.notes, note))
@@ -275,9 +278,9 @@ class CaseAccuracy:
         notes = (*answer.notes, note)
         return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=notes)
 
-    def _repeat(self, now: ScoredPass) -> dict[str, Rerun]:
+    def _repeat(self, latest: ScoredPass) -> dict[str, Rerun]:
         """Store the difference of a repeat; return all stored ones, by metric."""
-        new = self._apart(now)
+        new = self._apart(latest)
         if self.accepted is None or not new:
             return {}
         digest = self.accepted.baseline.scores_sha256
@@ -294,25 +297,25 @@ class CaseAccuracy:
         self.accepted = replace(self.accepted, baseline=baseline)
         return baseline.rerun
 
-    def _accept(self, now: ScoredPass, *, reason: str, commit: str | None) -> None:
-        again = self._apart(now)
+    def _accept(self, latest: ScoredPass, *, reason: str, commit: str | None) -> None:
+        again = self._apart(latest)
         repeated = self.accepted.baseline.scores_sha256 if self.accepted else None
 
         def put(old: AccuracyBaseline | None) -> AccuracyBaseline:
-            new = self._new_baseline(now, old, reason=reason, commit=commit)
+            new = self._new_baseline(latest, old, reason=reason, commit=commit)
             if old is None or not again or old.scores_sha256 != repeated:
                 return new
             return replace(new, rerun=pooled(old.rerun, again))
 
-        outputs, per_sample = now.scored.outputs, now.scored.per_sample
+        outputs, per_sample = latest.scored.outputs, latest.scored.per_sample
         written = accuracy_baselines.replace_scores(self.file, put, per_sample, outputs)
         scores = {name: kept(values, written.steps[name]) for name, values in per_sample.items()}
         self.accepted = ScoredBaseline(baseline=written, scores=scores, outputs=outputs)
 
     def _new_baseline(
-        self, now: ScoredPass, old: AccuracyBaseline | None, *, reason: str, commit: str | None
+        self, latest: ScoredPass, old: AccuracyBaseline | None, *, reason: str, commit: str | None
     ) -> AccuracyBaseline:
-        case, accuracy, subject = self._planned.case, now.accuracy, now.subject
+        case, accuracy, subject = self._planned.case, latest.accuracy, latest.subject
         entry = Accepted(
             date=dt.datetime.now(dt.UTC).date().isoformat(),
             commit=commit,
@@ -345,8 +348,8 @@ class CaseAccuracy:
         return _by_name(json.dumps(dataclasses.asdict(scorer))) if scorer else ""
 
     def _enough(self, accuracy: Accuracy, scored: Scored, subject: Subject) -> bool:
-        now = ScoredPass(accuracy=accuracy, scored=scored, subject=subject)
-        ruling = self._against_accepted(now)
+        latest = ScoredPass(accuracy=accuracy, scored=scored, subject=subject)
+        ruling = self._against_accepted(latest)
         return ruling is not None and not ruling.more
 
 

@@ -83,16 +83,16 @@ def noise_of_sessions(
         for series in one.series
     ]
     earlier = list(_earlier(record, case, profile, runs_dir, same_code))
-    beside = [*_siblings(file, record), *others]
-    before = old.runs if old and old.runs[0] not in record.runs else ()
+    sibling_runs = [*_siblings(file, record), *others]
+    previous_runs = old.runs if old and old.runs[0] not in record.runs else ()
     noise_by_metric = {}
     for metric in metrics:
         builds: list[Sequence[Value]] = [
             values([*record.runs, *earlier], metric),
-            values(before, metric),
+            values(previous_runs, metric),
         ]
         builds += [one.values(metric) for one in ours if metric in one.limits]
-        noise = session_noise(builds, beside, rule=rule)
+        noise = session_noise(builds, sibling_runs, rule=rule)
         if noise:
             ratio = float(f"{noise.ratio:.3g}")
             noise = SessionNoise(ratio=ratio, df=round(noise.df, 2), by_days=True)
@@ -196,18 +196,18 @@ def write(
     empty = empty_baseline(case.planned.case, round_name=suite.round, profile=suite.profile)
     began_with = case.record
 
-    def put(there: Baseline | None) -> Baseline:
-        baseline = there or empty
-        now = find(baseline, identity)
-        if (now is None) != (began_with is None):
-            change = "recorded it" if now else "removed it"
+    def put(stored: Baseline | None) -> Baseline:
+        baseline = stored or empty
+        present = find(baseline, identity)
+        if (present is None) != (began_with is None):
+            change = "recorded it" if present else "removed it"
             raise BaselineError(
                 f"{case.policy.shown(case.file)}: another session {change} while this one "
                 "measured; nothing was written: run again to compare with what is there now"
             )
-        if now and unless(now):
+        if present and unless(present):
             return baseline
-        return with_record(baseline, _new_record(case, action, fresh, reason, now))
+        return with_record(baseline, _new_record(case, action, fresh, reason, present))
 
     record = find(baselines.update(case.file, put), identity)
     assert record is not None
@@ -291,12 +291,14 @@ def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
             f"this session is {answer.outcome}, and its build is the baseline's: the machine "
             f"changed; where it stays so, {APPEND_OPTIONS} adds it"
         )
-    now, latest = day_of(case.runs[0].started), max(run.started for run in record.runs)
-    if now is not None and now < (day_of(latest) or now):
+    day, latest = day_of(case.runs[0].started), max(run.started for run in record.runs)
+    if day is not None and day < (day_of(latest) or day):
         return f"the baseline has a session of {latest[:10]}, later than this one: a clock was set"
-    beside = changes(record.surroundings, case.subject.surroundings) if record.surroundings else ()
-    if beside and any(metric.direction == "drop" for metric in answer.metrics):
-        return f"slower, and {'; '.join(beside)}: that may be why"
+    environment = (
+        changes(record.surroundings, case.subject.surroundings) if record.surroundings else ()
+    )
+    if environment and any(metric.direction == "drop" for metric in answer.metrics):
+        return f"slower, and {'; '.join(environment)}: that may be why"
     return None
 
 
@@ -325,11 +327,11 @@ def _fresh(case: CaseRuns, record: Record) -> Screened | str:
     return fresh
 
 
-def _grown(case: CaseRuns, answer: Ruling, before: Record, fresh: Screened) -> Ruling:
+def _grown(case: CaseRuns, answer: Ruling, old: Record, fresh: Screened) -> Ruling:
     session, runs = case.runs[0].session, fresh.runs
 
-    def unless(now: Record) -> bool:
-        return now.days >= DAYS or now.runs[0] != before.runs[0]
+    def unless(present: Record) -> bool:
+        return present.days >= DAYS or present.runs[0] != old.runs[0]
 
     reason = "one more session of the same build"
     record = write(case, "append", fresh, reason=reason, unless=unless)

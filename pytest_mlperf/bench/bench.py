@@ -129,9 +129,9 @@ def energy_notes(runs: Sequence[Run]) -> list[str]:
         return []
     last, notes = runs[-1], of_all_runs(runs)
     if power := last.energy.get(Source.NVML):
-        each = ", ".join(map(_of_gpu, last.hardware.gpus))
+        by_gpu = ", ".join(map(_of_gpu, last.hardware.gpus))
         if used := _used(last, power):
-            notes += [*used, *([f"by GPU: {each}"] if each else []), *power.notes]
+            notes += [*used, *([f"by GPU: {by_gpu}"] if by_gpu else []), *power.notes]
     notes += each_once([_unknown_energy(run) for run in runs])
     for source, head in (
         (Source.HOST, "the host's energy: "),
@@ -149,13 +149,13 @@ def _used(run: Run, energy: EnergyReading) -> list[str]:
     off = "uncertainty not known"
     if energy.uncertainty_j is not None:
         off = f"± {energy.uncertainty_j:,.0f}"
-    place = {Source.METER: " at the wall", Source.EXPORTER: f" of {energy.devices}"}
-    where = place.get(energy.source, "")
+    places = {Source.METER: " at the wall", Source.EXPORTER: f" of {energy.devices}"}
+    where = places.get(energy.source, "")
     used = f"{energy.joules:,.0f} J ({off}){where} in {energy.window_s:.1f} s"
     whose = " of one GPU" if run.hardware.gpus else ""
     peak = "" if energy.peak_w is None else f", {energy.peak_w:,.0f} W at most{whose}"
-    asked = "" if energy.interval_s is None else f", asked every {energy.interval_s:.2g} s"
-    behind = f"{peak}{_per_unit(run, energy.source)}{_net(energy)}: {energy.source.label}{asked}"
+    interval = "" if energy.interval_s is None else f", asked every {energy.interval_s:.2g} s"
+    behind = f"{peak}{_per_unit(run, energy.source)}{_net(energy)}: {energy.source.label}{interval}"
     return [f"{used}, {energy.mean_w:,.0f} W{behind}"]
 
 
@@ -376,7 +376,7 @@ class Bench:
 
         def confirmed() -> Verdict:
             case = self._case(planned)
-            before = Ruling(
+            ruling_so_far = Ruling(
                 outcome=verdict.outcome,
                 headline=verdict.headline,
                 metrics=verdict.metrics,
@@ -384,7 +384,7 @@ class Bench:
                 notes=verdict.notes,
                 unchecked=verdict.unchecked,
             )
-            ruling = self._confirmed(case, before, DROP_OUTCOMES[verdict.kind])
+            ruling = self._confirmed(case, ruling_so_far, DROP_OUTCOMES[verdict.kind])
             return replace(
                 verdict,
                 outcome=ruling.outcome,
@@ -469,7 +469,7 @@ class Bench:
 def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:
     kept = case.record.runs if case.record else ()
     load = load_notes(case.runs, kept, case.rule.tolerated)
-    beside = (clock_note(case.runs, case.record, outcome), *load, case.noise)
+    remarks = (clock_note(case.runs, case.record, outcome), *load, case.noise)
     behind = stragglers([(run.replicas, run.hardware.gpus) for run in case.runs])
     seen = case.runs[-1].serving.server if case.runs else {}
     server = server_in_words(seen) if seen else ""
@@ -485,7 +485,7 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:
         *(one.text for one in behind),
         *energy_notes(case.runs),
     )
-    return tuple(filter(None, (*lines, server, *beside)))
+    return tuple(filter(None, (*lines, server, *remarks)))
 
 
 def promised(case: CaseRuns, answer: Ruling) -> Guarantee | None:
@@ -493,9 +493,9 @@ def promised(case: CaseRuns, answer: Ruling) -> Guarantee | None:
     judged = next((m.metric for m in answer.metrics if m.baseline.runs and m.outcome), None)
     if case.record is None or judged is None:
         return None
-    now = dt.datetime.now(dt.UTC)
+    today = dt.datetime.now(dt.UTC)
     return guarantee(
-        case.record, case.rule, metric=judged, calibrated=case.noise is not None, now=now
+        case.record, case.rule, metric=judged, calibrated=case.noise is not None, now=today
     )
 
 

@@ -207,10 +207,11 @@ class CaseRuns(CaseRunner):
         if not any(baseline) or not self._conditions.control:
             return None
         accelerator = self.planned.case.accelerator
-        with placed(accelerator, self._conditions, self._show) as place:
-            now = [*(run.hardware.control for run in self.runs), place.control(accelerator).values]
-        self.machine = compared(now, baseline, floor=floor_of(self.planned.case.accelerator))
-        self.uncompared = cannot_say(now, baseline)
+        with placed(accelerator, self._conditions, self._show) as lease:
+            latest = lease.control(accelerator).values
+        speeds = [*(run.hardware.control for run in self.runs), latest]
+        self.machine = compared(speeds, baseline, floor=floor_of(accelerator))
+        self.uncompared = cannot_say(speeds, baseline)
         return furthest(self.machine)
 
     @property
@@ -227,10 +228,10 @@ class CaseRuns(CaseRunner):
         """Return the differences from the conditions of the performance baseline."""
         if self.record is None:
             return ()
-        beside = self.record.surroundings
+        around = self.record.surroundings
         return (
             *changes(self.record.fingerprint, subject.fingerprint),
-            *(changes(beside, subject.surroundings) if beside else ()),
+            *(changes(around, subject.surroundings) if around else ()),
             *first_runs(self.runs, self.record.runs),
         )
 
@@ -288,8 +289,8 @@ class CaseRuns(CaseRunner):
         self.notes = (*self.notes, *process.notes)
         if process.accuracy and process.scored:
             self.accuracy, self.scored = process.accuracy, process.scored
-            shown = self.policy.shown(Path(process.accuracy.folder))
-            kept = placeless(replace(process.accuracy, folder=shown), home=str(Path.home()))
+            folder = self.policy.shown(Path(process.accuracy.folder))
+            kept = placeless(replace(process.accuracy, folder=folder), home=str(Path.home()))
             self._passes.save(self._accuracy_key, kept, process.scored)
         if process.run and not (at and at.audit):  # a compliance test uses other samples
             return replace(process, run=self._counted(process.run))
@@ -299,15 +300,15 @@ class CaseRuns(CaseRunner):
         """Return a run, INVALID if its token counts differ from answers of the same build."""
         if self.subject is None or not any(n.startswith("tokens_per_sample") for n in run.metrics):
             return run
-        now, sides = self.subject.fingerprint, list[Iterable[tuple[int, float | None]]]()
-        if stored := self._passes.load(key := accuracy_key(self.job, now)):
+        facts, sides = self.subject.fingerprint, list[Iterable[tuple[int, float | None]]]()
+        if stored := self._passes.load(key := accuracy_key(self.job, facts)):
             tokens = stored[1].per_sample.get(OUTPUT_TOKENS, ())
             sides.append(zip(stored[1].indices, tokens, strict=bool(tokens)))
         if self.planned.scorer_name and (accepted := self.scores.accepted):
-            before = accepted.baseline.fingerprint
-            if accuracy_key(self.job, before) == key and not unknown_facts(before, now):
+            old = accepted.baseline.fingerprint
+            if accuracy_key(self.job, old) == key and not unknown_facts(old, facts):
                 sides.append(enumerate(accepted.scores.get(OUTPUT_TOKENS, ())))
-        timed, drawn = token_counts(Path(run.folder)), is_drawn(self.subject) or has_salt(now)
+        timed, drawn = token_counts(Path(run.folder)), is_drawn(self.subject) or has_salt(facts)
         texts = [miscounted(timed, dict(answers), drawn=drawn) for answers in sides]
         text = next((text for text in texts if text is not None), None)
         if text is None:
@@ -343,18 +344,18 @@ def clashes(
     """Claim the baselines of a suite's cases; yield those that another case claimed."""
     first = planned[0]
     root = baselines_root(folder, first.path, first.suite.division)
-    for one in planned:
-        key = one_file(f"{root}/{one.suite.profile}/{one.case.id}")
-        other, name = claimed.setdefault(key, (one.path, one.case.id))
-        if name != one.case.id:
+    for plan in planned:
+        key = one_file(f"{root}/{plan.suite.profile}/{plan.case.id}")
+        other, name = claimed.setdefault(key, (plan.path, plan.case.id))
+        if name != plan.case.id:
             yield (
-                f"{one.path}:{one.line}: {one.case.id} and {name} of {other} differ by upper and "
-                "lower case alone, which is one file on macOS and Windows: rename one of them"
+                f"{plan.path}:{plan.line}: {plan.case.id} and {name} of {other} differ by upper "
+                "and lower case alone, which is one file on macOS and Windows: rename one of them"
             )
-        elif other != one.path:
+        elif other != plan.path:
             yield (
-                f"{one.path}:{one.line}: {one.case.id} is described by {other} too, and both would "
-                "share one baseline: rename the workload or the engine entry in one"
+                f"{plan.path}:{plan.line}: {plan.case.id} is described by {other} too, and both "
+                "would share one baseline: rename the workload or the engine entry in one"
             )
 
 

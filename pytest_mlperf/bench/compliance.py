@@ -70,7 +70,7 @@ class _Logs:
         return self.folder / "performance"
 
     @property
-    def beside(self) -> Path:
+    def reference_logs(self) -> Path:
         assert self.reference is not None
         return self.reference
 
@@ -178,7 +178,7 @@ def _findings(
     if test in {"TEST01", "TEST08"}:
         return _beside_accuracy(test, logs, timed)
     if test in {"TEST04", "TEST05"}:
-        return (rules.speed(test, _score(logs.beside), _score(logs.timed)),)
+        return (rules.speed(test, _score(logs.reference_logs), _score(logs.timed)),)
     # Like the reference script, use the token type of the log.
     options = case.planned.scorer.options if case.planned.scorer else {}
     forms = answer_forms(logs.timed) or (str(options.get("dtype")),)
@@ -207,11 +207,11 @@ def _beside_accuracy(
     if test == "TEST08":
         return (rules.same_predictions(accuracy, timed),)
     same = rules.same_answers(accuracy, timed)
-    return (same, rules.speed(test, _score(logs.beside), _score(logs.timed)))
+    return (same, rules.speed(test, _score(logs.reference_logs), _score(logs.timed)))
 
 
 def _load_explains(test: str, logs: _Logs, runs: tuple[Run, Run], tolerated: float) -> bool:
-    scores = _score(logs.beside), _score(logs.timed)
+    scores = _score(logs.reference_logs), _score(logs.timed)
     metric = JUDGED_METRICS.get(scores[0].scenario, "throughput")
     lost = [lost_of(run, metric, tolerated) for run in runs]
     return rules.load_explains(test, scores, lost)

@@ -83,20 +83,20 @@ def add_pair(
         made = len(a.runs) + len(a.left_out)
         drawn = random.Random(f"{a.session} {a.job.case.id} {made // 2}").random() < 0.5
         ahead = leader is b if leader and made < 2 else drawn
-        for one in (b, a) if ahead != bool(made % 2) else (a, b):
-            one.add_run()
+        for side in (b, a) if ahead != bool(made % 2) else (a, b):
+            side.add_run()
             if not made:
                 check()
         if not explains_gap(a.runs[-1], b.runs[-1], metrics, tolerated, least):
             return True
-        for one in (a, b):
-            one.left_out.append(one.runs.pop())
+        for side in (a, b):
+            side.left_out.append(side.runs.pop())
     return False
 
 
-def left_out(one: CaseRunner) -> str:
+def left_out(side: CaseRunner) -> str:
     """Return how many pairs were left out because of load, in words, or ""."""
-    number = len(one.left_out) // (1 + REPEATS)
+    number = len(side.left_out) // (1 + REPEATS)
     reason = "left out: load may explain how its sides differ"
     return f"{plural(number, 'pair')} {reason}" if number else ""
 
@@ -158,9 +158,9 @@ def ended(ratio: Ratio) -> Ratio:
 
 
 def _ratios(
-    now: Sequence[Run], before: Sequence[Run], limits: Mapping[str, float], rule: RuleR
+    ours: Sequence[Run], theirs: Sequence[Run], limits: Mapping[str, float], rule: RuleR
 ) -> dict[str, Ratio]:
-    runs = [*now, *before]
+    runs = [*ours, *theirs]
     judged = countable(runs, limits)
     if not judged:
         few = min(fewest(runs, name) for name in limits)
@@ -169,8 +169,8 @@ def _ratios(
         _require(metric, runs)
     return {
         metric: judge_drop(
-            values(now, metric),
-            values(before, metric),
+            values(ours, metric),
+            values(theirs, metric),
             direction=METRICS[metric].direction,
             limit=limit,
             rule=sharing(rule, metric, judged),
@@ -201,13 +201,13 @@ def why_no_build(case: CaseRuns, conditions: Conditions) -> Confirmation | None:
     """Return why there is no build to compare with, or None if there is one."""
     if case.planned.engine.baseline_engine is not None:
         return None
-    record, subject, now = case.record, case.subject, conditions.commit or CHANGED_MARK
+    record, subject, commit = case.record, case.subject, conditions.commit or CHANGED_MARK
     if not record or not subject or changed_keys(record.fingerprint, subject.fingerprint):
         return Confirmation.NO_BUILD
     if conditions.handicap:
         return None
     unknown = unknown_facts(record.fingerprint, subject.fingerprint)
-    same = not now.endswith(CHANGED_MARK) and {run.commit for run in record.runs} == {now}
+    same = not commit.endswith(CHANGED_MARK) and {run.commit for run in record.runs} == {commit}
     return Confirmation.UNCHANGED if same and not unknown else Confirmation.NO_BUILD
 
 
@@ -273,27 +273,27 @@ class Sides:
             start = partial(
                 CaseRunner, case.planned, show=self._show, rate=case.rate, record=record
             )
-            now = start(today, done=len(case.runs), job=case.job)
+            ours = start(today, done=len(case.runs), job=case.job)
             job = earlier.job if earlier else case.job
-            before = start(replace(today, handicap=0.0), build=build, label=FOLDER_LABEL, job=job)
-            self._both = [now, before]
+            theirs = start(replace(today, handicap=0.0), build=build, label=FOLDER_LABEL, job=job)
+            self._both = [ours, theirs]
             ratios = in_turns(
-                now, before, limits, case.rule, check=lambda: self._require_same(before, record)
+                ours, theirs, limits, case.rule, check=lambda: self._require_same(theirs, record)
             )
         if few := [METRICS[name].title for name in limits if name not in ratios]:
             raise NotComparable(f"too few queries a run for {', '.join(few)}")
         return ratios
 
-    def _require_same(self, before: CaseRunner, record: Record | None) -> None:
+    def _require_same(self, side: CaseRunner, record: Record | None) -> None:
         """Raise NotComparable if a side is not the baseline's build by its record."""
-        if not before.runs or before.subject is None or record is None:
+        if not side.runs or side.subject is None or record is None:
             return
-        then, now = record.fingerprint, before.subject.fingerprint
+        recorded, facts = record.fingerprint, side.subject.fingerprint
         # Today's options may differ unless the record's were used.
         unlike = [
-            f"{key} {then[key]} there, {now[key]} here"
-            for key in changed_keys(then, now)
-            if key in then and key in now and (self._earlier or key.startswith(ENGINE_PREFIX))
+            f"{key} {recorded[key]} there, {facts[key]} here"
+            for key in changed_keys(recorded, facts)
+            if key in recorded and key in facts and (self._earlier or key.startswith(ENGINE_PREFIX))
         ]
         if unlike:
             name = self.build if self._earlier else "baseline_engine"
@@ -463,7 +463,7 @@ def _decided(
     metrics = tuple(
         _settled(m, ratios[m.metric]) if m.metric in ratios else m for m in answer.metrics
     )
-    before = f"against the stored baseline: {answer.outcome} {answer.headline}"
+    stored = f"against the stored baseline: {answer.outcome} {answer.headline}"
     limit = shown_limit(name, dropped[name].limit or 0.0)
     if not all_excluded:
         headline = f"{METRICS[name].title} {in_short} by A/B; neither no drop nor {limit} excluded"
@@ -475,8 +475,8 @@ def _decided(
         )
         note = f"decided by A/B: {turns} {how}" if passed else note
     outcomes = [m.outcome for m in metrics if m.outcome is not None]
-    now = replace(answer, outcome=worst(outcomes), headline=headline, metrics=metrics)
-    return _ended(replace(now, notes=(before, *answer.notes)), about, note)
+    ruling = replace(answer, outcome=worst(outcomes), headline=headline, metrics=metrics)
+    return _ended(replace(ruling, notes=(stored, *answer.notes)), about, note)
 
 
 def worse(ratios: Mapping[str, Ratio]) -> list[str]:

@@ -38,26 +38,26 @@ def earlier_side(case: CaseRuns) -> EarlierSide | None:
     """Return the baseline's side if its options differ; raise MlperfError if they are invalid."""
     if case.record is None or case.subject is None or case.planned.benchmark:
         return None
-    before = case.record.fingerprint
-    changed = changed_keys(before, case.subject.fingerprint)
+    recorded = case.record.fingerprint
+    changed = changed_keys(recorded, case.subject.fingerprint)
     variables = {
-        key.removeprefix(VARIABLE_PREFIX): before.get(key)
+        key.removeprefix(VARIABLE_PREFIX): recorded.get(key)
         for key in changed
         if key.startswith(VARIABLE_PREFIX)
     }
     job = replace(case.job, variables=variables)
-    if OPTIONS_KEY not in before or OPTIONS_KEY not in changed:
+    if OPTIONS_KEY not in recorded or OPTIONS_KEY not in changed:
         title = f"the baseline's environment ({', '.join(variables)})"
         return EarlierSide(job=job, title=title) if variables else None
     today = case.planned.options
     try:
-        options = dict(json.loads(before[OPTIONS_KEY]))
+        options = dict(json.loads(recorded[OPTIONS_KEY]))
         engine = engine_of(case.planned, job.model, _restored(options, today))
     except (MlperfError, ValueError, TypeError, RecursionError) as error:
         raise MlperfError(f"the baseline's options are refused today: {error}") from None
     names = [n for n in {**today, **options} if _stored(today.get(n)) != options.get(n)]
     return EarlierSide(
-        job=replace(job, engine=engine, facts={**job.facts, OPTIONS_KEY: before[OPTIONS_KEY]}),
+        job=replace(job, engine=engine, facts={**job.facts, OPTIONS_KEY: recorded[OPTIONS_KEY]}),
         title=f"the baseline's options ({', '.join([*names, *variables])})",
     )
 
@@ -89,16 +89,16 @@ def deciding(case: CaseRuns, policy: Policy) -> str:
     turns = f"in it, and run pytest-mlperf turns {shlex.join([copy + label, suite + label])}"
     if planned.options.get("url"):  # the server is not part of a build
         return f"copy {suite} to {copy}, name the url of a server of the earlier build {turns}"
-    then, now = record.fingerprint, case.subject.fingerprint
+    recorded, facts = record.fingerprint, case.subject.fingerprint
     restored = (OPTIONS_KEY, VARIABLE_PREFIX)
-    changed = [key for key in changed_keys(then, now) if not key.startswith(restored)]
+    changed = [key for key in changed_keys(recorded, facts) if not key.startswith(restored)]
     installed = {one.name: one.version for one in distributions()}
     packages = {
-        name: then[key]
+        name: recorded[key]
         for key in changed
         for name in [key.partition(".")[2]]
-        if key.startswith(ENGINE_PREFIX) and key in then and key in now
-        if now[key] in (installed.get(name), now.get(f"python.{name}"))
+        if key.startswith(ENGINE_PREFIX) and key in recorded and key in facts
+        if facts[key] in (installed.get(name), facts.get(f"python.{name}"))
     }
     commit = record.runs[-1].commit or CHANGED_MARK
     exchanged = f'git = "{commit}"' if not changed and not commit.endswith(CHANGED_MARK) else ""

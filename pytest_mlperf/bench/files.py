@@ -125,16 +125,16 @@ def _commits(file: Path) -> Iterator[tuple[str, str]]:
     `git log --follow` takes a new file for a copy of a similar one, and baselines of different
     cases are similar: only a rename in the same commit counts.
     """
-    name, before = git_text("ls-files", "-z", "--full-name", "--", str(file)), "HEAD"
+    name, revision = git_text("ls-files", "-z", "--full-name", "--", str(file)), "HEAD"
     while name := name.rstrip("\0"):
         top = f":(top,literal){name}"
-        commits = git_text("log", "--diff-filter=AMT", "--format=%H", before, "--", top).split()
+        commits = git_text("log", "--diff-filter=AMT", "--format=%H", revision, "--", top).split()
         yield from ((commit, name) for commit in commits)
         if not commits:
             return
-        before = f"{commits[-1]}^"
+        revision = f"{commits[-1]}^"
         renamed = git_text(
-            "show", "-M", "--diff-filter=R", "--name-status", "-z", "--format=", before[:-1]
+            "show", "-M", "--diff-filter=R", "--name-status", "-z", "--format=", revision[:-1]
         )
         parts = renamed.split("\0")
         moved = dict(zip(parts[2::3], parts[1::3], strict=False))

@@ -78,8 +78,8 @@ def placed(
     if case.scenario != "Offline" and not case.rate_is_condition:
         return f"the value of {case.scenario} is a latency, and official ones are bounds"
     for unit, metric in UNIT_METRICS.items():
-        asked = (case.workload, case.scenario, gpu.name, unit)
-        best = _best(*asked) if results is None else _best_of(results, *asked)
+        query = (case.workload, case.scenario, gpu.name, unit)
+        best = _best(*query) if results is None else _best_of(results, *query)
         values = [run.metrics[metric] for run in runs if run.metrics.get(metric)]
         if best and values:
             # Per GPU, like the result's value.

@@ -163,12 +163,12 @@ def _other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
     """Return INVALID if prompts were cached, or answers longer, unlike in the baseline's runs."""
     if case.record is None or case.subject is None:
         return None
-    now, before = case.subject.fingerprint, case.record.fingerprint
-    if has_salt(now) != has_salt(before) and (may_be_cached(now) or may_be_cached(before)):
-        which = "the baseline's runs" if has_salt(now) else "the runs now"
+    facts, recorded = case.subject.fingerprint, case.record.fingerprint
+    if has_salt(facts) != has_salt(recorded) and (may_be_cached(facts) or may_be_cached(recorded)):
+        which = "the baseline's runs" if has_salt(facts) else "the runs now"
         return invalid(case, f"{which} all ask the same prompts, and the others do not", SALT_BACK)
     gated = any(name.startswith(PREFIX_HIT_SHARE) for name in case.planned.limits)
-    cached = None if has_salt(now) or gated else other_cached(runs, case.record.runs)
+    cached = None if has_salt(facts) or gated else other_cached(runs, case.record.runs)
     if cached:
         return invalid(case, cached, CACHE_BACK)
     other = other_length(runs, case.record.runs)
@@ -283,8 +283,8 @@ def _locked_clock(case: CaseRuns) -> str | None:
     clocks = case.subject and case.subject.identity.get("clocks")
     if case.record is None or clocks is None:
         return None
-    before = [run.hardware.state for run in case.record.runs]
-    return locked_clock_moved([run.hardware.state for run in case.runs], before, clocks)
+    recorded = [run.hardware.state for run in case.record.runs]
+    return locked_clock_moved([run.hardware.state for run in case.runs], recorded, clocks)
 
 
 def reported(case: CaseRuns, answer: Ruling) -> tuple[str, ...]:
@@ -327,12 +327,12 @@ def _limit_missed(case: CaseRuns) -> Ruling | None:
         headline = f"a latency limit was missed, but {load_in_words(missed)}"
         return Ruling(outcome=Outcome.INCONCLUSIVE, headline=headline)
     ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule)
-    shown = against_limits(proven, case.job.settings)
+    figures = against_limits(proven, case.job.settings)
     if case.record:
         outcome, headline = Outcome.PERF_DROP, "limit missed at the rate the baseline held"
     else:
         outcome, headline = Outcome.GATE_FAIL, f"latency limit missed twice at {case.rate:.4g}/s"
-    return Ruling(outcome=outcome, headline=f"{headline}: {shown}", metrics=ruling.metrics)
+    return Ruling(outcome=outcome, headline=f"{headline}: {figures}", metrics=ruling.metrics)
 
 
 def against_limits(missed: Sequence[Run], settings: LoadGenSettings) -> str:
@@ -396,14 +396,14 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     case.record = record = write(case, action, fresh)
     metrics = recorded(record, countable(case.runs, case.planned.limits), len(fresh.runs))
     headline = f"{len(record.runs)} runs in {case.policy.shown(case.file)}"
-    beside = [f"recorded beside another: {case.formerly.in_words}"] if case.formerly else []
+    remarks = [f"recorded beside another: {case.formerly.in_words}"] if case.formerly else []
     interleaves = case.planned.engine.baseline_engine is not None
     today = failing_today(record, case.planned.limits, case.rule, interleaves=interleaves)
-    beside += [*fresh.notes, *filter(None, [lacking(record), today])]
+    remarks += [*fresh.notes, *filter(None, [lacking(record), today])]
     if is_loaded(record.runs, case.rule.tolerated):
         load = load_in_words(case.runs)
-        beside.append(f"recorded under load: {load}; sessions on an idle machine prove more")
-    notes = (f"{headline}; {provable(record)}; commit it", *beside, *detectable_notes(metrics))
+        remarks.append(f"recorded under load: {load}; sessions on an idle machine prove more")
+    notes = (f"{headline}; {provable(record)}; commit it", *remarks, *detectable_notes(metrics))
     return Ruling(outcome=Outcome.RECORDED, headline=headline, metrics=metrics, notes=notes)
 
 

@@ -137,7 +137,7 @@ def applied_before(
     former = formerly(loaded, identity) if loaded else None
     return former or min(
         _of_other_counts(root, file, case),
-        key=lambda one: str(one.differences[0].theirs),
+        key=lambda other: str(other.differences[0].theirs),
         default=None,
     )
 

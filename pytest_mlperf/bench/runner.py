@@ -69,8 +69,8 @@ class Searches:
             *(Condition(metric=m, below=s) for m, s in job.latency_limits.items()),
         )
         same = record is not None and record.fingerprint.get(KEY) == job.facts.get(KEY)
-        before = record.runs if record is not None and same else ()
-        self._rates = [run.metrics["throughput"] for run in before if "throughput" in run.metrics]
+        runs = record.runs if record is not None and same else ()
+        self._rates = [run.metrics["throughput"] for run in runs if "throughput" in run.metrics]
         self._done = 0
 
     def run(self, case: Rated, attempt: Callable[[SearchState], Run]) -> Run:

@@ -54,14 +54,14 @@ def tree_changes(
 def _named(job: Job, suite: Path) -> Iterator[str]:
     """Yield the files and folders that a case names, except those around its suite."""
     factories = [job.engine, job.dataset, *filter(None, [job.scoring.scorer])]
-    for text in path_texts([job.model, *(one.options for one in factories)]):
+    for text in path_texts([job.model, *(factory.options for factory in factories)]):
         with contextlib.suppress(OSError, ValueError):  # most texts are no path
             path = (suite.parent / text).resolve(strict=True)
             if not suite.resolve().is_relative_to(path):
                 yield str(path)
             if path.is_file():  # such as model.onnx.data of model.onnx
                 yield from map(str, path.parent.glob(f"{glob.escape(path.name)}[._]*"))
-    for one in factories:
+    for factory in factories:
         with contextlib.suppress(Exception, SystemExit):  # importing a package runs its code
-            spec = find_spec(one.target.partition(":")[0])
+            spec = find_spec(factory.target.partition(":")[0])
             yield from filter(None, [spec and spec.origin])

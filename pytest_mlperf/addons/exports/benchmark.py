@@ -65,8 +65,8 @@ def _benchmark(result: CaseResult) -> dict[str, Any] | None:
         return None
     seconds, about = timing
     stats = import_module("pytest_benchmark.stats").Stats()
-    for each in seconds:
-        stats.update(each)
+    for duration_s in seconds:
+        stats.update(duration_s)
     return {
         "group": about["group"],
         "name": result.test.rpartition("::")[2],

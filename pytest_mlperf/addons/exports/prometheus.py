@@ -26,8 +26,8 @@ def report(session: ReportedSession) -> str:
     families: dict[str, dict[str, None]] = {}
     for result in session.results.cases:
         for name, labels, value in _samples(result):
-            shown = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
-            families.setdefault(name, {})[f"{name}{{{shown}}} {value:.9g}"] = None
+            label_text = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
+            families.setdefault(name, {})[f"{name}{{{label_text}}} {value:.9g}"] = None
     lines = []
     for name, samples in families.items():
         lines += [f"# HELP {name} {GAUGES[name]}", f"# TYPE {name} gauge", *samples]

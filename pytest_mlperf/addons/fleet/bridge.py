@@ -100,19 +100,19 @@ class RayBridge:
         for reference in ready:
             group = self._pending.pop(reference)
             try:
-                heard = self._ray.get(reference)
+                messages = self._ray.get(reference)
             except Exception as error:  # Ray raises many types for a lost actor
                 self._actors.pop(group, None)
                 yield {"event": "lost", "group": group, "cause": _cause(error)}
                 continue
             over = False
-            for one in heard:
-                over = over or one["topic"] == "over"
-                if files := one.pop("files", None):
+            for message in messages:
+                over = over or message["topic"] == "over"
+                if files := message.pop("files", None):
                     path = self._spool / f"{group}.tar"
                     path.write_bytes(files)
-                    one["files"] = str(path)
-                yield {"event": "message", "group": group, **one}
+                    message["files"] = str(path)
+                yield {"event": "message", "group": group, **message}
             if over:
                 self.kill(group)
             else:

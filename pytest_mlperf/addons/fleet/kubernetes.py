@@ -113,9 +113,9 @@ def objects(plan: Manifest, text: str, to: argparse.Namespace, run: str) -> dict
 
 def _names(accelerators: Mapping[str, Any]) -> dict[str, str]:
     names: dict[str, str] = {}
-    for place, accelerator in enumerate(accelerators):
+    for index, accelerator in enumerate(accelerators):
         name = re.sub(r"[^a-z0-9]+", "-", accelerator.lower()).strip("-")[:30] or "x"
-        names[accelerator] = f"{name}-{place}" if name in names.values() else name
+        names[accelerator] = f"{name}-{index}" if name in names.values() else name
     return names
 
 
@@ -183,8 +183,8 @@ def _pod(script: str, to: argparse.Namespace, run: str) -> dict[str, Any]:
         {"name": "plan", "mountPath": PLAN, "readOnly": True},
         {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 - of a pod of its own
     ]
-    for place, (claim, path) in enumerate(to.mount):
-        name, of = f"mount-{place}", {"claimName": claim, "readOnly": True}
+    for index, (claim, path) in enumerate(to.mount):
+        name, of = f"mount-{index}", {"claimName": claim, "readOnly": True}
         volumes.append({"name": name, "persistentVolumeClaim": of})
         mounts.append({"name": name, "mountPath": path, "readOnly": True})
     variables = {"MLPERF_RESULTS": f"{RESULTS}/{run}", "MLPERF_PLAN": f"{PLAN}/plan.json"}

@@ -42,8 +42,8 @@ class ClusterLink:
 
     def __init__(self, address: str, archive: bytes) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="pytest-mlperf-fleet-")
-        place = Path(self._folder.name)
-        packed, self._log = place / "project.tar", place / "bridge.log"
+        folder = Path(self._folder.name)
+        packed, self._log = folder / "project.tar", folder / "bridge.log"
         packed.write_bytes(archive)
         command = [sys.executable, "-m", "pytest_mlperf.addons.fleet.bridge", address, str(packed)]
         with self._log.open("wb") as log:

@@ -204,15 +204,15 @@ def _undone() -> list[str]:
 
 def unpacked(archive: bytes, digest: str, name: str) -> Path:
     """Return the folder of an unpacked project; unpack it at the first call for its digest."""
-    place = Path(os.environ.get(FOLDER_VARIABLE) or cache_folder() / "fleet")
-    place.mkdir(parents=True, exist_ok=True)
-    folder = place / f"{name}-{digest[:12]}"
+    root = Path(os.environ.get(FOLDER_VARIABLE) or cache_folder() / "fleet")
+    root.mkdir(parents=True, exist_ok=True)
+    folder = root / f"{name}-{digest[:12]}"
     if not (folder / UNPACKED_MARK).exists():
-        for mark in place.glob(f"*/{UNPACKED_MARK}"):
+        for mark in root.glob(f"*/{UNPACKED_MARK}"):
             with contextlib.suppress(OSError):
                 if time.time() - mark.stat().st_mtime > MAX_PROJECT_SECONDS:
                     shutil.rmtree(mark.parent, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=place, prefix=".") as temporary:
+        with tempfile.TemporaryDirectory(dir=root, prefix=".") as temporary:
             whole = Path(temporary) / "project"
             whole.mkdir()
             with tarfile.open(fileobj=io.BytesIO(archive)) as packed:

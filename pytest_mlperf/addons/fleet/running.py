@@ -136,7 +136,7 @@ class Fleet:
         """Run every case, or report why it was not run."""
         try:
             while self._waiting or self._running:
-                self._place()
+                self._assign()
                 if self._waiting or self._running:
                     self._take(self._next())
         except HeadLostError as error:
@@ -151,7 +151,7 @@ class Fleet:
 
     # --- what goes out ---------------------------------------------------------------------
 
-    def _place(self) -> None:
+    def _assign(self) -> None:
         if self._stale:
             return
         shared = self._state.options.neighbours == "yes"
@@ -206,10 +206,10 @@ class Fleet:
         """Store a list of nodes; return whether it differs from the last one."""
         if event is None or event["event"] != "nodes":
             return False
-        before, stale = {node.key for node in self._nodes}, self._stale
+        old_keys, stale = {node.key for node in self._nodes}, self._stale
         self._nodes, self._stale = nodes_of(event), False
         self._names |= {node.key: node.name for node in self._nodes}
-        return stale or before != {node.key for node in self._nodes}
+        return stale or old_keys != {node.key for node in self._nodes}
 
     def _overdue(self) -> bool:
         """Give up a case that did not start in time; return whether there was one."""

@@ -73,8 +73,8 @@ def take_back(archive: Path, *, runs_dir: Path, root: Path) -> None:
     """Unpack the runs of a case, and the baselines that it wrote."""
     with tarfile.open(archive) as packed:
         for member in packed.getmembers():
-            place, _, name = member.name.partition("/")
-            folder = runs_dir if place == "runs-dir" else root
+            root_name, _, name = member.name.partition("/")
+            folder = runs_dir if root_name == "runs-dir" else root
             if member.isfile() and name:
                 packed.extract(member.replace(name=name, deep=False), folder, filter="data")
     archive.unlink()

@@ -202,29 +202,31 @@ class Bisection:
             ends = (self.builds[before].name, self.builds[now].name)
             key = " ".join((*ends, test, *["again"] * again))
             try:
-                each = self._ratios(key, test, limits, (before, now))
+                test_ratios = self._ratios(key, test, limits, (before, now))
             except _Broke as error:
-                reason = self._shown(str(error), now)
+                reason = self._relative(str(error), now)
                 if now < self.last:  # a search needs the last one: try it again next time
                     self._store.keep(key, replace(self._store.pairs(key), reason=reason))
             kept = self._store.pairs(key)
             runs += len(kept.before) + len(kept.now)
             if reason:
                 break
-            ratios.update({(test, name): ratio for name, ratio in each.items()})
-            if not every and mark_of(r.outcome for r in each.values()) is Mark.BAD:
+            ratios.update({(test, name): ratio for name, ratio in test_ratios.items()})
+            if not every and mark_of(r.outcome for r in test_ratios.values()) is Mark.BAD:
                 break
         mark = Mark.SKIPPED if reason else mark_of(r.outcome for r in ratios.values())
-        one = Comparison(before=before, now=now, mark=mark, ratios=ratios, reason=reason, runs=runs)
-        self.log.append(one)
-        return one
+        comparison = Comparison(
+            before=before, now=now, mark=mark, ratios=ratios, reason=reason, runs=runs
+        )
+        self.log.append(comparison)
+        return comparison
 
     @property
     def folder(self) -> Path:
         """Folder of the runs of this session."""
         return self._conditions.folder
 
-    def _shown(self, reason: str, index: int) -> str:
+    def _relative(self, reason: str, index: int) -> str:
         """Return a reason with paths relative to the project; the checkout is removed by now."""
         tree = self.folder / f"{FOLDER_LABEL}-{self.builds[index].title}" / "tree"
         return placeless(reason, roots=(str(tree.resolve()), str(Path.cwd())))
@@ -256,25 +258,25 @@ class Bisection:
 
         def same_rate() -> None:
             if loaded:
-                now.rate = before.rate
+                side.rate = good_side.rate
 
         def keep() -> None:
             self.measured += 2
-            self._store.keep(key, RunPairs(before=tuple(before.runs), now=tuple(now.runs)))
+            self._store.keep(key, RunPairs(before=tuple(good_side.runs), now=tuple(side.runs)))
 
         try:
             with ExitStack() as stack:
-                before = self._side(stack, test, numbers[0], later=False)
-                now = self._side(stack, test, numbers[1], later=True)
-                before.runs, now.runs = list(kept.before), list(kept.now)
+                good_side = self._side(stack, test, numbers[0], later=False)
+                side = self._side(stack, test, numbers[1], later=True)
+                good_side.runs, side.runs = list(kept.before), list(kept.now)
                 ratios = in_turns(
-                    now,
-                    before,
+                    side,
+                    good_side,
                     limits,
                     self._rules[test],
                     check=same_rate,
                     done=keep,
-                    leader=before if loaded and case.rate is None else now,
+                    leader=good_side if loaded and case.rate is None else side,
                 )
         except _Broke:
             self._broken += 1
@@ -291,9 +293,9 @@ class Bisection:
 
     def _side(self, stack: ExitStack, test: str, index: int, *, later: bool) -> CaseRunner:
         """Return one side; its build exists until the stack is left."""
-        case, one = self._cases[test], self.builds[index]
-        earlier = one.earlier(case.planned.path, elsewhere(case.planned))
-        folder = new_folder(self._conditions.folder, f"{FOLDER_LABEL}-{one.title}")
+        case, build_at = self._cases[test], self.builds[index]
+        earlier = build_at.earlier(case.planned.path, elsewhere(case.planned))
+        folder = new_folder(self._conditions.folder, f"{FOLDER_LABEL}-{build_at.title}")
         try:
             build = stack.enter_context(baseline_build(earlier, folder))
         except RunError as error:
@@ -306,7 +308,7 @@ class Bisection:
             self._show,
             rate=case.rate,
             build=build,
-            label=f"{FOLDER_LABEL}-{one.title}",
+            label=f"{FOLDER_LABEL}-{build_at.title}",
             job=case.job,
         )
         side.later = later

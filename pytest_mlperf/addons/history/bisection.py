@@ -149,6 +149,6 @@ PARTIAL_DROP_SHARE = 0.75
 """A smaller share of the log ratio of the drop is reported as a part of it."""
 
 
-def is_part(one: RelativeSpeed, whole: RelativeSpeed) -> bool:
+def is_part(speed: RelativeSpeed, whole: RelativeSpeed) -> bool:
     """Return whether a change is only a part of the whole drop, by their means."""
-    return math.log(one.ratio) > PARTIAL_DROP_SHARE * math.log(whole.ratio)
+    return math.log(speed.ratio) > PARTIAL_DROP_SHARE * math.log(whole.ratio)

@@ -83,9 +83,9 @@ class BisectStore:
 
     def begin(self, session: str) -> tuple[str, ...]:
         """Add a session; return those before it."""
-        before = self.state.sessions
-        self._write(replace(self.state, sessions=(*before, session)))
-        return before
+        earlier = self.state.sessions
+        self._write(replace(self.state, sessions=(*earlier, session)))
+        return earlier
 
     def pairs(self, key: str) -> RunPairs:
         """Return the stored runs of two builds and a test."""

@@ -22,7 +22,7 @@ def histories_here(
     if url := store_here(url or str(STORE)):
         with opened(url) as store:
             cases = _fitting(names, store.cases())
-            histories = [one for case in cases for one in store.histories(case)]
+            histories = [history for case in cases for history in store.histories(case)]
             kept = set(store.sessions())
         files = [file for file in results_files(runs_dir) if file.parent.name not in kept]
         if files:
@@ -34,9 +34,9 @@ def histories_here(
         sessions = Sessions(runs_dir)
         every = histories_of(results for _, results in sessions)
         notes += sessions.notes
-        cases = _fitting(names, list(dict.fromkeys(one.series.case.id for one in every)))
-        histories = [one for one in every if one.series.case.id in cases]
-    return sorted(histories, key=lambda one: one.points[-1].started)
+        cases = _fitting(names, list(dict.fromkeys(history.series.case.id for history in every)))
+        histories = [history for history in every if history.series.case.id in cases]
+    return sorted(histories, key=lambda history: history.points[-1].started)
 
 
 def _fitting(names: Sequence[str], cases: Sequence[str]) -> list[str]:
@@ -51,6 +51,6 @@ def _fitting(names: Sequence[str], cases: Sequence[str]) -> list[str]:
 def of_metric(histories: Sequence[CaseHistory], metric: str | None) -> list[CaseHistory]:
     """Return the histories of a metric, by default of the first speed metric."""
     if metric is None:
-        kinds = sorted(histories, key=lambda one: one.series.kind != "performance")
+        kinds = sorted(histories, key=lambda history: history.series.kind != "performance")
         metric = kinds[0].series.metric if kinds else ""
-    return [one for one in histories if one.series.metric == metric]
+    return [history for history in histories if history.series.metric == metric]

@@ -74,13 +74,13 @@ def accepted_drop(
         return None
     first = compared[0]
     sign = 1 if direction is Direction.HIGHER else -1
-    before, after = (values(one.runs, metric.metric, by_day=False) for one in (first, last))
-    step = pooled(before, after, rule=rule)
-    now = sign * math.log1p(share)
+    old, new = (values(one.runs, metric.metric, by_day=False) for one in (first, last))
+    step = pooled(old, new, rule=rule)
+    recent = sign * math.log1p(share)
     ends = sorted(sign * math.log1p(end) for end in (low, high))
-    total = sign * step.change + now
-    up = math.hypot(step.reach(rule.alpha), max(ends[1] - now, 0.0))
-    down = math.hypot(step.reach(rule.beta), max(now - ends[0], 0.0))
+    total = sign * step.change + recent
+    up = math.hypot(step.reach(rule.alpha), max(ends[1] - recent, 0.0))
+    down = math.hypot(step.reach(rule.beta), max(recent - ends[0], 0.0))
     if total + up >= 0 or total > bound_of(direction, limit):
         return None
     low, change, high = sorted(raw(x, direction) for x in (total - down, total, total + up))
@@ -118,7 +118,9 @@ def drift_of(
     except MlperfError as error:
         return Criterion(headline=f"drift is not known: {error}", fails=False)
     rule = rule or rule_for(verdict.case.accelerator)
-    drifted = [one for metric in verdict.metrics if (one := accepted_drop(accepted, metric, rule))]
+    drifted = [
+        drop for metric in verdict.metrics if (drop := accepted_drop(accepted, metric, rule))
+    ]
     if not drifted:
         return None
     first, *others = map(_text, drifted)
@@ -132,9 +134,9 @@ def drift_of(
     return Criterion(headline=first, outcome=DROP_OUTCOMES[verdict.kind], notes=(*more, cure))
 
 
-def _text(one: AcceptedDrop) -> str:
-    title = METRICS[one.metric].title
+def _text(drop: AcceptedDrop) -> str:
+    title = METRICS[drop.metric].title
     return (
-        f"{title} {change(one.change)} ({interval(one.low, one.high)}) over {one.baselines} "
-        f"accepted baselines since {one.since}; {limit(one.metric, one.limit)} exceeded"
+        f"{title} {change(drop.change)} ({interval(drop.low, drop.high)}) over {drop.baselines} "
+        f"accepted baselines since {drop.since}; {limit(drop.metric, drop.limit)} exceeded"
     )

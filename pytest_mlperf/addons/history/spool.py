@@ -45,8 +45,8 @@ class Delivery:
             lost = "not kept for it: pytest-mlperf store import sends the results file"
             text = f"store: results not sent: {self.reason}; {kept if self.waiting else lost}"
         else:
-            before = self.sent - 1
-            more = f", with {before} before it that it lacked" if before > 0 else ""
+            others = self.sent - 1
+            more = f", with {others} before it that it lacked" if others > 0 else ""
             text = f"store: {self.place}{more}"
         return visible("; ".join([text, *self.notes]))
 
@@ -80,19 +80,19 @@ def folder_of(runs_dir: Path, url: str) -> Path:
     return runs_dir / UNSENT_FOLDER / hashlib.sha256(shown_url(url).encode()).hexdigest()[:8]
 
 
-def _wait(file: Path, place: Path) -> Path | None:
+def _wait(file: Path, target: Path) -> Path | None:
     """Put a results file into the spool, by a hard link if possible."""
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.link(file, place)
+            os.link(file, target)
         except FileExistsError:
             pass
         except OSError:
-            shutil.copyfile(file, place)
+            shutil.copyfile(file, target)
     except OSError:
         return None
-    return place
+    return target
 
 
 def _send_waiting(store: Store, folder: Path, delivery: Delivery) -> None:

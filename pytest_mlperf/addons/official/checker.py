@@ -50,14 +50,14 @@ def run_checker(tree: Path, round_name: str, checkout: Path) -> tuple[int, list[
     checker finds errors, else 0, and the lines to show, the verdict last. Raises EnvironmentFault
     if it cannot run, or ends without a verdict.
     """
-    place, module = _entry_point(checkout, round_name)
+    import_folder, module = _entry_point(checkout, round_name)
     folder = Path(tempfile.mkdtemp(prefix="pytest-mlperf-checker-"))
     tree = tree.resolve()
     # -P prevents imports from the working folder.
     command = [sys.executable, "-P", "-m", module, "--input", str(tree), "--version", round_name]
     # The checker of v4.1 renames files if INFER_SYSTEM_FILE is set.
     variables = {name: value for name, value in os.environ.items() if name != "INFER_SYSTEM_FILE"}
-    path = os.pathsep.join(filter(None, [str(place), variables.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(import_folder), variables.get("PYTHONPATH")]))
     answer = answer_of(
         [*command, "--csv", str(folder / "summary.csv")],
         limit_s=CHECKER_TIMEOUT_SECONDS,
@@ -80,26 +80,26 @@ def run_checker(tree: Path, round_name: str, checkout: Path) -> tuple[int, list[
         if line != verdict:
             by_severity.setdefault(severity, {})[line] = None
     return code, [
-        *_shown("error", [*by_severity.get("ERROR", ())]),
-        *_shown("warning", [*by_severity.get("WARNING", ())]),
+        *_shortened("error", [*by_severity.get("ERROR", ())]),
+        *_shortened("warning", [*by_severity.get("WARNING", ())]),
         f"info: {len(by_severity.get('INFO', ())):,} lines; whole output and summary.csv: {folder}",
         verdict,
     ]
 
 
 def _entry_point(checkout: Path, round_name: str) -> tuple[Path, str]:
-    for place in (checkout.resolve() / "tools/submission", checkout.resolve()):
-        if (place / "submission_checker/main.py").is_file():
-            return place, "submission_checker.main"
-        if (place / "submission_checker.py").is_file():
-            return place, "submission_checker"
+    for folder in (checkout.resolve() / "tools/submission", checkout.resolve()):
+        if (folder / "submission_checker/main.py").is_file():
+            return folder, "submission_checker.main"
+        if (folder / "submission_checker.py").is_file():
+            return folder, "submission_checker"
     raise EnvironmentFault(
         f"{checkout} has no tools/submission with MLCommons' submission checker: "
         f"{how_to_get(round_name)}"
     )
 
 
-def _shown(severity: str, messages: Sequence[str]) -> Iterator[str]:
+def _shortened(severity: str, messages: Sequence[str]) -> Iterator[str]:
     for message in messages[:MAX_LINES]:
         cut = "…" if len(message) > MAX_CHARACTERS else ""
         yield f"{severity}: {message[:MAX_CHARACTERS]}{cut}"

@@ -160,8 +160,8 @@ def _their_warmup(folder: Path, config: Mapping[str, str], concurrency: int) -> 
 def _ours(folder: Path, fingerprint: Mapping[str, str]) -> list[Point]:
     spec = folder.parent / "spec.json"
     try:
-        asked = parse_json(content_of(spec, "description of a run", MAX_COPIED_BYTES))
-        settings, sent = asked["settings"], asked["engine"]["options"].get("extra", {})
+        content = parse_json(content_of(spec, "description of a run", MAX_COPIED_BYTES))
+        settings, sent = content["settings"], content["engine"]["options"].get("extra", {})
         seeds, length_ms = settings["seeds"], settings["min_duration_ms"]
         common = {
             "load_pattern": "concurrency",

@@ -33,13 +33,13 @@ def bundle(points: Sequence[Point], about: About, verdict: Verdict) -> dict[str,
         f"{source}/{README}": _readme(about, verdict).encode(),
     }
     for point in points:
-        place = f"{curve}/r{point.concurrency}"
+        folder = f"{curve}/r{point.concurrency}"
         content = _point(point, [each.concurrency for each in points], about)
         described = {**about.description, "tps_utilization": point.tokens_per_second / most}
-        files[f"{place}/point.yaml"] = yaml_text(content)
-        files[f"{place}/system_desc.json"] = json_text(described).encode()
+        files[f"{folder}/point.yaml"] = yaml_text(content)
+        files[f"{folder}/system_desc.json"] = json_text(described).encode()
         files |= {
-            f"{place}/{name}": each
+            f"{folder}/{name}": each
             for name, each in point.files.items()
             if name != ACCURACY_FILE or point.concurrency in scored
         }

@@ -88,8 +88,8 @@ def _version(backend: Backend, url: str) -> int:
 class Store:
     """Connection to a store."""
 
-    def __init__(self, backend: Backend, place: str) -> None:
-        self._backend, self.place = backend, place
+    def __init__(self, backend: Backend, url: str) -> None:
+        self._backend, self.place = backend, url
 
     # --- sessions ------------------------------------------------------------------------
 

@@ -79,19 +79,19 @@ def run(parsed: argparse.Namespace) -> int:
     """Print the accepted baselines of cases, and their sessions."""
     notes: list[str] = []
     histories = histories_here(parsed.cases, parsed.store, parsed.runs_dir, notes)
-    shown = of_metric(histories, parsed.metric)
+    selected = of_metric(histories, parsed.metric)
     code = 0
     lines: list[str] = []
     try:
         code, lines = _baselines(parsed)
     except MlperfError:
-        if not shown:
+        if not selected:
             raise
     show(lines)
-    for number, history in enumerate(shown):
+    for number, history in enumerate(selected):
         show([""] if lines or number else [])
         show(session_lines(history, width(), rows=parsed.rows))
-    show(f"note      {note}" for note in (notes if shown else ()))
+    show(f"note      {note}" for note in (notes if selected else ()))
     return code
 
 
@@ -126,11 +126,11 @@ def find(text: str) -> Path:
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        shown = [f"  {file}" for file in sorted(fitting)]
-        raise MlperfError("\n".join([f"{text!r} fits {len(fitting)} baseline files:", *shown]))
-    shown = [f"  {case}" for case in sorted(set(files.values()))]
+        listed = [f"  {file}" for file in sorted(fitting)]
+        raise MlperfError("\n".join([f"{text!r} fits {len(fitting)} baseline files:", *listed]))
+    listed = [f"  {case}" for case in sorted(set(files.values()))]
     head = f"no baseline of {text!r} is in git here, and no session of it was kept"
-    raise MlperfError("\n".join([f"{head}; there are:", *shown] if shown else [head]))
+    raise MlperfError("\n".join([f"{head}; there are:", *listed] if listed else [head]))
 
 
 def _baseline_files() -> Iterator[tuple[Path, str]]:

@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     exporting.add_argument(
         "-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write into"
     )
-    for each in (importing, exporting):
-        add_store(each)
+    for subparser in (importing, exporting):
+        add_store(subparser)
 
 
 def run(parsed: argparse.Namespace) -> int:

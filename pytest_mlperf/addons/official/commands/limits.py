@@ -79,7 +79,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.gpu is not None:
         if about is None:
             raise MlperfError("--gpu asks for one limit: say --workload too")
-        show(_one(parsed, about, width()))
+        show(_single_limit(parsed, about, width()))
         return 0
     if parsed.precision or parsed.count != 1 or parsed.technique or parsed.figures:
         raise MlperfError("--precision, --count, --technique and --set are of one limit: say --gpu")
@@ -87,7 +87,7 @@ def run(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _one(parsed: argparse.Namespace, about: WorkloadWork, columns: int) -> Iterable[str]:
+def _single_limit(parsed: argparse.Namespace, about: WorkloadWork, columns: int) -> Iterable[str]:
     gpu = find_gpu(parsed.gpu)
     for name in parsed.technique:
         if name not in TECHNIQUES:
@@ -212,8 +212,8 @@ def results_table(workload: str | None, columns: int) -> Iterator[str]:
     yield ""
     yield from _summary(rows, columns)
     if workload is None:
-        shown = [f"{count} on {name}" for name, count in others.items()]
-        yield from fold(f"not in the table: {', '.join(shown)}", columns)
+        counts = [f"{count} on {name}" for name, count in others.items()]
+        yield from fold(f"not in the table: {', '.join(counts)}", columns)
 
 
 def _summary(rows: Sequence[ResultRow], columns: int) -> Iterator[str]:
@@ -270,11 +270,11 @@ def bound(
     limit = share_of_limit(
         metric, None, accelerator=accelerator, gpu=gpu, work=about.work, seen=seen
     )
-    asked = f"{about.name} on {seen.gpus}x{gpu.name if gpu else accelerator}"
+    title = f"{about.name} on {seen.gpus}x{gpu.name if gpu else accelerator}"
     if limit.why_unknown or gpu is None:
-        yield from fold(f"{asked}: {limit.why_unknown}", columns)
+        yield from fold(f"{title}: {limit.why_unknown}", columns)
         return
-    yield asked
+    yield title
     for label, text in _made_of(limit, gpu, about, seen, "tokens/s" if decodes else "samples/s"):
         yield from paragraph(label, text, columns)
 

@@ -65,8 +65,8 @@ def run(parsed: argparse.Namespace) -> int:
         for case, measured in a.cases.items()
         for one in measured
     ]
-    asked = parsed.of or ", ".join(rounds_with_results())
-    show(lines(standing, a.name, asked, a.notes, width()))
+    source_names = parsed.of or ", ".join(rounds_with_results())
+    show(lines(standing, a.name, source_names, a.notes, width()))
     if any(isinstance(placing, Placing) for _, placing in standing):
         return 0
     show(["nothing is like a published result"])
@@ -88,13 +88,13 @@ def results_of(text: str | None) -> tuple[OfficialResult, ...]:
 def lines(
     standing: Sequence[tuple[str, Placing | str]],
     name: str,
-    asked: str,
+    source_names: str,
     notes: Sequence[str],
     width: int,
 ) -> Iterator[str]:
     """Yield a table of the comparable cases of a side, and why the others are not."""
     yield from paragraph("A", name, width)
-    yield from paragraph("published", asked, width)
+    yield from paragraph("published", source_names, width)
     like = [(case, placing) for case, placing in standing if isinstance(placing, Placing)]
     if like:
         rows = [_row(placing) for _, placing in like]

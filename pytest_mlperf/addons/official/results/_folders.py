@@ -77,7 +77,7 @@ def result_folders(named: Path) -> Iterator[ResultPlace]:
     top = named.absolute()
     at = top.parent if top.name.startswith("run_") and top.parent.name == "performance" else None
     if at is not None:  # the user named a single run
-        yield _place(at.parent, top)
+        yield _located(at.parent, top)
         return
     yield from _below(top, top, MAX_FOLDER_DEPTH)
 
@@ -85,7 +85,7 @@ def result_folders(named: Path) -> Iterator[ResultPlace]:
 def _below(folder: Path, top: Path, deepest: int) -> Iterator[ResultPlace]:
     logged = any((folder / name).exists() for name in (DETAIL, SUMMARY_LOG))
     if logged or (folder / "performance").is_dir():
-        yield _place(folder, top)
+        yield _located(folder, top)
         return
     if deepest == 0:
         raise MlperfError(
@@ -103,7 +103,7 @@ def _below(folder: Path, top: Path, deepest: int) -> Iterator[ResultPlace]:
             yield from _below(Path(entry.path), top, deepest - 1)
 
 
-def _place(folder: Path, top: Path) -> ResultPlace:
+def _located(folder: Path, top: Path) -> ResultPlace:
     parts = folder.parts
     scenario = Scenarios.get(folder.name.lower())
     if len(parts) < 7 or parts[-4] != "results" or parts[-6] not in DIVISIONS or scenario is None:

@@ -28,7 +28,7 @@ MAX_SYSTEM_WATTS = 1e7
 
 
 def power_of(
-    place: ResultPlace, log: Detail, scenario: str, rules: Round | None
+    at: ResultPlace, log: Detail, scenario: str, rules: Round | None
 ) -> tuple[float, PowerUnit, str] | None:
     """Return the power of a result, its unit and a note; None if it was not measured.
 
@@ -38,11 +38,11 @@ def power_of(
     note says which part of the run the samples cover, if they have gaps. None also if only a
     summary log exists.
     """
-    path = place.runs[0] / POWER_FILE
+    path = at.runs[0] / POWER_FILE
     if not path.exists() or is_summary(log):
         return None
     begin_s, end_s = log.window_s
-    samples = _samples(path, text_of(path, place.root))
+    samples = _samples(path, text_of(path, at.root))
     timed = sorted((at_s, w) for at_s, w in samples if begin_s < at_s < end_s)
     # Some meters report negative power at times; checkers before v3.1 include it.
     watts = [w for _, w in timed if w > 0 or not since(rules, "v3.1")]

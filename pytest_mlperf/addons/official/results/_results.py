@@ -64,54 +64,54 @@ class RecordedResult:
     notes: tuple[str, ...]
 
 
-def read_result(place: ResultPlace, named: str | None = None) -> RecordedResult:
+def read_result(at: ResultPlace, named: str | None = None) -> RecordedResult:
     """Read a result, a folder of logs as the `named` workload; raise MlperfError for defects."""
-    logs = tuple(read_log(run, place.root) for run in place.runs)
+    logs = tuple(read_log(run, at.root) for run in at.runs)
     log = logs[0]
     if log.values.get("effective_test_mode") not in PERFORMANCE_MODES:
         mode = shown(log.values.get("effective_test_mode"))
         raise MlperfError(f"{log.path}: a run of mode {mode}; a result is of PerformanceOnly")
     logged = str(log.values.get("effective_scenario"))
-    scenario = place.scenario or Scenarios.get(logged.lower())
+    scenario = at.scenario or Scenarios.get(logged.lower())
     if scenario is None:
         raise MlperfError(f"{log.path}: no scenario of MLPerf: {shown(logged)}")
     rules = round_of(log)
-    model = _model(place, named or place.model, rules)
+    model = _model(at, named or at.model, rules)
     value = value_of(log, model, scenario, rules)
-    power = power_of(place, log, scenario, rules)
-    system = _system(place) if place.division else {}
-    per_node, nodes = (_count(place, system, key) for key in (PER_NODE, "number_of_nodes"))
+    power = power_of(at, log, scenario, rules)
+    system = _system(at) if at.division else {}
+    per_node, nodes = (_count(at, system, key) for key in (PER_NODE, "number_of_nodes"))
     product = _text(system, "accelerator_model_name")
     row = OfficialResult(
         round=rules.name if rules else "",
-        division=place.division,
+        division=at.division,
         category=_text(system, "system_type"),
         availability=_text(system, "status"),
-        submitter=place.submitter,
-        system=place.system,
+        submitter=at.submitter,
+        system=at.system,
         accelerator="" if product.lower() in NO_ACCELERATOR_NAMES else product,
         count=(per_node or 0) * max(1, nodes or 0),
         nodes=nodes or 0,
         model=model,
-        used_model=place.model if _is_another(place.model, model, rules) else "",
+        used_model=at.model if _is_another(at.model, model, rules) else "",
         scenario=scenario,
         value=value.value,
         unit=value.unit,
         statistic=value.statistic,
         inferred=value.inferred,
         harness="loadgen",
-        precision=_precision(place) if place.division else "",
+        precision=_precision(at) if at.division else "",
         samples_per_s=value.samples_per_s,
         power=power[0] if power else None,
         power_unit=power[1] if power else "",
     )
-    broken = [*_broken_rules(log, model, scenario, rules, closed=place.division != "open")]
+    broken = [*_broken_rules(log, model, scenario, rules, closed=at.division != "open")]
     notes = [*_notes(log, broken), power[2] if power else ""]
     if per_node is None:
         counts = shown(system[PER_NODE])
-        notes.append(f"{place.folder}: its accelerators are not counted: {counts}")
+        notes.append(f"{at.folder}: its accelerators are not counted: {counts}")
     return RecordedResult(
-        place=place,
+        place=at,
         row=row,
         logs=logs,
         framework=_text(system, "framework"),
@@ -130,8 +130,8 @@ def _notes(log: Detail, broken_rules: Sequence[str]) -> Iterator[str]:
     if broken_rules:
         yield f"{log.path}: no round accepts it: {'; '.join(broken_rules)}"
     if (lasted_s := _lasted_s(log)) <= 0:
-        before = f"power_end is {duration(-lasted_s)} before power_begin"
-        yield f"{log.path}: {before if lasted_s else 'it lasted 0 s'}"
+        order = f"power_end is {duration(-lasted_s)} before power_begin"
+        yield f"{log.path}: {order if lasted_s else 'it lasted 0 s'}"
 
 
 def _unmeasured(logs: Sequence[Detail], *, inferred: bool, counted: bool) -> str:
@@ -175,13 +175,13 @@ def _broken_rules(
 # --- names ---------------------------------------------------------------------------------
 
 
-def _model(place: ResultPlace, name: str, rules: Round | None) -> str:
+def _model(at: ResultPlace, name: str, rules: Round | None) -> str:
     """Return the checker's name of a workload, in v4.1's table the name of its folder."""
-    if rules and rules.name == "v4.1" and place.division:
+    if rules and rules.name == "v4.1" and at.division:
         return name
     official = _official(name, rules)
-    if official is None and place.division == "open":
-        mapped = _mapping(place.submission, place.root).get(name)
+    if official is None and at.division == "open":
+        mapped = _mapping(at.submission, at.root).get(name)
         official = _official(str(mapped), rules) if mapped else _guessed(name, rules)
     return official or name
 
@@ -217,19 +217,21 @@ def _mapping(submission: Path, root: Path) -> Mapping[str, Any]:
 # --- descriptions --------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=256)
-def _described(path: Path, root: Path) -> Mapping[str, Any]:
-    return object_of(path, root)
+_described = lru_cache(maxsize=256)(object_of)
 
 
-def _system(place: ResultPlace) -> Mapping[str, Any]:
-    path = place.submission / "systems" / f"{place.system}.json"
+def _system_file(at: ResultPlace) -> Path:
+    return at.submission / "systems" / f"{at.system}.json"
+
+
+def _system(at: ResultPlace) -> Mapping[str, Any]:
+    path = _system_file(at)
     if not path.exists():
         raise MlperfError(f"{path}: missing; accelerator and their number are described there")
-    return _described(path, place.root)
+    return _described(path, at.root)
 
 
-def _count(place: ResultPlace, system: Mapping[str, Any], key: str) -> int | None:
+def _count(at: ResultPlace, system: Mapping[str, Any], key: str) -> int | None:
     """Return a count of a system's description; None if it differs between nodes."""
     text = str(system.get(key, "")).strip()
     if text.lower() in NO_ACCELERATOR_NAMES:
@@ -237,9 +239,7 @@ def _count(place: ResultPlace, system: Mapping[str, Any], key: str) -> int | Non
     if _COUNTS.fullmatch(text):
         return None
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) > MAX_ACCELERATORS:
-        raise MlperfError(
-            f"{place.submission / 'systems' / place.system}.json: {key} is {shown(text)}, no count"
-        )
+        raise MlperfError(f"{_system_file(at)}: {key} is {shown(text)}, no count")
     return int(text)
 
 
@@ -248,10 +248,10 @@ def _text(described: Mapping[str, Any], key: str) -> str:
     return " ".join(value.split()) if isinstance(value, str) else ""
 
 
-def _precision(place: ResultPlace) -> str:
-    inside = place.folder / "measurements.json"
-    folder = place.submission / "measurements" / place.system / place.model / place.folder.name
-    files = [inside] if inside.exists() else sorted(folder.glob(f"{place.system}*.json"))
-    described = object_of(files[0], place.root) if files else {}
+def _precision(at: ResultPlace) -> str:
+    inside = at.folder / "measurements.json"
+    folder = at.submission / "measurements" / at.system / at.model / at.folder.name
+    files = [inside] if inside.exists() else sorted(folder.glob(f"{at.system}*.json"))
+    described = object_of(files[0], at.root) if files else {}
     types = described.get("weight_data_types")
     return str(types) if isinstance(types, dict) else _text(described, "weight_data_types")

@@ -203,8 +203,8 @@ def _accuracy(where: str, result: CaseResult, sessions: Sequence[Session]) -> tu
 def _folder_of(file: Path, folder: str | None, parts: int) -> Path:
     """Return a folder of a run: its last `parts` names next to the results, else as recorded."""
     named = Path(folder or "")
-    beside = file.resolve().parent.joinpath(*named.parts[-parts:])
-    return beside if beside.is_dir() else named
+    near = file.resolve().parent.joinpath(*named.parts[-parts:])
+    return near if near.is_dir() else named
 
 
 def _logs(where: str, folder: Path) -> Path:

@@ -83,27 +83,27 @@ def _measured(entry: Entry, leaf: Leaf) -> Iterator[tuple[str, bytes | Path]]:
     yield f"{leaf.accuracy}/{SCORES_FILE}", _hashed("\n".join(lines), digest)
 
 
-def _audited(test: str, folder: Path, place: str) -> Iterator[tuple[str, bytes | Path]]:
+def _audited(test: str, folder: Path, target: str) -> Iterator[tuple[str, bytes | Path]]:
     for file in sorted(folder.glob("verify_*.txt")):
-        yield f"{place}/{file.name}", file
+        yield f"{target}/{file.name}", file
     logs, about = folder / "performance", TESTS[test]
     if about.logs:
         for name in (DETAIL_LOG, SUMMARY_LOG):
             if (logs / name).is_file():
-                yield f"{place}/performance/run_1/{name}", logs / name
+                yield f"{target}/performance/run_1/{name}", logs / name
     if not about.answers or not (logs / ANSWERS_LOG).is_file():
         return
     if test not in HASHED:
-        yield f"{place}/accuracy/{ANSWERS_LOG}", logs / ANSWERS_LOG
+        yield f"{target}/accuracy/{ANSWERS_LOG}", logs / ANSWERS_LOG
         return
     cut, digest = truncated(logs / ANSWERS_LOG)
-    yield f"{place}/accuracy/{ANSWERS_LOG}", cut
+    yield f"{target}/accuracy/{ANSWERS_LOG}", cut
     scored = [folder / name for name in ("baseline_accuracy.txt", "compliance_accuracy.txt")]
     for file in scored:
         if file.is_file():
-            yield f"{place}/accuracy/{file.name}", file
+            yield f"{target}/accuracy/{file.name}", file
     text = scored[1].read_text("utf-8") if scored[1].is_file() else ""
-    yield f"{place}/accuracy/{SCORES_FILE}", _hashed(text.strip(), digest)
+    yield f"{target}/accuracy/{SCORES_FILE}", _hashed(text.strip(), digest)
 
 
 def _hashed(text: str, digest: str) -> bytes:
@@ -197,8 +197,8 @@ def as_conf(attributes: Mapping[str, object], scenario: str) -> tuple[list[str],
     constant: list[str] = []
     for name, value in attributes.items():
         if name in SETTING_KEYS:
-            key, shown = SETTING_KEYS[name]
-            line = f"*.{loadgen}.{key} = {shown(value)}"  # type: ignore[operator]
+            key, convert = SETTING_KEYS[name]
+            line = f"*.{loadgen}.{key} = {convert(value)}"  # type: ignore[operator]
             (chosen if name in CHOSEN_KEYS else constant).append(line)
     return chosen, constant
 

@@ -94,8 +94,8 @@ class _InPlaceOf(argparse.Action):
 
     def __call__(self, _parser: object, namespace: object, values: object, *_: object) -> None:
         setattr(namespace, self.dest, values)
-        for one in self._refs:
-            one.nargs, one.required = argparse.SUPPRESS, False
+        for action in self._refs:
+            action.nargs, action.required = argparse.SUPPRESS, False
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -144,21 +144,21 @@ def _searched(search: Bisection, cases: Mapping[str, CaseRuns], store: BisectSto
         }
         say(fold(f"{words[end.mark]}; nothing was searched", width()))
         return 1
-    for one in search.search():
-        _tell(search, one)
+    for comparison in search.search():
+        _tell(search, comparison)
     count = len(search.log)
     proof = search.proof()
-    for one in search.log[count:]:
-        _tell(search, one)
+    for comparison in search.log[count:]:
+        _tell(search, comparison)
     noisier = max(cases.values(), key=lambda case: case.rule.prior_sd)
     noise = noisier.noise or not_calibrated(noisier.rule)
     say(["", *log(search, noise, str(search.folder)), *result(search, proof)])
     return 0 if proof.named else 1
 
 
-def _tell(search: Bisection, one: Comparison) -> None:
+def _tell(search: Bisection, comparison: Comparison) -> None:
     progress("")
-    say(step(search, one))
+    say(step(search, comparison))
 
 
 def _builds(parsed: argparse.Namespace, tests: Sequence[Planned]) -> list[BuildAt]:

@@ -84,17 +84,17 @@ def _read(
 ) -> tuple[list[RecordedResult], list[str]]:
     results, refused = [], []
     unnamed = [option for option in CASE_FIELDS if not getattr(parsed, option)]
-    for place in places:
-        if unnamed and not place.division:
+    for location in places:
+        if unnamed and not location.division:
             options = ", ".join(f"--{option}" for option in unnamed)
-            refused.append(f"{place.folder}: logs do not say what they are of: add {options}")
+            refused.append(f"{location.folder}: logs do not say what they are of: add {options}")
             continue
-        if (place.folder / "performance" / ENDPOINTS).exists():
-            how = as_typed("import", ["endpoints", place.folder], {})
-            refused.append(f"{place.folder}: of MLCommons' endpoints client, for {how}")
+        if (location.folder / "performance" / ENDPOINTS).exists():
+            how = as_typed("import", ["endpoints", location.folder], {})
+            refused.append(f"{location.folder}: of MLCommons' endpoints client, for {how}")
             continue
         try:
-            results.append(read_result(place, parsed.workload))
+            results.append(read_result(location, parsed.workload))
         except MlperfError as error:
             refused.append(str(error))
     return results, refused
@@ -130,8 +130,8 @@ def _from_here(text: str) -> str:
 def _write_rows(path: Path, valid: Sequence[RecordedResult]) -> list[str]:
     rows = []
     for result in valid:
-        place, notes = result.place, [_from_here(note) for note in result.notes]
-        below = place.folder.relative_to(place.root) if place.division else place.folder
+        location, notes = result.place, [_from_here(note) for note in result.notes]
+        below = location.folder.relative_to(location.root) if location.division else location.folder
         about = {"folder": str(below)} | ({"notes": notes} if notes else {})
         rows.append(document(result.row) | about)
     write_whole(path, json_text(table_of(rows)) + "\n")
@@ -153,8 +153,8 @@ def _invalid(log: Detail) -> tuple[Reason, ...]:
     return tuple(Reason(key=Key.LOADGEN, text=text) for text in texts)
 
 
-def _why_invalid(one: RecordedResult) -> str:
-    return f"{one.place.folder}: {'; '.join(map(str, _invalid(one.logs[0])))}"
+def _why_invalid(result: RecordedResult) -> str:
+    return f"{result.place.folder}: {'; '.join(map(str, _invalid(result.logs[0])))}"
 
 
 # --- a session -----------------------------------------------------------------------------
@@ -198,16 +198,16 @@ def _write_session(
     yield f"judge it: {as_typed('compare', ['git:HEAD', name], {})}"
 
 
-def _case(one: RecordedResult, parsed: argparse.Namespace) -> Case:
-    row = one.row
+def _case(result: RecordedResult, parsed: argparse.Namespace) -> Case:
+    row = result.row
     case = Case(
         workload=parsed.workload or _name(row.used_model or row.model),
         scenario=Scenarios[row.scenario.lower()],
-        engine=parsed.engine or _name(re.split(r"[\s,;:]", one.framework)[0]) or "loadgen",
+        engine=parsed.engine or _name(re.split(r"[\s,;:]", result.framework)[0]) or "loadgen",
         precision=parsed.precision or _name(row.precision) or UNKNOWN_PRECISION,
-        accelerator=parsed.accelerator or _accelerator(one),
+        accelerator=parsed.accelerator or _accelerator(result),
     )
-    return checked(case, f"{one.place.folder}: ")
+    return checked(case, f"{result.place.folder}: ")
 
 
 def _name(text: str) -> str:
@@ -215,8 +215,8 @@ def _name(text: str) -> str:
     return re.sub(r"^[^a-z0-9]+|-+$", "", words)
 
 
-def _accelerator(one: RecordedResult) -> str:
-    count, product = one.row.count, one.row.accelerator
+def _accelerator(result: RecordedResult) -> str:
+    count, product = result.row.count, result.row.accelerator
     if not count or not product:
         return "cpu"
     gpu = find_gpu(product)
@@ -226,13 +226,13 @@ def _accelerator(one: RecordedResult) -> str:
     return legal if count == 1 else f"{count}x{legal}"
 
 
-def _identity(one: RecordedResult, parsed: argparse.Namespace) -> dict[str, Property]:
+def _identity(result: RecordedResult, parsed: argparse.Namespace) -> dict[str, Property]:
     system = {"system": parsed.system} if parsed.system else {}
-    if not one.place.division:
+    if not result.place.division:
         gpu = parsed.accelerator.rpartition("x")[2] if parsed.accelerator else ""
         return {"harness": LOGS, "gpu": gpu, **system}
-    described = {"submitter": one.row.submitter, "system": one.row.system}
-    return {"harness": SUBMISSION, "gpu": one.row.accelerator, **described, **system}
+    described = {"submitter": result.row.submitter, "system": result.row.system}
+    return {"harness": SUBMISSION, "gpu": result.row.accelerator, **described, **system}
 
 
 def _case_result(
@@ -254,17 +254,17 @@ def _case_result(
     )
 
 
-def _run(one: RecordedResult, log: Detail) -> Run:
-    begin_s, end_s = log.window_s
+def _run(result: RecordedResult, log: Detail) -> Run:
+    scenario, (begin_s, end_s) = result.row.scenario, log.window_s
     begun = dt.datetime.fromtimestamp(begin_s, dt.UTC)
     queries, rate = round(queries_of(log)), log.values.get("effective_target_qps")
     samples = queries * count_of(log, "effective_samples_per_query")
     digest = hashlib.sha256(json.dumps(dict(log.values), sort_keys=True).encode()).hexdigest()
     return Run(
-        metrics=log.metrics("Server" if one.row.scenario == "Interactive" else one.row.scenario),
+        metrics=log.metrics("Server" if scenario == "Interactive" else scenario),
         within_se={},
         samples=samples,
-        queries=samples if one.row.scenario == "Offline" else queries,
+        queries=samples if scenario == "Offline" else queries,
         duration_s=end_s - begin_s,
         target_qps=float(rate) if isinstance(rate, int | float) and rate > 0 else 0.0,
         session=f"{begun:%Y%m%d-%H%M%S}-{digest[:4]}",
