@@ -233,8 +233,6 @@ class CaseAccuracy:
             return {}
         return apart(self.accepted.baseline, self.accepted.scores, latest.scored)
 
-    # --- recording ---------------------------------------------------------------------------
-
     def records(self, policy: Policy) -> bool:
         """Return whether this session accepts the scores of this case, or stores a repeat."""
         return self.may_record and policy.update in {

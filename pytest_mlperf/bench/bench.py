@@ -322,7 +322,7 @@ class Bench:
             )
         return case
 
-    # --- answers -------------------------------------------------------------------------
+    # --- rulings -------------------------------------------------------------------------
 
     def _accuracy(self, case: CaseRuns, kinds: Collection[Kind], phase: Phase) -> Ruling:
         del phase  # scores are never judged jointly

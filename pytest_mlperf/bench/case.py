@@ -367,14 +367,4 @@ def nearest_baselines(suite: Path) -> Path:
     return suite.resolve().parent / "baselines"
 
 
-def baseline_file(root: Path, case: Case, profile: str) -> Path:
-    """Return the path of a case's baseline."""
-    return baselines.path_for(
-        root,
-        accelerator=case.accelerator,
-        profile=profile,
-        workload=case.workload,
-        scenario=case.scenario,
-        engine=case.engine,
-        precision=case.precision,
-    )
+baseline_file = baselines.path_for

@@ -23,12 +23,7 @@ from pytest_mlperf.rounds import RoundWorkload
 from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
 from pytest_mlperf.rounds.compliance import TESTS, audit_settings, constants, other_seeds
 from pytest_mlperf.run.accuracy import Scoring, score_logs
-from pytest_mlperf.run.answers import (
-    answer_forms,
-    engine_answers,
-    logged_answers,
-    write_answers,
-)
+from pytest_mlperf.run.answers import answer_forms, engine_answers, logged_answers, write_answers
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.score import ACCURACY_LOG
 from pytest_mlperf.stores import atomic
@@ -162,9 +157,6 @@ def _answers(case: CaseRuns) -> Path:
             "accepted scores: a compliance test needs it in one; use --mlperf-profile official"
         )
     return blocks[0]
-
-
-# --- judging -------------------------------------------------------------------------------
 
 
 def _findings(

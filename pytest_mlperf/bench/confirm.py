@@ -179,7 +179,7 @@ def _ratios(
     }
 
 
-# --- what may be compared --------------------------------------------------------------------
+# --- comparability ---------------------------------------------------------------------------
 
 
 def _require(metric: str, runs: Sequence[Run]) -> None:
@@ -381,7 +381,7 @@ def not_made(verdict: Verdict, policy: Policy) -> Verdict:
     return replace(verdict, interleaved=turns, notes=(NOT_MADE, *verdict.notes))
 
 
-# --- what is to be confirmed -----------------------------------------------------------------
+# --- metrics to confirm ----------------------------------------------------------------------
 
 
 def _may_confirm(case: CaseRuns, answer: Ruling, policy: Policy) -> bool:
@@ -422,7 +422,7 @@ def _leans(metric: MetricVerdict) -> bool:
     return undecided and metric.direction == "drop"
 
 
-# --- answers ---------------------------------------------------------------------------------
+# --- rulings ---------------------------------------------------------------------------------
 
 
 def _decided(

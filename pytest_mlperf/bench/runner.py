@@ -203,7 +203,6 @@ class Rated(Protocol):
     @property
     def job(self) -> Job:
         """Case."""
-        ...
 
     rate: float | None
     invalid_runs: list[Run]

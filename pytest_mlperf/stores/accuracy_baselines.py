@@ -158,9 +158,6 @@ def copy(source: Path, path: Path) -> None:
         _put_both(path, baseline, content, locked)
 
 
-# --- writing ---------------------------------------------------------------------------------
-
-
 def _put_both(
     path: Path, baseline: AccuracyBaseline, content: bytes, locked: atomic.LockedFolder
 ) -> None:
@@ -191,9 +188,6 @@ def _scores_among(names: Iterable[str], *, path: Path) -> list[str]:
         rf"{re.escape(path.stem)}(\.[0-9a-f]{{{NAME_HEX_DIGITS}}})?{re.escape(SCORES_SUFFIX)}"
     )
     return sorted(filter(name.fullmatch, names))
-
-
-# --- reading ---------------------------------------------------------------------------------
 
 
 def _load(path: Path) -> tuple[AccuracyBaseline, Path, bytes] | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from pytest_mlperf.core.baseline import SCHEMA_VERSION, Baseline
-from pytest_mlperf.core.case import Profile, path_part
+from pytest_mlperf.core.case import Case, Profile, path_part
 from pytest_mlperf.stores.documents import Document
 
 BASELINE_DOCUMENT = Document(Baseline, schema=SCHEMA_VERSION, title="baseline")
@@ -14,21 +14,12 @@ BASELINE_DOCUMENT = Document(Baseline, schema=SCHEMA_VERSION, title="baseline")
 load, save, update = BASELINE_DOCUMENT.load, BASELINE_DOCUMENT.save, BASELINE_DOCUMENT.update
 
 
-def path_for(
-    root: Path,
-    *,
-    accelerator: str,
-    profile: str,
-    workload: str,
-    scenario: str,
-    engine: str,
-    precision: str,
-) -> Path:
+def path_for(root: Path, case: Case, profile: str) -> Path:
     """Return the path of a case's baseline; refuse names that lead out of `root`."""
-    folders = {"accelerator": accelerator, "profile": profile, "workload": workload}
-    names = {"scenario": scenario, "engine": engine, "precision": precision}
-    file = ".".join(path_part(what, name) for what, name in names.items())
-    return root.joinpath(*(path_part(*part) for part in folders.items())) / f"{file}.json"
+    fields = ("scenario", "engine", "precision")
+    file = ".".join(path_part(name, getattr(case, name)) for name in fields)
+    folder = root / path_part("accelerator", case.accelerator) / path_part("profile", profile)
+    return folder / path_part("workload", case.workload) / f"{file}.json"
 
 
 def is_place(file: Path) -> bool:

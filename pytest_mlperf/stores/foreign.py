@@ -108,17 +108,14 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
     file that changes meanwhile.
     """
     with _opened(path) as file:
-        status_before = os.fstat(file.fileno())
+        begin = os.fstat(file.fileno())
         content = bytearray()
         while piece := file.read(min(READ_BYTES, max_bytes + 1 - len(content))):
             content += piece
             if len(content) > max_bytes:
                 raise UnfitError(f"larger than {size_in_words(max_bytes)}")
-        status_after = os.fstat(file.fileno())
-    if (status_before.st_size, status_before.st_mtime_ns) != (
-        status_after.st_size,
-        status_after.st_mtime_ns,
-    ):
+        end = os.fstat(file.fileno())
+    if (begin.st_size, begin.st_mtime_ns) != (end.st_size, end.st_mtime_ns):
         raise UnfitError("changed while it was read")
     return bytes(content)
 

@@ -152,8 +152,6 @@ def results_schema() -> dict[str, Any]:
     }
 
 
-# --- plans ---------------------------------------------------------------------------------
-
 MANIFEST_SCHEMA = 1
 """Version of the manifest that `pytest-mlperf plan --format json` prints."""
 

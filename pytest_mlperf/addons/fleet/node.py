@@ -199,9 +199,6 @@ def _undone() -> list[str]:
     return []
 
 
-# --- the project -----------------------------------------------------------------------------
-
-
 def unpacked(archive: bytes, digest: str, name: str) -> Path:
     """Return the folder of an unpacked project; unpack it at the first call for its digest."""
     root = Path(os.environ.get(FOLDER_VARIABLE) or cache_folder() / "fleet")

@@ -149,8 +149,6 @@ class Fleet:
             for notice in sorted(self._notices):
                 self._state.notice(notice)
 
-    # --- what goes out ---------------------------------------------------------------------
-
     def _assign(self) -> None:
         if self._stale:
             return
@@ -186,8 +184,6 @@ class Fleet:
             cpus=0 if gpus else node.cpus,
             order=order,
         )
-
-    # --- what comes back -------------------------------------------------------------------
 
     def _next(self) -> Event:
         """Return the next event of a case; follow the list of nodes while waiting."""

@@ -231,8 +231,6 @@ class Bisection:
         tree = self.folder / f"{FOLDER_LABEL}-{self.builds[index].title}" / "tree"
         return placeless(reason, roots=(str(tree.resolve()), str(Path.cwd())))
 
-    # --- runs --------------------------------------------------------------------------------
-
     def _ratios(
         self, key: str, test: str, limits: Mapping[str, float], numbers: tuple[int, int]
     ) -> Mapping[str, Ratio]:
@@ -313,8 +311,6 @@ class Bisection:
         )
         side.later = later
         return side
-
-    # --- what it proves ----------------------------------------------------------------------
 
     def proof(self) -> Proof:
         """Return the conclusion of all comparisons; compare the last two builds directly.

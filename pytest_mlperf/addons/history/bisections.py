@@ -107,10 +107,7 @@ class BisectStore:
 
 def folder_name(*question: str) -> str:
     """Return the folder name of a bisect, a digest of its arguments."""
-    return hashlib.sha256(json.dumps(question).encode()).hexdigest()[:DIGEST_HEX_DIGITS]
-
-
-DIGEST_HEX_DIGITS = 12
+    return hashlib.sha256(json.dumps(question).encode()).hexdigest()[:12]
 
 
 @contextlib.contextmanager

@@ -108,9 +108,6 @@ def _require_same(points: Sequence[Point], run: Run, folder: Path) -> None:
         raise MlperfError(f"{folder} was changed: its points are not those of the results")
 
 
-# --- what MLCommons' client measured ---------------------------------------------------------
-
-
 def _theirs(folder: Path) -> Point:
     recorded, config = read_point(folder), read_configuration(folder)
     runtime, client = "settings.runtime.", "settings.client."
@@ -152,9 +149,6 @@ def _their_warmup(folder: Path, config: Mapping[str, str], concurrency: int) -> 
     if not requests or not waited or not (folder / EVENTS_FILE).exists():
         return None
     return _warmup(requests, read_events(folder).warm_ns / 1e9, concurrency)
-
-
-# --- what our own loop measured --------------------------------------------------------------
 
 
 def _ours(folder: Path, fingerprint: Mapping[str, str]) -> list[Point]:
@@ -226,9 +220,6 @@ def _summary(window: PointWindow) -> dict[str, Any]:
         "finish_reason_counts": dict(window.finishes),
         "notes": f"by our own loop, not by MLCommons' client; {UNVERIFIED_LABEL}",
     }
-
-
-# --- both -------------------------------------------------------------------------------------
 
 
 def _seeds(scheduler: int | None, sample_index: int | None, model: int | None) -> dict[str, Any]:

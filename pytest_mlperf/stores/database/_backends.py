@@ -35,27 +35,21 @@ class Backend(Protocol):
 
     def execute(self, statement: str, values: Row = ()) -> list[tuple[Any, ...]]:
         """Run a statement and return its rows."""
-        ...
 
     def many(self, statement: str, rows: Iterable[Row]) -> None:
         """Run a statement once for each row."""
-        ...
 
     def transaction(self) -> contextlib.AbstractContextManager[None]:
         """Commit all statements inside or none, and exclude other writers."""
-        ...
 
     def tables(self) -> set[str]:
         """Return the names of the existing tables."""
-        ...
 
     def tune(self) -> None:
         """Set persistent options of a database that is known to be a store."""
-        ...
 
     def close(self) -> None:
         """End the connection."""
-        ...
 
 
 USUAL = "sqlite"

@@ -91,8 +91,6 @@ class Store:
     def __init__(self, backend: Backend, url: str) -> None:
         self._backend, self.place = backend, url
 
-    # --- sessions ------------------------------------------------------------------------
-
     def add(self, results: Results) -> bool:
         """Store a session; return False if it is stored, raise StoreError if its id is taken."""
         content = as_bytes(results)
@@ -142,8 +140,6 @@ class Store:
         except (ValueError, TypeError, KeyError) as error:
             reason = str(error).split("\n")[0]
             raise StoreError(f"{self.place}: {part} is damaged: {visible(reason)}") from None
-
-    # --- histories -----------------------------------------------------------------------
 
     def cases(self) -> list[str]:
         """Return the ids of all cases."""
@@ -207,8 +203,6 @@ class Store:
         rows = self._backend.execute("SELECT about FROM mlperf_latest ORDER BY test, accelerator")
         with self._undamaged("a row of mlperf_latest"):
             return [_LATEST.check(parse_json(text)) for (text,) in rows]
-
-    # --- writing -------------------------------------------------------------------------
 
     def _add_points(self, points: Sequence[tuple[CaseSeries, SessionPoint]]) -> None:
         keys = [one.key for one, _ in points]

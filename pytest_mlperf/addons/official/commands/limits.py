@@ -125,9 +125,6 @@ def _figures(texts: Iterable[str]) -> dict[str, Any]:
     return figures
 
 
-# --- rows ------------------------------------------------------------------------------------
-
-
 _METRICS = {"SingleStream": "latency_p90", "MultiStream": "latency_p99"}
 """Metrics of scenarios that report latencies; a query of MultiStream takes at least one sample."""
 
@@ -176,9 +173,6 @@ def _limit(result: OfficialResult, about: WorkloadWork, gpu: GpuSpec) -> Limit:
         work=about.work,
         seen=Circumstances(gpus=result.count, techniques=result.techniques, **figures),
     )
-
-
-# --- tables ----------------------------------------------------------------------------------
 
 
 FIGURES = tuple(

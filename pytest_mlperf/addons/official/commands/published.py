@@ -11,11 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.addons.official.published_table import (
-    results_in,
-    rounds_with_results,
-    table_of,
-)
+from pytest_mlperf.addons.official.published_table import results_in, rounds_with_results, table_of
 from pytest_mlperf.cli.output import show, whole, width
 from pytest_mlperf.cli.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.core.numbers import plural
@@ -23,11 +19,7 @@ from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import csv_cell, json_text, markdown_text, nearest
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
 from pytest_mlperf.reports.terminal.layout import Row, fold, relative, table
-from pytest_mlperf.rounds.published import (
-    OfficialResult,
-    benchmarks,
-    official_results,
-)
+from pytest_mlperf.rounds.published import OfficialResult, benchmarks, official_results
 
 HELP = """\
 Lists what MLCommons published of the rounds v4.1, v5.1, v6.0 and v6.1: closed
@@ -214,9 +206,6 @@ def _has_accelerator(text: str) -> Callable[[OfficialResult], bool]:
         return gpu is not None and text == (gpu.accelerator if text in classes else gpu.name)
 
     return fits
-
-
-# --- what is printed -------------------------------------------------------------------------
 
 
 def documents(figures: Sequence[PublishedFigure]) -> list[Mapping[str, object]]:

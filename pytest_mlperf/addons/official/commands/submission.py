@@ -122,9 +122,6 @@ def run(parsed: argparse.Namespace) -> int:
     return _export(parsed, rules) if parsed.action == "export" else _check(parsed, rules)
 
 
-# --- init ----------------------------------------------------------------------------------
-
-
 def _init(parsed: argparse.Namespace) -> int:
     (folder,) = _only(parsed.paths, "folder")
     lacking = [f"--{name}" for name in ("submitter", "system") if getattr(parsed, name) is None]
@@ -162,9 +159,6 @@ def _described(parsed: argparse.Namespace) -> dict[str, object]:
     }
     blanks = json.loads((TEMPLATES / SYSTEM_FILE).read_text("utf-8"))
     return {"id": parsed.system, **{key: facts.get(key, blank) for key, blank in blanks.items()}}
-
-
-# --- export and check ----------------------------------------------------------------------
 
 
 def _export(parsed: argparse.Namespace, rules: Round) -> int:

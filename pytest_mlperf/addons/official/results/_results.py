@@ -93,7 +93,7 @@ def read_result(at: ResultPlace, named: str | None = None) -> RecordedResult:
         count=(per_node or 0) * max(1, nodes or 0),
         nodes=nodes or 0,
         model=model,
-        used_model=at.model if _is_another(at.model, model, rules) else "",
+        used_model="" if model in (at.model, _official(at.model, rules)) else at.model,
         scenario=scenario,
         value=value.value,
         unit=value.unit,
@@ -119,9 +119,6 @@ def read_result(at: ResultPlace, named: str | None = None) -> RecordedResult:
         unmeasured=_unmeasured(logs, inferred=value.inferred, counted=per_node is not None),
         notes=tuple(filter(None, notes)),
     )
-
-
-# --- doubts --------------------------------------------------------------------------------
 
 
 def _notes(log: Detail, broken_rules: Sequence[str]) -> Iterator[str]:
@@ -172,9 +169,6 @@ def _broken_rules(
             yield f"min_duration_ms is {constants.min_duration_ms:,}; it lasted {lasted_s:.3g} s"
 
 
-# --- names ---------------------------------------------------------------------------------
-
-
 def _model(at: ResultPlace, name: str, rules: Round | None) -> str:
     """Return the checker's name of a workload, in v4.1's table the name of its folder."""
     if rules and rules.name == "v4.1" and at.division:
@@ -204,17 +198,10 @@ def _official(name: str, rules: Round | None) -> str | None:
     return name.replace(workload.name, workload.checker, 1) if name else None
 
 
-def _is_another(folder: str, model: str, rules: Round | None) -> bool:
-    return bool(folder) and _official(folder, rules) != model and folder != model
-
-
 @lru_cache(maxsize=256)
 def _mapping(submission: Path, root: Path) -> Mapping[str, Any]:
     path = submission / "model_mapping.json"
     return object_of(path, root) if path.exists() else {}
-
-
-# --- descriptions --------------------------------------------------------------------------
 
 
 _described = lru_cache(maxsize=256)(object_of)

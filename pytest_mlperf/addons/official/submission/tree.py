@@ -69,9 +69,6 @@ def tree_of(entries: Sequence[Entry], form: Form, rules: Round, *, rehearsal: bo
     return files
 
 
-# --- what was measured ---------------------------------------------------------------------
-
-
 def _measured(entry: Entry, leaf: Leaf) -> Iterator[tuple[str, bytes | Path]]:
     for name in (DETAIL_LOG, SUMMARY_LOG):
         yield f"{leaf.performance}/{name}", entry.run / name
@@ -127,9 +124,6 @@ def truncated(log: Path) -> tuple[bytes, str]:
             return start + CUT_MARK + file.read(KEPT_LOG_BYTES), digest
     except OSError as error:
         raise MlperfError(f"{log} cannot be read: {error.strerror}") from None
-
-
-# --- what was told -------------------------------------------------------------------------
 
 
 def _measurements(entry: Entry, leaf: Leaf, form: Form) -> Iterator[tuple[str, bytes]]:

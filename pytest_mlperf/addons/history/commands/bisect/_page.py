@@ -174,9 +174,6 @@ def _notes(search: Bisection, proof: Proof) -> list[str]:
     return notes
 
 
-# --- the table -------------------------------------------------------------------------------
-
-
 def _table(search: Bisection) -> list[str]:
     """Return a row per build that was compared with the good one, in the order of builds."""
     beside_good = [one for _, one in sorted(search.beside_good.items())]

@@ -71,9 +71,6 @@ def run(parsed: argparse.Namespace) -> int:
     return int(any(result.failed for result in results.cases))
 
 
-# --- folders -------------------------------------------------------------------------------
-
-
 def _points(folder: Path, notes: list[str]) -> list[RecordedPoint]:
     """Return a session's points in ascending order; note each folder without a run."""
     if has_result(folder):
@@ -134,9 +131,6 @@ def _differs(
         f"{key} differs: {shown(theirs)} in {a.folder}, {shown(ours)} in {b.folder}; points "
         "and sessions of one import are of one build and load"
     )
-
-
-# --- results -------------------------------------------------------------------------------
 
 
 def _case(parsed: argparse.Namespace, point: RecordedPoint) -> Case:

@@ -13,10 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.addons.official.commands.imports._sessions import (
-    session,
-    written,
-)
+from pytest_mlperf.addons.official.commands.imports._sessions import session, written
 from pytest_mlperf.addons.official.commands.published import document
 from pytest_mlperf.addons.official.published_table import table_of
 from pytest_mlperf.addons.official.results import (
@@ -65,11 +62,13 @@ def run(parsed: argparse.Namespace) -> int:
     if not results:
         more = f" (and {len(refused) - 1:,} more)" if len(refused) > 1 else ""
         raise MlperfError(f"{_from_here(refused[0])}{more}")
-    valid = [one for one in results if not _invalid(one.logs[0])]
+    checked_results = [(result, _invalid(result.logs[0])) for result in results]
+    valid = [result for result, reasons in checked_results if not reasons]
+    invalid = [(one.place.folder, reasons) for one, reasons in checked_results if reasons]
     lines = [
         *_counted(results),
         *_listed("refused", refused),
-        *_listed("INVALID", [_why_invalid(one) for one in results if _invalid(one.logs[0])]),
+        *_listed("INVALID", [f"{folder}: {'; '.join(map(str, why))}" for folder, why in invalid]),
         *_listed("note", [note for one in results for note in one.notes]),
     ]
     cases, left_out = _cases(results, parsed)
@@ -140,9 +139,6 @@ def _write_rows(path: Path, valid: Sequence[RecordedResult]) -> list[str]:
     return [f"wrote {plural(len(rows), 'row')}: {name}", f"list them: {how}"]
 
 
-# --- validity ------------------------------------------------------------------------------
-
-
 def _invalid(log: Detail) -> tuple[Reason, ...]:
     texts = []
     if not log.valid:
@@ -151,13 +147,6 @@ def _invalid(log: Detail) -> tuple[Reason, ...]:
     if log.num_errors:
         texts.append(f"LoadGen logged {plural(log.num_errors, 'error')}")
     return tuple(Reason(key=Key.LOADGEN, text=text) for text in texts)
-
-
-def _why_invalid(result: RecordedResult) -> str:
-    return f"{result.place.folder}: {'; '.join(map(str, _invalid(result.logs[0])))}"
-
-
-# --- a session -----------------------------------------------------------------------------
 
 
 def _cases(
