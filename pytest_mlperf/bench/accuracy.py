@@ -132,7 +132,7 @@ class CaseAccuracy:
 
     @property
     def set_by(self) -> str | None:
-        """Source of the accepted scores; None without any."""
+        """Source of the accepted scores, or None."""
         return set_by(self.accepted.baseline.history) if self.accepted else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:

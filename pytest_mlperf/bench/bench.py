@@ -372,7 +372,7 @@ class Bench:
         return confirm(case, answer, self._policy, self._conditions, self._show, failing=failing)
 
     def confirm_last(self, planned: Planned, verdict: Verdict) -> Verdict:
-        """Confirm a drop that was decided at the end of the session; return its verdict."""
+        """Confirm a drop that was decided at the end of the session; return the new verdict."""
 
         def confirmed() -> Verdict:
             case = self._case(planned)

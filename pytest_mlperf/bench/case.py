@@ -115,7 +115,7 @@ class CaseRuns(CaseRunner):
 
     @cached_property
     def scores(self) -> CaseAccuracy:
-        """Judge of the case's scores."""
+        """Comparison of the case's scores with the accepted ones."""
         return CaseAccuracy(self.planned, self._root, whole=self.policy.update is not None)
 
     @cached_property
@@ -237,7 +237,7 @@ class CaseRuns(CaseRunner):
 
     @property
     def _accuracy_key(self) -> str:
-        """Key of a pass on its data; "" before they were loaded."""
+        """Key of an accuracy pass on its data; "" before these are loaded."""
         subject = self.scored_subject
         return accuracy_key(self.job, subject.fingerprint) if subject else ""
 

@@ -228,7 +228,7 @@ class NoBuild(Exception):
 
 
 class Sides:
-    """Run this build and that of the baseline interleaved."""
+    """Interleave runs of this build and of the baseline's build."""
 
     def __init__(
         self, case: CaseRuns, conditions: Conditions, show: Show, earlier: EarlierSide | None

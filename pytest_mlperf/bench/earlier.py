@@ -79,7 +79,7 @@ def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str,
 
 
 def deciding(case: CaseRuns, policy: Policy) -> str:
-    """Return advice on a drop whose baseline's side cannot be rebuilt, by what changed."""
+    """Return advice on how to decide a drop if the baseline's side cannot be rebuilt."""
     usual, record, planned = "baseline_engine in the suite names one", case.record, case.planned
     if record is None or case.subject is None:
         return usual

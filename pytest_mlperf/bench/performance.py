@@ -141,7 +141,7 @@ def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> R
 
 
 def _found_under_load(case: CaseRuns, ruling: Ruling) -> Ruling:
-    """Return a ruling on searched rates, undecided under load: they are lower bounds then."""
+    """Return a ruling on searched rates, undecided if load made them lower bounds."""
     if not case.planned.scenario.find:
         return ruling
     drop = any(metric.fails or metric.direction == "drop" for metric in ruling.metrics)

@@ -164,7 +164,7 @@ def rule_for(accelerator: str, max_runs: int = 5) -> RuleR:
 
 
 def calibrated(root: Path, accelerator: str, identity: Mapping[str, Property]) -> Calibrated | None:
-    """Return the calibration of exactly this hardware, in the closed division's folder."""
+    """Return the calibration of exactly this hardware; `root` is the closed division's folder."""
     stored = calibration.load(calibration.path_for(root, accelerator), accelerator)
     return stored.of(identity) if stored else None
 

@@ -202,7 +202,7 @@ class Rated(Protocol):
 
     @property
     def job(self) -> Job:
-        """Case."""
+        """Resolved case."""
 
     rate: float | None
     invalid_runs: list[Run]
@@ -245,9 +245,7 @@ class CaseRunner:
         scored_subject: Subject of the accuracy pass, on its own data.
         files: Files of the project that processes of `subject` imported.
         scored_files: Files of the project that processes of `scored_subject` imported.
-        invalid_runs: INVALID runs.
         left_out: Runs of pairs that load may explain, see `confirm.add_pair`.
-        session: Id of the session.
         clients: Number of processes that send the requests, if the suite leaves it open.
     """
 

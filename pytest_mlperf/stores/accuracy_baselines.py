@@ -55,7 +55,7 @@ def pack(scores: Scores, steps: Mapping[str, int], outputs: Sequence[int] | None
 
 
 def unpack(content: bytes, baseline: AccuracyBaseline) -> dict[str, list[float | None]]:
-    """Return the scores of an archive by metric; raise ValueError if they are not as expected."""
+    """Return the scores of an archive by metric; raise ValueError if they do not fit."""
     scores = {}
     if missing := set(baseline.steps) - set(read := arrays(content, baseline, *baseline.steps)):
         raise ValueError(f"lacks the scores of {min(missing)}")
@@ -105,7 +105,7 @@ def scores_path(path: Path) -> Path:
 
 
 def load(path: Path) -> tuple[AccuracyBaseline, dict[str, list[float | None]]] | None:
-    """Read a baseline and its scores by metric; raise BaselineError if they do not match."""
+    """Read a baseline and its scores by metric; raise BaselineError if one is damaged."""
     if (both := _load(path)) is None:
         return None
     baseline, file, content = both

@@ -85,15 +85,13 @@ class RecordedPoint:
 
     Attributes:
         facts: Version of the client, and configuration that points of a curve must share.
-        servers: URLs of the servers.
         metrics: Values in SI units, by name.
         length_se: Relative standard error of the mean answer length; 0 if unknown.
-        requests: Completed requests.
+        requests: Number of completed requests.
         duration_s: Time from the first request to the last answer, ramp-up and ramp-down included.
         ended_s: End, seconds since the epoch; the file's time if the client states none.
         digest: Digest of the result: copies have the same.
         invalid: Reasons why it may not be judged.
-        notes: Remarks for the reader.
     """
 
     folder: Path

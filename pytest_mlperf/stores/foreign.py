@@ -275,7 +275,7 @@ class NumpyArchive:
         self.names = frozenset(self._members)
 
     def read(self, name: str) -> Any:
-        """Return an array."""
+        """Return an array by name."""
         return _array(name, self._archive.read(self._members[name]))
 
 

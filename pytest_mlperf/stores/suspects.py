@@ -35,7 +35,6 @@ class Remembered:
     """Suspects of earlier sessions.
 
     Attributes:
-        suspects: Suspects that they left.
         is_any: There was something to read.
         tests: Tests that they ran, if a results file lists them.
         defect: Why something could not be read, or "".

@@ -25,9 +25,9 @@ NAMES = st.one_of(HOSTILE, st.text(max_size=8), st.from_regex(r"[A-Za-z0-9][./\n
 
 
 def performance(names: list[str]) -> Path:
-    profile, *others = names
-    fields = ("accelerator", "workload", "scenario", "engine", "precision")
-    case: Any = SimpleNamespace(**dict(zip(fields, others, strict=True)))
+    accelerator, profile, *others = names
+    fields = dict(zip(("workload", "scenario", "engine", "precision"), others, strict=True))
+    case: Any = SimpleNamespace(accelerator=accelerator, **fields)
     return baselines.path_for(ROOT, case, profile)
 
 

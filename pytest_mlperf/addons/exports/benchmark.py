@@ -26,9 +26,9 @@ def report(session: ReportedSession) -> str:
 
 
 def machine_info(results: Results) -> dict[str, Any]:
-    """Return pytest-benchmark's description of the machine if the results are from it.
+    """Return pytest-benchmark's description of this machine, if the results are from it.
 
-    Of another machine only the identity of its hardware is known.
+    Of another machine only the hardware identity is known.
     """
     subjects = {
         result.verdict.case.accelerator: result.verdict.subject.identity

@@ -33,7 +33,6 @@ class CaseGroup:
     """Tests of one case, which run one after another on one node.
 
     Attributes:
-        name: Unique name of the group.
         title: Name of the case for messages.
         reported: Tests whose last report has arrived.
         node: Key of its node, "" before it starts.

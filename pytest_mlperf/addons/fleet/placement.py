@@ -17,7 +17,6 @@ class FleetNode:
         key: Id in the cluster.
         name: Host name for messages; nodes that share a host have an id appended.
         kinds: Names of its GPUs, in any case: "H100", and "A100-80G" with "A100".
-        gpus: Number of GPUs.
         cpus: Number of processors; 0 excludes cases of the CPU.
     """
 

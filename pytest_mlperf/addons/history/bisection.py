@@ -112,7 +112,7 @@ def speed_of(ratio: Ratio) -> RelativeSpeed:
 
 
 def across(before: RelativeSpeed, now: RelativeSpeed) -> RelativeSpeed:
-    """Combine two comparisons with the same commit; the interval holds if theirs do."""
+    """Return the speed of `now` relative to `before`, given both relative to a third commit."""
     return RelativeSpeed(
         ratio=now.ratio / before.ratio, low=now.low / before.high, high=now.high / before.low
     )

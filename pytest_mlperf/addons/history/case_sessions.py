@@ -14,7 +14,7 @@ from pytest_mlperf.stores.database import opened
 def histories_here(
     names: Sequence[str], url: str | None, runs_dir: Path, notes: list[str]
 ) -> list[CaseHistory]:
-    """Return the histories of cases by id or unique part of it, the newest points last.
+    """Return the histories of cases by id or unique part of it, ordered by their last session.
 
     The store is `url`, else the default one if it exists, else the results files of the runs
     folder. Unreadable files are added to `notes`.

@@ -76,7 +76,7 @@ def deliver(url: str, runs_dir: Path, results: Results, file: Path) -> Delivery:
 
 
 def folder_of(runs_dir: Path, url: str) -> Path:
-    """Return the spool of a store; it does not depend on the password."""
+    """Return the folder of a store's unsent results; it does not depend on the password."""
     return runs_dir / UNSENT_FOLDER / hashlib.sha256(shown_url(url).encode()).hexdigest()[:8]
 
 

@@ -76,7 +76,10 @@ class Point:
 
 
 def points_of(run: Run, verdict: Verdict, root: Path) -> list[Point]:
-    """Return the points of a run in ascending order; raise MlperfError if its folder differs."""
+    """Return the points of a run in ascending order.
+
+    Raises MlperfError if its folder, relative to `root`, is missing or changed.
+    """
     folder = root / run.folder
     subject = verdict.subject
     theirs = subject is not None and subject.identity.get("harness") == MLC_ENDPOINTS

@@ -21,7 +21,7 @@ WRITE = "pytest-mlperf import mlperf FOLDER --rows FILE writes one"
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedTable:
-    """Content of a file."""
+    """Content of a file of published results."""
 
     schema: AtLeastOne = SCHEMA_VERSION
     kind: Literal["pytest-mlperf published"] = TABLE_KIND
@@ -29,7 +29,7 @@ class PublishedTable:
 
 
 def table_of(rows: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
-    """Return the JSON document of rows."""
+    """Return rows as a JSON document with schema and kind."""
     return {"schema": SCHEMA_VERSION, "kind": TABLE_KIND, "results": rows}
 
 

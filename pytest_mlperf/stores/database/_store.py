@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
+from operator import attrgetter
 from types import NoneType
 from typing import Any, TypeVar
 
@@ -178,17 +179,9 @@ class Store:
             fields = (started, run, commit, value, runs, base, outcome)
             if tuple(map(type, fields)) not in _POINT_TYPES or b not in builds:
                 raise StoreError(f"{self.place}: a row of mlperf_point is damaged")
+            flags = bool(failed), bool(accepted)
             point = SessionPoint(
-                run,
-                started,
-                commit,
-                value,
-                runs,
-                base,
-                outcome,
-                bool(failed),
-                bool(accepted),
-                builds[b],
+                run, started, commit, value, runs, base, outcome, *flags, builds[b]
             )
             points.setdefault(number, []).append(point)
         return points
@@ -226,13 +219,7 @@ class Store:
             [
                 (
                     numbers[key],
-                    point.started,
-                    point.run,
-                    point.commit,
-                    point.value,
-                    point.runs,
-                    point.baseline,
-                    point.outcome,
+                    *_POINT_VALUES(point),
                     int(point.failed),
                     int(point.accepted),
                     build_numbers[build_keys[build]],
@@ -277,6 +264,7 @@ class Store:
 
 _SERIES, _LATEST, _BUILD = Shape(CaseSeries), Shape(LatestVerdict), Shape(dict[str, str])
 
+_POINT_VALUES = attrgetter("started", "run", "commit", "value", "runs", "baseline", "outcome")
 _POINT_TYPES = frozenset(
     product((str,), (str,), (str, NoneType), (int, float), (int,), (int, float, NoneType), (str,))
 )
