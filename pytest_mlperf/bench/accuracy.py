@@ -225,7 +225,7 @@ class CaseAccuracy:
         return {name: rerun.sd for name, rerun in reruns.items()}
 
     def _apart(self, latest: ScoredPass) -> dict[str, Rerun]:
-        """Return the difference from the accepted pass; empty if this pass is no repeat of it."""
+        """Return the difference from the accepted pass; empty if this pass does not repeat it."""
         accuracy = latest.accuracy
         if self.accepted is None or not accuracy.full or not self._same_build(latest.subject):
             return {}

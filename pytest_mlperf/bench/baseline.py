@@ -1,4 +1,4 @@
-"""Write runs of a case into its baseline, preserving what other sessions wrote."""
+"""Write runs of a case into its baseline, preserving runs of other sessions."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def write(
 ) -> Record:
     """Write runs into the baseline file and return the record.
 
-    Runs and history that another session recorded meanwhile are preserved, and the record in the
+    Runs and history that another session has recorded since are preserved, and the record in the
     file stays unchanged if `unless` returns True. `reason` is used if the user gave none.
     """
     assert case.subject is not None

@@ -56,7 +56,7 @@ from pytest_mlperf.suite.plan import Planned
 
 
 def fails_on(word: str, fail_on: Collection[str], *, usual: bool) -> bool:
-    """Return whether an outcome that is no drop fails a test.
+    """Return whether an outcome other than a drop fails a test.
 
     `word` is "skips", "inconclusive" or "no-baseline"; `fail_on` has words of `--mlperf-fail-on`,
     with "no:" for those that pass; `usual` applies without either.

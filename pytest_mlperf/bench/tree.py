@@ -19,7 +19,7 @@ from pytest_mlperf.run.worker.model_files import path_texts
 def tree_changes(
     policy: Policy, commit: str | None, job: Job, suite: Path, imported: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Return lines on changes since a baseline's commit, and lines on what is unknown.
+    """Return lines on changes since a baseline's commit, and lines on unknown ones.
 
     A `commit` of None, of a baseline outside git, has no lines. `job` names model, data and further
     files, and the scorer if scores are explained; the worker imported `imported`.

@@ -2,8 +2,8 @@
 
 The lock is a file next to the written ones, so that processes with separate temporary folders,
 containers, and hosts that share a file system with locks all use the same lock. Lock and unfinished
-files are in a subfolder that is removed after each write. Git ignores what a killed writer left in
-it, and the next writer removes it.
+files are in a subfolder that is removed after each write. Git ignores the leftovers of a killed
+writer, and the next writer removes them.
 """
 
 from __future__ import annotations
@@ -444,7 +444,7 @@ def _remove(locked: LockedFolder) -> None:
 
 
 def _clear(locked: LockedFolder) -> None:
-    """Remove unfinished files: the lock guarantees that nobody is writing them.
+    """Remove unfinished files, which have no writer while the folder is locked.
 
     Other names are kept: another user may have moved a folder here.
     """
@@ -463,7 +463,7 @@ FOLDER_WAIT_S = 60.0
 def write_folder(folder: Path, content: Mapping[str, bytes | Path]) -> None:
     """Write files into a new folder atomically, even if the writer is killed.
 
-    Git ignores what a killed writer left, and the next writer removes it.
+    Git ignores the leftovers of a killed writer, and the next writer removes them.
 
     Args:
         content: Bytes, or a file to copy, by relative path.

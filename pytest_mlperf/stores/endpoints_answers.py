@@ -17,7 +17,7 @@ from pytest_mlperf.stores.endpoints import EVENTS_FILE, RESULT_TITLE, SAMPLES_FI
 from pytest_mlperf.stores.foreign import read_foreign
 
 PHASES = ("performance", "warmup")
-"""Keys of the map that are no data set for accuracy."""
+"""Keys of the map that are not data sets for accuracy."""
 
 ISSUED, COMPLETE = "sample.issued", "sample.complete"
 

@@ -90,7 +90,7 @@ READ_BYTES = 2**20  # per read: `max_bytes` would allocate its whole size at onc
 
 
 class UnfitError(ValueError):
-    """The file is unfit for reading; the text says what it is: "a pipe"."""
+    """The file cannot be read safely; the text names its kind: "a pipe"."""
 
 
 _KINDS = {
@@ -105,7 +105,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
     """Return the content of a regular file of at most `max_bytes`; links are followed.
 
     Raise UnfitError for a pipe or a device (without waiting for it), for a larger file, and for a
-    file that changes meanwhile.
+    file that changes during the read.
     """
     with _opened(path) as file:
         begin = os.fstat(file.fileno())

@@ -194,7 +194,7 @@ _MANIFEST = foreign.Shape(Manifest)
 
 
 def read_manifest(path: Path, content: bytes | None = None) -> Manifest:
-    """Read a manifest, or its content; raise MlperfError if it is none of a known schema."""
+    """Read a manifest, or its content; raise MlperfError if its kind or schema is unknown."""
     cure = "make one: pytest-mlperf plan --format json"
     title = "manifest of a plan"
     raw = foreign.json_of(

@@ -54,8 +54,7 @@ class Delivery:
 def deliver(url: str, runs_dir: Path, results: Results, file: Path) -> Delivery:
     """Send a session to a store, and all earlier ones that wait for it.
 
-    The results file is spooled before the store is opened, so that nothing is lost if the process
-    ends meanwhile.
+    The results file is spooled first, so that nothing is lost if the process ends early.
     """
     delivery = Delivery(place=shown_url(url))
     folder = folder_of(runs_dir, url)

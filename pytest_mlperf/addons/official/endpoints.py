@@ -101,7 +101,7 @@ def unused_scores(points: Sequence[Point], about: About) -> list[int]:
 
 
 def shortfalls(points: Sequence[Point], about: About) -> list[str]:
-    """Return what their checker will refuse, as far as we know."""
+    """Return reasons why their checker will refuse a submission; there may be others."""
     lacks = uncovered([point.concurrency for point in points], about.highest)
     if unscored := [region for region in SCORED if region not in _scored(points, about)]:
         lacks.append(

@@ -63,7 +63,7 @@ def store_of(options: Mapping[str, Any]) -> str:
 
 
 def require_url(url: str) -> None:
-    """Raise an error if a URL is no store's, or its library is not installed."""
+    """Raise an error if a URL cannot be a store's, or its library is not installed."""
     scheme = _scheme(url)
     if scheme in POSTGRES:
         hosts = re.split("[/?#]", url.partition("://")[2])[0].rpartition("@")[2]

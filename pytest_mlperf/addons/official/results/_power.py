@@ -22,7 +22,7 @@ POWER_FILE = "spl.txt"
 """Each line is "Time,<time>,Watts,<watts>,...", about one per second."""
 
 SAMPLE_SECONDS, MAX_HOLE_SECONDS = 1.0, 5.0
-"""Duration of a sample, and longest silence of the meter that is no gap."""
+"""Duration of a sample, and silence of the meter from which on it counts as a gap."""
 
 MAX_SYSTEM_WATTS = 1e7
 
@@ -67,7 +67,7 @@ def _shares(log: Detail, scenario: str) -> float:
 
 
 def _holes(times_s: Sequence[float], begin_s: float, end_s: float) -> str:
-    """Return which part of a run its samples cover, or "" if there are no gaps."""
+    """Return which part of a run its samples cover, or "" for the whole run."""
     ends_s = [begin_s, *(at_s + SAMPLE_SECONDS for at_s in times_s)]
     gaps_s = [later - earlier for earlier, later in zip(ends_s, (*times_s, end_s), strict=True)]
     silent_s = [gap for gap in gaps_s if gap > MAX_HOLE_SECONDS]

@@ -33,7 +33,7 @@ PERFORMANCE_MODES = ("PerformanceOnly", "SubmissionRun")
 """SubmissionRun contains both runs; its logged results are the performance run's."""
 
 MIN_SHARE = 0.99
-"""Share of the minimum duration that a run must last, as clocks may be set meanwhile."""
+"""Share of the minimum duration that a run must last: clocks may be set during it."""
 
 _COUNTS = re.compile(r"\([0-9]{1,9}(, ?[0-9]{1,9})+\)")
 """Matches "(8,4)": nodes of eight accelerators and nodes of four."""
@@ -51,7 +51,7 @@ class RecordedResult:
         logs: Logs of its performance runs, the one that counts first.
         framework: Software of the system's description: "TensorRT 10.2.0, CUDA 12.4".
         official: Whether its round's checker accepts the settings of its run.
-        unmeasured: Why it is no case of a session, or "".
+        unmeasured: Why it is left out of sessions, or "".
         notes: Notes for readers of the row.
     """
 

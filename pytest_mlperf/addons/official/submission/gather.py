@@ -26,7 +26,7 @@ class Entry:
 
     Attributes:
         benchmark: Checker's name.
-        mapped: Workload's own name if it is none of MLPerf's, else "".
+        mapped: Workload's own name if it differs from MLPerf's, else "".
         run: Folder of the performance run's logs.
         answers: Folder of the accuracy run's logs.
         audits: Folder of each compliance test.

@@ -50,7 +50,7 @@ def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
 
 
 def step(search: Bisection, comparison: Comparison) -> list[str]:
-    """Return the result of one comparison, and what is left."""
+    """Return the result of one comparison, and the remaining cost."""
     builds, left = search.builds, search.range
     against = "" if comparison.before == 0 else f" beside {builds[comparison.before].title}"
     outcome = f"{comparison.mark}: {comparison.reason or in_words(comparison)}"
