@@ -45,6 +45,6 @@ def update(
     path: Path, accelerator: str, function: Callable[[Calibration], Calibration]
 ) -> Calibration:
     """Read, change and write a calibration under a lock; a missing one counts as empty."""
-    load(path, accelerator)  # for its error messages, which `update` of the document lacks
+    load(path, accelerator)  # refuses the calibration of another accelerator
     empty = Calibration(accelerator=accelerator, machines=())
     return CALIBRATION_DOCUMENT.update(path, lambda stored: function(stored or empty))

@@ -32,7 +32,7 @@ FOLDER_VARIABLE = "PYTEST_MLPERF_FLEET"
 """Variable with the node's folder of unpacked projects; default: in the user's cache."""
 
 LISTEN_SECONDS = 30.0
-"""Interval of empty replies to the session; long, so as not to disturb the measurement."""
+"""Maximum interval of replies to the session; long, so as not to disturb the measurement."""
 
 MAX_REPORT_BYTES = 1 << 28
 ABANDONED_SECONDS = 20.0
