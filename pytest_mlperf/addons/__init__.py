@@ -1,1 +1,1 @@
-"""What some teams add: commands and report formats, found by entry points."""
+"""Optional commands and report formats, found by entry points."""

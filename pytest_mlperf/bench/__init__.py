@@ -1,1 +1,1 @@
-"""One case from its baseline to its verdict: runs it, judges it, confirms it, records it."""
+"""Take one case from its baseline to its verdict: run, judge, confirm and record it."""

@@ -1,4 +1,4 @@
-"""The accuracy of one case: gate and accepted scores, when a pass may stop, what is accepted."""
+"""Judge the accuracy of one case by its gate and accepted scores, and record new ones."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ ACCEPT_CUT = "raise max_new_tokens, or accept it with --mlperf-accept-cut"
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredBaseline:
-    """An accuracy baseline with each sample's scores, by metric and data set index.
+    """Accuracy baseline with the scores of each sample.
 
     Attributes:
-        scores: By metric and data set index.
-        outputs: A digest of each output by data set index; None in files of older releases.
+        scores: Scores in the order of the data set, by metric.
+        outputs: Digests of the outputs, in the same order; None in files of older releases.
     """
 
     baseline: AccuracyBaseline
@@ -58,7 +58,7 @@ class ScoredBaseline:
 
 
 def file_of(planned: Planned, root: Path) -> Path:
-    """Return where the scores are that a case is held against."""
+    """Return the path of the accuracy baseline that a case is judged against."""
     entry = planned.accuracy_reference
     return accuracy_baselines.path_for(
         root,
@@ -71,7 +71,7 @@ def file_of(planned: Planned, root: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredPass:
-    """One accuracy pass with the scores of its samples, and what was measured."""
+    """Accuracy pass with the scores of its samples, and its subject."""
 
     accuracy: Accuracy
     scored: Scored
@@ -79,15 +79,15 @@ class ScoredPass:
 
 
 class CaseAccuracy:
-    """What a case's scores are compared with.
+    """Judge and record the scores of a case.
 
     Attributes:
-        file: The accuracy baseline, of the case's own engine entry or of the suite's reference.
-        by_reference: The name of the reference entry, or None when it is the case's own.
+        file: Accuracy baseline of the case's engine entry, or of the suite's reference entry.
+        by_reference: Name of the reference entry; None if it is the case's own.
     """
 
     def __init__(self, planned: Planned, root: Path, *, whole: bool) -> None:
-        """Load nothing yet; `whole`: the whole data set is wanted whatever the first scores say."""
+        """Store the inputs; `whole` forbids a pass to stop before the end of the data set."""
         entry = planned.accuracy_reference
         self._planned = planned
         self._whole = whole
@@ -96,7 +96,7 @@ class CaseAccuracy:
         self.accepted: ScoredBaseline | None = None
 
     def load(self) -> None:
-        """Load the accepted scores: a defect in them must not cost a measurement."""
+        """Load the accepted scores before a run is made, as they may be damaged."""
         entry, case = self._planned.accuracy_reference, self._planned.case
         loaded = accuracy_baselines.load(self.file)
         if loaded:
@@ -113,37 +113,37 @@ class CaseAccuracy:
 
     @property
     def ask(self) -> Ask:
-        """How the pass is made: until its scores decide, or over the whole data set."""
+        """Request for a pass that ends when its scores decide, or with the data set."""
         return Ask(
             looks=lambda samples: looks(samples, sequential=self.sequential), enough=self._enough
         )
 
     @property
     def sequential(self) -> bool:
-        """The pass may stop before the end of the data set."""
+        """Whether the pass may stop before the end of the data set."""
         quick = self._planned.suite.profile == "quick"
         return quick and self.accepted is not None and not self._whole
 
     @property
     def may_record(self) -> bool:
-        """This case writes the accuracy baseline: of its own engine, first with these data."""
+        """Whether this case writes the baseline: of its own entry, in the data's first scenario."""
         planned = self._planned
         return self.by_reference is None and planned.data.accuracy_scenario == planned.scenario.name
 
     @property
     def set_by(self) -> str | None:
-        """Where the accepted scores come from."""
+        """Source of the accepted scores, or None."""
         return set_by(self.accepted.baseline.history) if self.accepted else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
-        """Return what differs from the fingerprint of the accepted scores."""
+        """Return the differences from the fingerprint of the accepted scores."""
         if self.accepted is None:
             return ()
         return changes(self.accepted.baseline.fingerprint, subject.fingerprint)
 
     @property
     def missing(self) -> str:
-        """What to do where no scores are accepted yet."""
+        """Advice if no scores are accepted yet."""
         first = self._planned.data.accuracy_scenario
         entry = self._planned.accuracy_reference.full_label
         if self.by_reference:
@@ -152,13 +152,13 @@ class CaseAccuracy:
             return f"no accuracy baseline: {first} records it, with --mlperf-update=missing"
         return "no accuracy baseline: record it with --mlperf-update=missing"
 
-    def judge(self, now: ScoredPass) -> Ruling:
+    def judge(self, latest: ScoredPass) -> Ruling:
         """Judge a pass by the gate and against the accepted scores."""
-        planned, suite, accuracy = self._planned, self._planned.suite, now.accuracy
+        planned, suite, accuracy = self._planned, self._planned.suite, latest.accuracy
         total = max(gate_samples(suite, planned.round_scenario) or 0, accuracy.total)
         measured = Pass(
             accuracy=accuracy,
-            scored=now.scored,
+            scored=latest.scored,
             order=[] if accuracy.samples >= total else fixed_order(accuracy.total),
             total=total,
         )
@@ -167,43 +167,44 @@ class CaseAccuracy:
             planned.bounds(accuracy.lower),
             whose="MLPerf's" if suite.is_mlperf else OWN_REFERENCE,
             complete=suite.profile == "official",
-            rerun_sd=self._rerun_sd(now),
+            rerun_sd=self._rerun_sd(latest),
         )
-        ruling = combine(gated, self._against_accepted(now), self.missing)
+        ruling = combine(gated, self._against_accepted(latest), self.missing)
         more: tuple[str, ...] = ()
         if not self.accepted:
-            more = below_chance(accuracy, now.scored)
-        elif ruling.outcome not in {Outcome.ACC_DROP, Outcome.GATE_FAIL}:  # they name it as a cause
-            more = tuple(filter(None, [risen_flaws(accuracy, now.subject)]))
+            more = below_chance(accuracy, latest.scored)
+        elif ruling.outcome not in {Outcome.ACC_DROP, Outcome.GATE_FAIL}:  # they list it as a cause
+            more = tuple(filter(None, [risen_flaws(accuracy, latest.subject)]))
         return replace(ruling, notes=(*ruling.notes, *more))
 
-    def noted(self, now: ScoredPass, answer: Ruling) -> Ruling:
-        """Return the answer on scores that are not recorded, with why they would not be."""
-        unfit = "" if self.accepted else self._unfit(now)
+    def noted(self, latest: ScoredPass, answer: Ruling) -> Ruling:
+        """Return a ruling on unrecorded scores, with a note if they could not be recorded."""
+        unfit = "" if self.accepted else self._unfit(latest)
         return replace(answer, notes=(*answer.notes, unfit)) if unfit else answer
 
-    def _unfit(self, now: ScoredPass) -> str:
+    def _unfit(self, latest: ScoredPass) -> str:
         rules = self._planned.suite.rules
-        return unfit_answers(now.accuracy, now.subject, rules.lengths.cut_share if rules else None)
+        cut_share = rules.lengths.cut_share if rules else None
+        return unfit_answers(latest.accuracy, latest.subject, cut_share)
 
-    def _against_accepted(self, now: ScoredPass) -> Ruling | None:
+    def _against_accepted(self, latest: ScoredPass) -> Ruling | None:
         if self.accepted is None:
             return None
-        baseline, total = self.accepted.baseline, now.accuracy.total
-        if reason := why_not_comparable(baseline, now.subject, self._scorer, total):
+        baseline, total = self.accepted.baseline, latest.accuracy.total
+        if reason := why_not_comparable(baseline, latest.subject, self._scorer, total):
             return Ruling(outcome=Outcome.INVALID, headline=reason, paired=(), more=False, notes=())
         return rule_on_scores(
             baseline,
             self.accepted.scores,
-            now.accuracy,
-            now.scored,
+            latest.accuracy,
+            latest.scored,
             fixed_order(total),
             margin=self._planned.margin,
             sequential=self.sequential,
             beside=PassContext(
-                same_build=self._same_build(now.subject),
+                same_build=self._same_build(latest.subject),
                 outputs=self.accepted.outputs,
-                drawn=is_drawn(now.subject) and self._planned.suite.margin is None,
+                drawn=is_drawn(latest.subject) and self._planned.suite.margin is None,
             ),
         )
 
@@ -216,58 +217,53 @@ class CaseAccuracy:
         unknown = unknown_facts(theirs.fingerprint, subject.fingerprint)
         return not unknown and not self.changes(subject)
 
-    def _rerun_sd(self, now: ScoredPass) -> dict[str, float]:
-        """Return by metric how far passes of one build are apart, points; empty where unknown.
-
-        The baseline knows where passes were repeated; else this pass is a repeat itself, if it is
-        of the same build.
-        """
+    def _rerun_sd(self, latest: ScoredPass) -> dict[str, float]:
+        """Return the re-run standard deviation by metric, points; empty if unknown."""
         if self.accepted is None or self.by_reference:
             return {}
-        reruns = self.accepted.baseline.rerun or self._apart(now)
+        reruns = self.accepted.baseline.rerun or self._apart(latest)
         return {name: rerun.sd for name, rerun in reruns.items()}
 
-    def _apart(self, now: ScoredPass) -> dict[str, Rerun]:
-        """Return how far a pass of the same build is from the accepted one; empty: it is none."""
-        if self.accepted is None or not now.accuracy.full or not self._same_build(now.subject):
+    def _apart(self, latest: ScoredPass) -> dict[str, Rerun]:
+        """Return the difference from the accepted pass; empty if this pass does not repeat it."""
+        accuracy = latest.accuracy
+        if self.accepted is None or not accuracy.full or not self._same_build(latest.subject):
             return {}
-        if now.accuracy.total != self.accepted.baseline.samples:
+        if accuracy.total != self.accepted.baseline.samples:
             return {}
-        return apart(self.accepted.baseline, self.accepted.scores, now.scored)
-
-    # --- recording ---------------------------------------------------------------------------
+        return apart(self.accepted.baseline, self.accepted.scores, latest.scored)
 
     def records(self, policy: Policy) -> bool:
-        """Whether this session is to accept the scores of this case, or to keep a repeat."""
+        """Return whether this session accepts the scores of this case, or stores a repeat."""
         return self.may_record and policy.update in {
             "replace",
             "append" if self.accepted else "missing",
         }
 
     def record(
-        self, now: ScoredPass, policy: Policy, answer: Ruling, *, commit: str | None
+        self, latest: ScoredPass, policy: Policy, answer: Ruling, *, commit: str | None
     ) -> Ruling:
-        """Accept the scores of a whole data set and return the answer that says so."""
+        """Accept the scores of a whole data set and return the ruling RECORDED."""
         if policy.update == "append":
-            return self._repeated(now, policy, answer)
+            return self._repeated(latest, policy, answer)
         if answer.outcome is Outcome.ACC_DROP and not policy.accept_regression:
             return replace(answer, headline=f"nothing recorded: {answer.headline}")
-        unfit, reason = "" if self.accepted else self._unfit(now), policy.reason or "first baseline"
+        unfit = "" if self.accepted else self._unfit(latest)
+        reason = policy.reason or "first baseline"
         if unfit and not policy.accept_cut:
             headline = f"nothing recorded: {unfit}; {ACCEPT_CUT}"
             return replace(answer, outcome=Outcome.INVALID, headline=headline, notes=())
         if unfit:
             reason += f"; {unfit} (--mlperf-accept-cut)"
-        self._accept(now, reason=reason, commit=commit)
-        headline = f"{now.accuracy.samples:,} samples in {policy.shown(self.file)}"
+        self._accept(latest, reason=reason, commit=commit)
+        headline = f"{latest.accuracy.samples:,} samples in {policy.shown(self.file)}"
         notes = tuple(filter(None, (f"{headline}; commit it with its .scores.npz", unfit)))
         return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=notes)
 
-    def _repeated(self, now: ScoredPass, policy: Policy, answer: Ruling) -> Ruling:
-        """Keep how far a pass of the baseline's build is from the accepted one, if it is one."""
+    def _repeated(self, latest: ScoredPass, policy: Policy, answer: Ruling) -> Ruling:
         if answer.outcome not in {Outcome.OK, Outcome.INCONCLUSIVE}:
             return answer
-        reruns = self._repeat(now)
+        reruns = self._repeat(latest)
         if not reruns:
             note = "not kept as a repeat: it is no pass of the baseline's own build on its machine"
             return replace(answer, notes=(*answer.notes, note))
@@ -282,9 +278,9 @@ class CaseAccuracy:
         notes = (*answer.notes, note)
         return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=notes)
 
-    def _repeat(self, now: ScoredPass) -> dict[str, Rerun]:
-        """Store by how much a repeated pass differs; return what is known now, by metric."""
-        new = self._apart(now)
+    def _repeat(self, latest: ScoredPass) -> dict[str, Rerun]:
+        """Store the difference of a repeat; return all stored ones, by metric."""
+        new = self._apart(latest)
         if self.accepted is None or not new:
             return {}
         digest = self.accepted.baseline.scores_sha256
@@ -301,25 +297,25 @@ class CaseAccuracy:
         self.accepted = replace(self.accepted, baseline=baseline)
         return baseline.rerun
 
-    def _accept(self, now: ScoredPass, *, reason: str, commit: str | None) -> None:
-        again = self._apart(now)
+    def _accept(self, latest: ScoredPass, *, reason: str, commit: str | None) -> None:
+        again = self._apart(latest)
         repeated = self.accepted.baseline.scores_sha256 if self.accepted else None
 
         def put(old: AccuracyBaseline | None) -> AccuracyBaseline:
-            new = self._new_baseline(now, old, reason=reason, commit=commit)
+            new = self._new_baseline(latest, old, reason=reason, commit=commit)
             if old is None or not again or old.scores_sha256 != repeated:
                 return new
             return replace(new, rerun=pooled(old.rerun, again))
 
-        outputs, per_sample = now.scored.outputs, now.scored.per_sample
+        outputs, per_sample = latest.scored.outputs, latest.scored.per_sample
         written = accuracy_baselines.replace_scores(self.file, put, per_sample, outputs)
         scores = {name: kept(values, written.steps[name]) for name, values in per_sample.items()}
         self.accepted = ScoredBaseline(baseline=written, scores=scores, outputs=outputs)
 
     def _new_baseline(
-        self, now: ScoredPass, old: AccuracyBaseline | None, *, reason: str, commit: str | None
+        self, latest: ScoredPass, old: AccuracyBaseline | None, *, reason: str, commit: str | None
     ) -> AccuracyBaseline:
-        case, accuracy, subject = self._planned.case, now.accuracy, now.subject
+        case, accuracy, subject = self._planned.case, latest.accuracy, latest.subject
         entry = Accepted(
             date=dt.datetime.now(dt.UTC).date().isoformat(),
             commit=commit,
@@ -352,13 +348,13 @@ class CaseAccuracy:
         return _by_name(json.dumps(dataclasses.asdict(scorer))) if scorer else ""
 
     def _enough(self, accuracy: Accuracy, scored: Scored, subject: Subject) -> bool:
-        now = ScoredPass(accuracy=accuracy, scored=scored, subject=subject)
-        ruling = self._against_accepted(now)
+        latest = ScoredPass(accuracy=accuracy, scored=scored, subject=subject)
+        ruling = self._against_accepted(latest)
         return ruling is not None and not ruling.more
 
 
 def _by_name(scorer: str) -> str:
-    """Return a scorer and its options as JSON, by the name that suites use: its module may move."""
+    """Return a scorer and its options as JSON, by its name in suites: its module may move."""
     if not scorer:
         return ""
     written = json.loads(scorer)

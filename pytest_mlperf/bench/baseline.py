@@ -1,4 +1,4 @@
-"""Write the runs of a case into its baseline, behind what others wrote meanwhile."""
+"""Write runs of a case into its baseline, preserving runs of other sessions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.results import read_results
 
 SESSIONS_READ = 50
-"""Sessions of the runs folder that are looked at, the newest first."""
+"""Maximum number of sessions of the runs folder that are read, newest first."""
 
 _DISTURBED = frozenset({Outcome.INVALID, Outcome.ERROR, Outcome.GATE_FAIL})
 
@@ -62,17 +62,16 @@ def noise_of_sessions(
     runs_dir: Path | None = None,
     same_code: Callable[[str | None, str | None], bool] = eq,
 ) -> dict[str, SessionNoise]:
-    """Return what sessions of a record's build and machine differ by, by metric.
+    """Return the between-session noise of a record's build and machine, by metric.
 
-    Own runs are those of the record, of earlier sessions of the same build whatever their verdict
-    was, of the build before it, and of the case's calibration; what other calibrated cases of the
-    machine, and baselines of the same workload, show counts less. What an older record rests on may
-    not be here any more: where it knew more sessions, its word stands.
+    It is estimated from the runs of the record, of earlier sessions of the same build whatever
+    their verdict, of the previous build and of the case's calibration; other calibrated cases of
+    the machine, and baselines of the same workload, have less weight. The estimate of the old
+    record is used if it rests on more sessions, as their runs may be gone.
 
     Args:
-        record: As it is about to be written.
-        file: Its baseline file: ROOT/ACCELERATOR/PROFILE/WORKLOAD/CASE.json.
-        runs_dir: Folder of earlier sessions' results; None: there is none.
+        file: Baseline file of the record: ROOT/ACCELERATOR/PROFILE/WORKLOAD/CASE.json.
+        runs_dir: Folder of earlier sessions' results, or None.
     """
     machine = calibrated(closed_root(file), case.accelerator, record.identity)
     cases = machine.cases if machine else ()
@@ -84,16 +83,16 @@ def noise_of_sessions(
         for series in one.series
     ]
     earlier = list(_earlier(record, case, profile, runs_dir, same_code))
-    beside = [*_siblings(file, record), *others]
-    before = old.runs if old and old.runs[0] not in record.runs else ()
+    sibling_runs = [*_siblings(file, record), *others]
+    previous_runs = old.runs if old and old.runs[0] not in record.runs else ()
     noise_by_metric = {}
     for metric in metrics:
         builds: list[Sequence[Value]] = [
             values([*record.runs, *earlier], metric),
-            values(before, metric),
+            values(previous_runs, metric),
         ]
         builds += [one.values(metric) for one in ours if metric in one.limits]
-        noise = session_noise(builds, beside, rule=rule)
+        noise = session_noise(builds, sibling_runs, rule=rule)
         if noise:
             ratio = float(f"{noise.ratio:.3g}")
             noise = SessionNoise(ratio=ratio, df=round(noise.df, 2), by_days=True)
@@ -111,7 +110,7 @@ def _siblings(file: Path, record: Record) -> Iterator[list[Value]]:
         try:
             loaded = baselines.load(path)
         except BaselineError:
-            continue  # whoever judges by it says so
+            continue  # reported when a case is judged by it
         other = find(loaded, record.identity) if loaded else None
         if other:
             yield from (values(other.runs, name) for name in other.minimum_detectable_change)
@@ -124,7 +123,7 @@ def _earlier(
     runs_dir: Path | None,
     same_code: Callable[[str | None, str | None], bool],
 ) -> Iterator[Run]:
-    """Yield the runs of earlier sessions of the record's build that the record does not hold."""
+    """Yield runs of earlier sessions of the record's build that are not in the record."""
     files = sorted((runs_dir / "runs").glob("*/results.json"), reverse=True) if runs_dir else []
     for path in files[:SESSIONS_READ]:
         results = _read(path, path.stat().st_mtime_ns)
@@ -140,7 +139,7 @@ def _earlier(
 
 
 def _unchanged(result: CaseResult, record: Record) -> bool:
-    """Whether a test measured the record's build on the record's machine under its conditions."""
+    """Return whether a test measured the record's build, machine and conditions."""
     verdict = result.verdict
     return (
         verdict.kind == "performance"
@@ -155,7 +154,7 @@ def _unchanged(result: CaseResult, record: Record) -> bool:
 
 @lru_cache(maxsize=SESSIONS_READ)
 def _read(path: Path, changed_ns: int) -> Results | None:
-    """Return a session, read once as long as its file stays; None where it cannot be read."""
+    """Return a session, cached while its file is unchanged; None if it is unreadable."""
     del changed_ns
     try:
         return read_results(path)
@@ -164,11 +163,9 @@ def _read(path: Path, changed_ns: int) -> Results | None:
 
 
 def screen(case: CaseRuns, count: int, old: Record | None) -> Screened:
-    """Replace runs that may not be recorded by further ones, at most half as many, at least two.
+    """Replace runs that may not be recorded; make at most max(2, half as many) extra runs.
 
-    Args:
-        count: Runs to record; as many were made already.
-        old: What they are recorded behind.
+    `count` runs exist already; `old` is the record to append them to.
     """
     made, most = count, count + max(count // 2, APPEND_RUNS)
     while True:
@@ -189,31 +186,28 @@ def write(
     reason: str = "first baseline",
     unless: Callable[[Record], bool] = lambda _: False,
 ) -> Record:
-    """Write runs behind what the file holds now, and return the record.
+    """Write runs into the baseline file and return the record.
 
-    Another session may have recorded since this one began: its runs and its history stay.
-
-    Args:
-        reason: Kept in the history where the user gave none.
-        unless: Whether what is there now shall stay as it is.
+    Runs and history that another session has recorded since are preserved, and the record in the
+    file stays unchanged if `unless` returns True. `reason` is used if the user gave none.
     """
     assert case.subject is not None
     identity, suite = case.subject.identity, case.planned.suite
     empty = empty_baseline(case.planned.case, round_name=suite.round, profile=suite.profile)
     began_with = case.record
 
-    def put(there: Baseline | None) -> Baseline:
-        baseline = there or empty
-        now = find(baseline, identity)
-        if (now is None) != (began_with is None):
-            change = "recorded it" if now else "removed it"
+    def put(stored: Baseline | None) -> Baseline:
+        baseline = stored or empty
+        present = find(baseline, identity)
+        if (present is None) != (began_with is None):
+            change = "recorded it" if present else "removed it"
             raise BaselineError(
                 f"{case.policy.shown(case.file)}: another session {change} while this one "
                 "measured; nothing was written: run again to compare with what is there now"
             )
-        if now and unless(now):
+        if present and unless(present):
             return baseline
-        return with_record(baseline, _new_record(case, action, fresh, reason, now))
+        return with_record(baseline, _new_record(case, action, fresh, reason, present))
 
     record = find(baselines.update(case.file, put), identity)
     assert record is not None
@@ -221,7 +215,7 @@ def write(
 
 
 def code_since(policy: Policy, then: str | None, now: str | None) -> str | None:
-    """Return why two commits may hold different code, or None where it is the same."""
+    """Return why two commits may hold different code, or None if they do not."""
     return code_differs(policy.root, then, now, [policy.baselines] if policy.baselines else [])
 
 
@@ -266,19 +260,15 @@ OUTCOMES_KEPT = frozenset(
         Outcome.NO_BASELINE,
     }
 )
-"""What the session of an unchanged build may come out as, and still belong to its baseline.
+"""Outcomes with which a session of the baseline's own build is added to the baseline.
 
-The build is the same, so however its session differs is what sessions differ by: leaving out those
-that differ would make the baseline too sure. A drop is red here only where that cannot explain it.
+The build is unchanged, so its differences are between-session variance: without such sessions the
+estimate would be too small. A drop beyond that variance is not added.
 """
 
 
 def grow(case: CaseRuns, answer: Ruling) -> Ruling:
-    """Add this session's runs to a baseline of few days, now that they were judged.
-
-    Returns:
-        What was recorded; else the answer, with why nothing was where something could have been.
-    """
+    """Append this session's runs to a baseline of too few days; add a note if that fails."""
     record, session = case.record, case.runs[0].session
     if record is None or record.days >= DAYS or session in record.sessions:
         return answer
@@ -290,7 +280,6 @@ def grow(case: CaseRuns, answer: Ruling) -> Ruling:
 
 
 def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
-    """Return why this session is none of the baseline's build, or not like it; None where it is."""
     assert case.subject is not None
     if build := changes(record.fingerprint, case.subject.fingerprint):
         return f"{'; '.join(build)}: only a session of the same build is added"
@@ -302,17 +291,19 @@ def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
             f"this session is {answer.outcome}, and its build is the baseline's: the machine "
             f"changed; where it stays so, {APPEND_OPTIONS} adds it"
         )
-    now, latest = day_of(case.runs[0].started), max(run.started for run in record.runs)
-    if now is not None and now < (day_of(latest) or now):
+    day, latest = day_of(case.runs[0].started), max(run.started for run in record.runs)
+    if day is not None and day < (day_of(latest) or day):
         return f"the baseline has a session of {latest[:10]}, later than this one: a clock was set"
-    beside = changes(record.surroundings, case.subject.surroundings) if record.surroundings else ()
-    if beside and any(metric.direction == "drop" for metric in answer.metrics):
-        return f"slower, and {'; '.join(beside)}: that may be why"
+    environment = (
+        changes(record.surroundings, case.subject.surroundings) if record.surroundings else ()
+    )
+    if environment and any(metric.direction == "drop" for metric in answer.metrics):
+        return f"slower, and {'; '.join(environment)}: that may be why"
     return None
 
 
 def _fresh(case: CaseRuns, record: Record) -> Screened | str:
-    """Make the runs that are missing, and return those to add, or why none may be added."""
+    """Make the missing runs; return those to add, or why none may be added."""
     try:
         while len(case.runs) < APPEND_RUNS:
             case.add_run()
@@ -336,12 +327,11 @@ def _fresh(case: CaseRuns, record: Record) -> Screened | str:
     return fresh
 
 
-def _grown(case: CaseRuns, answer: Ruling, before: Record, fresh: Screened) -> Ruling:
+def _grown(case: CaseRuns, answer: Ruling, old: Record, fresh: Screened) -> Ruling:
     session, runs = case.runs[0].session, fresh.runs
 
-    def unless(now: Record) -> bool:
-        """Whether another session completed or replaced it meanwhile."""
-        return now.days >= DAYS or now.runs[0] != before.runs[0]
+    def unless(present: Record) -> bool:
+        return present.days >= DAYS or present.runs[0] != old.runs[0]
 
     reason = "one more session of the same build"
     record = write(case, "append", fresh, reason=reason, unless=unless)

@@ -1,4 +1,4 @@
-"""Ruling for each test of a session: measure until the verdict is decided, judge, record."""
+"""Judge each test of a session: measure until its verdict is decided, and record."""
 
 from __future__ import annotations
 
@@ -56,22 +56,16 @@ from pytest_mlperf.suite.plan import Planned
 
 
 def fails_on(word: str, fail_on: Collection[str], *, usual: bool) -> bool:
-    """Whether one kind of what is no drop fails a test.
+    """Return whether an outcome other than a drop fails a test.
 
-    Args:
-        word: The kind: "skips", "inconclusive" or "no-baseline".
-        fail_on: Words of `--mlperf-fail-on`: those that fail, and behind "no:" those that do not.
+    `word` is "skips", "inconclusive" or "no-baseline"; `fail_on` has words of `--mlperf-fail-on`,
+    with "no:" for those that pass; `usual` applies without either.
     """
     return word in fail_on or (usual and f"no:{word}" not in fail_on)
 
 
 def fails(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> bool:
-    """Return whether a verdict fails its test.
-
-    Args:
-        named: The case is on an accelerator that has a name of its own, see `is_named`: without a
-            baseline it fails under CI.
-    """
+    """Return whether a verdict fails its test; under CI a `named` one fails without baseline."""
     outcome = verdict.outcome
     if outcome in {Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.PROVISIONAL}:
         return verdict.fails or fails_on("inconclusive", fail_on, usual=False)
@@ -81,12 +75,12 @@ def fails(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> bool:
 
 
 def is_named(accelerator: str, *, pretended: bool) -> bool:
-    """Whether an accelerator can have a baseline that others share: no CPU, and not pretended."""
+    """Return whether an accelerator can have a shared baseline: no CPU, and not pretended."""
     return accelerator != "cpu" and not pretended
 
 
 def unjudged_told(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> Verdict:
-    """Return a verdict that says why it passes under CI, where nothing was compared."""
+    """Add a note to a verdict that passes under CI without a comparison."""
     usual = not named and not {"no-baseline", "no:no-baseline"}.intersection(fail_on)
     if verdict.outcome is not Outcome.NO_BASELINE or not usual or not os.environ.get("CI"):
         return verdict
@@ -98,7 +92,7 @@ def unjudged_told(verdict: Verdict, *, fail_on: Collection[str], named: bool) ->
 
 
 def require_power_source(case: Case) -> None:
-    """Make sure that something may measure the energy of a case without a wall meter."""
+    """Raise UnavailableError if only a wall meter could measure a case's energy."""
     if case.accelerator == "cpu":
         lack = (
             "no power source but a wall meter: limit samples_per_joule_wall, and name the meter's "
@@ -110,11 +104,11 @@ def require_power_source(case: Case) -> None:
 def broken(
     case: Case, kind: Kind, error: RunError | BaselineError, shown: Callable[[Path], str]
 ) -> Verdict:
-    """Return the verdict of a test whose engine, data, scorer or baseline broke."""
+    """Return the verdict ERROR of a test."""
     layer, log = "baseline", None
     if isinstance(error, RunError):
         layer, log = error.layer, error.log
-    # What we raise ourselves is a sentence for the user; below it a traceback would only hide it.
+    # Our own errors are sentences for the user, which a traceback would hide.
     tail = [] if isinstance(error, Designed) else log_tail(log)
     return Verdict(
         case=case,
@@ -130,14 +124,14 @@ def broken(
 
 
 def energy_notes(runs: Sequence[Run]) -> list[str]:
-    """Return what the runs were seen to do, and what the last one used."""
+    """Return the notes on all runs, and the energy of the last one."""
     if not runs:
         return []
     last, notes = runs[-1], of_all_runs(runs)
     if power := last.energy.get(Source.NVML):
-        each = ", ".join(map(_of_gpu, last.hardware.gpus))
+        by_gpu = ", ".join(map(_of_gpu, last.hardware.gpus))
         if used := _used(last, power):
-            notes += [*used, *([f"by GPU: {each}"] if each else []), *power.notes]
+            notes += [*used, *([f"by GPU: {by_gpu}"] if by_gpu else []), *power.notes]
     notes += each_once([_unknown_energy(run) for run in runs])
     for source, head in (
         (Source.HOST, "the host's energy: "),
@@ -150,34 +144,29 @@ def energy_notes(runs: Sequence[Run]) -> list[str]:
 
 
 def _used(run: Run, energy: EnergyReading) -> list[str]:
-    """Return the energy of a run in words; nothing if it is unknown."""
     if energy.joules is None or energy.mean_w is None:
         return []
     off = "uncertainty not known"
     if energy.uncertainty_j is not None:
         off = f"± {energy.uncertainty_j:,.0f}"
-    place = {Source.METER: " at the wall", Source.EXPORTER: f" of {energy.devices}"}
-    where = place.get(energy.source, "")
+    places = {Source.METER: " at the wall", Source.EXPORTER: f" of {energy.devices}"}
+    where = places.get(energy.source, "")
     used = f"{energy.joules:,.0f} J ({off}){where} in {energy.window_s:.1f} s"
     whose = " of one GPU" if run.hardware.gpus else ""
     peak = "" if energy.peak_w is None else f", {energy.peak_w:,.0f} W at most{whose}"
-    asked = "" if energy.interval_s is None else f", asked every {energy.interval_s:.2g} s"
-    behind = f"{peak}{_per_unit(run, energy.source)}{_net(energy)}: {energy.source.label}{asked}"
+    interval = "" if energy.interval_s is None else f", asked every {energy.interval_s:.2g} s"
+    behind = f"{peak}{_per_unit(run, energy.source)}{_net(energy)}: {energy.source.label}{interval}"
     return [f"{used}, {energy.mean_w:,.0f} W{behind}"]
 
 
 def _of_gpu(gpu: GpuRun) -> str:
-    """Return "GPU 3 6,000 J (± 51)"."""
     energy = "not known" if gpu.joules is None else f"{gpu.joules:,.0f} J"
     off = "" if gpu.uncertainty_j is None else f" (± {gpu.uncertainty_j:,.0f})"
     return f"{gpu.name or gpu.uuid} {energy}{off}"
 
 
 def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> str | None:
-    """Return how clocks and power cap are other than the baseline's, beside a verdict that stands.
-
-    A drop has it among its likely causes, and what is recorded now is its own baseline.
-    """
+    """Return how clocks and power cap differ from the baseline's; drops list it as a cause."""
     if record is None or outcome in {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.RECORDED}:
         return None
     if not any(run.hardware.state for run in runs):
@@ -189,12 +178,12 @@ def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> 
 
 
 def of_all_runs(runs: Sequence[Run]) -> list[str]:
-    """Return what was noted of runs, each once: in the words of the last one that has it."""
+    """Return the notes of runs, each once, in the words of the last run that has it."""
     return each_once([_noted(run) for run in runs])
 
 
 def _noted(run: Run) -> dict[Hashable, str]:
-    """Return what was noted of a run, by its kind; what each of several GPUs showed, in one."""
+    """Return the notes of a run by kind; those of several GPUs merged into one."""
     signs = {sign.in_words(): sign for sign in run.signs}
     alike: dict[Hashable, list[Sign]] = {}
     for sign in run.signs:
@@ -213,7 +202,7 @@ def _noted(run: Run) -> dict[Hashable, str]:
 
 
 def _unknown_energy(run: Run) -> dict[Hashable, str]:
-    """Return why no energy is known of a run; that its sampler broke is of one kind whenever."""
+    """Return why the energy of a run is unknown; a broken sampler counts as one kind."""
     if not run.energy_unknown:
         return {}
     broke = next((sign.kind for sign in run.signs if sign.key is SignKey.NOT_WATCHED), None)
@@ -221,7 +210,7 @@ def _unknown_energy(run: Run) -> dict[Hashable, str]:
 
 
 def each_once(noted: Sequence[Mapping[Hashable, str]]) -> list[str]:
-    """Return the notes of several runs, by their kinds: each once, as the last one has it."""
+    """Return the notes of several runs, each kind once, in the words of the last run."""
     runs = len(noted)
     lines = []
     for kind in dict.fromkeys(kind for by_kind in noted for kind in by_kind):
@@ -233,14 +222,13 @@ def each_once(noted: Sequence[Mapping[Hashable, str]]) -> list[str]:
 
 
 def _net(power: EnergyReading) -> str:
-    """Return what was used above idle: ", 8,888 J above an idle 120 W"."""
     if power.net_joules is None or power.idle_w is None:
         return ""
     return f", {power.net_joules:,.0f} J above an idle {power.idle_w:,.0f} W"
 
 
 def _per_unit(run: Run, source: Source) -> str:
-    """Return the energy of a token, else of a sample: ", 0.412 J/token"; "" without metric."""
+    """Return the energy per token, else per sample: ", 0.412 J/token"; "" if unknown."""
     for of in () if source is Source.HOST else ("token", "sample"):
         if rate := run.metrics.get(f"{of}s_per_joule{source.suffix}"):
             return f", {quantity('', 1 / rate)} J/{of}"
@@ -248,7 +236,7 @@ def _per_unit(run: Run, source: Source) -> str:
 
 
 class Bench:
-    """Measures each case of a session once and answers for each of its tests."""
+    """Measure each case of a session once, and give the verdict of each of its tests."""
 
     def __init__(self, conditions: Conditions, policy: Policy, show: Callable[[str], None]) -> None:
         self._conditions = conditions
@@ -259,17 +247,13 @@ class Bench:
     def verdict(
         self, planned: Planned, kind: Kind, kinds: Collection[Kind], phase: Phase = LONE_PHASE
     ) -> Verdict:
-        """Return the verdict of one test, measuring what is still missing.
+        """Return the verdict of one test; make the missing runs.
 
-        Whatever breaks, there is a verdict: a session's results lack no test that it ran.
-
-        Args:
-            kinds: The kinds of this case that the session will ask for in all, so that one
-                process serves them together.
-            phase: Whether a run more may be made now, and beside how many pairs it is judged.
+        Every other error becomes a verdict, so that the results contain all tests that ran. `kinds`
+        are all kinds of this case in the session, so that one process serves them together.
 
         Raises:
-            UnavailableError: Model or data set is not here.
+            UnavailableError: Model or data set is missing.
             SuiteError: Two Python tests give one case different settings.
         """
         verdict = self._answered(
@@ -281,7 +265,7 @@ class Bench:
         return replace(verdict, invalid_runs=tuple(case.invalid_runs))
 
     def pair(self, pair: PlannedPair) -> Verdict:
-        """Return the verdict on a claim about two engine entries, from runs of their own."""
+        """Return the verdict on a claim about two engine entries, from runs of its own."""
 
         def judged() -> Verdict:
             verdict = judge_pair(pair, self._conditions, self._policy, self._show)
@@ -292,7 +276,7 @@ class Bench:
     def _answered(self, case: Case, kind: Kind, judged: Callable[[], Verdict]) -> Verdict:
         try:
             verdict = judged()
-            require_readable(verdict)  # one that could not be kept would end the session
+            require_readable(verdict)  # an unreadable one would end the session
         except (RunError, BaselineError) as error:
             return broken(case, kind, error, self._policy.shown)
         except MlperfError:
@@ -317,11 +301,11 @@ class Bench:
         return _expected(planned, verdict)
 
     def record(self, case: Case) -> Record | None:
-        """Return the record that the runs of a case are judged against."""
+        """Return the record that a case is judged against."""
         return next((own.record for own in self._cases.values() if own.planned.case == case), None)
 
     def rate(self, planned: Testable) -> tuple[float | None, str | None]:
-        """Return the rate a case is offered or sized by, and where it comes from."""
+        """Return the offered or expected rate of a case, and its source."""
         case = self._cases.get((planned.path, planned.case.id))
         return (case.rate, case.rate_source) if case else (None, None)
 
@@ -338,14 +322,14 @@ class Bench:
             )
         return case
 
-    # --- answers -------------------------------------------------------------------------
+    # --- rulings -------------------------------------------------------------------------
 
     def _accuracy(self, case: CaseRuns, kinds: Collection[Kind], phase: Phase) -> Ruling:
-        del phase  # scores are judged alone
+        del phase  # scores are never judged jointly
         try:
             case.first(kinds)
         except Unjudgeable:
-            # The performance runs of the same processes may not be judged; the scores may.
+            # Scores of INVALID performance runs are valid.
             if case.accuracy is None:
                 raise
         if case.accuracy is None and case.unscored:
@@ -390,11 +374,11 @@ class Bench:
         return confirm(case, answer, self._policy, self._conditions, self._show, failing=failing)
 
     def confirm_last(self, planned: Planned, verdict: Verdict) -> Verdict:
-        """Return a verdict that the others of its session decided, after its drop was confirmed."""
+        """Confirm a drop that was decided at the end of the session; return the new verdict."""
 
         def confirmed() -> Verdict:
             case = self._case(planned)
-            before = Ruling(
+            ruling_so_far = Ruling(
                 outcome=verdict.outcome,
                 headline=verdict.headline,
                 metrics=verdict.metrics,
@@ -402,7 +386,7 @@ class Bench:
                 notes=verdict.notes,
                 unchecked=verdict.unchecked,
             )
-            ruling = self._confirmed(case, before, DROP_OUTCOMES[verdict.kind])
+            ruling = self._confirmed(case, ruling_so_far, DROP_OUTCOMES[verdict.kind])
             return replace(
                 verdict,
                 outcome=ruling.outcome,
@@ -415,7 +399,7 @@ class Bench:
         return self._answered(verdict.case, verdict.kind, confirmed)
 
     def unconfirmed(self, verdict: Verdict) -> Verdict:
-        """Return a verdict that nothing can be measured for any more, saying so."""
+        """Return the verdict of a drop that can no longer be confirmed, with a note."""
         return not_made(verdict, self._policy)
 
     # --- verdicts ------------------------------------------------------------------------
@@ -470,7 +454,6 @@ class Bench:
     def _since_baseline(
         self, case: CaseRuns, against: CaseRuns | CaseAccuracy
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return what changed since one of the two baselines of a case, and what is not known."""
         timed = against is case
         kept: Record | AccuracyBaseline | None = case.record
         if not timed:
@@ -488,7 +471,7 @@ class Bench:
 def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:
     kept = case.record.runs if case.record else ()
     load = load_notes(case.runs, kept, case.rule.tolerated)
-    beside = (clock_note(case.runs, case.record, outcome), *load, case.noise)
+    remarks = (clock_note(case.runs, case.record, outcome), *load, case.noise)
     behind = stragglers([(run.replicas, run.hardware.gpus) for run in case.runs])
     seen = case.runs[-1].serving.server if case.runs else {}
     server = server_in_words(seen) if seen else ""
@@ -504,17 +487,17 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:
         *(one.text for one in behind),
         *energy_notes(case.runs),
     )
-    return tuple(filter(None, (*lines, server, *beside)))
+    return tuple(filter(None, (*lines, server, *remarks)))
 
 
 def promised(case: CaseRuns, answer: Ruling) -> Guarantee | None:
-    """Return what the baseline lets rule R promise of an answer; None where it judged nothing."""
+    """Return the error guarantees of a ruling; None if no baseline was used."""
     judged = next((m.metric for m in answer.metrics if m.baseline.runs and m.outcome), None)
     if case.record is None or judged is None:
         return None
-    now = dt.datetime.now(dt.UTC)
+    today = dt.datetime.now(dt.UTC)
     return guarantee(
-        case.record, case.rule, metric=judged, calibrated=case.noise is not None, now=now
+        case.record, case.rule, metric=judged, calibrated=case.noise is not None, now=today
     )
 
 

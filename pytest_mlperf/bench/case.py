@@ -1,4 +1,4 @@
-"""One case in one session: its baseline record, its runs so far, and how to get one more."""
+"""Hold one case of a session: its baseline record and its runs so far."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ from pytest_mlperf.suite.plan import Planned
 
 
 class CaseRuns(CaseRunner):
-    """What is known of one case in this session; grows by one process at a time.
+    """Measure one case in this session, one process at a time.
 
     Attributes:
-        record: The accepted measurement of this machine, or None.
-        formerly: Without a record: the nearest one, and what changed since; None: there is none.
-        noise: Where its noise comes from; None: nobody calibrated this machine.
-        notes: What is to be said of its processes that made no performance run.
-        unscored: Why there are none, when the scorer broke.
-        judged: What gate and accepted scores say of them; None before anyone asked.
-        uncounted: What is to be said where tokens were counted and compared with no answers.
-        uncompared: What of the machine's speed could not be compared, in words.
-        machine: The machine's own speed beside the baseline's, where `compare_machine` looked.
+        record: Accepted record of this machine, or None.
+        formerly: Nearest other record if there is none; None if there is no other either.
+        noise: Source of the rule's noise; None if the machine is not calibrated.
+        notes: Notes of its processes.
+        unscored: Error of the scorer, or None.
+        judged: Ruling on the accuracy pass; None before it is judged.
+        uncounted: Note if token counts could not be compared with answers, or "".
+        uncompared: Note on machine speeds that could not be compared, or None.
+        machine: Machine speed compared with the baseline's, after `compare_machine`.
     """
 
     def __init__(
         self, planned: Planned, conditions: Conditions, policy: Policy, show: Callable[[str], None]
     ) -> None:
-        """Load the baseline: a defect in it must not cost a measurement."""
+        """Load the baseline before a run is made, as it may be damaged."""
         case = planned.case
         machine = planned.limited(conditions.machine)
         calibrated = machine.identity(case.accelerator)
@@ -78,7 +78,7 @@ class CaseRuns(CaseRunner):
         bound = tolerated(planned.limits) if conditions.watched else math.inf
         self.rule = replace(rule, tolerated=bound)
         suite_rate = planned.scenario.rate_on(case.accelerator)
-        # A search offers no rate of its own, and one that a baseline was offered is none it found.
+        # A search offers no fixed rate, and a baseline's offered rate was not found by a search.
         offered = None if planned.scenario.find else self.record
         super().__init__(
             planned,
@@ -102,12 +102,12 @@ class CaseRuns(CaseRunner):
         self._broken: RunError | Unjudgeable | None = None
 
     def _load(self, case: Case, identity: Mapping[str, Property]) -> Record | None:
-        """Return the record of this machine; without one note the nearest."""
+        """Return the record of this machine; without one set `formerly`."""
         loaded = load_checked(self.file, case)
         record = find(loaded, identity) if loaded else None
         if record is None:
             self.formerly = applied_before(loaded, identity, self._root, self.file, case)
-        if self.policy.update:  # what could not be written afterwards is not measured
+        if self.policy.update:  # do not measure what cannot be recorded
             folder = next(parent for parent in self.file.parents if parent.exists())
             if not folder.is_dir() or not os.access(folder, os.W_OK):
                 raise BaselineError(f"{folder} cannot be written; nothing was measured")
@@ -115,7 +115,7 @@ class CaseRuns(CaseRunner):
 
     @cached_property
     def scores(self) -> CaseAccuracy:
-        """What the scores of its samples are compared with."""
+        """Comparison of the case's scores with the accepted ones."""
         return CaseAccuracy(self.planned, self._root, whole=self.policy.update is not None)
 
     @cached_property
@@ -123,7 +123,7 @@ class CaseRuns(CaseRunner):
         return AccuracyPasses(self.policy.accuracy)
 
     def first(self, kinds: Collection[Kind]) -> None:
-        """Do the case's first process: everything that the session wants of it at once."""
+        """Run the first process of the case for all tests of the session at once."""
         missing = self.accuracy is None and self.unscored is None
         accuracy = "accuracy" in kinds and missing and bool(self.planned.scorer_name)
         together = self.planned.data.shared
@@ -137,18 +137,18 @@ class CaseRuns(CaseRunner):
             self.process(performance=False, ask=self.scores.ask)
 
     def add_run(self, *, ask: Ask | None = None) -> Run:
-        """Add one run that may be judged; a case whose tries were all INVALID is over."""
+        """Add one valid run; after Unjudgeable the case makes no further ones."""
         try:
             return super().add_run(ask=ask)
         except Unjudgeable as error:
             first = not self._broken and self.invalid_runs == [error.run]
             if first and self.record and error.run.too_slow:
-                return self.add_run()  # two such runs may prove a drop, one alone proves nothing
+                return self.add_run()  # two such runs may prove a drop
             self._broken = error
             raise
 
     def find_accuracy(self, *, required: bool) -> Accuracy | None:
-        """Return an accuracy pass of the same fingerprint; measure it where it is required."""
+        """Return an accuracy pass of the same fingerprint; measure it if it is required."""
         if not self.planned.scorer_name:
             return None
         subject = self.subject or self.scored_subject
@@ -165,7 +165,7 @@ class CaseRuns(CaseRunner):
             self.process(performance=False, ask=self.scores.ask)
             if self.unscored:
                 raise self.unscored
-            for run in list(self.runs):  # their answers came after them
+            for run in list(self.runs):  # the answers to check them are new
                 if (counted := self._counted(run)).invalid:
                     self.runs.remove(run)
                     self.invalid_runs.append(counted)
@@ -175,7 +175,7 @@ class CaseRuns(CaseRunner):
 
     @property
     def scored_pass(self) -> ScoredPass:
-        """The accuracy pass, which is there."""
+        """Accuracy pass, which must exist."""
         assert self.accuracy is not None
         assert self.scored is not None
         assert self.scored_subject is not None
@@ -190,64 +190,65 @@ class CaseRuns(CaseRunner):
 
     @property
     def unchecked(self) -> Unchecked | None:
-        """Why a verdict on performance does not vouch for accuracy; None where it does."""
+        """Why a verdict on performance does not cover accuracy; None if it does."""
         if self.subject is not None and self.subject.dummy:
             return Unchecked.DUMMY
         if self.unscored is not None:
             return Unchecked.SCORER_BROKE
         if not self.planned.scorer_name:
             return None
-        # A pass that nothing could be held against vouches for nothing.
+        # A pass without a reference does not cover accuracy.
         vague = self.judged is None or self.judged.outcome in {Outcome.NO_BASELINE, Outcome.INVALID}
         return Unchecked.NOT_CHECKED if self.accuracy is None or vague else None
 
     def compare_machine(self) -> ControlComparison | None:
-        """Look once more at the machine, and say how it differs from the baseline's, if it does."""
+        """Measure the machine again; return its largest difference from the baseline's, if any."""
         baseline = [run.hardware.control for run in self.record.runs] if self.record else []
         if not any(baseline) or not self._conditions.control:
             return None
         accelerator = self.planned.case.accelerator
-        with placed(accelerator, self._conditions, self._show) as place:
-            now = [*(run.hardware.control for run in self.runs), place.control(accelerator).values]
-        self.machine = compared(now, baseline, floor=floor_of(self.planned.case.accelerator))
-        self.uncompared = cannot_say(now, baseline)
+        with placed(accelerator, self._conditions, self._show) as lease:
+            latest = lease.control(accelerator).values
+        speeds = [*(run.hardware.control for run in self.runs), latest]
+        self.machine = compared(speeds, baseline, floor=floor_of(accelerator))
+        self.uncompared = cannot_say(speeds, baseline)
         return furthest(self.machine)
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Why the last run may not be judged, where no further one was made."""
+        """Reasons why the last run is INVALID and no further one was made."""
         return self._broken.run.invalid if isinstance(self._broken, Unjudgeable) else ()
 
     @property
     def set_by(self) -> str | None:
-        """Where the performance baseline comes from."""
+        """Source of the performance baseline, or None."""
         return set_by(self.record.history) if self.record else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
-        """Return what differs from what the performance baseline was recorded with, and where."""
+        """Return the differences from the conditions of the performance baseline."""
         if self.record is None:
             return ()
-        beside = self.record.surroundings
+        around = self.record.surroundings
         return (
             *changes(self.record.fingerprint, subject.fingerprint),
-            *(changes(beside, subject.surroundings) if beside else ()),
+            *(changes(around, subject.surroundings) if around else ()),
             *first_runs(self.runs, self.record.runs),
         )
 
     @property
     def _accuracy_key(self) -> str:
-        """The key of a pass on its data; "": they were not loaded yet, and are others."""
+        """Key of an accuracy pass on its data; "" before these are loaded."""
         subject = self.scored_subject
         return accuracy_key(self.job, subject.fingerprint) if subject else ""
 
     @property
     def scoring_job(self) -> Job:
-        """The case on its scored data, with its scorer."""
+        """Case on its scored data, with its scorer."""
         return self._job(scorer=True).scored
 
     @property
     def patience(self) -> Patience:
-        """How long what makes no progress is waited for."""
+        """Time limits of processes that make no progress."""
         return self._conditions.patience
 
     def show(self, line: str) -> None:
@@ -255,7 +256,7 @@ class CaseRuns(CaseRunner):
         self._show(line)
 
     def audit(self, audit: AuditRun, rate: float) -> Run:
-        """Make one run for a compliance test at this rate."""
+        """Make one run of a compliance test at a rate, queries/s."""
         at = SearchState(rate=rate, conditions=self._conditions, audit=audit)
         subject = self.subject
         run = self.process(performance=True, ask=None, at=at).run
@@ -266,8 +267,8 @@ class CaseRuns(CaseRunner):
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run one fresh process and keep what it gave; a case that broke stays broken."""
-        # INVALID runs say nothing against a compliance test's run, or an accuracy pass.
+        """Run a fresh process and store its output; after an error raise that error again."""
+        # INVALID runs affect neither compliance tests nor accuracy passes.
         timed = performance and not (at and at.audit)
         if self._broken and (timed or not isinstance(self._broken, Unjudgeable)):
             raise self._broken
@@ -288,26 +289,26 @@ class CaseRuns(CaseRunner):
         self.notes = (*self.notes, *process.notes)
         if process.accuracy and process.scored:
             self.accuracy, self.scored = process.accuracy, process.scored
-            shown = self.policy.shown(Path(process.accuracy.folder))
-            kept = placeless(replace(process.accuracy, folder=shown), home=str(Path.home()))
+            folder = self.policy.shown(Path(process.accuracy.folder))
+            kept = placeless(replace(process.accuracy, folder=folder), home=str(Path.home()))
             self._passes.save(self._accuracy_key, kept, process.scored)
-        if process.run and not (at and at.audit):  # a compliance test asks for other samples
+        if process.run and not (at and at.audit):  # a compliance test uses other samples
             return replace(process, run=self._counted(process.run))
         return process
 
     def _counted(self, run: Run) -> Run:
-        """Return a run, INVALID if it counted other tokens than answers of this very build have."""
+        """Return a run, INVALID if its token counts differ from answers of the same build."""
         if self.subject is None or not any(n.startswith("tokens_per_sample") for n in run.metrics):
             return run
-        now, sides = self.subject.fingerprint, list[Iterable[tuple[int, float | None]]]()
-        if stored := self._passes.load(key := accuracy_key(self.job, now)):
+        facts, sides = self.subject.fingerprint, list[Iterable[tuple[int, float | None]]]()
+        if stored := self._passes.load(key := accuracy_key(self.job, facts)):
             tokens = stored[1].per_sample.get(OUTPUT_TOKENS, ())
             sides.append(zip(stored[1].indices, tokens, strict=bool(tokens)))
         if self.planned.scorer_name and (accepted := self.scores.accepted):
-            before = accepted.baseline.fingerprint
-            if accuracy_key(self.job, before) == key and not unknown_facts(before, now):
+            old = accepted.baseline.fingerprint
+            if accuracy_key(self.job, old) == key and not unknown_facts(old, facts):
                 sides.append(enumerate(accepted.scores.get(OUTPUT_TOKENS, ())))
-        timed, drawn = token_counts(Path(run.folder)), is_drawn(self.subject) or has_salt(now)
+        timed, drawn = token_counts(Path(run.folder)), is_drawn(self.subject) or has_salt(facts)
         texts = [miscounted(timed, dict(answers), drawn=drawn) for answers in sides]
         text = next((text for text in texts if text is not None), None)
         if text is None:
@@ -317,7 +318,7 @@ class CaseRuns(CaseRunner):
 
 
 def load_checked(file: Path, case: Case) -> Baseline | None:
-    """Load a baseline file and make sure that it is this case's."""
+    """Load a baseline file; raise BaselineError if it is of another case."""
     loaded = baselines.load(file)
     if loaded is None:
         return None
@@ -332,7 +333,7 @@ def load_checked(file: Path, case: Case) -> Baseline | None:
 
 
 def baselines_root(folder: Path | None, suite: Path, division: str) -> Path:
-    """Return where the baselines of a suite lie; the open division has its own."""
+    """Return the folder of a suite's baselines; the open division has its own."""
     root = folder or nearest_baselines(suite)
     return root / "open" if division == "open" else root
 
@@ -340,40 +341,30 @@ def baselines_root(folder: Path | None, suite: Path, division: str) -> Path:
 def clashes(
     planned: Sequence[Planned], claimed: dict[str, tuple[Path, str]], folder: Path | None
 ) -> Iterator[str]:
-    """Claim the baselines of a suite's cases; yield those that another case claimed before."""
+    """Claim the baselines of a suite's cases; yield those that another case claimed."""
     first = planned[0]
     root = baselines_root(folder, first.path, first.suite.division)
-    for one in planned:
-        key = one_file(f"{root}/{one.suite.profile}/{one.case.id}")
-        other, name = claimed.setdefault(key, (one.path, one.case.id))
-        if name != one.case.id:
+    for plan in planned:
+        key = one_file(f"{root}/{plan.suite.profile}/{plan.case.id}")
+        other, name = claimed.setdefault(key, (plan.path, plan.case.id))
+        if name != plan.case.id:
             yield (
-                f"{one.path}:{one.line}: {one.case.id} and {name} of {other} differ by upper and "
-                "lower case alone, which is one file on macOS and Windows: rename one of them"
+                f"{plan.path}:{plan.line}: {plan.case.id} and {name} of {other} differ by upper "
+                "and lower case alone, which is one file on macOS and Windows: rename one of them"
             )
-        elif other != one.path:
+        elif other != plan.path:
             yield (
-                f"{one.path}:{one.line}: {one.case.id} is described by {other} too, and both would "
-                "share one baseline: rename the workload or the engine entry in one"
+                f"{plan.path}:{plan.line}: {plan.case.id} is described by {other} too, and both "
+                "would share one baseline: rename the workload or the engine entry in one"
             )
 
 
 def nearest_baselines(suite: Path) -> Path:
-    """Return the nearest `baselines/` above a suite file, else the place for one beside it."""
+    """Return the nearest `baselines/` above a suite file, by default next to it."""
     for folder in suite.resolve().parents:
         if (folder / "baselines").is_dir():
             return folder / "baselines"
     return suite.resolve().parent / "baselines"
 
 
-def baseline_file(root: Path, case: Case, profile: str) -> Path:
-    """Return where the baseline of a case is kept."""
-    return baselines.path_for(
-        root,
-        accelerator=case.accelerator,
-        profile=profile,
-        workload=case.workload,
-        scenario=case.scenario,
-        engine=case.engine,
-        precision=case.precision,
-    )
+baseline_file = baselines.path_for

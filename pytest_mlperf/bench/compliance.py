@@ -1,4 +1,4 @@
-"""Ruling for MLPerf's compliance tests: a run as the test asks, held against the case's others."""
+"""Judge MLPerf's compliance tests: compare a run with changed settings to other runs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,7 @@ from pytest_mlperf.rounds import RoundWorkload
 from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
 from pytest_mlperf.rounds.compliance import TESTS, audit_settings, constants, other_seeds
 from pytest_mlperf.run.accuracy import Scoring, score_logs
-from pytest_mlperf.run.answers import (
-    answer_forms,
-    engine_answers,
-    logged_answers,
-    write_answers,
-)
+from pytest_mlperf.run.answers import answer_forms, engine_answers, logged_answers, write_answers
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.score import ACCURACY_LOG
 from pytest_mlperf.stores import atomic
@@ -46,12 +41,12 @@ SPEEDS = {"TEST01", "TEST04", "TEST05"}
 
 JUDGED_METRICS = {"SingleStream": "latency_p90", "MultiStream": "latency_p99"}
 METRIC_SLACK_SHARES = {"clip": 0.01, "fid": 0.02}
-"""By what share scores may differ where the checker names it; else by what the target leaves."""
+"""Allowed relative differences of scores if the checker names them; else 1 - target."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audited:
-    """What a compliance test gave, and the folder with its files."""
+    """Ruling of a compliance test, and the folder of its files."""
 
     ruling: Ruling
     folder: Path
@@ -59,13 +54,7 @@ class Audited:
 
 @dataclass(frozen=True, kw_only=True)
 class _Logs:
-    """The logs of one compliance run beside those that it is held against.
-
-    Attributes:
-        folder: Of the process; `timed` lies in it.
-        reference: Of the performance run; None: there is none.
-        answers: The accuracy run's log of answers; None: this test needs none.
-    """
+    """Logs of a compliance run, and of the runs that it is compared with, if needed."""
 
     folder: Path
     reference: Path | None
@@ -73,22 +62,16 @@ class _Logs:
 
     @property
     def timed(self) -> Path:
-        """LoadGen's logs of the compliance run."""
         return self.folder / "performance"
 
     @property
-    def beside(self) -> Path:
-        """LoadGen's logs of the performance run, which is there."""
+    def reference_logs(self) -> Path:
         assert self.reference is not None
         return self.reference
 
 
 def judge_audit(case: CaseRuns, test: str) -> Audited:
-    """Measure what a compliance test needs and judge it as the reference's scripts do.
-
-    Raises:
-        UnavailableError: What it needs is not here.
-    """
+    """Judge a compliance test like the reference scripts; raise UnavailableError without data."""
     workload = case.planned.suite.rules
     assert workload is not None
     needs = TESTS[test].needs
@@ -97,7 +80,7 @@ def judge_audit(case: CaseRuns, test: str) -> Audited:
     if not case.runs and (needs or case.rate is None):
         try:
             case.add_run()
-        except Unjudgeable:  # it may be compared with nothing, and tells the rate all the same
+        except Unjudgeable:  # it still gives the rate
             if "run" in needs:
                 raise
     answers = _answers(case) if "answers" in needs else None
@@ -138,11 +121,7 @@ def _notes(test: str, faults: tuple[str, ...], notes: tuple[str, ...]) -> tuple[
 
 
 def _data(case: CaseRuns) -> ScoredData:
-    """Return the data of TEST07, with their truths.
-
-    Raises:
-        UnavailableError: They are not here, or an MLPerf suite does not name them.
-    """
+    """Return the data of TEST07; raise UnavailableError if they are missing or not named."""
     suite = case.planned.suite
     if suite.is_mlperf and not suite.workload.compliance_dataset:
         raise UnavailableError(
@@ -153,7 +132,7 @@ def _data(case: CaseRuns) -> ScoredData:
 
 
 def _measured(case: CaseRuns, test: str, rate: float, data: ScoredData | None) -> Run:
-    """Make the run, again where LoadGen calls one INVALID that must be valid."""
+    """Make the run; repeat it if it must be valid and LoadGen calls it INVALID."""
     workload = case.planned.suite.rules
     assert workload is not None
     settings = audit_settings(test, workload.name)
@@ -168,7 +147,6 @@ def _measured(case: CaseRuns, test: str, rate: float, data: ScoredData | None) -
 
 
 def _answers(case: CaseRuns) -> Path:
-    """Return the log of answers of the accuracy run, which must be one over the whole data set."""
     accuracy: Accuracy | None = case.find_accuracy(required=True)
     if accuracy is None or not accuracy.full:
         raise RunError("scorer", "a compliance test needs answers to the whole data set")
@@ -179,9 +157,6 @@ def _answers(case: CaseRuns) -> Path:
             "accepted scores: a compliance test needs it in one; use --mlperf-profile official"
         )
     return blocks[0]
-
-
-# --- judging -------------------------------------------------------------------------------
 
 
 def _findings(
@@ -195,8 +170,8 @@ def _findings(
     if test in {"TEST01", "TEST08"}:
         return _beside_accuracy(test, logs, timed)
     if test in {"TEST04", "TEST05"}:
-        return (rules.speed(test, _score(logs.beside), _score(logs.timed)),)
-    # The type of tokens is the log's, as the reference script is given it.
+        return (rules.speed(test, _score(logs.reference_logs), _score(logs.timed)),)
+    # Like the reference script, use the token type of the log.
     options = case.planned.scorer.options if case.planned.scorer else {}
     forms = answer_forms(logs.timed) or (str(options.get("dtype")),)
     width = array(TOKEN_CODES.get(forms[-1], TOKEN_CODES["int64"])).itemsize
@@ -205,7 +180,7 @@ def _findings(
         scenario = case.planned.case.scenario
         return (rules.tokens_as_counted(timed, scenario=scenario, end=end, width=width),)
     if data:
-        suite = case.planned.suite.workload  # of a twin its own reference
+        suite = case.planned.suite.workload  # a twin has its own reference
         least = (suite.reference or {}).get("exact_match", 0.0) * suite.target
         least = least or constants()["small"]["score"]
         outputs = engine_answers(logs.timed / ACCURACY_LOG)
@@ -224,11 +199,11 @@ def _beside_accuracy(
     if test == "TEST08":
         return (rules.same_predictions(accuracy, timed),)
     same = rules.same_answers(accuracy, timed)
-    return (same, rules.speed(test, _score(logs.beside), _score(logs.timed)))
+    return (same, rules.speed(test, _score(logs.reference_logs), _score(logs.timed)))
 
 
 def _load_explains(test: str, logs: _Logs, runs: tuple[Run, Run], tolerated: float) -> bool:
-    scores = _score(logs.beside), _score(logs.timed)
+    scores = _score(logs.reference_logs), _score(logs.timed)
     metric = JUDGED_METRICS.get(scores[0].scenario, "throughput")
     lost = [lost_of(run, metric, tolerated) for run in runs]
     return rules.load_explains(test, scores, lost)
@@ -247,11 +222,7 @@ def _score(folder: Path) -> rules.SpeedScore:
 
 
 def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
-    """Return between what the mean length of answers must be; a twin's is its own, 10 % apart.
-
-    Raises:
-        UnavailableError: The suite of a twin states no length.
-    """
+    """Return the bounds of the mean answer length, tokens; raise UnavailableError if unknown."""
     suite = case.planned.suite
     twin = suite.workload
     scored = (twin.reference or {}).get("tokens_per_sample") if case.planned.data.shared else None
@@ -270,11 +241,7 @@ def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
 def _scored(
     case: CaseRuns, audit: rules.Audit, logs: _Logs, workload: RoundWorkload
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Score the answers of a TEST01 that differ, and those of the accuracy run to the same samples.
-
-    Returns:
-        Faults, and notes: differing answers pass where their scores are alike.
-    """
+    """Return faults and notes of a TEST01: differing answers pass if their scores agree."""
     assert logs.answers is not None
     timed = engine_answers(logs.timed / ACCURACY_LOG)
     accepted = engine_answers(logs.answers, timed)
@@ -297,7 +264,6 @@ def _scored(
 def _scores_of(
     case: CaseRuns, job: Job, folder: Path, outputs: Mapping[int, bytes], samples: int
 ) -> dict[str, float]:
-    """Score outputs to some of the samples of a job's data set in a folder of their own."""
     if job.scoring.scorer is None or not outputs:
         return {}
     folder.mkdir(exist_ok=True)

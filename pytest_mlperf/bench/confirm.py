@@ -1,4 +1,4 @@
-"""Was it the build? A drop is measured again, in turns with the build of its baseline."""
+"""Confirm a drop by runs interleaved with the build of its baseline."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from pytest_mlperf.suite.plan import Planned
 
 
 class NotComparable(Exception):
-    """Runs in turns that prove nothing; the text says why."""
+    """Interleaved runs prove nothing; the text says why."""
 
 
 Turn = TypeVar("Turn", bound=CaseRunner)
 
 
 REPEATS = 2
-"""A pair that load may explain is measured again so many times; then it is left out."""
+"""Repeats of a pair whose difference load may explain, before it is left out."""
 
 
 def add_pair(
@@ -65,38 +65,38 @@ def add_pair(
     leader: Turn | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Add a run to both sides; measure the pair again if load may explain how they differ.
+    """Add a run to both sides; repeat the pair if load may explain its difference.
 
-    Chance draws the order of every other pair, so that load cannot follow it. The pair after it has
-    the reverse order, so that a steady drift of the machine cancels.
+    The order of every other pair is random, so that load cannot correlate with it. The pair after
+    it has the reverse order, so that a steady drift of the machine cancels (ABBA).
 
     Args:
         tolerated: See `RuleR`.
-        least: How many times better a is expected to be.
-        leader: The side that runs first in the first pair; None: chance decides.
+        least: Expected ratio of a to b.
+        leader: Side that runs first in the first pair; None draws it.
         check: Called after each process of the first pair.
 
     Returns:
-        Whether the pair counts. One that load may explain three times is left out.
+        Whether the pair counts; it does not if load may explain all its repeats.
     """
     for _ in range(1 + REPEATS):
         made = len(a.runs) + len(a.left_out)
         drawn = random.Random(f"{a.session} {a.job.case.id} {made // 2}").random() < 0.5
         ahead = leader is b if leader and made < 2 else drawn
-        for one in (b, a) if ahead != bool(made % 2) else (a, b):
-            one.add_run()
+        for side in (b, a) if ahead != bool(made % 2) else (a, b):
+            side.add_run()
             if not made:
                 check()
         if not explains_gap(a.runs[-1], b.runs[-1], metrics, tolerated, least):
             return True
-        for one in (a, b):
-            one.left_out.append(one.runs.pop())
+        for side in (a, b):
+            side.left_out.append(side.runs.pop())
     return False
 
 
-def left_out(one: CaseRunner) -> str:
-    """Return how many pairs were left out because of load, in words; "": none."""
-    number = len(one.left_out) // (1 + REPEATS)
+def left_out(side: CaseRunner) -> str:
+    """Return how many pairs were left out because of load, in words, or ""."""
+    number = len(side.left_out) // (1 + REPEATS)
     reason = "left out: load may explain how its sides differ"
     return f"{plural(number, 'pair')} {reason}" if number else ""
 
@@ -111,20 +111,14 @@ def in_turns(
     done: Callable[[], None] = lambda: None,
     leader: CaseRunner | None = None,
 ) -> dict[str, Ratio]:
-    """Run two sides in turns, in pairs, until a drop is proven or all metrics are decided.
+    """Interleave runs of two sides in pairs until a drop is proven or all metrics are decided.
 
-    A pair that is left out counts as one of those that the rule allows.
-
-    Args:
-        before: The side that it is set against. Both may have pairs of runs already.
-        limits: The metrics to judge with their limits, as shares.
-        check: Called after each process of the first pair.
-        done: Called after each pair.
-        leader: See `add_pair`.
+    Both sides may have pairs of runs already. `limits` are shares. `check` is called after each
+    process of the first pair, `done` after each pair; for `leader` see `add_pair`.
 
     Raises:
         NotComparable: A metric is missing, or may not be judged.
-        Unjudgeable: No try of a run was valid.
+        Unjudgeable: Every try of a run was INVALID.
     """
     missing = 0
     while not (ratios := decided(now.runs, before.runs, limits, rule, missing)):
@@ -141,13 +135,10 @@ def decided(
     rule: RuleR,
     missing: int = 0,
 ) -> dict[str, Ratio]:
-    """Return what pairs of runs say, once a drop is proven or all metrics are decided; else {}.
+    """Return the ratios of pairs once a drop is proven or all metrics are decided; else {}.
 
-    Args:
-        missing: Pairs that were left out.
-
-    Raises:
-        NotComparable: A metric is missing, or may not be judged.
+    `missing` is the number of pairs that were left out, which count towards the maximum. Raises
+    NotComparable if a metric is missing or may not be judged.
     """
     last = missing > 0 and len(now) + missing >= rule.max_runs
     if not now:
@@ -161,16 +152,15 @@ def decided(
 
 
 def ended(ratio: Ratio) -> Ratio:
-    """Return a ratio after which no pair is made."""
+    """Return a ratio after the last pair: MORE becomes INCONCLUSIVE."""
     open_ = ratio.outcome is Answer.MORE
     return replace(ratio, outcome=Answer.INCONCLUSIVE) if open_ else ratio
 
 
 def _ratios(
-    now: Sequence[Run], before: Sequence[Run], limits: Mapping[str, float], rule: RuleR
+    ours: Sequence[Run], theirs: Sequence[Run], limits: Mapping[str, float], rule: RuleR
 ) -> dict[str, Ratio]:
-    """Return what each metric with enough queries says so far."""
-    runs = [*now, *before]
+    runs = [*ours, *theirs]
     judged = countable(runs, limits)
     if not judged:
         few = min(fewest(runs, name) for name in limits)
@@ -179,8 +169,8 @@ def _ratios(
         _require(metric, runs)
     return {
         metric: judge_drop(
-            values(now, metric),
-            values(before, metric),
+            values(ours, metric),
+            values(theirs, metric),
             direction=METRICS[metric].direction,
             limit=limit,
             rule=sharing(rule, metric, judged),
@@ -189,7 +179,7 @@ def _ratios(
     }
 
 
-# --- what may be compared --------------------------------------------------------------------
+# --- comparability ---------------------------------------------------------------------------
 
 
 def _require(metric: str, runs: Sequence[Run]) -> None:
@@ -208,23 +198,23 @@ UNHANDICAPPED_BUILD = "this build without the handicap"
 
 
 def why_no_build(case: CaseRuns, conditions: Conditions) -> Confirmation | None:
-    """Return why there is nothing to measure beside this build; None: there is something."""
+    """Return why there is no build to compare with, or None if there is one."""
     if case.planned.engine.baseline_engine is not None:
         return None
-    record, subject, now = case.record, case.subject, conditions.commit or CHANGED_MARK
+    record, subject, commit = case.record, case.subject, conditions.commit or CHANGED_MARK
     if not record or not subject or changed_keys(record.fingerprint, subject.fingerprint):
         return Confirmation.NO_BUILD
     if conditions.handicap:
         return None
     unknown = unknown_facts(record.fingerprint, subject.fingerprint)
-    same = not now.endswith(CHANGED_MARK) and {run.commit for run in record.runs} == {now}
+    same = not commit.endswith(CHANGED_MARK) and {run.commit for run in record.runs} == {commit}
     return Confirmation.UNCHANGED if same and not unknown else Confirmation.NO_BUILD
 
 
 def build_of_baseline(
     planned: Planned, conditions: Conditions
 ) -> contextlib.AbstractContextManager[Build | None]:
-    """Return the build that a suite names as its baseline's, to be entered; of None: none."""
+    """Return a context manager of the build that a suite names as its baseline's, or of None."""
     earlier = earlier_build(planned)
     if earlier is None:
         return contextlib.nullcontext(None)
@@ -234,16 +224,16 @@ def build_of_baseline(
 
 
 class NoBuild(Exception):
-    """The build of a baseline that the suite names cannot be had; the text says why."""
+    """The baseline's build, as the suite names it, is unavailable; the text says why."""
 
 
 class Sides:
-    """This build, and beside it that of the baseline."""
+    """Interleave runs of this build and of the baseline's build."""
 
     def __init__(
         self, case: CaseRuns, conditions: Conditions, show: Show, earlier: EarlierSide | None
     ) -> None:
-        """Start nothing yet; `earlier` has options of the record, where today's are others."""
+        """Store the inputs; `earlier` has options of the record that differ from today's."""
         self._case = case
         self._earlier = earlier
         self._conditions = conditions
@@ -253,24 +243,21 @@ class Sides:
 
     @property
     def runs(self) -> int:
-        """Runs so far, of both sides."""
+        """Number of runs so far, of both sides."""
         return sum(len(one.runs) + len(one.invalid_runs) + len(one.left_out) for one in self._both)
 
     @property
     def how(self) -> str:
-        """How they were made, in words."""
+        """How the runs were made, in words."""
         invalid = [run.invalid for one in self._both for run in one.invalid_runs]
         again = measured_again(invalid) if invalid else ""
         without = left_out(self._both[0]) if self._both else ""
         return "; ".join(filter(None, [f"interleaved with {self.build}", again, without]))
 
     def run(self, limits: Mapping[str, float]) -> Mapping[str, Ratio]:
-        """Return what runs in turns say of these metrics.
+        """Return the ratios of these metrics from interleaved runs.
 
-        Raises:
-            NoBuild: The build of the baseline cannot be had.
-            NotComparable: They say nothing.
-            Unjudgeable: No try of a run was valid.
+        Raises NoBuild if the baseline's build is unavailable, and the errors of `in_turns`.
         """
         case, earlier = self._case, self._earlier
         record = case.record
@@ -281,32 +268,32 @@ class Sides:
                 raise NoBuild(str(error)) from None
             titles = [one.title for one in (build, earlier) if one]
             self.build = " and ".join(titles) or UNHANDICAPPED_BUILD
-            # What both have in common cancels: the machine's own speed is not asked for.
+            # The machine's own speed cancels: do not measure it.
             today = replace(self._conditions, control=False)
             start = partial(
                 CaseRunner, case.planned, show=self._show, rate=case.rate, record=record
             )
-            now = start(today, done=len(case.runs), job=case.job)
+            ours = start(today, done=len(case.runs), job=case.job)
             job = earlier.job if earlier else case.job
-            before = start(replace(today, handicap=0.0), build=build, label=FOLDER_LABEL, job=job)
-            self._both = [now, before]
+            theirs = start(replace(today, handicap=0.0), build=build, label=FOLDER_LABEL, job=job)
+            self._both = [ours, theirs]
             ratios = in_turns(
-                now, before, limits, case.rule, check=lambda: self._require_same(before, record)
+                ours, theirs, limits, case.rule, check=lambda: self._require_same(theirs, record)
             )
         if few := [METRICS[name].title for name in limits if name not in ratios]:
             raise NotComparable(f"too few queries a run for {', '.join(few)}")
         return ratios
 
-    def _require_same(self, before: CaseRunner, record: Record | None) -> None:
-        """Make sure that a side is the baseline's, as far as its record and engine say it."""
-        if not before.runs or before.subject is None or record is None:
+    def _require_same(self, side: CaseRunner, record: Record | None) -> None:
+        """Raise NotComparable if a side is not the baseline's build by its record."""
+        if not side.runs or side.subject is None or record is None:
             return
-        then, now = record.fingerprint, before.subject.fingerprint
-        # Where the record's options were not taken, today's are expected to differ.
+        recorded, facts = record.fingerprint, side.subject.fingerprint
+        # Today's options may differ unless the record's were used.
         unlike = [
-            f"{key} {then[key]} there, {now[key]} here"
-            for key in changed_keys(then, now)
-            if key in then and key in now and (self._earlier or key.startswith(ENGINE_PREFIX))
+            f"{key} {recorded[key]} there, {facts[key]} here"
+            for key in changed_keys(recorded, facts)
+            if key in recorded and key in facts and (self._earlier or key.startswith(ENGINE_PREFIX))
         ]
         if unlike:
             name = self.build if self._earlier else "baseline_engine"
@@ -351,11 +338,10 @@ def confirm(
     *,
     failing: Outcome = Outcome.PERF_DROP,
 ) -> Ruling:
-    """Return an answer after it was measured again beside the baseline's own build.
+    """Return a ruling after its drop was measured again next to the baseline's build.
 
-    One that needs no confirmation by the policy, as most that are no drop, is returned as it is. So
-    is a drop, with the reason, where the other build cannot be had, broke, or is not the
-    baseline's: what is proven stays proven until something better speaks.
+    A ruling that the policy does not confirm is returned unchanged. So is a drop, with the reason,
+    if the other build is unavailable, broken, or not the baseline's.
     """
     if not _may_confirm(case, answer, policy):
         return answer
@@ -387,7 +373,7 @@ def confirm(
 
 
 def not_made(verdict: Verdict, policy: Policy) -> Verdict:
-    """Return a drop that nothing can be measured for any more, saying so where it matters."""
+    """Add a note to a drop that can no longer be measured again."""
     names = tuple(m.metric for m in verdict.metrics if _to_confirm(m, policy))
     if not names or verdict.outcome not in DROPS:
         return verdict
@@ -395,31 +381,24 @@ def not_made(verdict: Verdict, policy: Policy) -> Verdict:
     return replace(verdict, interleaved=turns, notes=(NOT_MADE, *verdict.notes))
 
 
-# --- what is to be confirmed -----------------------------------------------------------------
+# --- metrics to confirm ----------------------------------------------------------------------
 
 
 def _may_confirm(case: CaseRuns, answer: Ruling, policy: Policy) -> bool:
-    """Whether an answer says what the policy wants confirmed, which is mostly a drop."""
     seems = any(_leans(m) or _is_open_ok(case, m, policy) for m in answer.metrics)
     judged = answer.outcome in DROPS | {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
     return judged and (seems or answer.outcome in DROPS) and policy.confirm != "never"
 
 
 def _is_open_ok(case: CaseRuns, metric: MetricVerdict, policy: Policy) -> bool:
-    """Whether an ok is provisional and confirmed all the same, which takes 6 to 9 runs.
-
-    It is beside a build that the suite names, as long as the baseline has too few days.
-    """
+    """Return whether to confirm a provisional ok: the suite names a build, and days are few."""
     named = case.planned.engine.baseline_engine is not None
     few = metric.baseline.days < DAYS or policy.confirm == "always"
     return metric.outcome is Outcome.PROVISIONAL and metric.direction == "ok" and named and few
 
 
 def _dropped(case: CaseRuns, answer: Ruling, policy: Policy) -> dict[str, MetricVerdict]:
-    """Return the metrics to measure again, by name.
-
-    A latency limit that was missed twice is none: no pair excuses it.
-    """
+    """Return the metrics to measure again by name; none if a latency limit was missed twice."""
     if sum(run.limit_missed for run in case.runs) > 1:
         return {}
     return {
@@ -430,7 +409,7 @@ def _dropped(case: CaseRuns, answer: Ruling, policy: Policy) -> dict[str, Metric
 
 
 def _to_confirm(metric: MetricVerdict, policy: Policy) -> bool:
-    """Whether a metric seems to have dropped, and the policy wants that confirmed."""
+    """Return whether a metric seems to have dropped, and the policy confirms that."""
     if metric.limit is None or not (metric.outcome in DROPS or _leans(metric)):
         return False
     few = metric.baseline.days < DAYS
@@ -438,12 +417,12 @@ def _to_confirm(metric: MetricVerdict, policy: Policy) -> bool:
 
 
 def _leans(metric: MetricVerdict) -> bool:
-    """Whether a metric would be a drop but for what sessions differ by, or for load."""
+    """Return whether session variance or load alone keep a metric from being a drop."""
     undecided = metric.outcome in {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
     return undecided and metric.direction == "drop"
 
 
-# --- answers ---------------------------------------------------------------------------------
+# --- rulings ---------------------------------------------------------------------------------
 
 
 def _decided(
@@ -455,7 +434,7 @@ def _decided(
     failing: Outcome,
     also: str,
 ) -> Ruling:
-    """Return the answer of runs in turns; `also` may explain a drop that they do not prove."""
+    """Return the ruling of interleaved runs; `also` names another cause of an unproven drop."""
     proven = [name for name, ratio in ratios.items() if ratio.outcome is Answer.FAIL]
     excluded = [name for name, ratio in ratios.items() if ratio.outcome is Answer.PASS]
     undecided = [name for name in ratios if name not in excluded]
@@ -484,7 +463,7 @@ def _decided(
     metrics = tuple(
         _settled(m, ratios[m.metric]) if m.metric in ratios else m for m in answer.metrics
     )
-    before = f"against the stored baseline: {answer.outcome} {answer.headline}"
+    stored = f"against the stored baseline: {answer.outcome} {answer.headline}"
     limit = shown_limit(name, dropped[name].limit or 0.0)
     if not all_excluded:
         headline = f"{METRICS[name].title} {in_short} by A/B; neither no drop nor {limit} excluded"
@@ -496,17 +475,16 @@ def _decided(
         )
         note = f"decided by A/B: {turns} {how}" if passed else note
     outcomes = [m.outcome for m in metrics if m.outcome is not None]
-    now = replace(answer, outcome=worst(outcomes), headline=headline, metrics=metrics)
-    return _ended(replace(now, notes=(before, *answer.notes)), about, note)
+    ruling = replace(answer, outcome=worst(outcomes), headline=headline, metrics=metrics)
+    return _ended(replace(ruling, notes=(stored, *answer.notes)), about, note)
 
 
 def worse(ratios: Mapping[str, Ratio]) -> list[str]:
-    """Return the metrics of which runs in turns prove that they got worse, by however little."""
+    """Return the metrics that interleaved runs prove to be worse, by any amount."""
     return [name for name, ratio in ratios.items() if ratio.high < 1]
 
 
 def _proven(answer: Ruling, proven: list[str], failing: Outcome) -> Ruling:
-    """Return an answer whose drop is there beside the baseline's own build as well."""
     metrics = tuple(
         replace(
             m, confirmed=True, outcome=failing, direction=None, note="" if m.direction else m.note
@@ -522,7 +500,7 @@ def _proven(answer: Ruling, proven: list[str], failing: Outcome) -> Ruling:
 
 
 def _settled(metric: MetricVerdict, ratio: Ratio) -> MetricVerdict:
-    """Return what a metric says that was not confirmed; rule R's p no longer counts."""
+    """Return the verdict of a metric that was not confirmed; rule R's p no longer applies."""
     excluded = ratio.outcome is Answer.PASS
     return replace(
         metric,
@@ -540,7 +518,6 @@ def _uncompared(
     sides: Sides | None = None,
     state: Confirmation = Confirmation.NOT_COMPARABLE,
 ) -> Ruling:
-    """Return an answer that stands, as the runs in turns decided nothing."""
     about = InterleavedRuns(
         state=state,
         metrics=tuple(dropped),
@@ -562,7 +539,7 @@ def in_words(metric: str, ratio: Ratio) -> str:
 
 
 def raw(metric: str, ratio: Ratio | RelativeSpeed) -> tuple[float, float, float]:
-    """Return the relative change of a metric's raw value, and the ends of its interval."""
+    """Return the relative change of a metric's raw value, and its interval."""
     if METRICS[metric].direction is Direction.HIGHER:
         return ratio.ratio - 1, ratio.low - 1, ratio.high - 1
     return 1 / ratio.ratio - 1, 1 / ratio.high - 1, 1 / ratio.low - 1

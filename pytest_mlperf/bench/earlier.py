@@ -1,4 +1,4 @@
-"""Make the baseline's side again from its record: the engine's options and variables."""
+"""Rebuild the baseline's side from its record: the engine's options and variables."""
 
 from __future__ import annotations
 
@@ -22,53 +22,52 @@ from pytest_mlperf.run.project import CHANGED_MARK
 from pytest_mlperf.suite.resolve import engine_of
 
 OPTIONS_KEY, ENGINE_PREFIX, VARIABLE_PREFIX = "options", "engine.", "engine.environment."
-"""Facts about options, about all that an engine says, about variables that it reads."""
+"""Fingerprint key of the options, and prefixes of all engine facts and of its variables."""
 
 _HOME = re.compile(r"(?<![\w.~/])~(?=/|$)")
 
 
 class EarlierSide(NamedTuple):
-    """The case as its record describes it; the title names options, and no secret values."""
+    """Case as its record describes it; the title names options, but no secret values."""
 
     job: Job
     title: str
 
 
 def earlier_side(case: CaseRuns) -> EarlierSide | None:
-    """Return the baseline's side if its record has other options; bad ones are an MlperfError."""
+    """Return the baseline's side if its options differ; raise MlperfError if they are invalid."""
     if case.record is None or case.subject is None or case.planned.benchmark:
         return None
-    before = case.record.fingerprint
-    changed = changed_keys(before, case.subject.fingerprint)
+    recorded = case.record.fingerprint
+    changed = changed_keys(recorded, case.subject.fingerprint)
     variables = {
-        key.removeprefix(VARIABLE_PREFIX): before.get(key)
+        key.removeprefix(VARIABLE_PREFIX): recorded.get(key)
         for key in changed
         if key.startswith(VARIABLE_PREFIX)
     }
     job = replace(case.job, variables=variables)
-    if OPTIONS_KEY not in before or OPTIONS_KEY not in changed:
+    if OPTIONS_KEY not in recorded or OPTIONS_KEY not in changed:
         title = f"the baseline's environment ({', '.join(variables)})"
         return EarlierSide(job=job, title=title) if variables else None
     today = case.planned.options
     try:
-        options = dict(json.loads(before[OPTIONS_KEY]))
+        options = dict(json.loads(recorded[OPTIONS_KEY]))
         engine = engine_of(case.planned, job.model, _restored(options, today))
     except (MlperfError, ValueError, TypeError, RecursionError) as error:
         raise MlperfError(f"the baseline's options are refused today: {error}") from None
     names = [n for n in {**today, **options} if _stored(today.get(n)) != options.get(n)]
     return EarlierSide(
-        job=replace(job, engine=engine, facts={**job.facts, OPTIONS_KEY: before[OPTIONS_KEY]}),
+        job=replace(job, engine=engine, facts={**job.facts, OPTIONS_KEY: recorded[OPTIONS_KEY]}),
         title=f"the baseline's options ({', '.join([*names, *variables])})",
     )
 
 
 def _stored(value: Any) -> Any:
-    """Return a value of the suite as a record holds it."""
     return placeless(value, home=str(Path.home()))
 
 
 def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record's options with whole paths: the suite's where they are equal."""
+    """Return a record's options with complete paths: the suite's if they are equal."""
 
     def whole(text: str) -> str:
         if f"{OUTSIDE_MARK}/" in text:
@@ -80,7 +79,7 @@ def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str,
 
 
 def deciding(case: CaseRuns, policy: Policy) -> str:
-    """Return what decides a drop whose baseline's side cannot be made again, by what changed."""
+    """Return advice on how to decide a drop if the baseline's side cannot be rebuilt."""
     usual, record, planned = "baseline_engine in the suite names one", case.record, case.planned
     if record is None or case.subject is None:
         return usual
@@ -88,18 +87,18 @@ def deciding(case: CaseRuns, policy: Policy) -> str:
     copy = policy.shown(planned.path.with_name(f"before-{planned.path.name}"))
     label = f"::{planned.engine.full_label}" if len(planned.suite.entries) > 1 else ""
     turns = f"in it, and run pytest-mlperf turns {shlex.join([copy + label, suite + label])}"
-    if planned.options.get("url"):  # no build of the client changes the server
+    if planned.options.get("url"):  # the server is not part of a build
         return f"copy {suite} to {copy}, name the url of a server of the earlier build {turns}"
-    then, now = record.fingerprint, case.subject.fingerprint
+    recorded, facts = record.fingerprint, case.subject.fingerprint
     restored = (OPTIONS_KEY, VARIABLE_PREFIX)
-    changed = [key for key in changed_keys(then, now) if not key.startswith(restored)]
+    changed = [key for key in changed_keys(recorded, facts) if not key.startswith(restored)]
     installed = {one.name: one.version for one in distributions()}
     packages = {
-        name: then[key]
+        name: recorded[key]
         for key in changed
         for name in [key.partition(".")[2]]
-        if key.startswith(ENGINE_PREFIX) and key in then and key in now
-        if now[key] in (installed.get(name), now.get(f"python.{name}"))
+        if key.startswith(ENGINE_PREFIX) and key in recorded and key in facts
+        if facts[key] in (installed.get(name), facts.get(f"python.{name}"))
     }
     commit = record.runs[-1].commit or CHANGED_MARK
     exchanged = f'git = "{commit}"' if not changed and not commit.endswith(CHANGED_MARK) else ""

@@ -1,4 +1,4 @@
-"""Baseline files: which one a verdict names, and the past of each in git."""
+"""Find baseline files, and read their earlier versions from git."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import overload
+from typing import Any
 
 from pytest_mlperf.bench.case import baseline_file
 from pytest_mlperf.core.baseline import Baseline, Record, differences, geometric_means
@@ -22,10 +22,9 @@ from pytest_mlperf.stores.foreign import MAX_PART_BYTES
 
 
 def judged_against(result: CaseResult, folders: Iterable[Path]) -> Path | None:
-    """Return the baseline file of a verdict on performance or energy, if it is here.
+    """Return the baseline file of a verdict on performance or energy, if it exists here.
 
-    A results file may be from elsewhere, so a path in it is only followed where its end is that of
-    this case's baseline.
+    Results may be untrusted: a path in them is only used if it ends like this case's baseline.
     """
     verdict = result.verdict
     if verdict.kind not in {"performance", "efficiency"} or not verdict.baseline.file:
@@ -39,7 +38,7 @@ def judged_against(result: CaseResult, folders: Iterable[Path]) -> Path | None:
 
 
 def suite_of(result: CaseResult, folders: Iterable[Path]) -> Path | None:
-    """Return the suite file of a test, if it is here."""
+    """Return the suite file of a test, if it exists here."""
     named = Path(result.test.partition("::")[0])
     return None if named.is_absolute() or ".." in named.parts else _first_of(folders, named)
 
@@ -47,22 +46,18 @@ def suite_of(result: CaseResult, folders: Iterable[Path]) -> Path | None:
 def _first_of(folders: Iterable[Path], named: Path) -> Path | None:
     try:
         return next((folder / named for folder in folders if (folder / named).is_file()), None)
-    except (OSError, ValueError):  # a name that is too long, or holds a 0 byte
+    except (OSError, ValueError):  # a name that is too long, or contains a 0 byte
         return None
 
 
 class AcceptedBaselines(Sequence[TrendPoint]):
-    """Every baseline that was accepted for a case on the machine of a verdict, oldest first.
+    """Accepted baselines of a case on the machine of a verdict, oldest first.
 
-    They are read at the first access, which raises a BaselineError if that fails.
+    They are read at the first access, which may raise a BaselineError.
     """
 
     def __init__(self, verdict: Verdict, root: Path) -> None:
-        """Read nothing yet.
-
-        Args:
-            root: The folder that the path of the baseline may start from.
-        """
+        """Store the inputs; the path of the baseline may be relative to `root`."""
         self._verdict, self._root = verdict, root
 
     @cached_property
@@ -75,29 +70,21 @@ class AcceptedBaselines(Sequence[TrendPoint]):
         return [point for point in points if not differences(point.identity, identity)]
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self._points)
 
-    @overload
-    def __getitem__(self, index: int) -> TrendPoint: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[TrendPoint]: ...
-
-    def __getitem__(self, index: int | slice) -> TrendPoint | list[TrendPoint]:
-        """Return one, or several."""
+    def __getitem__(self, index: Any) -> Any:
         return self._points[index]
 
 
 NOT_COMMITTED = "not committed"
-"""Where the commit of a point stands: it is in the work tree alone."""
+"""Commit of a point that is in the work tree only."""
 
 
 def points_of(file: Path, notes: list[str]) -> list[TrendPoint]:
-    """Return each accepted baseline of a file: what git has, and what the file tells beyond.
+    """Return each accepted baseline of a file, from git and from the history in the file.
 
-    A file holds a record for each machine; of each the oldest comes first. What only the history
-    in the file knows, as in a shallow clone, has means and no runs.
+    They are grouped by machine, oldest first. Points that only the history has, as in a shallow
+    clone, have means but no runs.
     """
     by_machine: dict[str, list[tuple[TrendPoint, Record]]] = {}
     for commit, baseline in _versions(file, notes):
@@ -113,7 +100,7 @@ def points_of(file: Path, notes: list[str]) -> list[TrendPoint]:
 
 
 def _versions(file: Path, notes: list[str]) -> Iterator[tuple[str, Baseline]]:
-    """Yield the file's content at each commit that changed it, oldest first, and as it is now."""
+    """Yield the file's content at each commit that changed it, oldest first, then today's."""
     if git("rev-parse", "--is-shallow-repository") == b"true\n":
         notes.append("this clone is shallow: older baselines have no runs: git fetch --unshallow")
     for commit, name in reversed(list(_commits(file))):
@@ -127,21 +114,21 @@ def _versions(file: Path, notes: list[str]) -> Iterator[tuple[str, Baseline]]:
 
 
 def _commits(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield each commit that changed a file with its name there, newest first, through renames.
+    """Yield each commit that changed a file and its name there, newest first, through renames.
 
-    `git log --follow` takes a new file that is like an older one for its copy, and baselines of
-    different cases are much alike: only a file that its commit moved away is the same.
+    `git log --follow` takes a new file for a copy of a similar one, and baselines of different
+    cases are similar: only a rename in the same commit counts.
     """
-    name, before = git_text("ls-files", "-z", "--full-name", "--", str(file)), "HEAD"
+    name, revision = git_text("ls-files", "-z", "--full-name", "--", str(file)), "HEAD"
     while name := name.rstrip("\0"):
         top = f":(top,literal){name}"
-        commits = git_text("log", "--diff-filter=AMT", "--format=%H", before, "--", top).split()
+        commits = git_text("log", "--diff-filter=AMT", "--format=%H", revision, "--", top).split()
         yield from ((commit, name) for commit in commits)
         if not commits:
             return
-        before = f"{commits[-1]}^"
+        revision = f"{commits[-1]}^"
         renamed = git_text(
-            "show", "-M", "--diff-filter=R", "--name-status", "-z", "--format=", before[:-1]
+            "show", "-M", "--diff-filter=R", "--name-status", "-z", "--format=", revision[:-1]
         )
         parts = renamed.split("\0")
         moved = dict(zip(parts[2::3], parts[1::3], strict=False))
@@ -169,11 +156,11 @@ def _point(baseline: Baseline, record: Record, commit: str) -> TrendPoint:
 def _from_history(
     newest: tuple[TrendPoint, Record], kept: Sequence[TrendPoint]
 ) -> Iterator[TrendPoint]:
-    """Yield what the newest record's history tells beyond the points that git has."""
+    """Yield the points of the newest record's history that git lacks."""
     point, record = newest
     kept_means = [one.means for one in kept]
     for entry, after in zip_longest(record.history, record.history[1:]):
-        # What was appended to is part of the entry after it.
+        # An appended record includes the one before it.
         if entry.new in kept_means or (after is not None and after.action == "append"):
             continue
         yield replace(

@@ -1,4 +1,4 @@
-"""Runs that something else than this package measured: judged as a case, kept as a session."""
+"""Judge runs that another harness measured, and store them as a session."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from pytest_mlperf.stores.results import as_bytes, from_bytes
 from pytest_mlperf.suite.values import checked_accelerator, checked_name
 
 LOOKS = 5
-"""Looks that rule R's errors are split over, as those of a session are by default."""
+"""Number of analyses that rule R's errors are split over, the default of a session."""
 
 
 def checked(case: Case, where: str = "") -> Case:
-    """Return a case whose names are safe in test ids and paths, else raise MlperfError."""
+    """Return a case; raise MlperfError if its names are unsafe in test ids and paths."""
     try:
         for name in (case.workload, case.engine, case.precision):
             checked_name(name)
@@ -57,16 +57,15 @@ def judge_runs(
     division: Division = "closed",
     target_qps: float | None = None,
 ) -> CaseResult:
-    """Return the result of a case by runs that were made elsewhere, oldest first.
+    """Return the result of a case from runs that were made elsewhere, oldest first.
 
     Args:
         subject: Machine, engine and data of the runs.
-        limits: Smallest change for the worse that matters, as a share, by gated metric.
+        limits: Smallest relevant change for the worse, as a share, by gated metric.
         baselines: Folder of the baselines to judge against, or None to judge later.
 
     Raises:
-        MlperfError: Something of it cannot be: a name, a metric, a value; it is named. Or the
-            baseline cannot be read.
+        MlperfError: A name, metric or value is invalid, or the baseline cannot be read.
     """
     checked(case)
     for metric, limit in limits.items():
@@ -92,7 +91,7 @@ def judge_runs(
         division=division,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what is of a wrong type is told next
+        warnings.simplefilter("ignore")  # from_bytes reports wrong types
         content = as_bytes(session_of([result], {}))
     from_bytes(case.id, content, "measured session", "give judge_runs what a run can measure")
     verdict = result.verdict
@@ -118,7 +117,7 @@ def _unjudged(case: Case, runs: Sequence[Run], subject: Subject) -> Verdict:
         outcome=Outcome.INVALID if invalid or not valid else Outcome.NOT_EVALUATED,
         headline=headline,
         runs=valid,
-        # Further ones would be told as if they had been measured again.
+        # Reports describe further ones as repeats.
         invalid_runs=invalid[:1],
         reasons=tuple(reason for run in invalid for reason in run.invalid),
         subject=subject,
@@ -130,7 +129,7 @@ def _unjudged(case: Case, runs: Sequence[Run], subject: Subject) -> Verdict:
 def _against(
     file: Path, verdict: Verdict, subject: Subject, limits: Mapping[str, float]
 ) -> Verdict:
-    """Return a verdict that a baseline judges; one that is INVALID stays so."""
+    """Return a verdict judged against a baseline; an INVALID one stays so."""
     loaded = load_checked(file, verdict.case)
     record = find(loaded, subject.identity) if loaded else None
     compared = replace(
@@ -153,15 +152,15 @@ def _against(
 def accept_runs(
     result: CaseResult, *, baselines: Path | str, reason: str, drop: bool = False
 ) -> Path:
-    """Keep the runs of a result of `judge_runs` as a baseline to commit; return its file.
+    """Store the runs of a result of `judge_runs` as a baseline to commit; return its file.
 
-    Where the machine has a baseline already, these take its place, and its history goes on.
+    They replace a baseline of the same machine and continue its history.
 
     Args:
         drop: Accept a drop too.
 
     Raises:
-        BaselineError: The result is INVALID, has no runs or is a drop, there is no reason, or the
+        BaselineError: The result is INVALID, has no runs or is a drop, the reason is empty, or the
             file cannot be written.
     """
     verdict, case = result.verdict, result.verdict.case
@@ -196,7 +195,7 @@ def accept_runs(
 
 
 def session_of(cases: Sequence[CaseResult], versions: Mapping[str, str]) -> Results:
-    """Return the session that results make, with the versions of what measured them."""
+    """Return a session of results, with the versions of the tools that measured them."""
     return Results(
         run=new_id(),
         started=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),

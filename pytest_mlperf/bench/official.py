@@ -1,4 +1,4 @@
-"""Share of the best official result that a case reached, and the gate on it."""
+"""Compare a case with the best official result, and gate on its share."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ UNIT_METRICS = {
     "samples/s": "throughput",
     "queries/s": "throughput",
 }
-"""What a run calls the values of results. Latencies are left out: those of results are bounds with
-early stopping, and ours are percentiles."""
+"""Metrics of runs by unit of results. Latencies are left out: official ones are bounds with early
+stopping, ours are percentiles."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placing:
-    """Where a case stands: the best official result on its GPU, and its own value, GPU by GPU.
+    """Value of a case and the best official result on its GPU, per GPU.
 
     Attributes:
-        value: Geometric mean of its runs, of one GPU, in the unit of the result.
-        best: The result whose value is the highest, GPU by GPU.
+        value: Geometric mean of its runs per GPU, in the unit of the result.
+        best: Result with the highest value per GPU.
     """
 
     value: float
@@ -39,17 +39,17 @@ class Placing:
 
     @property
     def best_value(self) -> float:
-        """The result's value of one GPU."""
+        """Value of the result per GPU."""
         return self.best.value / self.best.count
 
     @property
     def share(self) -> float:
-        """The case's value by the result's."""
+        """Value of the case divided by the result's."""
         return self.value / self.best_value
 
     @property
     def in_short(self) -> str:
-        """Return "58 % of the best official result per GPU (v5.1, Dell)"."""
+        """Text "58 % of the best official result per GPU (v5.1, Dell)"."""
         who = f"{self.best.round}, {self.best.submitter}"
         return f"{100 * self.share:.3g} % of the best official result per GPU ({who})"
 
@@ -62,16 +62,11 @@ def placed(
     searched: bool,
     results: Sequence[OfficialResult] | None = None,
 ) -> Placing | str:
-    """Return where runs of a case stand, or why no official result is like it.
+    """Return the placing of a case, or why no official result is comparable.
 
-    Like is: the workload with its target, the scenario, the unit, LoadGen as harness, the closed
-    division, the kind of GPU. In Server and Interactive a result is the highest rate that held, so
-    only a search for that rate is like it.
-
-    Args:
-        identity: Of the machine that the runs are of.
-        searched: Their rate was searched.
-        results: Those to look among; None: all official ones.
+    A comparable one has the same workload with its target, scenario, unit and kind of GPU, by
+    LoadGen in the closed division. In Server and Interactive it is the highest rate that held, so
+    the runs must be `searched`. `results` of None are all official ones.
     """
     gpu = gpu_in(identity)
     if not runs:
@@ -83,11 +78,11 @@ def placed(
     if case.scenario != "Offline" and not case.rate_is_condition:
         return f"the value of {case.scenario} is a latency, and official ones are bounds"
     for unit, metric in UNIT_METRICS.items():
-        asked = (case.workload, case.scenario, gpu.name, unit)
-        best = _best(*asked) if results is None else _best_of(results, *asked)
+        query = (case.workload, case.scenario, gpu.name, unit)
+        best = _best(*query) if results is None else _best_of(results, *query)
         values = [run.metrics[metric] for run in runs if run.metrics.get(metric)]
         if best and values:
-            # As the value beside it is that of all runs.
+            # Per GPU, like the result's value.
             mine = geometric_mean(values) / split(case.accelerator)[0]
             return Placing(value=mine, best=best)
     return (
@@ -97,10 +92,9 @@ def placed(
 
 
 def held_to_best(case: CaseRunner, answer: Ruling) -> Ruling:
-    """Return an answer, GATE FAIL where the suite asks for a larger share of the best result.
+    """Return a ruling, GATE FAIL if its share of the best result is below the suite's.
 
-    What failed already, or could not be judged, stays as it is; where no official result is like
-    the case, a note says so.
+    A failed or unjudged ruling is returned unchanged; without a comparable result a note is added.
     """
     if answer.outcome.fails or not case.runs or case.planned.suite.of_best is None:
         return answer
@@ -114,10 +108,7 @@ def held_to_best(case: CaseRunner, answer: Ruling) -> Ruling:
 
 
 def below_best(case: CaseRunner) -> str | None:
-    """Return that a case has a smaller share of the best result than its suite asks for, or None.
-
-    Where the suite asks for none, or no official result is like the case, there is nothing to miss.
-    """
+    """Return the headline of a share below the suite's, or None."""
     least = case.planned.suite.of_best
     if least is None or isinstance(placing := _standing(case), str) or placing.share >= least:
         return None

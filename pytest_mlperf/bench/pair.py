@@ -1,4 +1,4 @@
-"""Answer for a pair: run two engine entries in turns until the claim about them is decided."""
+"""Judge a pair: interleave two engine entries until the claim about them is decided."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _unjudgeable(pair: PlannedPair, a: CaseRuns, b: CaseRuns, error: Unjudgeable
 
 
 def _not_comparable(pair: PlannedPair, case: CaseRuns) -> str | None:
-    """Return why the runs of a side may not be compared: a fast wrong answer proves nothing."""
+    """Return why the runs of a side may not be compared, or None."""
     metric, name = METRICS[pair.metric], _name(case)
     if any(pair.metric not in run.metrics for run in case.runs):
         return f"{metric.title} is not measured with {name}"

@@ -1,4 +1,4 @@
-"""Ruling for the performance of a case: measure until it is decided, judge, or record."""
+"""Judge the performance of a case: measure until it is decided, then judge or record."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ CACHE_BACK = (
 UNDER_LOAD = "measured under load: an idle machine decides"
 
 CHANGED_OUTCOMES = {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.IMPROVED}
-"""What may be the machine's doing as well; and so may be what leans to a drop."""
+"""Outcomes that a change of the machine may cause."""
 
 
 def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LONE_PHASE) -> Ruling:
-    """Measure what is missing, then judge the runs by rule R, or record them."""
+    """Make the missing runs, then judge them by rule R, or record them."""
     recording = _recording(case)
     if differs := _other_rate(case, recording):
         return differs
@@ -101,7 +101,7 @@ def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LO
 
 
 def _judged(case: CaseRuns, phase: Phase) -> Ruling:
-    """Judge the runs of a case, and make more as long as they may decide."""
+    """Judge the runs of a case, and make more while they may decide."""
     while True:
         if missed := _limit_missed(case):
             return missed
@@ -119,15 +119,14 @@ def _judged(case: CaseRuns, phase: Phase) -> Ruling:
 
 
 def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> Ruling:
-    """Return the drop that is proven though the last run may not be judged, else raise the error.
+    """Return a drop that is proven although the last run is INVALID, else raise the error.
 
-    Runs of a server that became slow prove no ok, but a drop, where load does not explain them.
+    INVALID runs of a slow server cannot prove an ok, but a drop, if load does not explain them.
     """
     runs, slow = list(case.runs), [run for run in case.invalid_runs if run.too_slow]
     for run in slow if not is_loaded(slow, case.rule.tolerated) else ():
-        count = max(
-            1, min([run.queries, *run.serving.requests.values()])
-        )  # its standard error is 1 / √n
+        # The relative standard error of a rate of n requests is 1 / √n.
+        count = max(1, min([run.queries, *run.serving.requests.values()]))
         runs.append(replace(run, within_se=dict.fromkeys(run.metrics, count**-0.5)))
     if failed := accuracy_failed(case):
         return failed
@@ -146,7 +145,7 @@ def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> R
 
 
 def _found_under_load(case: CaseRuns, ruling: Ruling) -> Ruling:
-    """Return a ruling on rates that searches found: under load they are lower bounds."""
+    """Return a ruling on searched rates, undecided if load made them lower bounds."""
     if not case.planned.scenario.find:
         return ruling
     drop = any(metric.fails or metric.direction == "drop" for metric in ruling.metrics)
@@ -165,19 +164,15 @@ def _undecided(ruling: Ruling) -> Ruling:
 
 
 def _other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
-    """Return the answer where a server had less to do than in the baseline's runs, or more.
-
-    It may have had the prompts in its cache of prefixes, and of a curve its answers may have
-    another length.
-    """
+    """Return INVALID if prompts were cached, or answers longer, unlike in the baseline's runs."""
     if case.record is None or case.subject is None:
         return None
-    now, before = case.subject.fingerprint, case.record.fingerprint
-    if has_salt(now) != has_salt(before) and (may_be_cached(now) or may_be_cached(before)):
-        which = "the baseline's runs" if has_salt(now) else "the runs now"
+    facts, recorded = case.subject.fingerprint, case.record.fingerprint
+    if has_salt(facts) != has_salt(recorded) and (may_be_cached(facts) or may_be_cached(recorded)):
+        which = "the baseline's runs" if has_salt(facts) else "the runs now"
         return invalid(case, f"{which} all ask the same prompts, and the others do not", SALT_BACK)
     gated = any(name.startswith(PREFIX_HIT_SHARE) for name in case.planned.limits)
-    cached = None if has_salt(now) or gated else other_cached(runs, case.record.runs)
+    cached = None if has_salt(facts) or gated else other_cached(runs, case.record.runs)
     if cached:
         return invalid(case, cached, CACHE_BACK)
     other = other_length(runs, case.record.runs)
@@ -185,7 +180,7 @@ def _other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
 
 
 def invalid(case: CaseRuns, headline: str, *notes: str) -> Ruling:
-    """Return that the runs of a case may not be judged, with what they measured."""
+    """Return INVALID, with the metrics that the runs measured."""
     runs = case.invalid_runs[-1:] if case.reasons else case.runs
     metrics = tuple(
         replace(m, limit=case.planned.limits.get(m.metric))
@@ -207,11 +202,11 @@ CAUSED_BY_LOAD = frozenset(
         Key.TOO_SHORT,
     }
 )
-"""Reasons for an INVALID run that other processes on the machine can cause."""
+"""Reasons of INVALID runs that other processes on the machine can cause."""
 
 
 def unjudged(case: CaseRuns, run: Run) -> Ruling:
-    """Return the answer of a case whose last run is INVALID: undecided if load can be why."""
+    """Return the ruling on an INVALID run: INCONCLUSIVE if load can be the reason."""
     ruling = invalid(case, *map(str, run.invalid))
     keys = {reason.key for reason in run.invalid}
     if case.policy.update or keys - CAUSED_BY_LOAD or not is_loaded([run], case.rule.tolerated):
@@ -235,7 +230,7 @@ def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
 
 
 def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ruling:
-    """Return what a ruling says, and what to do about runs that may not be judged."""
+    """Return a ruling with the accuracy it covers, and advice on metrics that it lacks."""
     unvouched = case.unchecked
     notes = remedies(case.runs, limits, case.record) if case.runs else ()
     return Ruling(
@@ -248,11 +243,7 @@ def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ru
 
 
 def first_line(case: CaseRuns, ruling: Ruling) -> str:
-    """Return the first line of a verdict by rule R.
-
-    Of a rate that was found it says what was found and under what; without a baseline of this
-    machine, which one there is.
-    """
+    """Return the headline, with a searched rate's conditions or another machine's baseline."""
     find, deciding = case.planned.scenario.find, ruling.deciding
     if ruling.outcome is Outcome.NO_BASELINE and case.formerly and deciding:
         return f"{METRICS[deciding.metric].title}: {case.formerly.brief}"
@@ -265,7 +256,7 @@ def first_line(case: CaseRuns, ruling: Ruling) -> str:
 
 
 def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
-    """Return the answer of speed or energy where accuracy is not what it was, else None."""
+    """Return INVALID for speed or energy if accuracy failed, else None."""
     official = case.planned.suite.profile == "official"
     accuracy = case.find_accuracy(required=official or required)
     answer = case.judge_accuracy() if accuracy else None
@@ -276,7 +267,7 @@ def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
 
 
 def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
-    """Return an answer, INVALID where the machine itself explains that something changed."""
+    """Return a ruling, INVALID if a change of the machine itself explains it."""
     leans = any(metric.direction == "drop" for metric in answer.metrics)
     changed = (
         answer.outcome in CHANGED_OUTCOMES or leans or (phase.many and may_fall(answer.metrics))
@@ -296,12 +287,12 @@ def _locked_clock(case: CaseRuns) -> str | None:
     clocks = case.subject and case.subject.identity.get("clocks")
     if case.record is None or clocks is None:
         return None
-    before = [run.hardware.state for run in case.record.runs]
-    return locked_clock_moved([run.hardware.state for run in case.runs], before, clocks)
+    recorded = [run.hardware.state for run in case.record.runs]
+    return locked_clock_moved([run.hardware.state for run in case.runs], recorded, clocks)
 
 
 def reported(case: CaseRuns, answer: Ruling) -> tuple[str, ...]:
-    """Return which limits these runs have too few queries for."""
+    """Return notes on the limits that these runs have too few queries for."""
     if not case.runs or answer.outcome is Outcome.INCONCLUSIVE:
         return ()
     kept = None if answer.outcome is Outcome.RECORDED else case.record
@@ -309,7 +300,7 @@ def reported(case: CaseRuns, answer: Ruling) -> tuple[str, ...]:
 
 
 def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
-    """Return the answer of a baseline at another rate, or found under other conditions, or None."""
+    """Return INVALID if the baseline has another rate or other conditions, else None."""
     record, planned = case.record, case.planned
     if record is None or recording == "replace":
         return None
@@ -328,7 +319,7 @@ def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
 
 
 def _limit_missed(case: CaseRuns) -> Ruling | None:
-    """Return the answer of a latency limit missed twice; measure again after the first."""
+    """Return the ruling on a latency limit missed twice; repeat the run after the first miss."""
     if len(case.runs) == 1 and case.runs[0].limit_missed:
         case.add_run()
     missed = [run for run in case.runs if run.limit_missed]
@@ -340,16 +331,16 @@ def _limit_missed(case: CaseRuns) -> Ruling | None:
         headline = f"a latency limit was missed, but {load_in_words(missed)}"
         return Ruling(outcome=Outcome.INCONCLUSIVE, headline=headline)
     ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule)
-    shown = against_limits(proven, case.job.settings)
+    figures = against_limits(proven, case.job.settings)
     if case.record:
         outcome, headline = Outcome.PERF_DROP, "limit missed at the rate the baseline held"
     else:
         outcome, headline = Outcome.GATE_FAIL, f"latency limit missed twice at {case.rate:.4g}/s"
-    return Ruling(outcome=outcome, headline=f"{headline}: {shown}", metrics=ruling.metrics)
+    return Ruling(outcome=outcome, headline=f"{headline}: {figures}", metrics=ruling.metrics)
 
 
 def against_limits(missed: Sequence[Run], settings: LoadGenSettings) -> str:
-    """Return what the runs that missed a latency limit measured, beside the limit."""
+    """Return the values of runs that missed a latency limit, and the limit."""
     limits = {
         "ttft_p99": settings.ttft_limit_ns,
         "tpot_p99": settings.tpot_limit_ns,
@@ -380,7 +371,7 @@ def _recording(case: CaseRuns) -> Update | None:
 
 
 def _unlike(case: CaseRuns, old: Record | None) -> Ruling | None:
-    """Return the answer where runs had other work than each other, or than the baseline's."""
+    """Return INVALID if runs had other work than each other, or than the baseline's."""
     uneven = other_cached(case.runs[1:], case.runs[:1], "in the first run")
     if uneven and case.subject and not has_salt(case.subject.fingerprint):
         return invalid(case, f"nothing recorded: {uneven}", CACHE_BACK)
@@ -411,14 +402,14 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     case.record = record = write(case, action, fresh)
     metrics = recorded(record, countable(case.runs, case.planned.limits), len(fresh.runs))
     headline = f"{len(record.runs)} runs in {case.policy.shown(case.file)}"
-    beside = [f"recorded beside another: {case.formerly.in_words}"] if case.formerly else []
+    remarks = [f"recorded beside another: {case.formerly.in_words}"] if case.formerly else []
     interleaves = case.planned.engine.baseline_engine is not None
     today = failing_today(record, case.planned.limits, case.rule, interleaves=interleaves)
-    beside += [*fresh.notes, *filter(None, [lacking(record), today])]
+    remarks += [*fresh.notes, *filter(None, [lacking(record), today])]
     if is_loaded(record.runs, case.rule.tolerated):
         load = load_in_words(case.runs)
-        beside.append(f"recorded under load: {load}; sessions on an idle machine prove more")
-    notes = (f"{headline}; {provable(record)}; commit it", *beside, *detectable_notes(metrics))
+        remarks.append(f"recorded under load: {load}; sessions on an idle machine prove more")
+    notes = (f"{headline}; {provable(record)}; commit it", *remarks, *detectable_notes(metrics))
     return Ruling(outcome=Outcome.RECORDED, headline=headline, metrics=metrics, notes=notes)
 
 
@@ -432,13 +423,10 @@ def _worsened(case: CaseRuns, fresh: Screened) -> list[str]:
 
 
 def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LONE_PHASE) -> Ruling:
-    """Measure what is missing and judge the energy of the runs by rule R.
+    """Make the missing runs and judge their energy by rule R.
 
-    Of the metrics that the suite limits, those are judged whose power source is there and saw
-    enough in every run; no other is recorded either.
-
-    Raises:
-        UnavailableError: No energy is known.
+    Only metrics whose power source has sufficient data in every run are judged and recorded. Raises
+    UnavailableError if no energy is known.
     """
     case.first(kinds)
     if failed := accuracy_failed(case):
@@ -466,7 +454,9 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
     if unfit and not ruling.dropped:
         return unfit
     kept = case.record.runs if case.record else ()
-    if is_loaded([*case.runs, *kept], case.rule.tolerated):  # others use energy, and idling too
+    if is_loaded(
+        [*case.runs, *kept], case.rule.tolerated
+    ):  # neighbours' work, and their idling, use energy too
         ruling = _undecided(ruling)
     answer = answer_of(case, ruling, gated)
     others = [
@@ -478,7 +468,7 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
 
 
 def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
-    """Return the answer of runs of which some have an energy to judge by, and others not."""
+    """Return INVALID if only some runs have an energy that may be judged."""
     runs = case.runs
     for name in limits:
         lacking = [place for place, run in enumerate(runs, start=1) if not run.may_judge(name)]
@@ -492,7 +482,7 @@ def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
 
 
 def _why_not(runs: Sequence[Run], limits: Collection[str]) -> str:
-    """Return why the energy of these runs may not be judged: what the first such run says."""
+    """Return why the energy of these runs may not be judged."""
     run, name = next((run, n) for run in runs for n in limits if not run.may_judge(n))
     where = f"run {runs.index(run) + 1} of {len(runs)}: " if len(runs) > 1 else ""
     return where + ("; ".join(_notes(run, name)) or "its energy may not be judged")

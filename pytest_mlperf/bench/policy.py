@@ -1,4 +1,4 @@
-"""How the verdicts of a session are reached and recorded."""
+"""Define how verdicts of a session are reached and recorded."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Confirm = Literal["auto", "always", "never"]
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How verdicts are reached and recorded.
+    """Settings of verdicts and baselines.
 
     Attributes:
         max_runs: Most runs of a case before INCONCLUSIVE.
-        confirm: Which drops are measured again in turns with the build of their baseline:
-            PROVISIONAL ones and those from a baseline of few sessions, every one, or none.
-        baselines: Folder of the baselines; None: the nearest `baselines/` above the suite.
+        confirm: Which drops are confirmed by interleaved runs: "auto" those that are PROVISIONAL or
+            from a baseline of few sessions, "always" all, "never" none.
+        baselines: Folder of the baselines; None is the nearest `baselines/` above the suite.
         root: Folder that shown paths are relative to.
-        accept_cut: A first accuracy baseline may have many empty or cut answers.
-        accept_regression: "replace" may record values that are worse than the baseline's.
+        accept_cut: Whether a first accuracy baseline may have many empty or cut answers.
+        accept_regression: Whether "replace" may record values that are worse than the baseline's.
     """
 
     update: Update | None = None
@@ -50,19 +50,19 @@ class Policy:
     accept_regression: bool = False
 
     def shown(self, path: Path) -> str:
-        """Return a path as messages show it: relative to the root where it lies below it."""
+        """Return a path as messages show it: relative to the root if it is below it."""
         resolved, root = path.resolve(), self.root.resolve()
         return str(resolved.relative_to(root)) if resolved.is_relative_to(root) else str(path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """One of the two phases of a session of many pairs, or the only one of any other.
+    """Phase of a session: of two if it judges many pairs jointly, else the only one.
 
     Attributes:
-        pairs: Gated pairs of case and metric that are judged together; up to `MAX_LONE_PAIRS` each
-        alone.
-        once: Every case is run once before any is run again.
+        pairs: Number of jointly judged pairs of case and metric; up to `MAX_LONE_PAIRS` are judged
+            separately.
+        once: Whether every case is run once before any is run again.
     """
 
     pairs: int = 1
@@ -70,12 +70,12 @@ class Phase:
 
     @property
     def many(self) -> bool:
-        """Whether the pairs are judged together at the end of the session."""
+        """Whether the pairs are judged jointly at the end of the session."""
         return self.pairs > MAX_LONE_PAIRS
 
     @property
     def together(self) -> int:
-        """The pairs that are judged together, 0 where each is judged alone."""
+        """Number of jointly judged pairs, 0 if each is judged separately."""
         return self.pairs if self.many else 0
 
 
@@ -83,9 +83,9 @@ LONE_PHASE = Phase()
 
 
 def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> int:
-    """Return how many pairs of case and metric one test adds to those that are judged together."""
+    """Return how many jointly judged pairs of case and metric one test adds."""
     if isinstance(planned, PlannedPair):
-        return 0  # a claim has no baseline
+        return 0  # pairs have no baseline
     if kind == "performance":
         return len(planned.limits)
     source = meter or (power and planned.case.accelerator != "cpu")
@@ -94,19 +94,19 @@ def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> i
 
 @dataclass(frozen=True, kw_only=True)
 class Formerly:
-    """The nearest baseline, where none is of this machine."""
+    """Nearest baseline if this machine has none."""
 
     date: str
     differences: tuple[Difference, ...]
 
     @property
     def in_words(self) -> str:
-        """All that changed: "baseline of 2026-11-20 applied to power_limit_w 700, here 500"."""
+        """All differences: "baseline of 2026-11-20 applied to power_limit_w 700, here 500"."""
         return f"{self._begin} {'; '.join(map(_changed, self.differences))}"
 
     @property
     def brief(self) -> str:
-        """The first of what changed, for a first line."""
+        """First difference, for a headline."""
         more = len(self.differences) - 1
         return f"{self._begin} {_changed(self.differences[0])}" + (f" and {more} more" * bool(more))
 
@@ -116,7 +116,7 @@ class Formerly:
 
 
 def formerly(baseline: Baseline, identity: Mapping[str, Property]) -> Formerly | None:
-    """Return the record of a file that is nearest to a machine, with what differs; None: none."""
+    """Return the record of a file that is nearest to a machine and its differences, or None."""
     closest = nearest(baseline, identity)
     return Formerly(date=accepted(closest[0]), differences=tuple(closest[1])) if closest else None
 
@@ -135,17 +135,17 @@ def _changed(difference: Difference) -> str:
 def applied_before(
     loaded: Baseline | None, identity: Mapping[str, Property], root: Path, file: Path, case: Case
 ) -> Formerly | None:
-    """Return the nearest baseline of a case without one here, else of another accelerator count."""
+    """Return the nearest baseline of a case, else one of another accelerator count, or None."""
     former = formerly(loaded, identity) if loaded else None
     return former or min(
         _of_other_counts(root, file, case),
-        key=lambda one: str(one.differences[0].theirs),
+        key=lambda other: str(other.differences[0].theirs),
         default=None,
     )
 
 
 def _of_other_counts(root: Path, file: Path, case: Case) -> Iterator[Formerly]:
-    """Yield what the same case has on another number of the same accelerator."""
+    """Yield the baselines of the case on another count of the same accelerator."""
     _, kind = split(case.accelerator)
     behind = file.relative_to(root).parts[1:]
     for folder in sorted(root.iterdir()) if root.is_dir() else ():
@@ -154,34 +154,25 @@ def _of_other_counts(root: Path, file: Path, case: Case) -> Iterator[Formerly]:
         try:
             baseline = baselines.load(folder.joinpath(*behind))
         except BaselineError:
-            continue  # damage in a file that nothing rests on
+            continue  # the damaged file is not needed
         for record in baseline.records[:1] if baseline else ():
             count = Difference(name="accelerator", theirs=folder.name, ours=case.accelerator)
             yield Formerly(date=accepted(record), differences=(count,))
 
 
 def rule_for(accelerator: str, max_runs: int = 5) -> RuleR:
-    """Return rule R with the noise that is expected of an accelerator (uncalibrated)."""
+    """Return rule R with the default noise of an accelerator (uncalibrated)."""
     return uncalibrated(accelerator).rule(max_runs)
 
 
 def calibrated(root: Path, accelerator: str, identity: Mapping[str, Property]) -> Calibrated | None:
-    """Return what was calibrated on exactly this hardware; None: nothing.
-
-    Args:
-        root: Folder of the baselines; that of the closed division, also for open cases: noise is
-            the machine's.
-    """
+    """Return the calibration of exactly this hardware; `root` is the closed division's folder."""
     stored = calibration.load(calibration.path_for(root, accelerator), accelerator)
     return stored.of(identity) if stored else None
 
 
 def closed_root(file: Path) -> Path:
-    """Return the folder of the baselines, of the closed division, that a baseline file is for.
-
-    Args:
-        file: ROOT/ACCELERATOR/PROFILE/WORKLOAD/CASE.json; ROOT/open/… in the open division.
-    """
+    """Return the folder of the closed division's baselines for a file of either division."""
     root = file.parents[3]
     return root.parent if root.name == "open" else root
 
@@ -189,7 +180,7 @@ def closed_root(file: Path) -> Path:
 def calibrated_rule(
     root: Path, accelerator: str, identity: Mapping[str, Property], max_runs: int
 ) -> tuple[RuleR, str | None]:
-    """Return rule R for an accelerator, and where its noise comes from if it was calibrated."""
+    """Return rule R for an accelerator, and the source of its noise if it was calibrated."""
     machine = calibrated(root, accelerator, identity)
     if machine is None or machine.settings is None:
         return rule_for(accelerator, max_runs), None
@@ -199,5 +190,5 @@ def calibrated_rule(
 def rule_beside(
     file: Path, accelerator: str, identity: Mapping[str, Property], max_runs: int
 ) -> tuple[RuleR, str | None]:
-    """Return the rule for the case of a baseline file, by the calibration of the same folder."""
+    """Return rule R for the case of a baseline file, by the calibration of its folder."""
     return calibrated_rule(closed_root(file), accelerator, identity, max_runs)

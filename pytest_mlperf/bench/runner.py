@@ -1,4 +1,4 @@
-"""The one loop of runs: fresh processes of a case, tried again where INVALID, or in a search."""
+"""Run fresh processes of a case: repeat INVALID runs, and search rates."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from pytest_mlperf.suite.plan import Planned
 from pytest_mlperf.suite.resolve import Problems, resolve
 
 KEY = "find"
-"""The key of a fingerprint that holds the conditions of a rate that was found."""
+"""Fingerprint key of the conditions of a searched rate."""
 
 ENOUGH_QUERIES = LOADED_QUERIES
-"""With as many, LoadGen's early stopping only fails a run of which some queries were late."""
+"""With as many queries, LoadGen's early stopping fails a run only if some were late."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchState:
-    """Where a search stands; or a compliance test, which is made at a rate of its own too."""
+    """State of a search or a compliance test, which has its own rate."""
 
     rate: float | None
     conditions: Conditions
@@ -55,12 +55,12 @@ class SearchState:
 
 
 class Searches:
-    """The searches of one case; each gives one value, and starts where the last one ended."""
+    """Searches of one case; each gives one value and starts at the last one's."""
 
     def __init__(
         self, job: Job, find: Search, conditions: Conditions, record: Record | None
     ) -> None:
-        """Start at the baseline's rate, where there is one."""
+        """Start at the baseline's rate if there is one."""
         self._job = job
         self._find = find
         self._conditions = conditions
@@ -69,18 +69,15 @@ class Searches:
             *(Condition(metric=m, below=s) for m, s in job.latency_limits.items()),
         )
         same = record is not None and record.fingerprint.get(KEY) == job.facts.get(KEY)
-        before = record.runs if record is not None and same else ()
-        self._rates = [run.metrics["throughput"] for run in before if "throughput" in run.metrics]
+        runs = record.runs if record is not None and same else ()
+        self._rates = [run.metrics["throughput"] for run in runs if "throughput" in run.metrics]
         self._done = 0
 
     def run(self, case: Rated, attempt: Callable[[SearchState], Run]) -> Run:
-        """Search once; the rate found is the throughput of the run that is returned.
+        """Search once; return a run whose throughput is the found rate.
 
-        Its other figures are those of the highest rate that held.
-
-        Raises:
-            Unjudgeable: A run may not be judged for another reason than its latency, or no rate
-                was found.
+        Its other metrics are those of the highest rate that held. Raises Unjudgeable if no rate was
+        found, or a run is INVALID for another reason than its latency.
         """
         self._done += 1
         folder = new_folder(self._conditions.folder, f"{self._job.case.id}.search-{self._done}")
@@ -139,7 +136,7 @@ class Searches:
         )
 
     def _plan(self) -> SearchPlan | None:
-        """Return where to start; None: a probe must tell."""
+        """Return the plan of the search; None if a probe must find its start."""
         if self._rates:
             mean = geometric_mean(self._rates)
             step = narrow_step(self._job.limits["throughput"])
@@ -152,12 +149,12 @@ class Searches:
 
 
 def searches(job: Job, conditions: Conditions, record: Record | None = None) -> Searches | None:
-    """Return the searches of a case, or None: its rate is given."""
+    """Return the searches of a case, or None if its rate is given."""
     return Searches(job, job.find, conditions, record) if job.find else None
 
 
 def condition_differs(job: Job, record: Record) -> str | None:
-    """Return how the conditions of a baseline's rate differ from the suite's, if they do."""
+    """Return how the conditions of a baseline's rate differ from the suite's, or None."""
     ours, theirs = job.facts.get(KEY), record.fingerprint.get(KEY)
     if ours == theirs:
         return None
@@ -169,10 +166,10 @@ def condition_differs(job: Job, record: Record) -> str | None:
 
 
 def _made(attempt: Callable[[SearchState], Run], at: SearchState) -> Run:
-    """Return a run of a search, in which INVALID for late queries alone is a missed limit.
+    """Return a run of a search; INVALID for early stopping alone becomes a missed limit.
 
-    LoadGen's early stopping doubts a percentile that is met, but not surely; such a rate is not
-    held.
+    LoadGen's early stopping rejects a percentile that is met without confidence; the rate did not
+    hold.
     """
     run = attempt(at)
     if not run.invalid or run.queries < ENOUGH_QUERIES:
@@ -183,17 +180,17 @@ def _made(attempt: Callable[[SearchState], Run], at: SearchState) -> Run:
 
 
 INVALID_TRIES = 3
-"""A run that may not be judged is measured again at most twice."""
+"""Maximum number of tries of a run."""
 
 LASTING_REASONS = frozenset({Key.GPU_LOST, Key.TOO_FEW_REQUESTS, Key.TOKENS_MISCOUNTED})
-"""Why a run is INVALID that the next one would be for as well: nothing is measured again."""
+"""Reasons that the next run would have too: it is not repeated."""
 
 LONGER_RUN_FACTOR = 1.2
-"""An Offline run that was too short was sized for a slower engine: it is sized so much longer."""
+"""Factor on the expected rate of an Offline run that was too short: it was sized for less speed."""
 
 
 class Unjudgeable(Exception):
-    """Every try of a run was INVALID; carries the last one."""
+    """Every try of a run was INVALID; `run` is the last one."""
 
     def __init__(self, run: Run) -> None:
         super().__init__("; ".join(map(str, run.invalid)))
@@ -201,26 +198,23 @@ class Unjudgeable(Exception):
 
 
 class Rated(Protocol):
-    """A case, the rate that its next run is offered or sized by, and its INVALID runs so far."""
+    """Case with the rate of its next run, and its INVALID runs so far."""
 
     @property
     def job(self) -> Job:
-        """The case."""
-        ...
+        """Resolved case."""
 
     rate: float | None
     invalid_runs: list[Run]
 
     def add_clients(self) -> None:
-        """Let more processes send the requests from now on, where that can help."""
+        """Let more processes send the requests if that can help."""
 
 
 def valid_run(case: Rated, attempt: Callable[[], Run]) -> Run:
-    """Return the first run that may be judged.
+    """Return the first valid run; the case collects the INVALID ones.
 
-    Args:
-        case: Takes the INVALID runs; its rate is raised where one of Offline was, and it gets more
-            clients where one held up the server.
+    Its rate is raised for Offline, and its clients if one of them delayed the requests.
     """
     for left in reversed(range(INVALID_TRIES)):
         run = attempt()
@@ -242,19 +236,17 @@ Show = Callable[[str], None]
 
 
 class CaseRunner:
-    """One case that grows by one fresh process at a time.
+    """Run one case, one fresh process at a time.
 
     Attributes:
         rate: Offered or expected rate; None until the first process has probed it.
-        runs: Performance runs that may be judged, oldest first.
-        subject: What was timed, once it is known; where nothing is timed, what was scored.
-        scored_subject: What was scored, on its own data.
-        files: What the processes of `subject` imported, of the tested project.
-        scored_files: The same of `scored_subject`.
-        invalid_runs: Those that may not, and were measured again as often as is allowed.
-        left_out: Those of pairs that load may explain, see `confirm.add_pair`.
-        session: The id of the session.
-        clients: Processes that send the requests, where the suite leaves that open.
+        runs: Valid performance runs, oldest first.
+        subject: Subject of the performance runs; without any, of the accuracy pass.
+        scored_subject: Subject of the accuracy pass, on its own data.
+        files: Files of the project that processes of `subject` imported.
+        scored_files: Files of the project that processes of `scored_subject` imported.
+        left_out: Runs of pairs that load may explain, see `confirm.add_pair`.
+        clients: Number of processes that send the requests, if the suite leaves it open.
     """
 
     clients = 1
@@ -273,14 +265,10 @@ class CaseRunner:
         search: bool = True,
         job: Job | None = None,
     ) -> None:
-        """Keep what to run; nothing starts yet.
+        """Store the inputs; `done` counts earlier processes of the case.
 
-        Args:
-            rate: The rate, or None to probe it.
-            done: Processes of the case so far; the next one's number follows.
-            label: What the folders of its runs carry in their names.
-            search: Search the rate where the suite says so.
-            job: The case as it was resolved already; None: it is resolved before the first process.
+        A `rate` of None is probed, a `job` of None resolved. `label` is part of the run folders'
+        names.
         """
         self.planned = planned
         self.rate = rate
@@ -304,11 +292,11 @@ class CaseRunner:
 
     @property
     def job(self) -> Job:
-        """The case with all that its runs need, worked out once."""
+        """Resolved case."""
         return self._job(scorer=False)
 
     def _job(self, *, scorer: bool) -> Job:
-        """Return the same; where its accuracy is asked for too, with its scorer."""
+        """Return the resolved case, with its scorer if its accuracy is needed."""
         resolved = self._resolved.get(True) or self._resolved.get(scorer)
         if resolved is None:
             resolved = self._resolved[scorer] = resolve(self.planned, scorer=scorer)
@@ -318,10 +306,7 @@ class CaseRunner:
         return resolved
 
     def add_clients(self) -> None:
-        """Send the requests from twice as many processes, up to one for each core.
-
-        Only where the suite leaves that open.
-        """
+        """Double the processes that send requests, up to one per core, unless the suite sets it."""
         engine, clients = self.job.engine, 2 * self.clients
         options = {**engine.options, "clients": clients}
         is_written = engine.options.get("clients") is not None
@@ -332,14 +317,10 @@ class CaseRunner:
         self.clients = clients
 
     def add_run(self, *, ask: Ask | None = None) -> Run:
-        """Add one run that may be judged, from a fresh process, or one search.
+        """Add one valid run from a fresh process, or one search.
 
-        Args:
-            ask: Also make the accuracy pass, in the first of its processes: scores of a run that
-                is INVALID are good all the same.
-
-        Raises:
-            Unjudgeable: No try was valid.
+        `ask` adds an accuracy pass to the first process: scores of INVALID runs are valid. Raises
+        Unjudgeable if every try was INVALID.
         """
         job = self._job(scorer=ask is not None)
         if self._search and self._searches is None:
@@ -359,7 +340,7 @@ class CaseRunner:
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run one fresh process, and keep the rate that it probed."""
+        """Run one fresh process, and store the rate that it probed."""
         self._processes += 1
         audit = at.audit if at else None
         job = self._job(scorer=ask is not None)
@@ -395,7 +376,7 @@ class CaseRunner:
 
 
 def unforeseen(error: Exception, log: Path) -> RunError:
-    """Return the error of a test in which Python raised what nobody foresaw; write its trace."""
+    """Return the error of a test for an unexpected exception; write its traceback."""
     message = f"{one_line(error)}: not foreseen, so please report it with this log"
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         message = f"{one_line(error)} ({disk_of(Path(error.filename or log))}); free some space"
@@ -403,6 +384,6 @@ def unforeseen(error: Exception, log: Path) -> RunError:
         trace = "".join(traceback.format_exception(error))
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(trace, "utf-8", errors="backslashreplace")
-    except Exception:  # the case must not be missing for that
+    except Exception:  # the error matters more than its log
         return RunError("pytest-mlperf", message)
     return RunError("pytest-mlperf", message, str(log))

@@ -1,4 +1,4 @@
-"""Which files changed in git since the commit of a baseline, and which of them a run loaded."""
+"""Find files that changed in git since a baseline's commit, and whether a run loaded them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ from pytest_mlperf.run.worker.model_files import path_texts
 def tree_changes(
     policy: Policy, commit: str | None, job: Job, suite: Path, imported: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Return lines of what changed since a baseline's commit, and of what is not known of it.
+    """Return lines on changes since a baseline's commit, and lines on unknown ones.
 
-    Args:
-        commit: None: it was recorded outside git, and nothing is claimed.
-        job: Names model, data and further files; the scorer too, where scores are explained.
-        imported: Files that the worker imported.
+    A `commit` of None, of a baseline outside git, has no lines. `job` names model, data and further
+    files, and the scorer if scores are explained; the worker imported `imported`.
     """
     if commit is None:
         return [], []
@@ -54,16 +52,16 @@ def tree_changes(
 
 
 def _named(job: Job, suite: Path) -> Iterator[str]:
-    """Yield the files and folders that a case names; a folder around its suite says nothing."""
+    """Yield the files and folders that a case names, except those around its suite."""
     factories = [job.engine, job.dataset, *filter(None, [job.scoring.scorer])]
-    for text in path_texts([job.model, *(one.options for one in factories)]):
+    for text in path_texts([job.model, *(factory.options for factory in factories)]):
         with contextlib.suppress(OSError, ValueError):  # most texts are no path
             path = (suite.parent / text).resolve(strict=True)
             if not suite.resolve().is_relative_to(path):
                 yield str(path)
-            if path.is_file():  # as model.onnx.data beside model.onnx
+            if path.is_file():  # such as model.onnx.data of model.onnx
                 yield from map(str, path.parent.glob(f"{glob.escape(path.name)}[._]*"))
-    for one in factories:
+    for factory in factories:
         with contextlib.suppress(Exception, SystemExit):  # importing a package runs its code
-            spec = find_spec(one.target.partition(":")[0])
+            spec = find_spec(factory.target.partition(":")[0])
             yield from filter(None, [spec and spec.origin])

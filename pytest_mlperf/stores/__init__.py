@@ -1,1 +1,1 @@
-"""Files that last: baselines and results."""
+"""Read and write the files that outlast a session: baselines, results, caches."""

@@ -1,4 +1,4 @@
-"""Accuracy passes of earlier sessions, kept beside the runs: one file per fingerprint."""
+"""Store accuracy passes between sessions, one file per fingerprint."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pytest_mlperf.stores import atomic
 
 
 class AccuracyPasses:
-    """A folder of accuracy passes, found again by their fingerprint; the first one makes it."""
+    """Folder of accuracy passes by fingerprint; `save` creates it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def save(self, key: str, accuracy: Accuracy, scored: Scored) -> None:
-        """Keep a pass with its scores; a folder that cannot be written is a RunError."""
+        """Write a pass with its scores; raise RunError if the folder cannot be written."""
         path = self._file(key)
         content = {
             "accuracy": dataclasses.asdict(accuracy),
@@ -39,7 +39,7 @@ class AccuracyPasses:
             raise RunError("worker", f"cannot write {path}: {error.strerror}") from None
 
     def load(self, key: str) -> tuple[Accuracy, Scored] | None:
-        """Return a pass, or None where there is none that can be read."""
+        """Return the pass of a fingerprint, or None if no readable one is stored."""
         try:
             document = json.loads(self._file(key).read_text("utf-8"))
             kept = document["accuracy"]

@@ -1,4 +1,4 @@
-"""Accuracy baselines in git: a reviewed JSON file, and each sample's scores beside it."""
+"""Store accuracy baselines in git: a JSON file, and a file with each sample's scores."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from pytest_mlperf.stores.documents import Document, written_to
 Scores = Mapping[str, Sequence[float | None]]
 
 MISSING_VALUES = {"<u2": 2**16 - 1, "<i4": -(2**31)}
-"""What stands for a sample that a metric does not apply to, by the type of the array."""
+"""Placeholder of a sample that a metric does not apply to, by the data type of the array."""
 
 MAX_SCORES_BYTES = 256 * 2**20
-"""Bytes of a file with scores, and of one metric unpacked: 67 million samples."""
+"""Maximum size of a scores file, and of one unpacked metric: 67 million samples."""
 
 MAX_SCORE_BYTES = 4
 HEADER = 1024
-"""Bytes of an array's header, with room to spare."""
+"""Upper bound of the bytes of an array's header."""
 
 OUTPUTS = "output digests"
-"""The array with a digest of each output; no metric has such a name."""
+"""Name of the array of output digests; no metric has this name."""
 
 
 def pack(scores: Scores, steps: Mapping[str, int], outputs: Sequence[int] | None) -> bytes:
-    """Return an npz archive of whole steps: 2 bytes a score where they fit, else 4."""
+    """Return an npz archive of scores as multiples of a step: uint16 if they fit, else int32."""
     np, arrays = foreign.numpy(), {}
     for name in sorted(scores):
         there = [value for value in scores[name] if value is not None]
@@ -55,11 +55,7 @@ def pack(scores: Scores, steps: Mapping[str, int], outputs: Sequence[int] | None
 
 
 def unpack(content: bytes, baseline: AccuracyBaseline) -> dict[str, list[float | None]]:
-    """Return the scores of an archive by metric and data set index.
-
-    Raises:
-        ValueError: It holds something else than the baseline says. Damaged archives raise more.
-    """
+    """Return the scores of an archive by metric; raise ValueError if they do not fit."""
     scores = {}
     if missing := set(baseline.steps) - set(read := arrays(content, baseline, *baseline.steps)):
         raise ValueError(f"lacks the scores of {min(missing)}")
@@ -72,7 +68,7 @@ def unpack(content: bytes, baseline: AccuracyBaseline) -> dict[str, list[float |
 
 
 def arrays(content: bytes, baseline: AccuracyBaseline, *names: str) -> dict[str, Any]:
-    """Return the arrays of an archive; unknown ones and too large ones are a ValueError."""
+    """Return arrays of an archive by name; raise ValueError if one is unknown or too large."""
     most = min(baseline.samples * MAX_SCORE_BYTES + HEADER, MAX_SCORES_BYTES)
     archive = foreign.NumpyArchive(content, max_bytes=most)
     if unknown := archive.names - {*baseline.steps, OUTPUTS}:
@@ -92,32 +88,24 @@ Found = TypeVar("Found")
 
 
 def path_for(root: Path, *, workload: str, engine: str, precision: str, data: str = "") -> Path:
-    """Return the place of an accuracy baseline below `root`: no hardware is part of it.
-
-    Args:
-        data: The scenario that has the data, where they are others than the first scenario's.
-    """
+    """Return the path of an accuracy baseline; `data` is a scenario with data of its own."""
     parts = {"engine": engine, "precision": precision, **({"scenario": data} if data else {})}
     file = ".".join([*(path_part(noun, name) for noun, name in parts.items()), "json"])
     return root / "accuracy" / path_part("workload", workload) / file
 
 
 def scores_path(path: Path) -> Path:
-    """Return the place of the scores that an accuracy baseline vouches for.
+    """Return the path of the scores file that belongs to an accuracy baseline.
 
-    Their digest is in the name: no write changes a file that a baseline vouches for, and a review
-    sees which one it is. Older releases, and no baseline, have no digest there.
+    Its name contains the digest, so that no write changes the file of a valid baseline. Files of
+    older releases have no digest in their names.
     """
     baseline = ACCURACY_DOCUMENT.load(path)
     return path.with_suffix(SCORES_SUFFIX) if baseline is None else _scores_file(path, baseline)
 
 
 def load(path: Path) -> tuple[AccuracyBaseline, dict[str, list[float | None]]] | None:
-    """Read an accuracy baseline and its scores by metric and data set index.
-
-    Raises:
-        BaselineError: One of the two files is missing, damaged, or not the other's.
-    """
+    """Read a baseline and its scores by metric; raise BaselineError if one is damaged."""
     if (both := _load(path)) is None:
         return None
     baseline, file, content = both
@@ -125,7 +113,7 @@ def load(path: Path) -> tuple[AccuracyBaseline, dict[str, list[float | None]]] |
 
 
 def load_outputs(path: Path) -> list[int] | None:
-    """Read the digests of the outputs of a baseline that `load` found in order, or None."""
+    """Read the output digests of a baseline that `load` accepts; None if it has none."""
     if (both := _load(path)) is None:
         return None
     baseline, file, content = both
@@ -147,75 +135,66 @@ def replace_scores(
     scores: Scores,
     outputs: Sequence[int] | None = None,
 ) -> AccuracyBaseline:
-    """Write an accuracy baseline in the place of what is there, every other writer kept out.
+    """Write an accuracy baseline and its scores under the lock of its folder.
 
-    Args:
-        make: Given what is there now, or None, returns what shall be; `steps` and `scores_sha256`
-            are filled in.
-        scores: By metric, one per sample of the data set, in its order.
-        outputs: A digest of each output, in the same order.
+    `make` returns the new baseline, given the present one or None; its `steps` and `scores_sha256`
+    are filled in here. Scores and digests of `outputs` are in the order of the data set.
     """
-    with ACCURACY_DOCUMENT.alone(path) as place:
+    with ACCURACY_DOCUMENT.alone(path) as locked:
         steps = {name: steps_per_point(values) for name, values in scores.items()}
         baseline = make(ACCURACY_DOCUMENT.load(path))
         content = pack(scores, steps, outputs)
         whole = replace(baseline, steps=steps, scores_sha256=hashlib.sha256(content).hexdigest())
-        _put_both(path, whole, content, place)
+        _put_both(path, whole, content, locked)
     return whole
 
 
 def copy(source: Path, path: Path) -> None:
-    """Write the accuracy baseline of one place, with its scores, to another."""
+    """Copy an accuracy baseline and its scores to another path."""
     if (both := _load(source)) is None:
         raise BaselineError(f"{source}: is gone")
     baseline, _, content = both
-    with ACCURACY_DOCUMENT.alone(path) as place:
-        _put_both(path, baseline, content, place)
-
-
-# --- writing ---------------------------------------------------------------------------------
+    with ACCURACY_DOCUMENT.alone(path) as locked:
+        _put_both(path, baseline, content, locked)
 
 
 def _put_both(
-    path: Path, baseline: AccuracyBaseline, content: bytes, place: atomic.LockedFolder
+    path: Path, baseline: AccuracyBaseline, content: bytes, locked: atomic.LockedFolder
 ) -> None:
-    """Write the scores first, then the file that vouches for them; then older scores may go."""
+    """Write the scores, then the baseline that names them; then remove older scores."""
     target = written_to(path)
     file = _named(target, baseline)
     try:
-        new = file.name not in atomic.names_in(place.folder)
-        atomic.write_bytes(file, content, place)
+        new = file.name not in atomic.names_in(locked.folder)
+        atomic.write_bytes(file, content, locked)
     except OSError as error:
         raise BaselineError(f"{file}: cannot be written: {error.strerror}") from None
     try:
-        ACCURACY_DOCUMENT.put(path, baseline, place)
+        ACCURACY_DOCUMENT.put(path, baseline, locked)
     except BaseException:
-        if new:  # nothing vouches for it
+        if new:  # no baseline refers to it
             with contextlib.suppress(OSError):
-                os.unlink(file.name, dir_fd=place.folder)
+                os.unlink(file.name, dir_fd=locked.folder)
         raise
-    for old in _scores_among(atomic.names_in(place.folder), path=target):
+    for old in _scores_among(atomic.names_in(locked.folder), path=target):
         if old != file.name:
             with contextlib.suppress(OSError):  # the next write tries again
-                os.unlink(old, dir_fd=place.folder)
+                os.unlink(old, dir_fd=locked.folder)
 
 
 def _scores_among(names: Iterable[str], *, path: Path) -> list[str]:
-    """Return every file of scores of one baseline: also those of killed writers, and older ones."""
+    """Return the scores files of one baseline, those of killed writers and old releases too."""
     name = re.compile(
         rf"{re.escape(path.stem)}(\.[0-9a-f]{{{NAME_HEX_DIGITS}}})?{re.escape(SCORES_SUFFIX)}"
     )
     return sorted(filter(name.fullmatch, names))
 
 
-# --- reading ---------------------------------------------------------------------------------
-
-
 def _load(path: Path) -> tuple[AccuracyBaseline, Path, bytes] | None:
-    """Return a baseline with the file and the bytes of its scores.
+    """Return a baseline, and the path and bytes of its scores.
 
-    A writer beside us removes the older scores once the new file vouches for the newer: then that
-    is read. A file that still says the same has lost its scores.
+    Another process may replace both files in the meantime: the new baseline is read then. If the
+    baseline has not changed, its scores are lost.
     """
     baseline = ACCURACY_DOCUMENT.load(path)
     while baseline is not None:
@@ -246,7 +225,7 @@ def _scores_of(path: Path, baseline: AccuracyBaseline) -> tuple[Path, bytes]:
 
 def _named(path: Path, baseline: AccuracyBaseline) -> Path:
     digest = baseline.scores_sha256
-    if not re.fullmatch(r"[0-9a-f]{64}", digest):  # it becomes a part of a path
+    if not re.fullmatch(r"[0-9a-f]{64}", digest):  # it becomes part of a path
         raise BaselineError(
             f"{path}: scores_sha256 is {digest!r}, and no SHA-256. Restore the file (git checkout "
             f"-- {shlex.quote(str(path))}), or delete it and record anew with "
@@ -256,7 +235,7 @@ def _named(path: Path, baseline: AccuracyBaseline) -> Path:
 
 
 def _scores_file(path: Path, baseline: AccuracyBaseline) -> Path:
-    """Return where scores are: beside the file, or beside what it links to."""
+    """Return the path of the scores: next to the baseline, or next to its link target."""
     places = dict.fromkeys((path, Path(os.path.realpath(path))))
     named = [_named(one, baseline) for one in places]
     others = [  # of older releases too
@@ -270,7 +249,7 @@ def _scores_file(path: Path, baseline: AccuracyBaseline) -> Path:
 def _checked(
     path: Path, baseline: AccuracyBaseline, file: Path, read: Callable[[], Found]
 ) -> Found:
-    """Return what is read from scores; whatever is wrong with them is one sentence."""
+    """Return the result of `read`; turn every error of a damaged archive into a BaselineError."""
     try:
         return read()
     except foreign.BROKEN_ARCHIVES as error:

@@ -1,4 +1,4 @@
-"""What engines attach to their answers for the scorer: an archive beside the accuracy log."""
+"""Store the artefacts of answers for the scorer, in an archive next to the accuracy log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_mlperf.core.errors import RunError
 ARTEFACTS = "artefacts.zip"
 
 NAME_PATTERN = re.compile("[a-z0-9][a-z0-9_.-]{0,63}")
-"""Names of artefacts: of lower case, so that no file system takes two for one, and no path."""
+"""Names of artefacts: lower case, so that they are distinct on every file system; no paths."""
 
 MAX_SAMPLE_ARTEFACTS = 16
 MAX_ARTEFACT_BYTES = 1 << 28
@@ -21,11 +21,11 @@ MAX_TOTAL_BYTES = 1 << 35
 
 
 def artefact_fault(ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> str:
-    """Return what is wrong with what an engine attaches to these samples, "" where nothing is."""
+    """Return the defect of the artefacts that an engine attaches to samples, or ""."""
     if len(artefacts) != len(ids):
         return f"attach() was given {len(ids)} ids but {len(artefacts)} tables of artefacts"
-    for sample, each in zip(ids, artefacts, strict=True):
-        if problem := _fault_of(each):
+    for sample, by_name in zip(ids, artefacts, strict=True):
+        if problem := _fault_of(by_name):
             return f"attach() was given id {sample!r} with {problem}"
     return ""
 
@@ -52,10 +52,9 @@ def _fault_of(artefacts: object) -> str:
 
 
 class ArtefactWriter:
-    """Writes one archive; from any thread. Without artefacts there is no file."""
+    """Write one archive, thread-safely; without artefacts no file is created."""
 
     def __init__(self, path: Path) -> None:
-        """Write nothing yet."""
         self._path = path
         self._lock = threading.Lock()
         self._archive: zipfile.ZipFile | None = None
@@ -63,11 +62,7 @@ class ArtefactWriter:
         self._size = 0
 
     def add(self, index: int, artefacts: Mapping[str, bytes]) -> None:
-        """Write what `artefact_fault` takes; of a sample that is answered twice the first counts.
-
-        Raises:
-            RunError: There is too much of it, or no room.
-        """
+        """Write a sample's first artefacts; raise RunError if too large, or the disk is full."""
         with self._lock:
             if index in self._written:
                 return
@@ -83,13 +78,13 @@ class ArtefactWriter:
                 if self._archive is None:
                     self._archive = zipfile.ZipFile(self._path, "w")
                 for name, content in artefacts.items():
-                    # An entry of no time: equal artefacts are equal archives.
+                    # Entries without a time stamp make archives of equal artefacts equal.
                     self._archive.writestr(zipfile.ZipInfo(f"{index}/{name}"), content)
             except OSError as error:
                 raise _unwritten(self._path, error) from error
 
     def close(self) -> None:
-        """End the archive."""
+        """Complete the archive."""
         with self._lock:
             if self._archive is not None:
                 try:
@@ -103,10 +98,10 @@ def _unwritten(path: Path, error: OSError) -> RunError:
 
 
 class ArtefactArchive:
-    """The artefacts of one run, by data set index; read one by one."""
+    """Read the artefacts of one run by data set index."""
 
     def __init__(self, path: Path) -> None:
-        """Find them; a file that is not there has none."""
+        """Read the index of the archive; a missing file holds no artefacts."""
         self._path = path
         self._archive: zipfile.ZipFile | None = None
         self.names: dict[int, tuple[str, ...]] = {}
@@ -120,7 +115,7 @@ class ArtefactArchive:
             raise self._damaged(error) from error
 
     def read(self, index: int) -> dict[str, bytes]:
-        """Return the artefacts of a sample, {} where it has none."""
+        """Return the artefacts of a sample by name."""
         if self._archive is None:
             return {}
         names = self.names.get(index, ())

@@ -1,9 +1,9 @@
-"""Write a file whole or not at all, and alone in its folder; those that somebody asked for.
+"""Write files atomically, and lock the folder that they are written to.
 
-The lock lies beside what is written, so that whoever shares the files shares the lock: processes
-with temporary folders of their own, containers, other hosts where the file system passes locks on.
-Lock and unfinished files are in a folder of their own, which is gone after a write. What a killed
-writer left in it is ignored by git and removed by the next one.
+The lock is a file next to the written ones, so that processes with separate temporary folders,
+containers, and hosts that share a file system with locks all use the same lock. Lock and unfinished
+files are in a subfolder that is removed after each write. Git ignores the leftovers of a killed
+writer, and the next writer removes them.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from pytest_mlperf.core.untrusted_text import visible
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the file's content by `text` in UTF-8; see `write_bytes`.
+    """Replace the file's content by `text` in UTF-8, see `write_bytes`.
 
-    What UTF-8 cannot hold is written as an escape: nothing else in a text may be lost for it.
+    Characters that UTF-8 cannot encode are written as escapes, so that the text is not lost.
     """
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 @dataclass(frozen=True, slots=True)
 class LockedFolder:
-    """A locked folder, held by descriptors: another user may swap its names for links.
+    """Locked folder, held by descriptors: another user may replace its paths by links.
 
     Attributes:
-        path: Where unfinished files go, for messages.
+        path: Folder of unfinished files, for messages.
         folder: Descriptor of the locked folder.
         unfinished: Descriptor of the folder of unfinished files.
     """
@@ -50,14 +50,14 @@ class LockedFolder:
 
 
 def write_bytes(path: Path, content: bytes, place: LockedFolder | None = None) -> None:
-    """Replace the file's content; whoever reads it sees the old or the new, never a part.
+    """Replace the file's content atomically: readers see the old or the new content.
 
-    Missing folders are made. After an error the old file is as it was and nothing is left beside
-    it; after the return the new one outlasts a power cut. A killed writer leaves nothing where the
-    file system has unnamed files and there was no older file; else the next write removes it.
+    Missing folders are created. On error the old file stays and nothing is left next to it; on
+    return the new content is on disk. A killed writer leaves an unfinished file only if the file
+    system lacks unnamed files or an older file existed; the next write removes it.
 
     Args:
-        place: The locked folder of the file; None: no lock is held.
+        place: Locked folder of the file; None writes without a lock.
     """
     with naming_disk(path), contextlib.ExitStack() as stack:
         if place is None:
@@ -70,12 +70,12 @@ def write_bytes(path: Path, content: bytes, place: LockedFolder | None = None) -
             place = LockedFolder(path.parent, folder, folder)
         if not _write(path.name, content, place, unnamed=True):
             _write(path.name, content, place, unnamed=False)
-        with contextlib.suppress(OSError):  # as sync_folder
+        with contextlib.suppress(OSError):  # see sync_folder
             os.fsync(place.folder)
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Replace a file by its name alone, where Python cannot open folders."""
+    """Replace a file by its path, on platforms where Python cannot open folders."""
     temporary = path.with_name(_temporary_name())
     try:
         with temporary.open("xb") as file:
@@ -87,11 +87,11 @@ def _replace(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _write(name: str, content: bytes, place: LockedFolder, *, unnamed: bool) -> bool:
-    """Write a file that gets its name once it is whole; False if it cannot be unnamed before."""
+def _write(name: str, content: bytes, locked: LockedFolder, *, unnamed: bool) -> bool:
+    """Write a file, then give it its name; return False if unnamed files are not supported."""
     temporary = _temporary_name()
     try:
-        descriptor = _create(temporary, place.unfinished, 0o666, unnamed=unnamed)
+        descriptor = _create(temporary, locked.unfinished, 0o666, unnamed=unnamed)
     except (OSError, AttributeError):
         if unnamed:
             return False
@@ -103,15 +103,15 @@ def _write(name: str, content: bytes, place: LockedFolder, *, unnamed: bool) -> 
         if unnamed:
             try:
                 with contextlib.suppress(FileExistsError):
-                    _link(descriptor, name, place.folder)
+                    _link(descriptor, name, locked.folder)
                     return True
-                _link(descriptor, temporary, place.unfinished)
+                _link(descriptor, temporary, locked.unfinished)
             except OSError:
                 return False
-        os.replace(temporary, name, src_dir_fd=place.unfinished, dst_dir_fd=place.folder)
+        os.replace(temporary, name, src_dir_fd=locked.unfinished, dst_dir_fd=locked.folder)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=place.unfinished)
+            os.unlink(temporary, dir_fd=locked.unfinished)
         raise
     finally:
         os.close(descriptor)
@@ -119,7 +119,7 @@ def _write(name: str, content: bytes, place: LockedFolder, *, unnamed: bool) -> 
 
 
 def _create(name: str, folder: int, mode: int, *, unnamed: bool) -> int:
-    """Create a file in a folder, locked as long as it is open; an unnamed one is linked later."""
+    """Create a file that is locked while it is open; an unnamed one must be linked later."""
     flags = os.O_RDWR | os.O_CLOEXEC
     if unnamed:
         descriptor = os.open(".", flags | os.O_TMPFILE, mode, dir_fd=folder)
@@ -131,7 +131,7 @@ def _create(name: str, folder: int, mode: int, *, unnamed: bool) -> int:
 
 
 def lock(descriptor: int, *, shared: bool = False) -> None:
-    """Lock an open file at once; the error of `flock` where it is not to be had, or not here."""
+    """Lock an open file without waiting; raise the OSError of `flock`."""
     try:
         import fcntl
     except ImportError:
@@ -141,7 +141,7 @@ def lock(descriptor: int, *, shared: bool = False) -> None:
 
 def _link(descriptor: int, name: str, folder: int) -> None:
     descriptors = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:  # with a folder's descriptor Python calls linkat(), which alone can do this
+    try:  # with a folder's descriptor Python calls linkat(), which this needs
         os.link(str(descriptor), name, src_dir_fd=descriptors, dst_dir_fd=folder)
     finally:
         os.close(descriptors)
@@ -159,7 +159,7 @@ _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
 
 def _remove_stale(folder: int) -> None:
-    """Remove this user's unfinished files whose writer on this host is dead: they are unlocked."""
+    """Remove unfinished files of this user and host whose writer is dead: they are unlocked."""
     names = filter(_TEMPORARY.fullmatch, names_in(folder))
     for name in (name for name in names if name.startswith(f".{_host_digest()}")):
         with contextlib.suppress(OSError):
@@ -176,7 +176,7 @@ def _remove_stale(folder: int) -> None:
 def opened_folder(
     path: str | Path, inside: int | None = None, *, follow: bool = False
 ) -> Iterator[int]:
-    """Yield a folder's descriptor; its path is relative to `inside`, an open folder."""
+    """Yield a folder's descriptor; the path is relative to the open folder `inside`."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     descriptor = os.open(path, flags, dir_fd=inside)
     try:
@@ -191,7 +191,7 @@ def names_in(folder: int) -> list[str]:
 
 
 def open_regular(name: str, folder: int) -> int:
-    """Open a file of a shared folder for writing; refuse links, also hard ones, and pipes."""
+    """Open a file of a shared folder for writing; refuse symbolic and hard links, and pipes."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(name, flags, dir_fd=folder)
     about = os.fstat(descriptor)
@@ -207,7 +207,7 @@ def _has_descriptors() -> bool:
 
 
 def require_descriptors() -> None:
-    """Refuse a shared folder where Python cannot open files relative to a folder."""
+    """Raise OSError if Python cannot open files relative to a folder here."""
     if not _has_descriptors():
         raise OSError(errno.ENOTSUP, "this platform has no dir_fd, which shared folders need")
 
@@ -217,7 +217,7 @@ DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @contextlib.contextmanager
 def naming_disk(path: Path) -> Iterator[None]:
-    """Add to the error of a full disk which file system that is, and what is free."""
+    """Add the file system and its free space to the error of a full disk."""
     try:
         yield
     except OSError as error:
@@ -228,32 +228,32 @@ def naming_disk(path: Path) -> Iterator[None]:
 
 def disk_of(path: Path) -> str:
     """Return the mount point of a path and its free space."""
-    place = Path(os.path.realpath(path))
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
-    while not place.is_mount():
-        place = place.parent
-    return f"file system {place}: {free / 2**20:,.1f} MiB free"
+    mount_point = Path(os.path.realpath(path))
+    while not mount_point.exists():
+        mount_point = mount_point.parent
+    free = shutil.disk_usage(mount_point).free
+    while not mount_point.is_mount():
+        mount_point = mount_point.parent
+    return f"file system {mount_point}: {free / 2**20:,.1f} MiB free"
 
 
 def sync_folder(folder: Path) -> None:
-    """Let what was renamed into a folder outlast a power cut.
+    """Flush renames in a folder to disk.
 
-    Some network file systems refuse this; the new content is then in place all the same.
+    Some network file systems refuse this; the new content is visible anyway.
     """
     with contextlib.suppress(OSError), opened_folder(folder, follow=True) as descriptor:
         os.fsync(descriptor)
 
 
 class Keeping:
-    """Writes files and remembers a line to say of each, for the terminal."""
+    """Write files, and collect one line about each for the terminal."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
 
     def keep(self, title: str, write: Callable[[], object], line: str | None = None) -> bool:
-        """Write something and return whether that worked; no failure keeps the next from it."""
+        """Write something and return whether it succeeded; catch and report every error."""
         try:
             write()
         except MlperfError as error:
@@ -267,15 +267,15 @@ class Keeping:
 
 
 def unforeseen(failure: str, error: Exception) -> str:
-    """Return the line about an error that is no mistake of the user's."""
+    """Return the line about an error that the user did not cause."""
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         return visible(f"ERROR {failure}: {error.filename}: {error.strerror}; free some space")
-    shown = visible(f"{type(error).__name__}: {text_of(error)}")
-    return f"ERROR {failure}: {shown}; please report this"
+    reason = visible(f"{type(error).__name__}: {text_of(error)}")
+    return f"ERROR {failure}: {reason}; please report this"
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file that a user asked for, whole or not at all; missing folders are made."""
+    """Write a file that the user named; raise MlperfError if it cannot be written."""
     try:
         if isinstance(content, str):
             write_text(path, content)
@@ -286,21 +286,21 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 PLACE = ".writing"
-"""The folder, beside what is written."""
+"""Name of the folder of unfinished files."""
 
 POLL_SECONDS = 0.02
 
 NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
-"""What `flock` says where a file system has no locks, or none that can be had now."""
+"""Errors of `flock` if the file system has no locks, or none are available."""
 
 LOCK_HELP = "NFS: without nolock or local_lock, Lustre: with flock"
-"""How network file systems are mounted so that locks hold between hosts."""
+"""Mount options of network file systems under which locks hold between hosts."""
 
 _IGNORE_ALL = b"*\n"
 
 
 class BusyError(Exception):
-    """Another process kept the folder for too long."""
+    """Another process held the lock for too long."""
 
 
 class NoLocksError(Exception):
@@ -308,30 +308,30 @@ class NoLocksError(Exception):
 
 
 LOCK = ".gitignore"
-"""The file to lock: it makes git ignore the folder, itself included."""
+"""File to lock: it makes git ignore its folder."""
 
 
 @contextlib.contextmanager
 def alone_in(folder: Path, *, timeout_s: float) -> Iterator[LockedFolder]:
-    """Keep every other writer out of a folder; yield where unfinished files go.
-
-    Missing folders are made. A rename from the place that is yielded into the folder is atomic.
+    """Lock a folder, creating it if needed; yield its locked folder for unfinished files.
 
     Raises:
-        BusyError: Another process kept it for longer than `timeout_s`.
-        NoLocksError: There are no locks on its file system.
+        BusyError: Another process held the lock for longer than `timeout_s`.
+        NoLocksError: The file system has no locks.
     """
     require_descriptors()
     with contextlib.ExitStack() as stack:
         with naming_disk(folder):
-            place, descriptor = _acquire(folder, time.monotonic() + timeout_s, stack)
+            locked, descriptor = _acquire(folder, time.monotonic() + timeout_s, stack)
         try:
-            _clear(place)
-            yield place
+            _clear(locked)
+            yield locked
         finally:
             with contextlib.suppress(OSError):
-                if _is_current(descriptor, place):  # else another's, since somebody removed ours
-                    _remove(place)
+                if _is_current(
+                    descriptor, locked
+                ):  # else ours was removed, and this one is another's
+                    _remove(locked)
 
 
 def _acquire(
@@ -339,20 +339,20 @@ def _acquire(
 ) -> tuple[LockedFolder, int]:
     while True:
         with contextlib.ExitStack() as attempt:
-            place, descriptor = _open(folder, attempt)
+            locked, descriptor = _open(folder, attempt)
             try:
                 _lock(descriptor, deadline)
-                # If not, its holder removed it: lock the one that is there now.
-                if _is_current(descriptor, place):
+                # If not, its holder removed it: lock the new one.
+                if _is_current(descriptor, locked):
                     stack.push(attempt.pop_all())
-                    return place, descriptor
+                    return locked, descriptor
             except (NoLocksError, OSError):
-                _remove(place)  # nobody else can be in there, or the disk is full
+                _remove(locked)  # no other writer is in it, or the disk is full
                 raise
 
 
 def _open(folder: Path, stack: contextlib.ExitStack) -> tuple[LockedFolder, int]:
-    """Open the file to lock; between any two steps another writer may end and remove it."""
+    """Open the file to lock; between any two steps another writer may finish and remove it."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as attempt:
@@ -363,7 +363,7 @@ def _open(folder: Path, stack: contextlib.ExitStack) -> tuple[LockedFolder, int]
                 made = True
             try:
                 inner = attempt.enter_context(opened_folder(PLACE, outer))
-                if made:  # who may write there may write here; files here have the group of there
+                if made:  # same access and group as the outer folder
                     os.fchmod(inner, os.fstat(outer).st_mode & 0o2777)
                 descriptor = _open_lock(inner)
             except FileNotFoundError:
@@ -373,7 +373,7 @@ def _open(folder: Path, stack: contextlib.ExitStack) -> tuple[LockedFolder, int]
                     errno.ENOTDIR, "a link, where a folder is needed", str(folder / PLACE)
                 ) from None
             except BaseException:
-                with contextlib.suppress(OSError):  # nothing is left where the disk is full
+                with contextlib.suppress(OSError):  # leave nothing behind on a full disk
                     os.rmdir(PLACE, dir_fd=outer)
                 raise
             attempt.callback(os.close, descriptor)
@@ -384,7 +384,7 @@ def _open(folder: Path, stack: contextlib.ExitStack) -> tuple[LockedFolder, int]
 def _open_lock(folder: int) -> int:
     with contextlib.suppress(FileNotFoundError):
         return open_regular(LOCK, folder)
-    mode = os.fstat(folder).st_mode & 0o666  # who may write here may lock
+    mode = os.fstat(folder).st_mode & 0o666  # all users who may write to the folder may lock
     with contextlib.suppress(OSError, AttributeError):
         descriptor = _create("", folder, mode, unnamed=True)
         try:
@@ -418,10 +418,10 @@ def _lock(descriptor: int, deadline: float) -> None:
             return
 
 
-def _is_current(descriptor: int, place: LockedFolder) -> bool:
-    """Whether what was locked is still the file that others lock; if so, let it say its line."""
+def _is_current(descriptor: int, locked: LockedFolder) -> bool:
+    """Return whether the locked file is still the one that others lock; complete its content."""
     try:
-        with opened_folder(PLACE, place.folder) as folder:
+        with opened_folder(PLACE, locked.folder) as folder:
             held, there = os.fstat(descriptor), os.stat(LOCK, dir_fd=folder, follow_symlinks=False)
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ESTALE, errno.ENOTDIR, errno.ELOOP}:
@@ -434,50 +434,52 @@ def _is_current(descriptor: int, place: LockedFolder) -> bool:
     return True
 
 
-def _remove(place: LockedFolder) -> None:
-    """Remove the folder, the lock last: as long as anything else is there, git ignores it."""
+def _remove(locked: LockedFolder) -> None:
+    """Remove the folder, the lock file last: until then git ignores the rest."""
     with contextlib.suppress(OSError):
-        _clear(place)
-        if names_in(place.unfinished) == [LOCK]:
-            os.unlink(LOCK, dir_fd=place.unfinished)
-            os.rmdir(PLACE, dir_fd=place.folder)
+        _clear(locked)
+        if names_in(locked.unfinished) == [LOCK]:
+            os.unlink(LOCK, dir_fd=locked.unfinished)
+            os.rmdir(PLACE, dir_fd=locked.folder)
 
 
-def _clear(place: LockedFolder) -> None:
-    """Remove what is unfinished: whoever is alone here knows that nobody is writing it.
+def _clear(locked: LockedFolder) -> None:
+    """Remove unfinished files, which have no writer while the folder is locked.
 
-    Other names are never removed: another user may have moved a folder here.
+    Other names are kept: another user may have moved a folder here.
     """
-    for name in filter(_TEMPORARY.fullmatch, names_in(place.unfinished)):
-        about = os.stat(name, dir_fd=place.unfinished, follow_symlinks=False)
+    for name in filter(_TEMPORARY.fullmatch, names_in(locked.unfinished)):
+        about = os.stat(name, dir_fd=locked.unfinished, follow_symlinks=False)
         if stat.S_ISDIR(about.st_mode):
-            shutil.rmtree(name, dir_fd=place.unfinished)
+            shutil.rmtree(name, dir_fd=locked.unfinished)
         else:
-            os.unlink(name, dir_fd=place.unfinished)
+            os.unlink(name, dir_fd=locked.unfinished)
 
 
 FOLDER_WAIT_S = 60.0
-"""Longest wait for another process that writes a folder beside ours."""
+"""Longest wait for another process that writes to the same parent folder."""
 
 
 def write_folder(folder: Path, content: Mapping[str, bytes | Path]) -> None:
-    """Write files into a new folder, all of them or none, also when the writer is killed.
+    """Write files into a new folder atomically, even if the writer is killed.
 
-    What a killed writer left is hidden from git and removed by the next one.
+    Git ignores the leftovers of a killed writer, and the next writer removes them.
 
     Args:
-        content: By relative path bytes, or a file that is copied as it is.
+        content: Bytes, or a file to copy, by relative path.
     """
     if os.path.lexists(folder):
         raise MlperfError(f"{folder} exists; nothing was written: name a new folder")
     try:
-        with alone_in(folder.parent, timeout_s=FOLDER_WAIT_S) as place, naming_disk(folder):
+        with alone_in(folder.parent, timeout_s=FOLDER_WAIT_S) as locked, naming_disk(folder):
             temporary = _temporary_name()
-            os.mkdir(temporary, dir_fd=place.unfinished)
-            with opened_folder(temporary, place.unfinished) as inside:
+            os.mkdir(temporary, dir_fd=locked.unfinished)
+            with opened_folder(temporary, locked.unfinished) as inside:
                 for name, source in content.items():
                     _write_into(inside, name, source)
-            os.rename(temporary, folder.name, src_dir_fd=place.unfinished, dst_dir_fd=place.folder)
+            os.rename(
+                temporary, folder.name, src_dir_fd=locked.unfinished, dst_dir_fd=locked.folder
+            )
         sync_folder(folder.parent)
     except OSError as error:
         raise MlperfError(f"{folder} cannot be written: {error.strerror}") from None

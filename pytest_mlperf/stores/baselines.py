@@ -1,4 +1,4 @@
-"""Baseline files in git: read, checked and written whole."""
+"""Read and write baseline files in git."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from pytest_mlperf.core.baseline import SCHEMA_VERSION, Baseline
-from pytest_mlperf.core.case import Profile, path_part
+from pytest_mlperf.core.case import Case, Profile, path_part
 from pytest_mlperf.stores.documents import Document
 
 BASELINE_DOCUMENT = Document(Baseline, schema=SCHEMA_VERSION, title="baseline")
@@ -14,24 +14,15 @@ BASELINE_DOCUMENT = Document(Baseline, schema=SCHEMA_VERSION, title="baseline")
 load, save, update = BASELINE_DOCUMENT.load, BASELINE_DOCUMENT.save, BASELINE_DOCUMENT.update
 
 
-def path_for(
-    root: Path,
-    *,
-    accelerator: str,
-    profile: str,
-    workload: str,
-    scenario: str,
-    engine: str,
-    precision: str,
-) -> Path:
-    """Return the place of a case's baseline; a name that would lead elsewhere is refused."""
-    folders = {"accelerator": accelerator, "profile": profile, "workload": workload}
-    names = {"scenario": scenario, "engine": engine, "precision": precision}
-    file = ".".join(path_part(what, name) for what, name in names.items())
-    return root.joinpath(*(path_part(*part) for part in folders.items())) / f"{file}.json"
+def path_for(root: Path, case: Case, profile: str) -> Path:
+    """Return the path of a case's baseline; refuse names that lead out of `root`."""
+    fields = ("scenario", "engine", "precision")
+    file = ".".join(path_part(name, getattr(case, name)) for name in fields)
+    folder = root / path_part("accelerator", case.accelerator) / path_part("profile", profile)
+    return folder / path_part("workload", case.workload) / f"{file}.json"
 
 
 def is_place(file: Path) -> bool:
-    """Whether a path ends as those of baselines do: ROOT/ACCELERATOR/PROFILE/WORKLOAD/CASE.json."""
+    """Return whether a path ends like ROOT/ACCELERATOR/PROFILE/WORKLOAD/CASE.json."""
     parts = file.parts
     return len(parts) >= 5 and parts[-3] in get_args(Profile) and file.suffix == ".json"

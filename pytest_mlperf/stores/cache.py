@@ -1,4 +1,4 @@
-"""What is dear to make and always the same, kept for this user between sessions."""
+"""Cache texts that are slow to compute and never change, per user."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pytest_mlperf.stores import atomic
 
 
 def cache_folder() -> Path:
-    """Return this package's folder in the user's cache, which need not be there."""
+    """Return this package's folder in the user's cache; it may not exist."""
     configured = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(configured) if Path(configured).is_absolute() else Path("~/.cache").expanduser()
     return base / "pytest-mlperf"
 
 
 def kept_text(name: str, make: Callable[[], str]) -> str:
-    """Return the text of a name, made where it is not kept yet; without a cache it is made anew."""
+    """Return a cached text; compute it with `make` if it is not cached."""
     try:
         path = cache_folder() / name
         if text := path.read_text("utf-8"):

@@ -1,4 +1,4 @@
-"""Calibration files: the noise of an accelerator, in git beside the baselines."""
+"""Store the measured noise of an accelerator in git, next to the baselines."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ save = CALIBRATION_DOCUMENT.save
 
 
 def path_for(root: Path, accelerator: str) -> Path:
-    """Return the place of an accelerator's calibration below the folder of the baselines."""
+    """Return the path of an accelerator's calibration below the folder of the baselines."""
     return file_in(root / "calibration", accelerator)
 
 
 def file_in(folder: Path, accelerator: str) -> Path:
-    """Return where a folder keeps what belongs to an accelerator; no name leads elsewhere."""
+    """Return the path of an accelerator's file in a folder; refuse names that lead out of it."""
     return folder / f"{path_part('accelerator', accelerator)}.json"
 
 
 def load(path: Path, accelerator: str) -> Calibration | None:
-    """Read a calibration; one of another accelerator is a BaselineError, as one that is damaged."""
+    """Read a calibration; raise BaselineError if it is damaged or of another accelerator."""
     document = CALIBRATION_DOCUMENT.load(path)
     if document and document.accelerator != accelerator:
         raise BaselineError(
@@ -44,7 +44,7 @@ def load(path: Path, accelerator: str) -> Calibration | None:
 def update(
     path: Path, accelerator: str, function: Callable[[Calibration], Calibration]
 ) -> Calibration:
-    """Read, change and write a calibration, empty where there is none, all others kept out."""
-    load(path, accelerator)  # the sentence of a damaged file must name this command
+    """Read, change and write a calibration under a lock; a missing one counts as empty."""
+    load(path, accelerator)  # refuses the calibration of another accelerator
     empty = Calibration(accelerator=accelerator, machines=())
     return CALIBRATION_DOCUMENT.update(path, lambda stored: function(stored or empty))

@@ -1,4 +1,4 @@
-"""Digests of large files, remembered in the user's cache."""
+"""Compute digests of large files, and cache them per user."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.cache import cache_folder
 
 WORTH_BYTES = 1 << 30
-"""What takes a second or more to read is worth remembering."""
+"""Size from which a digest is cached: reading it takes a second or more."""
 
 
 SETTLED_SECONDS = 2.0
-"""Files that changed within this time may change again without another time of change."""
+"""A file that changed more recently may change again with the same time stamp."""
 
 
 HASHED: set[Path] = set()
-"""Files that `sha256` read in this process: engines say their digests by themselves."""
+"""Files that `sha256` read in this process: engines report these digests themselves."""
 
 
 LOG_PERIOD_SECONDS = 10.0
 
 
 def sha256(files: Sequence[Path]) -> str:
-    """Return the hex SHA-256 of files read one after the other.
+    """Return the hex SHA-256 of the concatenated files.
 
-    Large ones are read once: a fresh process for each run would spend minutes on it. What they had
-    is kept in the user's cache, by place, device, number, size and times of each, and not where one
-    changed a moment ago, when the next change could leave all of these as they are.
+    Digests of large files are cached by path, device, inode, size and times of each: a fresh
+    process per run would spend minutes. Recently changed files are not cached, as their next change
+    may keep all of these.
     """
     HASHED.update(path.resolve() for path in files)
     looks = _looks(files)
@@ -43,9 +43,9 @@ def sha256(files: Sequence[Path]) -> str:
         folder = cache_folder()
     except RuntimeError:  # a user without a home, as in some containers
         return _hashed(files)
-    place = folder / "sha256" / hashlib.sha256(repr(looks).encode()).hexdigest()
+    cache_file = folder / "sha256" / hashlib.sha256(repr(looks).encode()).hexdigest()
     with contextlib.suppress(OSError, ValueError):
-        stored = place.read_text("ascii").strip()
+        stored = cache_file.read_text("ascii").strip()
         if re.fullmatch("[0-9a-f]{64}", stored):
             return stored
     began_s = time.time()
@@ -53,21 +53,20 @@ def sha256(files: Sequence[Path]) -> str:
     settled = began_s - max(look[-1] for look in looks) / 1e9 > SETTLED_SECONDS
     if settled and _looks(files) == looks:
         with contextlib.suppress(OSError):
-            atomic.write_text(place, f"{digest}\n")
+            atomic.write_text(cache_file, f"{digest}\n")
     return digest
 
 
 def _hashed(files: Sequence[Path]) -> str:
-    digest, told_s, done = hashlib.sha256(), time.monotonic(), 0
+    digest, logged_s, done = hashlib.sha256(), time.monotonic(), 0
     for path in files:
         with path.open("rb") as file:
             while block := file.read(1 << 22):
                 digest.update(block)
                 done += len(block)
-                if (
-                    time.monotonic() - told_s > LOG_PERIOD_SECONDS
-                ):  # a log that grows is no process that hangs
-                    told_s = time.monotonic()
+                # A growing log shows that the process does not hang.
+                if time.monotonic() - logged_s > LOG_PERIOD_SECONDS:
+                    logged_s = time.monotonic()
                     print(f"weights: {done / 1e9:,.0f} GB hashed", file=sys.stderr, flush=True)
     return digest.hexdigest()
 

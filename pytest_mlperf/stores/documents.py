@@ -1,4 +1,4 @@
-"""Versioned JSON files in git: read, checked and written whole."""
+"""Read, check and write versioned JSON files in git."""
 
 from __future__ import annotations
 
@@ -36,13 +36,11 @@ _CURES = {
 
 
 class Document(Generic[T]):
-    """One kind of file, whose content is a frozen dataclass with a field `schema`.
-
-    What such a file is called and how it is made anew is for messages.
+    """Type of a file whose content is a frozen dataclass with a field `schema`.
 
     Attributes:
         kind: The dataclass.
-        migrations: For each older schema, what turns its content into that of the next one.
+        migrations: Function to the next schema, by older schema.
     """
 
     def __init__(self, kind: type[T], *, schema: int, title: str, anew: str = RECORD) -> None:
@@ -54,7 +52,7 @@ class Document(Generic[T]):
         self._file = foreign.Shape(kind, extra="forbid")
 
     def load(self, path: Path) -> T | None:
-        """Read a file; a BaselineError says why one that is there cannot be read."""
+        """Read a file, or return None if it is missing; raise BaselineError if it is unreadable."""
         try:
             content = foreign.read_regular(path, foreign.MAX_PART_BYTES)
         except FileNotFoundError:
@@ -85,31 +83,31 @@ class Document(Generic[T]):
             ) from defect
 
     def read(self, content: bytes, place: str) -> T:
-        """Return what the bytes of a file say that lies elsewhere, as `load`."""
+        """Return the content of bytes that come from elsewhere; raise BaselineError like `load`."""
         try:
             return self._parse(content)
         except ValueError as defect:
             raise BaselineError(f"{place}: {defect}") from None
 
     def save(self, path: Path, content: T) -> None:
-        """Write a file, one value a line; after a BaselineError the older file is unchanged."""
-        with self.alone(path) as place:
-            self.put(path, content, place)
+        """Write a file, one value per line; on BaselineError the old file is unchanged."""
+        with self.alone(path) as locked:
+            self.put(path, content, locked)
 
     def update(self, path: Path, function: Callable[[T | None], T]) -> T:
-        """Read, change and write a file while no other process does; raise as `load` and `save`."""
-        with self.alone(path) as place:
+        """Read, change and write a file under a lock; raise like `load` and `save`."""
+        with self.alone(path) as locked:
             content = function(self.load(path))
-            self.put(path, content, place)
+            self.put(path, content, locked)
         return content
 
     @contextlib.contextmanager
     def alone(self, path: Path) -> Iterator[LockedFolder]:
-        """Keep every other writer out of the folder of a file; yield where unfinished files go."""
+        """Lock the folder of a file; yield it for unfinished files."""
         held = contextlib.ExitStack()
         try:
             folder = written_to(path).parent
-            place = held.enter_context(alone_in(folder, timeout_s=LOCK_WAIT_SECONDS))
+            locked = held.enter_context(alone_in(folder, timeout_s=LOCK_WAIT_SECONDS))
         except BusyError:
             raise BaselineError(
                 f"{path}: cannot be locked for writing: another process has written in {folder} "
@@ -125,16 +123,16 @@ class Document(Generic[T]):
         except OSError as error:
             raise _not_written(path, error) from error
         with held:
-            yield place
+            yield locked
 
     def put(self, path: Path, content: T, place: LockedFolder) -> None:
-        """Write a file while `alone` in that place; a link is written through to its target."""
+        """Write a file in a folder locked by `alone`; follow a link to its target."""
         text = json.dumps(
             dataclasses.asdict(cast(Any, content)), sort_keys=True, indent=2, ensure_ascii=False
         )
         try:
-            text.encode()  # what UTF-8 cannot hold is refused, and not hidden in an escape
-            # A review reads this file: nothing in it may be invisible or turn a line round.
+            text.encode()  # refuse what UTF-8 cannot encode instead of escaping it
+            # Reviewers read this file: escape invisible characters and those that reverse text.
             written = f"{escaped(text)}\n".encode()
             self._parse(written)
         except ValueError as defect:
@@ -145,7 +143,7 @@ class Document(Generic[T]):
             raise _not_written(path, error) from error
 
     def _parse(self, content: bytes) -> T:
-        """Return the content in a file's bytes; ValueError says where the first defect is."""
+        """Return the content of a file's bytes; raise ValueError with the first defect."""
         try:
             raw = parse_json(content)
         except UnicodeDecodeError as error:
@@ -175,7 +173,7 @@ class Document(Generic[T]):
 
 
 def written_to(path: Path) -> Path:
-    """Return the file that is written: the path, or what it links to within its repository."""
+    """Return the path to write: the file, or its link target within the same repository."""
     if not path.is_symlink():
         return path
     target = Path(os.path.realpath(path))
@@ -199,4 +197,4 @@ def _not_written(path: Path, error: OSError) -> BaselineError:
 
 
 class _NewerError(ValueError):
-    """Not a defect of the file: this release is too old for it."""
+    """The file is valid but written by a newer release."""

@@ -1,10 +1,10 @@
-"""Run folders of MLCommons' client for MLPerf Endpoints: one folder, one point of a curve.
+"""Read run folders of MLCommons' client for MLPerf Endpoints: one folder per curve point.
 
 The format is that of mlcommons/endpoints at ea3327530376fef63d706f4105612e17c2c80a8d (2026-08-21),
-`metrics/report.py`, `config/schema.py` and `commands/benchmark/accuracy.py`; names of later fields
-(n_samples_succeeded, n_samples_dropped) are those of `run-folder-layout.md` in
-mlcommons/endpoints-submission-docs at 0c220a5a. Histograms are never read: their bins reach from
-the least to the largest value of each run.
+`metrics/report.py`, `config/schema.py` and `commands/benchmark/accuracy.py`; later fields
+(n_samples_succeeded, n_samples_dropped) are named as in `run-folder-layout.md` of
+mlcommons/endpoints-submission-docs at 0c220a5a. Histograms are ignored: their bins range from the
+minimum to the maximum of each run.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ CONFIG = "config.yaml"
 EVENTS_FILE, SAMPLES_FILE = "events.jsonl", "sample_idx_map.json"
 SUMMARY_FILE, ACCURACY_FILE = "result_summary.json", "accuracy_results.json"
 PLACES = {SUMMARY_FILE: ("performance", ""), ACCURACY_FILE: ("accuracy", "")}
-"""Folders of a run that hold a file; submissions of MLPerf Inference v6.1 are flat."""
+"""Subfolders of a run that may hold a file; submissions of MLPerf Inference v6.1 are flat."""
 
 RESULT_TITLE = "result of MLCommons' endpoints client"
 
 MAX_CONFIG_BYTES = 2**16
 BROKEN_YAML = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
-"""What PyYAML raises beside its own errors, e.g. for `!!timestamp x` and `!!int ""`."""
+"""Exceptions of PyYAML beyond its own types, e.g. for `!!timestamp x` and `!!int ""`."""
 
 START_EVENT, END_EVENT = "session.start_performance_tracking", "session.stop_performance_tracking"
 
 MAX_EVENT_LINE_BYTES = 2**26
 MAX_VALUE_CHARACTERS = 200
-"""Characters of a value that a fingerprint shows; a longer one is shown by its hash."""
+"""Characters of a value that a fingerprint shows; a longer value is replaced by its hash."""
 
 RATE_SLACK_SHARE = 1e-3
-"""By so much, as a share, a rate may differ from what its own counts and time give."""
+"""Allowed relative difference between a stated rate and that of its counts and time."""
 
 CONCURRENCY_SLACK_SHARE = 0.02
-"""By Little's law requests/s times mean latency are the requests under way; so far may they be off,
-as a share, where a number of them was kept under way."""
+"""Allowed relative difference between the concurrency and, by Little's law, requests/s times mean
+latency."""
 
 MIN_SLOT_REQUESTS, MIN_REQUESTS = 2, 10
-"""Requests that a point needs for each that is kept under way, and in all."""
+"""Minimum numbers of requests of a point: per concurrent one, and in all."""
 
 EPOCH_NS = range(10**18, 4 * 10**18)
-"""A start outside of these is no time of day: releases so far write 0, or a monotonic clock."""
+"""Plausible start times: releases so far write 0 or a monotonic clock instead."""
 
 FACTS = (
     "model_params",
@@ -67,35 +67,31 @@ FACTS = (
     "settings.client.stream_all_chunks",
     "endpoint_config.api_type",
 )
-"""What a configuration says of the load and the answers, by the beginnings of its keys; of the
-datasets the one that speed is measured with."""
+"""Configuration keys that describe load and answers, by prefix; `dataset` is that of speed."""
 
 BY_POINT = {
     "settings.load_pattern.target_concurrency",
     "settings.load_pattern.target_qps",
     "settings.warmup.n_requests",
 }
-"""What points of one curve differ in."""
+"""Configuration keys that differ between points of one curve."""
 
 LATENCIES, PERCENTILES = ("ttft", "tpot", "latency"), (50.0, 90.0, 99.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedPoint:
-    """What one run folder says.
+    """Content of one run folder.
 
     Attributes:
-        facts: Version of the client and what its configuration says, as far as points of a curve
-            must agree in it.
-        servers: URLs that were asked.
-        metrics: By name, SI units.
-        length_se: Relative standard error of the mean length of answers; 0: nobody knows.
-        requests: Completed.
-        duration_s: From the first request to the last answer, both ends of the load included.
-        ended_s: Seconds since the epoch, of the file where the client does not say.
-        digest: Of the result: a copy has the same.
-        invalid: Why it may not be judged.
-        notes: What is to be said of it.
+        facts: Version of the client, and configuration that points of a curve must share.
+        metrics: Values in SI units, by name.
+        length_se: Relative standard error of the mean answer length; 0 if unknown.
+        requests: Number of completed requests.
+        duration_s: Time from the first request to the last answer, ramp-up and ramp-down included.
+        ended_s: End, seconds since the epoch; the file's time if the client states none.
+        digest: Digest of the result: copies have the same.
+        invalid: Reasons why it may not be judged.
     """
 
     folder: Path
@@ -113,13 +109,13 @@ class RecordedPoint:
 
 
 def file_of(folder: Path, name: str) -> Path | None:
-    """Return where a run folder has SUMMARY_FILE or ACCURACY_FILE; None: it has not."""
+    """Return the path of SUMMARY_FILE or ACCURACY_FILE in a run folder, or None."""
     places = (folder / place / name for place in PLACES[name])
     return next((place for place in places if place.exists()), None)
 
 
 def read_point(folder: Path) -> RecordedPoint:
-    """Read a run folder; what is cut, contradicts itself or is no such run is an MlperfError."""
+    """Read a run folder; raise MlperfError if it is incomplete, inconsistent or no such run."""
     path = file_of(folder, SUMMARY_FILE)
     if path is None:
         raise MlperfError(
@@ -162,7 +158,7 @@ def read_point(folder: Path) -> RecordedPoint:
 
 
 def version_of(facts: Mapping[str, str]) -> str:
-    """Return which client measured: "MLCommons endpoints 0.1.0 (ea33275)"."""
+    """Return the client's version: "MLCommons endpoints 0.1.0 (ea33275)"."""
     return f"{facts['harness']} {facts['harness.version']} ({facts['harness.git_sha']})"
 
 
@@ -181,7 +177,7 @@ def _ended_s(path: Path, summary: _Block, duration_s: float) -> float:
 
 
 def read_configuration(folder: Path) -> dict[str, str]:
-    """Return every value of a run's configuration by its keys: {"model_params.name": "llama"}."""
+    """Return all values of a run's configuration by key: {"model_params.name": "llama"}."""
     path = folder / CONFIG
     yaml = _yaml(str(path))
     text = content_of(path, "configuration of endpoints", MAX_CONFIG_BYTES)
@@ -201,7 +197,7 @@ def read_configuration(folder: Path) -> dict[str, str]:
 
 
 def yaml_text(content: Mapping[str, Any]) -> bytes:
-    """Return a file as the client reads it; the content is plain JSON."""
+    """Return plain JSON content as YAML for the client."""
     plain = json.loads(json.dumps(content))
     text: str = _yaml("export endpoints").safe_dump(plain, sort_keys=False, allow_unicode=True)
     return text.encode()
@@ -219,21 +215,21 @@ def _yaml(who: str) -> Any:
 
 
 def _of_speed(datasets: Any) -> Any:
-    """Return the first data set that speed is measured with."""
-    tables = [each for each in datasets if isinstance(each, dict)]  # a TypeError: it is no list
+    """Return the first data set that is used for speed."""
+    tables = [each for each in datasets if isinstance(each, dict)]  # a TypeError if it is no list
     speed = (each for each in tables if each.get("type", "performance") == "performance")
     return next(speed, tables[0] if tables else {})
 
 
 def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Yield the leaves of a tree by their paths; a list of plain values is one."""
+    """Yield the leaves of a tree by path; a list of plain values is one leaf."""
     several = isinstance(value, list)
     if isinstance(value, dict):
-        for key, each in value.items():
-            yield from _flat(each, f"{name}.{key}".removeprefix("."))
-    elif several and any(isinstance(each, dict | list) for each in value):
-        for number, each in enumerate(value):
-            yield from _flat(each, f"{name}.{number}")
+        for key, item in value.items():
+            yield from _flat(item, f"{name}.{key}".removeprefix("."))
+    elif several and any(isinstance(item, dict | list) for item in value):
+        for number, item in enumerate(value):
+            yield from _flat(item, f"{name}.{number}")
     elif value is not None:
         yield name, _short(", ".join(map(str, value)) if several else str(value))
 
@@ -244,7 +240,7 @@ def _short(text: str) -> str:
 
 
 def _concurrency(folder: Path, config: Mapping[str, str], summary: _Block) -> int:
-    """Return how many requests were kept under way; both files must say the same."""
+    """Return the concurrency of a run; raise MlperfError if its two files differ."""
     pattern = config.get("settings.load_pattern.type", "")
     if pattern != "concurrency":
         raise MlperfError(
@@ -269,7 +265,7 @@ def _concurrency(folder: Path, config: Mapping[str, str], summary: _Block) -> in
 
 @dataclass(frozen=True)
 class _Block:
-    """An object of a result, and its place for messages."""
+    """JSON object of a result, and its key path for messages."""
 
     path: Path
     raw: Any
@@ -280,15 +276,15 @@ class _Block:
             raise self.wrong("", f"must be an object, not {shown(self.raw)}")
 
     def wrong(self, key: str, problem: str) -> MlperfError:
-        place = ".".join(filter(None, (self.where, key)))
-        return MlperfError(f"{self.path}: {place} {problem}".replace(":  ", ": "))
+        key_path = ".".join(filter(None, (self.where, key)))
+        return MlperfError(f"{self.path}: {key_path} {problem}".replace(":  ", ": "))
 
     def block(self, key: str) -> _Block:
-        """Return an object below; one that is not there is empty."""
+        """Return an object below; an empty one if it is missing."""
         return _Block(self.path, self.raw.get(key) or {}, ".".join(filter(None, (self.where, key))))
 
     def number(self, key: str) -> float | None:
-        """Return a number; None where it is null or not there."""
+        """Return a number, or None if it is null or missing."""
         value = self.raw.get(key)
         if value is None:
             return None
@@ -299,7 +295,6 @@ class _Block:
         return float(value)
 
     def count(self, key: str) -> int:
-        """Return how often something happened."""
         value = self.number(key)
         if value is None:
             raise self.wrong(
@@ -310,7 +305,7 @@ class _Block:
         return int(value)
 
     def seconds(self, key: str) -> float:
-        """Return a time that is written in nanoseconds; 0 where it is null."""
+        """Return a time that is written in nanoseconds; 0 if it is null."""
         if key not in self.raw:
             raise self.wrong(key, "is missing: times in another unit are not known here")
         value = self.number(key) or 0.0
@@ -319,14 +314,13 @@ class _Block:
         return value / 1e9
 
     def percentile(self, percent: float) -> float | None:
-        """Return one of a distribution, whose keys are texts: "90.0", in some releases "90"."""
+        """Return a percentile of a distribution; its key is "90.0", in some releases "90"."""
         values = self.block("percentiles")
         names = [key for key in values.raw if _float(key) == percent]
         return values.number(names[0]) if names else None
 
 
 def _float(text: str) -> float:
-    """Return a number; what is none is neither less nor more than any."""
     try:
         return float(text)
     except ValueError:
@@ -344,7 +338,7 @@ def _distribution(summary: _Block, key: str, unit: str) -> _Block:
 def _metrics(
     summary: _Block, requests: int, duration_s: float
 ) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Return the figures of a point in SI units, and which the client's stamps cannot tell."""
+    """Return the metrics of a point in SI units, and notes on those that are implausible."""
     metrics, notes = {}, []
     tokens = _distribution(summary, "output_sequence_lengths", "tokens").number("total")
     _require_agreement(summary, "qps", requests, duration_s)
@@ -392,18 +386,18 @@ def _require_agreement(summary: _Block, key: str, amount: float | None, duration
 def _failures(summary: _Block, config: Mapping[str, str], concurrency: int) -> Iterator[Reason]:
     """Yield why the run is incomplete or lost requests.
 
-    An interrupted run calls itself complete, but issued fewer requests than it should have; one
-    that ended by its time leaves its requests in flight behind.
+    An interrupted run is marked complete, but issued fewer requests than configured; a run that
+    ended by its time limit leaves its requests in flight unanswered.
     """
     state = summary.raw.get("state")
     if state != "complete" or summary.raw.get("complete") is not True:
         text = f"the run was not complete (state {shown(state)}): its figures are of a part of it"
         yield Reason(key=Key.NOT_COMPLETE, text=text)
     issued, completed = summary.count("n_samples_issued"), summary.count("n_samples_completed")
-    asked = _float(config.get("settings.runtime.n_samples_to_issue", ""))
+    configured = _float(config.get("settings.runtime.n_samples_to_issue", ""))
     limited = any(k.startswith("settings.runtime.max_") and v != "0" for k, v in config.items())
-    if issued < asked and not limited:
-        text = f"it was ended after {issued:,} of {asked:,.0f} requests"
+    if issued < configured and not limited:
+        text = f"it was ended after {issued:,} of {configured:,.0f} requests"
         yield Reason(key=Key.NOT_COMPLETE, text=text)
     succeeded, open_at_end = summary.number("n_samples_succeeded"), issued - completed
     if limited and open_at_end <= concurrency:
@@ -445,11 +439,11 @@ def _doubts(
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedEvents:
-    """What the events of a run folder say of its performance phase, nanoseconds, monotonic clock.
+    """Times of a run folder's performance phase, nanoseconds of a monotonic clock.
 
     Attributes:
-        completed_ns: When each request ended.
-        warm_ns: Length of the warm-up before it.
+        completed_ns: End of each request.
+        warm_ns: Length of the warm-up before the phase.
     """
 
     begin_ns: int
@@ -459,7 +453,7 @@ class RecordedEvents:
 
 
 def read_events(folder: Path) -> RecordedEvents:
-    """Read when the performance phase of a run began and ended, and each request of it."""
+    """Read begin and end of the performance phase of a run, and the end of each request."""
     edges, completed = dict[str, int](), list[int]()
     for event in events_of(folder, b'"session.', b'"sample.complete"'):
         kind, at_ns = event.get("event_type"), event.get("timestamp_ns")
@@ -484,7 +478,7 @@ def read_events(folder: Path) -> RecordedEvents:
 
 
 def events_of(folder: Path, *kinds: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the events of a run folder in whose lines one of these words stands."""
+    """Yield the events of a run folder whose lines contain one of these words."""
     path = folder / EVENTS_FILE
     try:
         for line in lines_of(path, MAX_EVENT_LINE_BYTES):
@@ -504,7 +498,7 @@ def events_of(folder: Path, *kinds: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _unpaired(folder: Path) -> str:
-    """Return why scores of the client are not judged, or where they can be."""
+    """Return why the client's scores are not judged, or where they can be."""
     missing = " and ".join(
         name for name in (EVENTS_FILE, SAMPLES_FILE) if not (folder / name).exists()
     )
@@ -514,7 +508,7 @@ def _unpaired(folder: Path) -> str:
 
 
 def _accuracy(path: Path, unpaired: str) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
-    """Return why the answers of a run may not be trusted, and their scores in words."""
+    """Return why the answers of a run may not be trusted, and notes with their scores."""
     entries = _Block(path, read_foreign(path, RESULT_TITLE), "").raw.get("accuracy_scores")
     if not isinstance(entries, list):
         raise MlperfError(f"{path}: accuracy_scores must be a list, not {shown(entries)}")
@@ -528,7 +522,7 @@ def _accuracy(path: Path, unpaired: str) -> tuple[tuple[Reason, ...], tuple[str,
             text = f"answers to {name} are not complete: {counted or 'scored in part'}"
             invalid.append(Reason(key=Key.ANSWERS_MISSING, text=text))
         score, of = raw.get("score"), entry.number("total_samples") or 0
-        is_number = isinstance(score, int | float)  # ROUGE has a table of them
+        is_number = isinstance(score, int | float)  # ROUGE has a table of scores
         text = f"{entry.number('score'):.4g}" if is_number else shown(score)
         notes.append(f"accuracy by the client: {name} {text} on {of:,.0f} samples, {unpaired}")
     return tuple(invalid), tuple(notes)

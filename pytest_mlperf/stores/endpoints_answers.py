@@ -1,7 +1,7 @@
-"""Answers that MLCommons' client recorded for accuracy, by the sample that each belongs to.
+"""Read the answers that MLCommons' client recorded for accuracy, by sample.
 
-`sample_idx_map.json` has the sample of each request, `events.jsonl` its prompt and its answer, in
-the format of `evaluation/scoring.py` and `core/types.py` of the client (see `stores.endpoints`).
+`sample_idx_map.json` maps requests to samples; `events.jsonl` has prompts and answers, in the
+format of `evaluation/scoring.py` and `core/types.py` of the client (see `stores.endpoints`).
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from pytest_mlperf.stores.endpoints import EVENTS_FILE, RESULT_TITLE, SAMPLES_FI
 from pytest_mlperf.stores.foreign import read_foreign
 
 PHASES = ("performance", "warmup")
-"""Of the map, what is no data set for accuracy."""
+"""Keys of the map that are not data sets for accuracy."""
 
 ISSUED, COMPLETE = "sample.issued", "sample.complete"
 
 PROMPT_DATA, ANSWER_DATA = "PromptData", "TextModelOutput"
-"""How the data of the two events begin."""
+"""First item of the data of each of the two events."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedAnswer:
-    """What the client recorded of one sample.
+    """Recorded answer to one sample.
 
     Attributes:
-        prompt: Text, or token ids; None: neither is recorded.
-        text: The answer without its reasoning.
-        reasoning: What the model thought before it, "" where nothing is recorded.
-        finish: Why it ended; None: the server did not say.
+        prompt: Text or token ids; None if neither is recorded.
+        text: Answer without its reasoning.
+        reasoning: Reasoning before the answer, "" if none is recorded.
+        finish: Finish reason; None if the server did not report it.
     """
 
     prompt: str | list[int] | None
@@ -43,18 +43,18 @@ class RecordedAnswer:
 
     @property
     def artefacts(self) -> dict[str, bytes]:
-        """Both texts in UTF-8, by what they are."""
+        """Both texts in UTF-8, by name."""
         texts = {"text": self.text, "reasoning": self.reasoning}
         return {name: text.encode("utf-8", "replace") for name, text in texts.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedAnswers:
-    """The answers of an accuracy run.
+    """Answers of an accuracy run.
 
     Attributes:
-        by_sample: By the sample's place in the data set; the first one where it was asked again.
-        issued: Requests of that data set, repeats included.
+        by_sample: Answers by index in the data set; the first one of repeated requests.
+        issued: Number of requests, repeats included.
     """
 
     dataset: str
@@ -63,11 +63,7 @@ class RecordedAnswers:
 
 
 def read_answers(folder: Path, dataset: str | None) -> RecordedAnswers:
-    """Read the answers to a data set; None: to the only one that accuracy was measured with.
-
-    Raises:
-        MlperfError: A file is missing, cut or contradicts itself, or answers are missing or empty.
-    """
+    """Read all answers to a data set, None for the only one; raise MlperfError for defects."""
     for name in (SAMPLES_FILE, EVENTS_FILE):
         if not (folder / name).exists():
             raise MlperfError(
@@ -75,10 +71,10 @@ def read_answers(folder: Path, dataset: str | None) -> RecordedAnswers:
                 "sample; its scores cannot be judged"
             )
     chosen, samples = _samples(folder, dataset)
-    asked: dict[int, str] = {}
+    requests: dict[int, str] = {}
     for request, sample in samples.items():
-        asked.setdefault(sample, request)
-    first = {request: sample for sample, request in asked.items()}
+        requests.setdefault(sample, request)
+    first = {request: sample for sample, request in requests.items()}
     prompts, answers = dict[int, str | list[int] | None](), dict[int, RecordedAnswer]()
     for kind, request, event in _requests(folder):
         if request in first and kind == ISSUED:
@@ -93,9 +89,9 @@ def read_answers(folder: Path, dataset: str | None) -> RecordedAnswers:
                     reasoning=texts[1],
                     finish=finish if isinstance(finish, str) else None,
                 )
-    if missing := sorted(asked.keys() - answers.keys()):
+    if missing := sorted(requests.keys() - answers.keys()):
         raise MlperfError(
-            f"{folder}: {len(missing):,} of {len(asked):,} samples of {shown(chosen)} have no "
+            f"{folder}: {len(missing):,} of {len(requests):,} samples of {shown(chosen)} have no "
             f"answer, or an empty one, first: {', '.join(map(str, missing[:5]))}"
         )
     return RecordedAnswers(dataset=chosen, by_sample=answers, issued=len(samples))

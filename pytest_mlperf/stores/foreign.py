@@ -1,4 +1,4 @@
-"""Read files that others wrote: regular files of a bounded size, parsed within bounds."""
+"""Read untrusted files: regular files of bounded size, parsed with bounded memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_mlperf.core.errors import TO_MEASURE, EnvironmentFault, MlperfError,
 from pytest_mlperf.core.untrusted import parse_json, parse_toml, require_bounded
 from pytest_mlperf.core.untrusted_text import encodable, visible
 
-if TYPE_CHECKING:  # a worker in a foreign Python reads logs, and has no pydantic
+if TYPE_CHECKING:  # workers in other environments read logs without pydantic
     from pydantic import ValidationError
     from pydantic_core import SchemaValidator
 
@@ -42,7 +42,7 @@ def first_defect(raw: Any, error: ValidationError, title: str) -> str:
         case "less_than_equal":
             text = f"must be at most {defects[0]['ctx']['le']:g}, not {reprlib.repr(value)}"
         case _:
-            # A value of none of several types has one entry for each.
+            # A value that fits none of several types has one defect per type.
             here = [d["msg"] for d in defects if _resolve(raw, d["loc"][1:])[0] == path]
             expected = ", ".join(msg.removeprefix("Input should be ") for msg in here)
             text = f"must be {expected}, not {reprlib.repr(value)}"
@@ -50,7 +50,7 @@ def first_defect(raw: Any, error: ValidationError, title: str) -> str:
 
 
 def _resolve(raw: Any, location: tuple[int | str, ...]) -> tuple[str, Any]:
-    """Follow pydantic's location of an error to the key path and the value there."""
+    """Return the key path and the value at pydantic's location of an error."""
     path = ""
     for part in location:
         if isinstance(raw, list) and isinstance(part, int):
@@ -60,37 +60,37 @@ def _resolve(raw: Any, location: tuple[int | str, ...]) -> tuple[str, Any]:
             path += f".{part}" if part.isidentifier() else f"[{part!r}]"
             raw = raw.get(part)
         else:
-            break  # what follows names members of a union
+            break  # the rest names members of a union
     return path.removeprefix("."), raw
 
 
 Document = TypeVar("Document")
 
 MAX_FILE_BYTES = 32 * 2**20
-"""Bytes of a file: some 2,500 cases with five runs each. It is read within 400 MB of memory."""
+"""Maximum size of a file: 2,500 cases of five runs, which take up to 400 MB of memory to read."""
 
 MAX_FILE_VALUES = 1_500_000
-"""Lists, objects and commas of such a file."""
+"""Maximum number of lists, objects and commas of such a file."""
 
 MAX_LOG_BYTES = 256 * 2**20
-"""Bytes of a log: text, of which few lines are parsed."""
+"""Maximum size of a log: text, few lines of which are parsed."""
 
 MAX_TOML_BYTES = 2**20
 
 MAX_PARTS = 20_000
-"""Lists and objects of one test's result, or of one smaller document."""
+"""Maximum number of lists and objects of one test's result, or of one smaller document."""
 
 MAX_PART_VALUES = 150_000
-"""Values of one, counted as commas: a run of a curve has 500. Each may be a defect."""
+"""Maximum number of its values, counted as commas: a run of a curve has 500."""
 
 MAX_PART_BYTES = 8 * 2**20
-"""Bytes of one as JSON: some defects hold a copy of it."""
+"""Maximum size of it as JSON: some defects hold a copy of it."""
 
-READ_BYTES = 2**20  # bytes read at a time: a limit shall not take the memory that it allows
+READ_BYTES = 2**20  # per read: `max_bytes` would allocate its whole size at once
 
 
 class UnfitError(ValueError):
-    """What lies there is not what is read here; its text says what it is: "a pipe"."""
+    """The file cannot be read safely; the text names its kind: "a pipe"."""
 
 
 _KINDS = {
@@ -102,20 +102,20 @@ _KINDS = {
 
 
 def read_regular(path: Path, max_bytes: int) -> bytes:
-    """Return the content of a regular file of so many bytes at most; links are followed.
+    """Return the content of a regular file of at most `max_bytes`; links are followed.
 
-    A pipe or a device is not waited for: it is an UnfitError, as is a larger file, and one that
-    is written while it is read.
+    Raise UnfitError for a pipe or a device (without waiting for it), for a larger file, and for a
+    file that changes during the read.
     """
     with _opened(path) as file:
-        before = os.fstat(file.fileno())
+        begin = os.fstat(file.fileno())
         content = bytearray()
         while piece := file.read(min(READ_BYTES, max_bytes + 1 - len(content))):
             content += piece
             if len(content) > max_bytes:
                 raise UnfitError(f"larger than {size_in_words(max_bytes)}")
-        after = os.fstat(file.fileno())
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        end = os.fstat(file.fileno())
+    if (begin.st_size, begin.st_mtime_ns) != (end.st_size, end.st_mtime_ns):
         raise UnfitError("changed while it was read")
     return bytes(content)
 
@@ -135,7 +135,7 @@ def size_in_words(count: int) -> str:
 
 
 def lines_of(path: Path, max_line_bytes: int) -> Iterator[bytes]:
-    """Yield the lines of a regular file of any size; a longer line is an UnfitError."""
+    """Yield the lines of a regular file of any size; raise UnfitError if a line is too long."""
     with io.BufferedReader(_opened(path)) as file:
         while line := file.readline(max_line_bytes + 1):
             if len(line) > max_line_bytes:
@@ -144,16 +144,16 @@ def lines_of(path: Path, max_line_bytes: int) -> Iterator[bytes]:
 
 
 class Shape(Generic[Document]):
-    """Checks documents of a kind: no value is taken for another, no number is none.
+    """Check documents strictly: no type is converted, numbers are finite.
 
-    A dataclass takes its configuration from the type around it, hence the tuple: the pure domain
-    need not know how its files are checked.
+    pydantic configures a dataclass by the type around it, hence the tuple: the domain classes stay
+    independent of pydantic.
     """
 
     def __init__(
         self, kind: type[Document], *, extra: Literal["forbid", "ignore"] = "ignore"
     ) -> None:
-        """Build nothing yet: that takes longer than collecting a suite."""
+        """Defer building the validator: it takes longer than collecting a suite."""
         self._kind, self._extra = kind, extra
 
     @cached_property
@@ -167,13 +167,11 @@ class Shape(Generic[Document]):
         return SchemaValidator(_failing_fast(schema), CoreConfig(strict=True))
 
     def check(self, raw: Any) -> Document:
-        """Return the document that a JSON value is.
+        """Return the document of a JSON value; raise ValueError if it is too large.
 
-        Raises:
-            ValidationError: It is none; of a list only the first defect is there.
-            ValueError: It is too large to be checked as one: each defect of pydantic has a copy.
+        Raises ValidationError if it does not match; of a list only the first defect is reported.
         """
-        # As JSON: strict checks take a JSON list for a tuple, a Python list not.
+        # Strict checks convert a JSON list to a tuple, but not a Python list.
         text = json.dumps([raw])
         if len(text) > MAX_PART_BYTES:
             size = size_in_words(MAX_PART_BYTES)
@@ -189,7 +187,7 @@ class Shape(Generic[Document]):
 
 
 def _failing_fast(schema: Any) -> Any:
-    """Return a schema in which lists end at their first defect: others take memory, unread."""
+    """Return a schema in which lists stop at their first defect, to bound memory."""
     if isinstance(schema, list):
         return [_failing_fast(one) for one in schema]
     if not isinstance(schema, dict):
@@ -199,7 +197,7 @@ def _failing_fast(schema: Any) -> Any:
 
 
 def content_of(path: Path, title: str, max_bytes: int | None = None) -> bytes:
-    """Return the bytes of a file of `MAX_FILE_BYTES`, or so many; others are an MlperfError."""
+    """Return the bytes of a file; raise MlperfError if it is larger than `max_bytes`."""
     try:
         return read_regular(path, max_bytes or MAX_FILE_BYTES)
     except UnfitError as error:
@@ -209,17 +207,17 @@ def content_of(path: Path, title: str, max_bytes: int | None = None) -> bytes:
 
 
 def json_of(path: Path | str, title: str, content: bytes, *, repeated_keys: bool = False) -> Any:
-    """Return the JSON value in bytes that were read from a path."""
+    """Return the JSON value in the bytes of a file; raise MlperfError if it is none."""
     try:
         value = parse_json(content, max_values=MAX_FILE_VALUES, repeated_keys=repeated_keys)
     except ValueError as error:
         raise MlperfError(f"{path}: not a {title}: {visible(str(error))}") from None
-    # Only an escape can make half a character.
+    # Only an escape can produce a lone surrogate.
     return encodable(value) if b"\\u" in content else value
 
 
 def unreadable(content: bytes) -> str:
-    """Return why `read_foreign` would refuse JSON that is to be written; "": it would not."""
+    """Return why `read_foreign` would refuse JSON that is to be written, or ""."""
     if len(content) > MAX_FILE_BYTES:
         return f"{len(content):,} bytes, and {size_in_words(MAX_FILE_BYTES)} are read back at most"
     try:
@@ -244,11 +242,11 @@ def read_toml(path: Path, title: str) -> dict[str, Any]:
 
 
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""Of others zipfile does not bound what one read unpacks to."""
+"""Methods for which zipfile bounds the unpacked bytes of a read."""
 
 
 def members_of(archive: zipfile.ZipFile, max_bytes: int) -> dict[str, zipfile.ZipInfo]:
-    """Return the members of a zip archive, of which none unpacks to more than so many bytes."""
+    """Return the members of a zip archive; raise ValueError if one exceeds `max_bytes`."""
     members = archive.infolist()
     for member in members:
         if member.compress_type not in _COMPRESSIONS:
@@ -263,30 +261,26 @@ BROKEN_ARCHIVES = (
     *(ValueError, TypeError, KeyError, OSError, EOFError, RecursionError, NotImplementedError),
     *(zipfile.BadZipFile, zlib.error, RuntimeError, MemoryError, OverflowError),
 )
-"""What damaged archives and headers raise."""
+"""Exceptions that damaged archives and headers raise."""
 
 
 class NumpyArchive:
-    """The arrays of an .npz archive, of which none unpacks to more than `max_bytes`."""
+    """Arrays of an .npz archive, none of which unpacks to more than `max_bytes`."""
 
     def __init__(self, content: bytes, *, max_bytes: int) -> None:
-        """Check the archive; what is wrong with it is one of `BROKEN_ARCHIVES`."""
+        """Check the archive; raise one of `BROKEN_ARCHIVES` if it is damaged."""
         self._archive = zipfile.ZipFile(io.BytesIO(content))
         members = members_of(self._archive, max_bytes)
         self._members = {name.removesuffix(".npy"): one for name, one in members.items()}
         self.names = frozenset(self._members)
 
     def read(self, name: str) -> Any:
-        """Return an array."""
+        """Return an array by name."""
         return _array(name, self._archive.read(self._members[name]))
 
 
 def read_arrays(path: Path, names: Sequence[str], *, max_bytes: int) -> list[Any]:
-    """Return arrays of an .npz file, which is at most so large packed and unpacked.
-
-    Raises:
-        ValueError: It cannot be read, is no archive with these arrays, or is larger.
-    """
+    """Return arrays of an .npz file; raise ValueError if it is unfit or over `max_bytes`."""
     try:
         archive = NumpyArchive(read_regular(path, max_bytes), max_bytes=max_bytes)
         return [archive.read(name) for name in names]
@@ -295,7 +289,7 @@ def read_arrays(path: Path, names: Sequence[str], *, max_bytes: int) -> list[Any
 
 
 def numpy() -> Any:
-    """Import numpy, which arrays of files need."""
+    """Import numpy; raise EnvironmentFault if it is not installed."""
     try:
         import numpy as np
     except ImportError:
@@ -306,7 +300,7 @@ def numpy() -> Any:
 
 
 def _array(name: str, content: bytes) -> Any:
-    """Return an array; its header is untrusted, so nothing is allocated by it."""
+    """Return an array; its header is untrusted, so its shape allocates nothing."""
     np = numpy()
     npy, file = np.lib.format, io.BytesIO(content)
     if npy.read_magic(file) != (1, 0):
@@ -326,17 +320,7 @@ Migration = Callable[[dict[str, Any]], dict[str, Any]]
 def migrated(
     raw: dict[str, Any], schema: int, newest: int, migrations: Mapping[int, Migration]
 ) -> dict[str, Any]:
-    """Return the content of an older file as the newest schema has it.
-
-    Args:
-        raw: The content.
-        schema: Its schema.
-        newest: The schema that is read.
-        migrations: For each older schema, what turns its content into that of the next one.
-
-    Raises:
-        ValueError: A step is missing.
-    """
+    """Return content as the newest schema has it; raise ValueError if a step is missing."""
     for older in range(schema, newest):
         if older not in migrations:
             raise ValueError(f"schema {older} is unknown; this release reads up to {newest}")
@@ -354,15 +338,11 @@ def as_document(
     migrations: Mapping[int, Migration] = MappingProxyType({}),
     items: tuple[str, Shape[Any]] | None = None,
 ) -> Document:
-    """Return what a JSON document says, if it has the shape and its schema is known here.
+    """Return the document of a JSON value; raise MlperfError if it does not fit the shape.
 
-    Args:
-        path: Where it lies, for messages.
-        title: What it should be, for messages: "results file".
-        newest: The newest schema that is known here.
-        cure: What to do about one that is something else, for messages.
-        migrations: What turns an older one into the next, see `migrated`.
-        items: The key of a list whose items are checked one by one, and their shape.
+    `path` and `title` are for messages, `cure` is their advice. `newest` is the newest supported
+    schema; `migrations` has the function to the next schema by older schema. `items` is the key of
+    a list whose items are checked one by one, and their shape.
     """
     where = ""
     schema = raw.get("schema") if isinstance(raw, dict) else None

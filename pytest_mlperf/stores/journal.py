@@ -1,7 +1,7 @@
-"""The journal of a session: what it has decided so far, so that another one may go on from there.
+"""Write the journal of a session: its results so far, so that another session can resume.
 
-A line of JSON each: how the session was set, then one result after another, as they are reported.
-It is locked while its session runs, and gone once that has run to its end.
+It has one JSON line for the session's settings, then one per result. It is locked while its session
+runs, and removed when that completes.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ JOURNAL_FILE = "journal.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """The first line.
+    """First line of a journal.
 
     Attributes:
         run: Id of the session.
-        resumes: Id of the one that it goes on with; "": none.
-        settings: What must be equal in a session that goes on, in words by what it is called.
+        resumes: Id of the session that it resumes, or "".
+        settings: Settings that a resuming session must share, by their names in messages.
     """
 
     schema: int = SCHEMA_VERSION
@@ -50,42 +50,40 @@ _WRITTEN = {Begun: TypeAdapter(Begun), CaseResult: TypeAdapter(CaseResult)}
 
 
 class Journal:
-    """A journal that this process writes; it stays locked until it is closed."""
+    """Journal that this process writes; locked until it is closed."""
 
     def __init__(self, folder: Path, begun: Begun, results: Iterable[CaseResult] = ()) -> None:
-        """Begin one in the folder of a session, at once with results that are taken over."""
+        """Create a session's journal; `results` are taken over from a resumed session."""
         self.path = folder / JOURNAL_FILE
         atomic.write_text(self.path, _line(begun) + "".join(map(_line, results)))
         self._file: IO[bytes] = self.path.open("ab")
         _locked(self._file)
 
     def add(self, result: CaseResult) -> None:
-        """Write a result, so that it outlasts a power cut."""
+        """Write a result and flush it to disk."""
         with atomic.naming_disk(self.path):
             self._file.write(_line(result).encode("utf-8"))
             self._file.flush()
             os.fsync(self._file.fileno())
 
     def close(self, *, remove: bool) -> None:
-        """Let it go; where the session is over there is nothing to go on with."""
+        """Unlock the journal; remove it if the session is complete."""
         if remove:
             self.path.unlink(missing_ok=True)
         self._file.close()
 
 
 def newest(runs: Path, besides: str) -> str | None:
-    """Return the id of the newest session that left a journal, but for one; None: there is none."""
+    """Return the id of the newest session with a journal other than `besides`, or None."""
     ids = sorted(path.parent.name for path in runs.glob(f"*/{JOURNAL_FILE}"))
     return next((one for one in reversed(ids) if one != besides), None)
 
 
 def read(folder: Path) -> tuple[Begun, dict[str, CaseResult]]:
-    """Return how a session was set and its results by test, of two the later one.
+    """Return the first line of a journal, and its results by test, the later of two.
 
-    A last line that a killed session did not finish is left out.
-
-    Raises:
-        MlperfError: There is none, it is damaged, or of another release.
+    An incomplete last line of a killed session is ignored. Raises MlperfError if the journal is
+    missing, damaged, or of another release.
     """
     path = folder / JOURNAL_FILE
     try:
@@ -107,7 +105,7 @@ def read(folder: Path) -> tuple[Begun, dict[str, CaseResult]]:
 
 @contextlib.contextmanager
 def left(folder: Path) -> Iterator[Path]:
-    """Keep others from a journal that its session left; an MlperfError where that still runs."""
+    """Lock the journal of an interrupted session; raise MlperfError if that still runs."""
     path = folder / JOURNAL_FILE
     try:
         file = path.open("ab")
@@ -125,7 +123,7 @@ def _line(value: Begun | CaseResult) -> str:
 
 
 def _locked(file: IO[bytes]) -> bool:
-    """Lock a file until it is closed; platforms without locks keep no process out."""
+    """Lock a file until it is closed; return False if another process holds the lock."""
     try:
         atomic.lock(file.fileno())
     except BlockingIOError:

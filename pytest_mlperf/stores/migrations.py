@@ -1,4 +1,4 @@
-"""Turn the content of a results file of an older schema into that of the next one."""
+"""Convert the content of a results file to the next schema."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from pytest_mlperf.stores.foreign import Migration
 
 Places = Mapping[str, str]
-"""By former key of an object its present place: "key", or "group.key" in an object of its own."""
+"""New key by former key: "key", or "group.key" for a key in a nested object."""
 
 VERDICT_PLACES: Places = {
     "baseline_file": "baseline.file",
@@ -55,9 +55,9 @@ ENERGY_PLACES: Places = {
 
 
 def moved(content: Any, places: Places) -> Any:
-    """Return an object with its keys at their present places; anything else as it is.
+    """Return an object with its keys at their new places, anything else unchanged.
 
-    A defect of an untrusted file stays one, so that the check of its shape reports it.
+    Defects of an untrusted file are kept: the check of its shape reports them.
     """
     if not isinstance(content, dict):
         return content
@@ -70,7 +70,7 @@ def moved(content: Any, places: Places) -> Any:
 
 
 def _in_each(content: Any, key: str, change: Callable[[Any], Any]) -> Any:
-    """Return an object in which each item of one list is changed."""
+    """Return an object in which `change` is applied to each item of one list."""
     if not isinstance(content, dict) or not isinstance(content.get(key), list):
         return content
     return {**content, key: [change(item) for item in content[key]]}
@@ -117,4 +117,4 @@ def _run(content: Any) -> Any:
 
 
 MIGRATIONS: Mapping[int, Migration] = {1: _to_2, 2: _to_3}
-"""For each older schema the function that returns the content of the next one."""
+"""Function to the next schema, by older schema."""

@@ -1,4 +1,4 @@
-"""The results file, and the manifest of a plan: every test that must report, wherever it runs."""
+"""Read and write results files, and the manifest of a plan: all tests that must report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHAPE, _CASE = foreign.Shape(Results), foreign.Shape(CaseResult)
 
 @cache
 def _results() -> TypeAdapter[Results]:
-    """Made when it is first needed: building it takes longer than collecting a suite."""
+    """Build the adapter when it is first needed: it takes longer than collecting a suite."""
     return TypeAdapter(Results)
 
 
@@ -40,10 +40,7 @@ def _verdict() -> TypeAdapter[Verdict]:
 def write_results(path: Path, results: Results, *, readable: bool = True) -> str:
     """Write a results file atomically; return why no command will read it, or "".
 
-    Args:
-        path: Where to.
-        results: The session.
-        readable: Refuse one that no command will read; what is nowhere else is written anyway.
+    With `readable` raise MlperfError instead.
     """
     text = as_text(results)
     reason = foreign.unreadable(text.encode("utf-8", "backslashreplace"))
@@ -57,21 +54,21 @@ def write_results(path: Path, results: Results, *, readable: bool = True) -> str
 
 
 def as_text(results: Results) -> str:
-    """Return what a results file of this session holds."""
+    """Return the text of a session's results file."""
     return json_text(sealed(_results().dump_python(encodable(results), mode="json"))) + "\n"
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a results file with the digest that belongs to it, as its last key."""
+    """Return the content of a results file with its digest as the last key."""
     rest = {key: value for key, value in content.items() if key != DIGEST}
     return {**rest, DIGEST: _digest(rest)}
 
 
 def as_bytes(results: Results) -> bytes:
-    """Return a session as JSON without layout; equal sessions give equal bytes."""
+    """Return a session as compact JSON; equal sessions give equal bytes."""
     try:
         return _results().dump_json(results)
-    except ValueError:  # a text that no file can hold, as a file name that is no UTF-8
+    except ValueError:  # text that UTF-8 cannot encode, such as a file name
         return _results().dump_json(encodable(results))
 
 
@@ -79,12 +76,12 @@ CURE = "take the results.json that pytest wrote, or measure again: pytest suites
 
 
 def from_bytes(place: str, content: bytes, title: str = TITLE, cure: str = CURE) -> Results:
-    """Return the session that `as_bytes` made; what is none is an MlperfError."""
+    """Return the session of bytes that `as_bytes` made; raise MlperfError for others."""
     return _checked(place, foreign.json_of(place, title, content), title, cure)
 
 
 DIGEST = "digest"
-"""The key of a results file whose value vouches for all others."""
+"""Key of the digest of all other keys of a results file."""
 
 
 def _digest(content: Mapping[str, Any]) -> str:
@@ -94,11 +91,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def read_results(path: Path, content: bytes | None = None) -> Results:
-    """Read a results file, or its content, and check the digest; old releases wrote none.
-
-    Raises:
-        MlperfError: It is none, was changed since it was written, or holds what no run can measure.
-    """
+    """Read and check results (old ones lack a digest); raise MlperfError if they are unfit."""
     raw = foreign.json_of(
         path, TITLE, foreign.content_of(path, TITLE) if content is None else content
     )
@@ -112,7 +105,7 @@ def read_results(path: Path, content: bytes | None = None) -> Results:
 
 
 def digest_of(path: Path) -> str:
-    """Return the SHA-256 of a file; "": it is not there, or cannot be read."""
+    """Return the SHA-256 of a file, or "" if it cannot be read."""
     try:
         return hashlib.sha256(foreign.read_regular(path, foreign.MAX_FILE_BYTES)).hexdigest()
     except (OSError, foreign.UnfitError):
@@ -120,20 +113,20 @@ def digest_of(path: Path) -> str:
 
 
 def require_readable(verdict: Verdict) -> None:
-    """Make sure that a verdict can be read back: a ValueError is a defect of ours."""
+    """Raise ValueError, a defect of this package, if a verdict could not be read back."""
     _verdict().validate_python(_verdict().dump_python(encodable(verdict), mode="json"))
 
 
-def _checked(place: Path | str, raw: Any, title: str = TITLE, cure: str = CURE) -> Results:
+def _checked(source: Path | str, raw: Any, title: str = TITLE, cure: str = CURE) -> Results:
     return _completed(
         foreign.as_document(
-            place, raw, title, _SHAPE, SCHEMA_VERSION, cure, MIGRATIONS, ("cases", _CASE)
+            source, raw, title, _SHAPE, SCHEMA_VERSION, cure, MIGRATIONS, ("cases", _CASE)
         )
     )
 
 
 def _completed(results: Results) -> Results:
-    """Return results with what verdicts of older releases left to the test that they are of."""
+    """Return results of older releases with the handicap of each test copied to its verdict."""
     if not any(result.handicap > result.verdict.handicap for result in results.cases):
         return results
     cases = (
@@ -159,18 +152,15 @@ def results_schema() -> dict[str, Any]:
     }
 
 
-# --- plans ---------------------------------------------------------------------------------
-
 MANIFEST_SCHEMA = 1
 """Version of the manifest that `pytest-mlperf plan --format json` prints."""
 
 MANIFEST_KIND = "pytest-mlperf plan"
-"""What the document says it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTest:
-    """One test that must report, by its node id; `pairs` are those judged together with others."""
+    """Test that must report, by its node id; `pairs` is its number of jointly judged metrics."""
 
     test: str
     kind: Kind
@@ -181,11 +171,11 @@ class PlannedTest:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A plan, as far as those need it that run or join its parts: in the order of the suites.
+    """Plan of the tests that must report, in the order of the suites.
 
     Attributes:
-        jobs: By accelerator and suite file, the minutes after which a part counts as hung.
-        options: Options of pytest that every part needs.
+        jobs: Minutes after which a job counts as hung, by accelerator and suite file.
+        options: Options of pytest for every job.
     """
 
     schema: int
@@ -196,7 +186,7 @@ class Manifest:
 
     @property
     def pairs(self) -> int:
-        """Gated pairs of all tests."""
+        """Number of jointly judged pairs of case and metric."""
         return sum(one.pairs for one in self.tests)
 
 
@@ -204,7 +194,7 @@ _MANIFEST = foreign.Shape(Manifest)
 
 
 def read_manifest(path: Path, content: bytes | None = None) -> Manifest:
-    """Read a manifest, or its content; what is none of a known schema is an MlperfError."""
+    """Read a manifest, or its content; raise MlperfError if its kind or schema is unknown."""
     cure = "make one: pytest-mlperf plan --format json"
     title = "manifest of a plan"
     raw = foreign.json_of(

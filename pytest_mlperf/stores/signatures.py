@@ -1,4 +1,4 @@
-"""Signatures of results files by SSH keys, as OpenSSH's ssh-keygen makes and checks them.
+"""Sign and verify results files with SSH keys, by OpenSSH's ssh-keygen.
 
 https://man.openbsd.org/ssh-keygen#Y and #ALLOWED_SIGNERS.
 """
@@ -16,7 +16,7 @@ from pytest_mlperf.stores.atomic import write_whole
 from pytest_mlperf.stores.foreign import content_of
 
 NAMESPACE = "pytest-mlperf"
-"""What such a signature is good for, and nothing else is: ssh-keygen keeps uses apart by it."""
+"""Purpose of the signatures: ssh-keygen rejects those made for another one."""
 
 SIGNATURE_SUFFIX = ".sig"
 
@@ -24,12 +24,12 @@ SIGNING_TIMEOUT_SECONDS = 60.0
 
 
 def signature_of(path: Path) -> Path:
-    """Return where the signature of a file lies."""
+    """Return the path of a file's signature."""
     return path.with_name(path.name + SIGNATURE_SUFFIX)
 
 
 def sign(path: Path, key: Path) -> Path:
-    """Sign a file with an SSH key or an agent; a key that cannot be used is an MlperfError."""
+    """Sign a file with an SSH key or an agent; raise MlperfError if the key cannot be used."""
     command = ["-Y", "sign", "-q", "-f", str(key), "-n", NAMESPACE]
     done = _keygen(command, content_of(path, "results file"))
     if done.returncode or not done.stdout:
@@ -43,15 +43,15 @@ def sign(path: Path, key: Path) -> Path:
 
 
 def verified(path: Path, content: bytes, allowed: Path) -> str:
-    """Return which of the allowed signers signed a file; an MlperfError says that none did.
+    """Return the allowed signer of a file; raise MlperfError if none signed it.
 
-    The signature lies beside the file, whose bytes are `content`: it is not read again.
+    `content` is the content of the file, which is not read again.
     """
     signature = signature_of(path)
     content_of(allowed, "file of allowed signers")
     if not signature.exists():
         raise MlperfError(f"{path}: not signed: {signature.name} is not beside it")
-    # A copy: what is looked at twice may not change between.
+    # ssh-keygen reads the signature twice: a copy cannot change in between.
     with tempfile.NamedTemporaryFile(suffix=SIGNATURE_SUFFIX) as copy:
         copy.write(content_of(signature, "signature"))
         copy.flush()
@@ -70,7 +70,7 @@ def verified(path: Path, content: bytes, allowed: Path) -> str:
 
 
 def _keygen(arguments: list[str], content: bytes) -> subprocess.CompletedProcess[bytes]:
-    """Run ssh-keygen so that it cannot ask for a passphrase."""
+    """Run ssh-keygen without a terminal, so that it cannot ask for a passphrase."""
     environment = {**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"}
     try:
         return subprocess.run(

@@ -1,4 +1,4 @@
-"""Remember which tests were SUSPECT or a PROVISIONAL drop: the next session has to know it."""
+"""Store which tests were SUSPECT or a PROVISIONAL drop, for the next session."""
 
 from __future__ import annotations
 
@@ -32,13 +32,12 @@ _DOCUMENT = TypeAdapter(_Document)
 
 @dataclass(frozen=True, kw_only=True)
 class Remembered:
-    """What was read of earlier sessions.
+    """Suspects of earlier sessions.
 
     Attributes:
-        suspects: What they left.
         is_any: There was something to read.
-        tests: What they ran, where a results file tells it.
-        defect: Why something could not be read, in a sentence; "": all was.
+        tests: Tests that they ran, if a results file lists them.
+        defect: Why something could not be read, or "".
     """
 
     suspects: tuple[Suspect, ...] = ()
@@ -48,35 +47,32 @@ class Remembered:
 
 
 def load(path: Path) -> Remembered:
-    """Return what a file of suspects or results says, or every *.json of a folder.
+    """Return the content of a file of suspects or results, or of every *.json of a folder.
 
-    None is the first session; a damaged one says nothing but why, and fails nothing.
+    A missing file is that of a first session; a damaged one sets `defect` only.
     """
     try:
         files = [path] if path.exists() else []
         if path.is_dir():
             files = [file for file in sorted(path.glob("*.json")) if file.is_file()]
-        each = [_listed(file) for file in files]
+        contents = [_listed(file) for file in files]
     except MlperfError as error:
         return Remembered(defect=str(error))
     except OSError as error:
         return Remembered(defect=f"{path} cannot be read: {error.strerror}")
     return Remembered(
-        suspects=newest(suspect for one in each for suspect in one.suspects),
-        is_any=any(one.is_any for one in each),
-        tests=frozenset().union(*(one.tests for one in each)),
+        suspects=newest(suspect for one in contents for suspect in one.suspects),
+        is_any=any(one.is_any for one in contents),
+        tests=frozenset().union(*(one.tests for one in contents)),
     )
 
 
 def update(path: Path, change: Callable[[tuple[Suspect, ...]], Iterable[Suspect]]) -> None:
-    """Replace the suspects of a file by what is to remain of them; none make a file as well.
-
-    Sessions that end at once wait for each other: none loses what another one wrote.
-    """
+    """Replace the suspects of a file, even by none, by the result of `change`, under a lock."""
     try:
         try:
-            with alone_in(path.parent, timeout_s=LOCK_TIMEOUT_SECONDS) as place:
-                _write(path, change, place)
+            with alone_in(path.parent, timeout_s=LOCK_TIMEOUT_SECONDS) as locked:
+                _write(path, change, locked)
         except NoLocksError:
             _write(path, change, None)
     except BusyError:
@@ -91,14 +87,14 @@ def update(path: Path, change: Callable[[tuple[Suspect, ...]], Iterable[Suspect]
 def _write(
     path: Path,
     change: Callable[[tuple[Suspect, ...]], Iterable[Suspect]],
-    place: LockedFolder | None,
+    locked: LockedFolder | None,
 ) -> None:
-    before = load(path)
-    after = tuple(change(before.suspects))
-    if after != before.suspects or not before.is_any:
+    stored = load(path)
+    after = tuple(change(stored.suspects))
+    if after != stored.suspects or not stored.is_any:
         document = _Document(schema=SCHEMA_VERSION, kind=SUSPECTS_KIND, suspects=after)
         text = json.dumps(_DOCUMENT.dump_python(document, mode="json"), indent=1) + "\n"
-        write_bytes(path, text.encode("utf-8"), place)
+        write_bytes(path, text.encode("utf-8"), locked)
 
 
 def _listed(file: Path) -> Remembered:
@@ -107,16 +103,16 @@ def _listed(file: Path) -> Remembered:
     kind = raw.get("kind") if isinstance(raw, dict) else None
     if kind is None:
         results = from_bytes(str(file), content)
-        now = results.started
-        before = (*results.suspects, *(result.suspected for result in results.cases))
-        after = remaining(filter(None, before), results.cases, date=now, cleared=True)
-        stated = {one.key: replace(one, seen=one.seen or now) for one in results.suspects}
+        started = results.started
+        earlier = (*results.suspects, *(result.suspected for result in results.cases))
+        after = remaining(filter(None, earlier), results.cases, date=started, cleared=True)
+        stated = {one.key: replace(one, seen=one.seen or started) for one in results.suspects}
         left = tuple(stated.get(one.key, one) for one in after)
         tests = frozenset(result.test for result in results.cases)
         tests |= {one.test for one in left}
         return Remembered(suspects=left, is_any=True, tests=tests)
     if kind != SUSPECTS_KIND:
-        return Remembered()  # a plan, say, that lies beside results
+        return Remembered()  # another kind of file, such as a plan
     try:
         document = _DOCUMENT.validate_python(raw)
     except ValidationError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,8 +25,10 @@ NAMES = st.one_of(HOSTILE, st.text(max_size=8), st.from_regex(r"[A-Za-z0-9][./\n
 
 
 def performance(names: list[str]) -> Path:
-    fields = ("accelerator", "profile", "workload", "scenario", "engine", "precision")
-    return baselines.path_for(ROOT, **dict(zip(fields, names, strict=True)))
+    accelerator, profile, *others = names
+    fields = dict(zip(("workload", "scenario", "engine", "precision"), others, strict=True))
+    case: Any = SimpleNamespace(accelerator=accelerator, **fields)
+    return baselines.path_for(ROOT, case, profile)
 
 
 def accuracy(names: list[str]) -> Path:

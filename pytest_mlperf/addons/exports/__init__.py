@@ -1,4 +1,4 @@
-"""Results for other programs: CI systems, spreadsheets, Prometheus, pytest-benchmark."""
+"""Export results for CI systems, spreadsheets, Prometheus and pytest-benchmark."""
 
 from pytest_mlperf.extension import Format
 

@@ -1,4 +1,4 @@
-"""A file of pytest-benchmark, as `--benchmark-json` writes it."""
+"""Export results as a file of pytest-benchmark's `--benchmark-json`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_mlperf.reports.for_pytest import entry
 
 
 def report(session: ReportedSession) -> str:
-    """Return a file of pytest-benchmark that holds what a live session would have given."""
+    """Return the file of pytest-benchmark that a live session would have written."""
     results = session.results
     benchmarks = [_benchmark(result) for result in results.cases]
     content = {
@@ -26,9 +26,9 @@ def report(session: ReportedSession) -> str:
 
 
 def machine_info(results: Results) -> dict[str, Any]:
-    """Return the machine as pytest-benchmark describes it, where it is this one.
+    """Return pytest-benchmark's description of this machine, if the results are from it.
 
-    Results that were measured elsewhere are only known by the identity of their hardware.
+    Of another machine only the hardware identity is known.
     """
     subjects = {
         result.verdict.case.accelerator: result.verdict.subject.identity
@@ -46,7 +46,7 @@ def machine_info(results: Results) -> dict[str, Any]:
 
 
 def commit_info(results: Results) -> dict[str, Any]:
-    """Return what pytest-benchmark would say of the commit; the results know no branch or time."""
+    """Return pytest-benchmark's description of the commit; branch and time are unknown."""
     commit = results.commit
     return {
         "id": commit.removesuffix("+") if commit else "unversioned",
@@ -59,14 +59,14 @@ def commit_info(results: Results) -> dict[str, Any]:
 
 
 def _benchmark(result: CaseResult) -> dict[str, Any] | None:
-    """Return one item of `benchmarks`; a test that failed has none, as in a live session."""
+    """Return one item of `benchmarks`; None for a failed test, as in a live session."""
     timing = None if result.failed else entry(result.verdict)
     if timing is None:
         return None
     seconds, about = timing
     stats = import_module("pytest_benchmark.stats").Stats()
-    for each in seconds:
-        stats.update(each)
+    for duration_s in seconds:
+        stats.update(duration_s)
     return {
         "group": about["group"],
         "name": result.test.rpartition("::")[2],

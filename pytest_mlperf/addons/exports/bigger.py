@@ -1,4 +1,4 @@
-"""What github-action-benchmark reads as customBiggerIsBetter."""
+"""Export results as github-action-benchmark's customBiggerIsBetter."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from pytest_mlperf.judge.inputs import Direction
 
 
 def report(session: ReportedSession, better: Direction = Direction.HIGHER) -> str:
-    """Return the metrics of which more is better, or less."""
+    """Return the metrics of one direction as JSON."""
     benchmarks: dict[str, Any] = {}
     for verdict in (result.verdict for result in session.results.cases):
         for metric in verdict.metrics:
@@ -23,6 +23,6 @@ def report(session: ReportedSession, better: Direction = Direction.HIGHER) -> st
                 "value": metric.now,
                 "extra": f"{verdict.outcome} {visible(verdict.headline)}\n{UNVERIFIED_LABEL}",
             }
-            # Another test of the case reports it again.
+            # Several tests of a case report the same metric.
             benchmarks.setdefault(str(benchmark["name"]), benchmark)
     return json_text(list(benchmarks.values())) + "\n"

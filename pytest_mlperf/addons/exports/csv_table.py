@@ -1,4 +1,4 @@
-"""Results as CSV."""
+"""Export results as CSV."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ CSV_HEADER = (
 
 
 def report(session: ReportedSession) -> str:
-    """Return a line per metric and score; figures in SI units, changes as shares.
+    """Return one line per metric and score, in SI units; changes are shares.
 
-    Text that a spreadsheet would take for a formula begins with an apostrophe.
+    Text that a spreadsheet would evaluate as a formula is prefixed with an apostrophe.
     """
     out = io.StringIO()
     writer = csv.DictWriter(out, CSV_HEADER, lineterminator="\n")
     writer.writeheader()
     for result in session.results.cases:
-        # A case that was not judged has a line too.
+        # A case without metrics has a line too.
         judged: Sequence[MetricVerdict | None] = figures(result) or [None]
         for metric in judged:
             row = _row(session.results, result, metric)
@@ -44,7 +44,7 @@ def report(session: ReportedSession) -> str:
 
 
 def figures(result: CaseResult) -> list[MetricVerdict]:
-    """Return the metrics of a result, scores that were compared sample by sample among them."""
+    """Return the metrics of a result, and scores compared sample by sample."""
     paired = [score.as_metric for score in result.verdict.paired]
     names = {one.metric for one in paired}
     return [*paired, *(m for m in result.verdict.metrics if m.metric not in names)]

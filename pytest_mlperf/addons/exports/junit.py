@@ -1,4 +1,4 @@
-"""Results as JUnit XML, with the ids and properties that pytest's own file has."""
+"""Export results as JUnit XML with the ids and properties of pytest's own file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def report(session: ReportedSession) -> str:
     message = text.failure_message(results, columns=120)
     root, when = ET.Element("testsuites"), _clean(results.started)
     suite = ET.SubElement(root, "testsuite", name="pytest-mlperf", timestamp=when)
-    without = {one.test for one in missing}
+    without = {absent.test for absent in missing}
     skipped = {test: reason for test, reason in results.skipped.items() if test not in without}
     if wide := machine_wide(results):
-        _properties(suite, [("mlperf.machine_wide", one) for one in wide])
+        _properties(suite, [("mlperf.machine_wide", absent) for absent in wide])
     for result in results.cases:
         node = _test(suite, result.test, sum(run.duration_s for run in result.verdict.runs))
         _properties(node, properties(result))
@@ -30,8 +30,9 @@ def report(session: ReportedSession) -> str:
             ET.SubElement(node, "failure", message=first).text = _clean(message(result))
     for test, reason in skipped.items():
         ET.SubElement(_test(suite, test), "skipped", message=_clean(reason))
-    for one in missing:
-        ET.SubElement(_test(suite, one.test), "error", message=_clean(f"no result: {one.reason}"))
+    for absent in missing:
+        node = _test(suite, absent.test)
+        ET.SubElement(node, "error", message=_clean(f"no result: {absent.reason}"))
     counts = {
         "tests": len(results.cases) + len(skipped) + len(missing),
         "failures": sum(result.failed for result in results.cases),

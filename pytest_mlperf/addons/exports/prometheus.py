@@ -1,4 +1,4 @@
-"""Results in Prometheus' text format."""
+"""Export results in Prometheus' text format."""
 
 from collections.abc import Iterator
 
@@ -19,15 +19,15 @@ GAUGES = {
 
 
 def report(session: ReportedSession) -> str:
-    """Return gauges for the node exporter's textfile collector, which takes no time stamps.
+    """Return gauges for the node exporter's textfile collector, which accepts no time stamps.
 
     Source: https://prometheus.io/docs/instrumenting/exposition_formats/
     """
     families: dict[str, dict[str, None]] = {}
     for result in session.results.cases:
         for name, labels, value in _samples(result):
-            shown = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
-            families.setdefault(name, {})[f"{name}{{{shown}}} {value:.9g}"] = None
+            label_text = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
+            families.setdefault(name, {})[f"{name}{{{label_text}}} {value:.9g}"] = None
     lines = []
     for name, samples in families.items():
         lines += [f"# HELP {name} {GAUGES[name]}", f"# TYPE {name} gauge", *samples]

@@ -1,4 +1,4 @@
-"""What github-action-benchmark reads as customSmallerIsBetter."""
+"""Export results as github-action-benchmark's customSmallerIsBetter."""
 
 from functools import partial
 

@@ -1,8 +1,8 @@
 """Run cases on a Ray cluster (`--mlperf-on`), and plans on Slurm and Kubernetes.
 
-The pytest process collects and tells; `bridge.py` is a process that talks to Ray for it, `node.py`
-runs in an actor of Ray on a node and starts the pytest process there, in which `child.py` sends
-every report back. Ray is imported by `bridge.py` alone.
+The pytest process collects and reports; its child `bridge.py`, the only user of Ray, connects to
+the cluster. `node.py` runs in a Ray actor on a node and starts pytest there, in which `child.py`
+sends each report back.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def mlperf_addoptions(group: OptionGroup) -> None:
 
 
 def cluster_address(text: str) -> str:
-    """Return where cases run: "local", or an address as Ray takes it."""
+    """Return "local" or an address for Ray; raise ValueError for other texts."""
     address = text.removeprefix("ray:") if text == "ray:auto" else text
     if address in {LOCAL, "auto"} or re.fullmatch(r"(ray://)?[\w.-]+:\d+", address):
         return address

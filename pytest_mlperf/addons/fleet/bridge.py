@@ -1,9 +1,8 @@
-"""Talk to a Ray cluster for a pytest session: `python -m pytest_mlperf.addons.fleet.bridge`.
+"""Connect a session to a Ray cluster: `python -m pytest_mlperf.addons.fleet.bridge`.
 
-A process of its own: a driver of Ray hangs when the head of its cluster is gone, and ends after a
-minute whatever its program wants. It reads commands and writes what happens, a line of JSON each;
-what Ray prints goes to stderr. When its stdin ends, nobody wants it any more: it ends what it
-started.
+It is a process of its own, as a Ray driver hangs or exits when the head of its cluster is lost. It
+reads commands from stdin and writes events to stdout, one JSON line each; Ray's output goes to
+stderr. At the end of stdin it ends all that it started.
 """
 
 from __future__ import annotations
@@ -23,28 +22,28 @@ from typing import Any
 from pytest_mlperf.addons.fleet.node import NodeCase
 
 NODES_POLL_SECONDS = 1.0
-"""Seconds between two looks at the nodes, each of which tells the session that the head lives."""
+"""Interval of node lists, each of which shows the session that the head is alive."""
 
 POLL_SECONDS = 0.2
 
 RAY_EXIT_SECONDS = 3.0
 CONNECT_TIMEOUT_SECONDS = 10.0
 LABELS = ("mlperf.io/gpu", "ray.io/accelerator-type")
-"""Labels of a node that name its GPUs: by the user in the suite's words, and by Ray."""
+"""Node labels that name the GPUs: set by the user in the suite's terms, and by Ray."""
 
 RESOURCE = "accelerator_type:"
-"""Likewise, the beginning of a resource's name."""
+"""Prefix of Ray's resource that names the GPUs."""
 
 
 class RayBridge:
-    """What one session has on a cluster."""
+    """Cases of one session on a cluster."""
 
     def __init__(self, address: str, archive: Path) -> None:
-        """Connect to an address of `ray.init` and send the packed project."""
+        """Connect to an address of `ray.init` and upload the packed project."""
         import ray
 
         if port := re.fullmatch(r"(?:ray://)?(.+):(\d+)", address):
-            # Ray waits for a minute and more; the system knows at once that nobody is there.
+            # Ray waits over a minute for a dead address; a socket fails at once.
             socket.create_connection((port[1], int(port[2])), CONNECT_TIMEOUT_SECONDS).close()
         self._ray = ray
         ray.init(
@@ -61,11 +60,11 @@ class RayBridge:
         self._looked = 0.0
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return the nodes that are alive, as plain data."""
+        """Return the living nodes as plain data."""
         return [_plain(node) for node in self._ray.nodes() if node["Alive"]]
 
     def start(self, command: dict[str, Any]) -> None:
-        """Ask for a case on one node: its actor begins once Ray has the resources for it."""
+        """Start an actor for a case on one node, once Ray has its resources."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         where = NodeAffinitySchedulingStrategy(command["node"], soft=False)
@@ -75,7 +74,7 @@ class RayBridge:
                 num_cpus=command["cpus"],
                 num_gpus=command["gpus"],
                 max_restarts=0,
-                max_task_retries=0,  # what is measured twice is no measurement
+                max_task_retries=0,  # a retry would measure twice
                 scheduling_strategy=where,
             )
             .remote()
@@ -84,13 +83,13 @@ class RayBridge:
         self._pending[actor.begin.remote(command["order"], self._archive)] = command["group"]
 
     def kill(self, group: str) -> None:
-        """End a case: its process there ends, and with it all that it started."""
+        """End the process of a case and its descendants."""
         self._pending = {ref: name for ref, name in self._pending.items() if name != group}
         if actor := self._actors.pop(group, None):
             self._ray.kill(actor)
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield what happened since the last call, and wait for it a little."""
+        """Yield the events since the last call; wait briefly for the next one."""
         if time.monotonic() - self._looked > NODES_POLL_SECONDS:
             self._looked = time.monotonic()
             yield {"event": "nodes", "nodes": self.nodes()}
@@ -101,29 +100,29 @@ class RayBridge:
         for reference in ready:
             group = self._pending.pop(reference)
             try:
-                heard = self._ray.get(reference)
-            except Exception as error:  # whatever Ray says of an actor that is gone
+                messages = self._ray.get(reference)
+            except Exception as error:  # Ray raises many types for a lost actor
                 self._actors.pop(group, None)
                 yield {"event": "lost", "group": group, "cause": _cause(error)}
                 continue
             over = False
-            for one in heard:
-                over = over or one["topic"] == "over"
-                if files := one.pop("files", None):
+            for message in messages:
+                over = over or message["topic"] == "over"
+                if files := message.pop("files", None):
                     path = self._spool / f"{group}.tar"
                     path.write_bytes(files)
-                    one["files"] = str(path)
-                yield {"event": "message", "group": group, **one}
+                    message["files"] = str(path)
+                yield {"event": "message", "group": group, **message}
             if over:
                 self.kill(group)
             else:
                 self._pending[self._actors[group].heard.remote()] = group
 
     def close(self) -> None:
-        """End all that still runs."""
+        """End all running cases."""
         for actor in self._actors.values():
             self._ray.kill(actor)
-        if pending := list(self._pending):  # a driver that is gone may not have sent it
+        if pending := list(self._pending):  # a driver that exits may drop unsent kills
             self._ray.wait(pending, num_returns=len(pending), timeout=RAY_EXIT_SECONDS)
         self._ray.shutdown()
 
@@ -132,7 +131,7 @@ def _plain(node: dict[str, Any]) -> dict[str, Any]:
     resources, labels = node["Resources"], node.get("Labels") or {}
     kinds = {labels[name] for name in LABELS if name in labels}
     kinds |= {one.removeprefix(RESOURCE) for one in resources if one.startswith(RESOURCE)}
-    # Ray calls one of 80 GB "A100-80G", and "A100" as well.
+    # Ray calls an A100 of 80 GB "A100-80G" as well as "A100".
     kinds |= {kind.partition("-")[0] for kind in kinds if kind.startswith("A100-")}
     return {
         "key": node["NodeID"],
@@ -144,7 +143,7 @@ def _plain(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cause(error: Exception) -> str:
-    """Return what Ray says of an error, in one line without its list of ids."""
+    """Return Ray's error in one line, without its list of ids."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     words = [line for line in lines if not line.startswith(("class_name:", "actor_id:", "pid:"))]
     words = [line for line in words if not line.startswith(("namespace:", "ip:", "name:"))]
@@ -181,10 +180,9 @@ def main(address: str, archive: str) -> int:
     threading.Thread(target=_read, args=(commands,), daemon=True).start()
     try:
         bridge = RayBridge(address, Path(archive))
-    except Exception as error:  # of many kinds, as the way of connecting
+    except Exception as error:  # types depend on the kind of address
         print(json.dumps({"event": "refused", "cause": _cause(error)}), file=out, flush=True)
         return 1
-    # Should the head hang, nothing here may wait for it: the session ends this process.
     try:
         _serve(bridge, commands, out)
     finally:

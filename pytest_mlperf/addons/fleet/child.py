@@ -1,7 +1,6 @@
-"""The pytest of one case on a node, as a worker of xdist is one: its reports go to the session.
+"""Plugin of the pytest of one case on a node: send its reports to the session.
 
-It is named by `-p`, and so imported before pytest captures anything: its stdout is the way back to
-the session, and is kept from everybody else's.
+`-p` imports it before pytest captures output: it reserves stdout for the session.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from typing import Any
 import pytest
 
 WORKER = "MLPERF_FLEET_WORKER"
-"""Variable with what the session tells its worker, as JSON."""
+"""Variable with the session's input of its worker, as JSON."""
 
 INTERRUPT_GRACE_SECONDS = 20.0
 
 
 class _Channel:
     def __init__(self) -> None:
-        # Ray starts its processes with signals blocked, which all that they start would inherit.
+        # Ray starts processes with signals blocked, and descendants inherit that.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -42,7 +41,7 @@ class _Channel:
 
 
 _CHANNEL = _Channel() if WORKER in os.environ else None
-"""Made where a node starts this process; a test that only imports the module keeps its stdout."""
+"""None if the module is only imported, as in tests, so that stdout stays as it is."""
 
 
 def _send(message: str, **content: Any) -> None:
@@ -52,7 +51,7 @@ def _send(message: str, **content: Any) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Be a worker, for this plugin and for others that look for it."""
+    """Look like a worker of xdist to this plugin and others."""
     config.workerinput = json.loads(os.environ.pop(WORKER, "{}"))  # type: ignore[attr-defined]
     config.workeroutput = {}  # type: ignore[attr-defined]
     config.pluginmanager.register(_Reporting(config), "mlperf-fleet-child")

@@ -1,4 +1,4 @@
-"""`pytest-mlperf kubernetes`: a plan as indexed Jobs of a cluster, and one that joins them."""
+"""Run `pytest-mlperf kubernetes`: print a plan as Jobs, and a Job that merges results."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pytest_mlperf.run.project import new_id
 from pytest_mlperf.stores.results import Manifest
 
 NODE_LABEL = "pytest-mlperf/accelerator"
-"""The label of nodes that have an accelerator; its value is the suite's word."""
+"""Label of nodes with an accelerator; its value is the suite's name of it."""
 
 PLAN_BYTES = 2**20
-"""Of a ConfigMap at most: https://kubernetes.io/docs/concepts/configuration/configmap/."""
+"""Maximum size of a ConfigMap: https://kubernetes.io/docs/concepts/configuration/configmap/."""
 
 MAX_RESTARTS = 2
 RESULTS, PLAN = "/mlperf/results", "/mlperf/plan"
@@ -35,10 +35,10 @@ python3 -m pytest "$1" --mlperf-accelerator={accelerator}{options} \\
   --mlperf-json="$MLPERF_RESULTS/parts/$part.json"
 echo $? > "$MLPERF_RESULTS/parts/$part.done"
 """
-"""A part is over whatever its tests say: the job that joins them judges. One whose pod is lost
-leaves no mark, and is begun anew.
+"""A part is complete whatever its results: the merging job judges. A part of a lost pod leaves no
+mark and is restarted.
 
-Options have "=": of words that are files pytest makes its rootdir, where node ids start."""
+Options need "=": pytest derives its rootdir, and thus node ids, from words that are files."""
 
 MERGE = """\
 until=$(($(date +%s) + {seconds}))
@@ -68,7 +68,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     add_plan(parser)
     parser.add_argument(
         "--image", required=True, help="container image whose working directory is the project"
@@ -87,13 +87,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the objects as JSON, which kubectl reads as it reads YAML."""
+    """Print the objects as JSON, which kubectl accepts like YAML."""
     print(json.dumps(objects(*read_plan(parsed.plan), parsed, new_id()), indent=1))
     return 0
 
 
 def _mount(word: str) -> tuple[str, str]:
-    """Return the claim and the path of a word such as "models:/models"."""
     claim, _, path = word.partition(":")
     if not re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", claim) or not path.startswith("/"):
         raise argparse.ArgumentTypeError(f"{word!r}: write CLAIM:/path, as models:/models")
@@ -114,9 +113,9 @@ def objects(plan: Manifest, text: str, to: argparse.Namespace, run: str) -> dict
 
 def _names(accelerators: Mapping[str, Any]) -> dict[str, str]:
     names: dict[str, str] = {}
-    for place, accelerator in enumerate(accelerators):
+    for index, accelerator in enumerate(accelerators):
         name = re.sub(r"[^a-z0-9]+", "-", accelerator.lower()).strip("-")[:30] or "x"
-        names[accelerator] = f"{name}-{place}" if name in names.values() else name
+        names[accelerator] = f"{name}-{index}" if name in names.values() else name
     return names
 
 
@@ -146,7 +145,7 @@ def _measuring(
 
 
 def _resources(accelerator: str) -> dict[str, Any]:
-    """Return what a container asks for; of a CPU nothing, as its node is chosen by its label.
+    """Return the resource limits of a container; {} for a CPU, as a label selects its node.
 
     Names of MIG instances: https://github.com/NVIDIA/k8s-device-plugin, strategy "mixed".
     """
@@ -165,7 +164,7 @@ def _joining(
     run: str,
 ) -> dict[str, Any]:
     parts = [f"{names[name]}.{n}" for name, minutes in jobs.items() for n in range(len(minutes))]
-    # One node may have to measure all parts of an accelerator, and each anew.
+    # One node may run all parts of an accelerator, and restart each.
     minutes = max(sum(minutes.values()) for minutes in jobs.values()) * (1 + MAX_RESTARTS)
     script = MERGE.format(seconds=60 * minutes, parts=" ".join(parts), look=POLL_SECONDS)
     template = {"metadata": _named("merge", run, only_labels=True)}
@@ -184,8 +183,8 @@ def _pod(script: str, to: argparse.Namespace, run: str) -> dict[str, Any]:
         {"name": "plan", "mountPath": PLAN, "readOnly": True},
         {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 - of a pod of its own
     ]
-    for place, (claim, path) in enumerate(to.mount):
-        name, of = f"mount-{place}", {"claimName": claim, "readOnly": True}
+    for index, (claim, path) in enumerate(to.mount):
+        name, of = f"mount-{index}", {"claimName": claim, "readOnly": True}
         volumes.append({"name": name, "persistentVolumeClaim": of})
         mounts.append({"name": name, "mountPath": path, "readOnly": True})
     variables = {"MLPERF_RESULTS": f"{RESULTS}/{run}", "MLPERF_PLAN": f"{PLAN}/plan.json"}

@@ -1,4 +1,4 @@
-"""The session's side of `bridge.py`: a process that may hang or die, and is never waited for."""
+"""Talk to `bridge.py`, which may hang or die, without waiting for it."""
 
 from __future__ import annotations
 
@@ -25,26 +25,25 @@ Event = dict[str, Any]
 
 
 def installed() -> bool:
-    """Whether Ray is there; it is not imported."""
+    """Return whether Ray is installed, without importing it."""
     return find_spec("ray") is not None
 
 
 class HeadLostError(Exception):
-    """The cluster does not answer any more."""
+    """The cluster no longer answers."""
 
 
 class RefusedError(Exception):
-    """The cluster could not be reached, in its words."""
+    """The cluster could not be reached; the text is its error."""
 
 
 class ClusterLink:
-    """A connection to a cluster."""
+    """Connection to a cluster."""
 
     def __init__(self, address: str, archive: bytes) -> None:
-        """Begin to connect."""
         self._folder = tempfile.TemporaryDirectory(prefix="pytest-mlperf-fleet-")
-        place = Path(self._folder.name)
-        packed, self._log = place / "project.tar", place / "bridge.log"
+        folder = Path(self._folder.name)
+        packed, self._log = folder / "project.tar", folder / "bridge.log"
         packed.write_bytes(archive)
         command = [sys.executable, "-m", "pytest_mlperf.addons.fleet.bridge", address, str(packed)]
         with self._log.open("wb") as log:
@@ -57,7 +56,7 @@ class ClusterLink:
         self._process.tell(json.dumps(command).encode() + b"\n")
 
     def event(self, patience_s: float) -> Event | None:
-        """Return what happened next, if anything; RefusedError or HeadLostError: no connection."""
+        """Return the next event, or None; raise RefusedError or HeadLostError if disconnected."""
         deadline = min(time.monotonic() + patience_s, self._heard + MAX_SILENCE_SECONDS)
         try:
             line = self._process.line(deadline, MAX_REPLY_BYTES)
@@ -70,7 +69,7 @@ class ClusterLink:
         event: Event = json.loads(line)
         if event["event"] == "refused":
             raise RefusedError(event["cause"])
-        if event["event"] == "nodes":  # that a node spoke does not say that the head lives
+        if event["event"] == "nodes":  # a node's message does not prove that the head is alive
             self._heard, self._connected = time.monotonic(), True
         return event
 
@@ -80,18 +79,18 @@ class ClusterLink:
         return HeadLostError(words) if self._connected else RefusedError(words)
 
     def close(self) -> None:
-        """End what runs there, and the connection."""
+        """End the running cases and the connection."""
         self._process.end(alone_s=CLOSE_SECONDS, term_s=1.0, killed_s=5.0)
         self._process.close()
         self._folder.cleanup()
 
 
 CLOSE_SECONDS = 8.0
-"""Time for the bridge to end what it started; after it Ray does, as the owner is gone."""
+"""Time for the bridge to end its cases; then Ray ends them, as their owner is gone."""
 
 
 def nodes_of(event: Mapping[str, Any]) -> list[FleetNode]:
-    """Return the nodes that an event tells of."""
+    """Return the nodes of an event."""
     return with_names(
         [FleetNode(**{**node, "kinds": frozenset(node["kinds"])}) for node in event["nodes"]]
     )

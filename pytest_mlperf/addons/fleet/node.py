@@ -1,8 +1,8 @@
-"""What runs on a node: unpack the project, start pytest for one case, pass on what it says.
+"""Run on a node: unpack the project, start pytest for one case, forward its messages.
 
-Ray starts workers at niceness 15, with OMP_NUM_THREADS set to the processors that were asked for,
-and first in line for the out-of-memory killer. Nothing of that may reach what is measured: the
-child gets the environment that the node was started with, and its niceness.
+Ray starts workers at niceness 15, with OMP_NUM_THREADS set to the requested processors, and as the
+first victim of the out-of-memory killer. None of this may affect the measurement: the child gets
+the environment and the niceness that the node was started with.
 """
 
 from __future__ import annotations
@@ -29,35 +29,33 @@ from pytest_mlperf.processes import log_tail
 from pytest_mlperf.stores.cache import cache_folder
 
 FOLDER_VARIABLE = "PYTEST_MLPERF_FLEET"
-"""Variable of a node: where projects are unpacked; default: a folder of the user's cache."""
+"""Variable with the node's folder of unpacked projects; default: in the user's cache."""
 
 LISTEN_SECONDS = 30.0
-"""Longest time without a word before the session is told that there is none: who is measured should
-not be woken."""
+"""Maximum interval of replies to the session; long, so as not to disturb the measurement."""
 
 MAX_REPORT_BYTES = 1 << 28
 ABANDONED_SECONDS = 20.0
 MAX_PROJECT_SECONDS = 7 * 86_400.0
 MAX_FILE_BYTES, MAX_RETURNED_BYTES = 16 << 20, 64 << 20
-"""Bytes of what a case left behind that go back to the session, of one file and in all; logs of
-an official run are larger, and stay on the node."""
+"""Maximum sizes of a returned file, and of all of a case; larger logs stay on the node."""
 
 LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "SLURM_", "RAY_")
-"""Beginnings of variables by which engines would believe that they run under a launcher."""
+"""Prefixes of variables by which engines would detect a launcher."""
 
 UNPACKED_MARK = ".unpacked"
 
 BASELINES = "baselines"
-"""Folders of baselines, where no option names another one."""
+"""Default name of the folders of baselines."""
 
 Message = dict[str, Any]
 
 
 class NodeCase:
-    """One case on this node; its process ends with it, however that ends."""
+    """One case on this node; its process ends with this object."""
 
     def begin(self, order: Mapping[str, Any], archive: bytes) -> list[Message]:
-        """Start a case of the packed project, by an order of `addons/fleet/session.py`."""
+        """Start a case of the packed project, given an order of `orders.py`."""
         self._order = order
         if order["version"] != __version__:
             cause = f"pytest-mlperf {__version__} is there, {order['version']} here"
@@ -95,7 +93,7 @@ class NodeCase:
         self._child.let_go()
 
     def heard(self) -> list[Message]:
-        """Return what the case's pytest said meanwhile; the last message is "over"."""
+        """Return new messages of the case's pytest; the last one has the topic "over"."""
         messages: list[Message] = []
         try:
             line = self._child.line(time.monotonic() + LISTEN_SECONDS, MAX_REPORT_BYTES)
@@ -138,7 +136,6 @@ class NodeCase:
         return packed.getvalue(), left
 
     def _left_behind(self) -> Iterator[tuple[str, Path]]:
-        """Yield the files of this case's runs, and of baselines that it wrote."""
         for name in sorted(set(_names(self._run)) - self._before):
             if any(is_of(case, name) for case in self._order["cases"]):
                 for path in _files_of(self._run / name):
@@ -153,7 +150,7 @@ class NodeCase:
 
 
 def is_of(case: str, folder: str) -> bool:
-    """Whether a folder of runs, by its name, belongs to a case; "" is any."""
+    """Return whether a folder of runs belongs to a case; "" is any case."""
     return not case or re.match(rf"{re.escape(case)}(\.|$)", folder) is not None
 
 
@@ -174,7 +171,6 @@ def _here(word: str, project: str) -> str:
 
 
 def _node_environment() -> dict[str, str]:
-    """Return the variables that the node was started with, and the GPUs that are this case's."""
     variables = dict(os.environ)
     with contextlib.suppress(OSError, ValueError):
         raw = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
@@ -182,14 +178,14 @@ def _node_environment() -> dict[str, str]:
         if started := {name: value for name, _, value in pairs}:
             variables = started
     devices = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if devices:  # Ray's numbers are those of NVML, which are in PCI order
+    if devices:  # Ray numbers GPUs like NVML, in PCI order
         variables["CUDA_VISIBLE_DEVICES"] = devices
         variables.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     return {name: value for name, value in variables.items() if not name.startswith(LAUNCHERS)}
 
 
 def _undone() -> list[str]:
-    """Undo Ray's changes to this process; return a sentence for each that it may not undo."""
+    """Undo Ray's changes to this process; return a sentence for each that failed."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("0")
     with contextlib.suppress(OSError):
@@ -203,26 +199,23 @@ def _undone() -> list[str]:
     return []
 
 
-# --- the project -----------------------------------------------------------------------------
-
-
 def unpacked(archive: bytes, digest: str, name: str) -> Path:
-    """Return the folder that holds a project, unpacked at the first call of those with a digest."""
-    place = Path(os.environ.get(FOLDER_VARIABLE) or cache_folder() / "fleet")
-    place.mkdir(parents=True, exist_ok=True)
-    folder = place / f"{name}-{digest[:12]}"
+    """Return the folder of an unpacked project; unpack it at the first call for its digest."""
+    root = Path(os.environ.get(FOLDER_VARIABLE) or cache_folder() / "fleet")
+    root.mkdir(parents=True, exist_ok=True)
+    folder = root / f"{name}-{digest[:12]}"
     if not (folder / UNPACKED_MARK).exists():
-        for mark in place.glob(f"*/{UNPACKED_MARK}"):
+        for mark in root.glob(f"*/{UNPACKED_MARK}"):
             with contextlib.suppress(OSError):
                 if time.time() - mark.stat().st_mtime > MAX_PROJECT_SECONDS:
                     shutil.rmtree(mark.parent, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=place, prefix=".") as temporary:
+        with tempfile.TemporaryDirectory(dir=root, prefix=".") as temporary:
             whole = Path(temporary) / "project"
             whole.mkdir()
             with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
                 packed.extractall(whole, filter="data")
             (whole / UNPACKED_MARK).touch()
-            with contextlib.suppress(OSError):  # another case was faster
+            with contextlib.suppress(OSError):  # another case unpacked it first
                 whole.rename(folder)
     (folder / UNPACKED_MARK).touch()
     return folder.resolve()

@@ -1,4 +1,4 @@
-"""The order for a node: the project, the tests of one case, and their options."""
+"""Create the order for a node: the project, the tests of one case, and their options."""
 
 from __future__ import annotations
 
@@ -23,22 +23,20 @@ from pytest_mlperf.suite.pairs import PlannedPair
 OF_SESSION = frozenset(
     {"on", "json", "resume", "sign", "store", "suspects", "manifest", "runs_dir"}
 )
-"""Options that are the session's; a node does without."""
+"""Options of the session that nodes do not get."""
 
 FORWARDED_VARIABLES = ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS")
 
 
 @dataclass
 class CaseGroup:
-    """The tests of one case, which run one after another on one node.
+    """Tests of one case, which run one after another on one node.
 
     Attributes:
-        name: Of the group, unique.
-        title: The case's, for people.
-        reported: Tests whose last report has come.
-        node: What it runs on, "" before.
-        project: The folder of the project there.
-        causes: What the node said of tests that it did not run.
+        title: Name of the case for messages.
+        reported: Tests whose last report has arrived.
+        node: Key of its node, "" before it starts.
+        causes: Reasons of the node why tests did not run.
     """
 
     name: str
@@ -55,14 +53,14 @@ class CaseGroup:
 
     @property
     def missing(self) -> list[pytest.Item]:
-        """The tests that have no report."""
+        """Tests without a report."""
         return [item for item in self.items if item.nodeid not in self.reported]
 
 
 def groups_of(
     items: Sequence[pytest.Item], pretended: str | None
 ) -> tuple[list[CaseGroup], list[pytest.Item]]:
-    """Return the cases among tests, in their order, and the tests that are of none."""
+    """Return tests grouped by case, in their order, and the tests of no case."""
     groups: dict[object, CaseGroup] = {}
     others = []
     for item in items:
@@ -87,7 +85,7 @@ def groups_of(
 
 
 def is_decided(state: MlperfSession, item: pytest.Item) -> bool:
-    """Whether the session that this one goes on with has decided a test."""
+    """Return whether the session that this one resumes decided a test."""
     planned = planned_of(item)
     if planned is None or not state.options.resume:
         return False
@@ -95,7 +93,7 @@ def is_decided(state: MlperfSession, item: pytest.Item) -> bool:
 
 
 def for_worker(state: MlperfSession) -> dict[str, Any]:
-    """Return the input of pytest on a node, in the form of a worker of xdist."""
+    """Return the input of pytest on a node, in xdist's format."""
     return {
         "workercount": 1,
         "testrunuid": state.run_id,
@@ -147,7 +145,7 @@ def _test(item: pytest.Item, root: Path) -> str:
 
 
 def _there(path: Path, root: Path) -> str:
-    """Return a path as the node has it: below the project if it is here, else its own."""
+    """Return a path on the node: a path below the root is moved to the node's project."""
     if not path.is_relative_to(root):
         return str(path)
     return (
@@ -156,7 +154,7 @@ def _there(path: Path, root: Path) -> str:
 
 
 def arguments(config: pytest.Config, options: Options) -> Iterator[str]:
-    """Yield the options of pytest that reach a case, beside those of its ini file."""
+    """Yield pytest's options for a case, in addition to its ini file."""
     early = config.known_args_namespace
     for plugin in early.plugins:
         yield from ("-p", plugin)

@@ -1,4 +1,4 @@
-"""Which node of a cluster a case goes to: rules of values, without any cluster."""
+"""Choose the node of a cluster for a case: pure functions, without a cluster."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ CPU_KIND = "cpu"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetNode:
-    """A machine of a cluster, as the cluster describes it.
+    """Machine of a cluster.
 
     Attributes:
-        key: The cluster's id of it.
-        name: Its host's, for people; nodes that share a host have their address or id behind it.
-        kinds: What its GPUs are called, in whatever letters: "H100", and "A100-80G" with "A100".
-        gpus: That it has in all.
-        cpus: Likewise; a node that offers none runs no case of the processors.
+        key: Id in the cluster.
+        name: Host name for messages; nodes that share a host have an id appended.
+        kinds: Names of its GPUs, in any case: "H100", and "A100-80G" with "A100".
+        cpus: Number of processors; 0 excludes cases of the CPU.
     """
 
     key: str
@@ -29,7 +28,7 @@ class FleetNode:
 
     @property
     def offers(self) -> str:
-        """What is there, in words: "4xH100 and cpu"."""
+        """Accelerators in words: "4xH100 and cpu"."""
         kinds = "/".join(sorted(self.kinds)) or "GPU of unknown type"
         words = [kinds if self.gpus == 1 else f"{self.gpus}x{kinds}"] if self.gpus else []
         words += [CPU_KIND] if self.cpus >= 1 else []
@@ -38,12 +37,12 @@ class FleetNode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseNeed:
-    """What a case needs of one node.
+    """Requirements of a case on one node.
 
     Attributes:
-        accelerators: Its words in the suite, for messages: "8xH100".
-        gpus: How many of each kind; none for the processors.
-        anywhere: Its accelerator is pretended: a node that has it is taken, or else any.
+        accelerators: Names in the suite, for messages: "8xH100".
+        gpus: Number of each kind; empty for the CPU.
+        anywhere: Whether its accelerator is pretended: any node will do if none has it.
     """
 
     accelerators: str
@@ -52,12 +51,12 @@ class CaseNeed:
 
     @property
     def count(self) -> int:
-        """GPUs in all."""
+        """Total number of GPUs."""
         return sum(self.gpus.values())
 
 
 def need_of(accelerators: Iterable[tuple[int, str]], *, anywhere: bool = False) -> CaseNeed:
-    """Return what must be on one node for a case of these counts and kinds of accelerators."""
+    """Return the requirements of a case on these counts and kinds of accelerators."""
     gpus: dict[str, int] = {}
     words = []
     for count, kind in accelerators:
@@ -75,7 +74,7 @@ def _has(node: FleetNode, need: CaseNeed) -> bool:
 
 
 def fitting(need: CaseNeed, nodes: Sequence[FleetNode]) -> list[FleetNode]:
-    """Return the nodes that have what a case needs, whoever uses it now."""
+    """Return the nodes that have a case's accelerators, free or not."""
     fit = [node for node in nodes if _has(node, need)]
     return fit if fit or not need.anywhere else list(nodes)
 
@@ -87,11 +86,9 @@ def place(
     *,
     shared: bool,
 ) -> FleetNode | None:
-    """Return where a case can begin now; None: wait for one of those that run.
+    """Return the node on which a case can start now, or None.
 
-    Args:
-        running: What runs, each by the key of its node.
-        shared: Cases on other GPUs of a node may run at the same time; one of the processors never.
+    `running` has the keys of nodes. With `shared`, cases on other GPUs of a node may run.
     """
     on: dict[str, list[CaseNeed]] = {}
     for key, other in running:
@@ -106,14 +103,14 @@ def place(
         return sum(other.count for other in others) + need.count <= node.gpus
 
     fit = [node for node in fitting(need, nodes) if free(node)]
-    # The smallest one that will do: what is larger may be the only node of another case.
+    # The smallest sufficient node: a larger one may be the only node for another case.
     return min(
         fit, key=lambda node: (len(on.get(node.key, [])), node.gpus, node.name), default=None
     )
 
 
 def offered(nodes: Sequence[FleetNode]) -> str:
-    """Return what a cluster has, in words: "gpu-1: 4xH100 and cpu; gpu-2: cpu"."""
+    """Return the accelerators of a cluster in words: "gpu-1: 4xH100 and cpu; gpu-2: cpu"."""
     able = [f"{node.name}: {node.offers}" for node in nodes if node.gpus or node.cpus >= 1]
     return "; ".join(able) or "nodes without GPUs and processors alone"
 
@@ -124,7 +121,7 @@ def lacking(need: CaseNeed, nodes: Sequence[FleetNode]) -> str:
 
 
 def with_names(nodes: Sequence[FleetNode]) -> list[FleetNode]:
-    """Return nodes whose names differ: those of one host get the beginning of their ids."""
+    """Return the nodes with unique names: nodes of one host get the beginning of their ids."""
     times = Counter(node.name for node in nodes)
     return [
         replace(node, name=f"{node.name} ({node.key[:6]})") if times[node.name] > 1 else node

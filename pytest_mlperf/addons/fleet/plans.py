@@ -1,4 +1,4 @@
-"""Read a plan of which a batch system is to run the parts."""
+"""Read a plan for a batch system."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pytest_mlperf.stores.results import Manifest, read_manifest
 
 
 def add_plan(parser: ArgumentParser) -> None:
-    """Give a parser the argument that `read_plan` takes."""
+    """Declare the argument of `read_plan`."""
     parser.add_argument("plan", metavar="PLAN", help="output of `plan --format json`; -: stdin")
 
 
-def read_plan(place: str) -> tuple[Manifest, str]:
+def read_plan(source: str) -> tuple[Manifest, str]:
     """Return a plan and its text; refuse words that a shell or pytest may misread."""
-    path, stdin = Path(place), sys.stdin.buffer
-    content = stdin.read(MAX_LOG_BYTES) if place == "-" else content_of(path, "plan")
+    path, stdin = Path(source), sys.stdin.buffer
+    content = stdin.read(MAX_LOG_BYTES) if source == "-" else content_of(path, "plan")
     plan = read_manifest(path, content)
     suites = [suite for minutes in plan.jobs.values() for suite in minutes]
     suite, name, option = r"(?s)[^-].*\.mlperf\.toml", r"[\w.]+", r"--mlperf-.*"
@@ -30,5 +30,5 @@ def read_plan(place: str) -> tuple[Manifest, str]:
     fits = all(re.fullmatch(form, word) for form, words in forms for word in words)
     if not suites or not fits:
         cure = "make it anew: pytest-mlperf plan --format json"
-        raise MlperfError(f"{place}: this plan has no jobs that can be run; {cure}")
+        raise MlperfError(f"{source}: this plan has no jobs that can be run; {cure}")
     return plan, json_text(parse_json(content))

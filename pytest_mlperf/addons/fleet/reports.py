@@ -1,4 +1,4 @@
-"""The reports of a case that ran on a node, or did not, as reports of this session."""
+"""Emit the reports of cases on nodes, or their errors, as reports of this session."""
 
 from __future__ import annotations
 
@@ -28,28 +28,27 @@ from pytest_mlperf.stores.atomic import unforeseen
 LAYER = "infrastructure"
 
 NODE = "mlperf_node"
-"""The property that says in JUnit where a test ran."""
+"""JUnit property with the node that ran a test."""
 
 
 class Relay:
-    """Emits reports, each test's once."""
+    """Emit the reports of nodes, each test's once."""
 
     def __init__(self, state: MlperfSession) -> None:
-        """Emit them in this session."""
         self._state = state
         self._reports: dict[str, list[pytest.TestReport]] = {}
 
     def report(self, group: CaseGroup, node: str, plain: Mapping[str, Any]) -> None:
-        """Emit a report that a node sent."""
+        """Emit a report of a node."""
         hook = self._state.config.hook
         report = hook.pytest_report_from_serializable(
             config=self._state.config, data=self._from_node(group, node, plain)
         )
-        # Several nodes speak at once, and the terminal shows a letter behind the last test's file.
+        # Nodes report concurrently, but the terminal groups letters by file: emit whole tests.
         reports = self._reports.setdefault(report.nodeid, [])
         result, state = attached(report), self._state
         if result is not None and not report.failed:
-            # Failed where its drop is the second in a row: a node knows no first.
+            # A second drop in a row fails, and a node does not know the first.
             last = state.suspicion.ended(result)
             message = state.message_of(last) if last.failed else None
             conclude([report], last, message, state.config.rootpath)
@@ -59,7 +58,7 @@ class Relay:
             emit(self._state.config, reports)
 
     def _from_node(self, group: CaseGroup, node: str, plain: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a report with this machine's paths, what was suspect before, and its node."""
+        """Return a report with this machine's paths, earlier suspects, and its node."""
         root = str(self._state.config.rootpath)
         data: dict[str, Any] = every_text(
             dict(plain), lambda text: text.replace(group.project, root)
@@ -71,7 +70,7 @@ class Relay:
         return data
 
     def finished(self, group: CaseGroup, node: str, notices: Sequence[Any] | None) -> None:
-        """Take what a worker held, to be judged with all others, and what it left out."""
+        """Take the verdicts that a worker held back to be judged jointly, and its notices."""
         if notices is None:
             return
         not_here, _, _, held, warnings, errors = notices
@@ -86,7 +85,7 @@ class Relay:
             group.causes.append(f"its label says {names}, and pytest-mlperf sees none there")
 
     def take_files(self, files: str) -> None:
-        """Unpack what a case left behind; what cannot be unpacked changes no verdict."""
+        """Unpack the files of a case; a failure changes no verdict."""
         options, config = self._state.options, self._state.config
         try:
             take_back(Path(files), runs_dir=options.runs_dir, root=config.rootpath)

@@ -1,8 +1,7 @@
-"""Run the cases of a session on a cluster: each goes to a node, and its reports come back.
+"""Run the cases of a session on a cluster, and emit their reports here.
 
-To pytest it is one session: every report is emitted here, and `-x`, Ctrl-C, JUnit and `--lf` are
-what they are without a cluster. A case whose node is lost is an ERROR, once; nothing is waited for
-without a limit.
+To pytest it is one session: `-x`, Ctrl-C, JUnit and `--lf` work as without a cluster. A case on a
+lost node is an ERROR, and every wait has a limit.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ from pytest_mlperf.plugin.session import MlperfSession
 POLL_SECONDS = 1.0
 
 DEADLINE_S = 120.0
-"""Longest time from the order of a case until its pytest runs, where its resources are free."""
+"""Longest time from the order of a case to the start of its pytest, on free resources."""
 
 
 def require_ray(address: str) -> None:
-    """Refuse a cluster where Ray is not installed."""
+    """Raise UsageError if Python is too old or Ray is not installed."""
     if not hasattr(tarfile, "data_filter"):
         raise pytest.UsageError("--mlperf-on needs Python 3.11.4 or newer, here and on the nodes")
     if not installed():
@@ -58,7 +57,7 @@ def require_ray(address: str) -> None:
 
 
 def run(session: pytest.Session, state: MlperfSession) -> bool:
-    """Run all tests of a session: those of cases on the cluster, others here, before them."""
+    """Run all tests of a session: cases on the cluster, others here before them."""
     if session.testsfailed and not session.config.option.continue_on_collection_errors:
         raise session.Interrupted(f"{plural(session.testsfailed, 'error')} during collection")
     pretended = state.options.pretend
@@ -87,7 +86,7 @@ def _run_here(session: pytest.Session, items: Sequence[pytest.Item]) -> None:
 
 
 def stop_where_asked(session: pytest.Session) -> None:
-    """End the session where `-x`, `--maxfail` or a plugin asks for it, as pytest does."""
+    """End the session if `-x`, `--maxfail` or a plugin requests it, like pytest."""
     if session.shouldfail:
         raise session.Failed(session.shouldfail)
     if session.shouldstop:
@@ -95,7 +94,7 @@ def stop_where_asked(session: pytest.Session) -> None:
 
 
 class Fleet:
-    """The cases of a session that are on a cluster, or wait for a node of it."""
+    """Waiting and running cases on a cluster."""
 
     def __init__(
         self,
@@ -105,7 +104,6 @@ class Fleet:
         groups: Sequence[CaseGroup],
         digest: str,
     ) -> None:
-        """Take the cases."""
         self._session, self._state, self._link = session, state, link
         self._digest = digest
         self._address = state.options.by_name["on"]
@@ -119,7 +117,7 @@ class Fleet:
         self._stale = False
 
     def connect(self) -> None:
-        """Wait for the cluster's nodes; require the accelerator that was asked for."""
+        """Wait for the cluster's nodes; exit if the required accelerator is missing."""
         address, required = self._address, self._state.options.accelerator
         try:
             while not self._nodes:
@@ -135,10 +133,10 @@ class Fleet:
             )
 
     def run(self) -> None:
-        """Run every case, or tell why it was not run."""
+        """Run every case, or report why it was not run."""
         try:
             while self._waiting or self._running:
-                self._place()
+                self._assign()
                 if self._waiting or self._running:
                     self._take(self._next())
         except HeadLostError as error:
@@ -151,9 +149,7 @@ class Fleet:
             for notice in sorted(self._notices):
                 self._state.notice(notice)
 
-    # --- what goes out ---------------------------------------------------------------------
-
-    def _place(self) -> None:
+    def _assign(self) -> None:
         if self._stale:
             return
         shared = self._state.options.neighbours == "yes"
@@ -184,12 +180,10 @@ class Fleet:
             group=group.name,
             node=node.key,
             gpus=gpus,
-            # Where it has no GPUs of its own, it has the node: Ray gives nobody else a processor.
+            # A case without GPUs reserves all processors, and thus the whole node.
             cpus=0 if gpus else node.cpus,
             order=order,
         )
-
-    # --- what comes back -------------------------------------------------------------------
 
     def _next(self) -> Event:
         """Return the next event of a case; follow the list of nodes while waiting."""
@@ -205,16 +199,16 @@ class Fleet:
                 live.show("; ".join(on) + f", {plural(waiting, 'case')} waiting" * bool(waiting))
 
     def _see(self, event: Event | None) -> bool:
-        """Take what the nodes are now; return whether others are there than before."""
+        """Store a list of nodes; return whether it differs from the last one."""
         if event is None or event["event"] != "nodes":
             return False
-        before, stale = {node.key for node in self._nodes}, self._stale
+        old_keys, stale = {node.key for node in self._nodes}, self._stale
         self._nodes, self._stale = nodes_of(event), False
         self._names |= {node.key: node.name for node in self._nodes}
-        return stale or before != {node.key for node in self._nodes}
+        return stale or old_keys != {node.key for node in self._nodes}
 
     def _overdue(self) -> bool:
-        """Whether a case did not begin in time; it is given up."""
+        """Give up a case that did not start in time; return whether there was one."""
         limit = self._state.options.conditions.lease_timeout + DEADLINE_S
         for group in list(self._running.values()):
             if not group.begun and time.monotonic() - group.since > limit:
@@ -255,9 +249,9 @@ class Fleet:
                 self._over(group, ": ".join([ended, *(group.causes or message["tail"][-1:])]))
 
     def _lose_node(self, group: CaseGroup, cause: str) -> None:
-        """Report a case whose node was lost; one that did not begin waits for another node."""
+        """Report a case whose node was lost; one that has not started waits for another node."""
         node = self._names[group.node]
-        # Whether others can still go there is known after the next look.
+        # The next list of nodes shows whether others can still run there.
         self._stale = True
         if group.begun:
             self._over(group, f"node {node} was lost while this case ran: {cause}")
@@ -267,7 +261,7 @@ class Fleet:
         self._waiting.insert(0, group)
 
     def _over(self, group: CaseGroup, cause: str) -> None:
-        """Tell of a case that ran; a test of it without a report is an ERROR for this cause."""
+        """Report a finished case; its tests without a report are ERRORs for this cause."""
         del self._running[group.name]
         self._lose(group, cause)
 

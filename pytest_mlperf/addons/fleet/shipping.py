@@ -1,4 +1,4 @@
-"""Pack the project that a session measures, and take back what its cases left behind."""
+"""Pack the project of a session, and unpack the files of its cases."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pytest_mlperf.addons.fleet.node import BASELINES
 from pytest_mlperf.run.project import git
 
 LIMIT = 256 << 20
-"""Bytes of a project at most: models and data sets are the nodes' own."""
+"""Maximum size of a project, bytes: nodes have models and data sets themselves."""
 
 LEFT_OUT = frozenset(
     {".git", ".hg", ".mlperf", ".venv", "venv", "__pycache__", ".pytest_cache", "node_modules"}
 )
-"""Folders that never travel."""
+"""Folders that are never packed."""
 
 
 def files_of(root: Path) -> Iterator[Path]:
-    """Yield the files of a project: what git would commit, else all but `LEFT_OUT`."""
+    """Yield the files of a project: those that git would commit, else all but `LEFT_OUT`."""
     listed = git("ls-files", "-z", "--cached", "--others", "--exclude-standard", folder=root)
     if listed is None:
         for folder, folders, names in os.walk(root):
@@ -37,13 +37,13 @@ def files_of(root: Path) -> Iterator[Path]:
 
 
 def pack(root: Path) -> tuple[bytes, str]:
-    """Return a project as it is now, packed, and its SHA-256; too large a one is an MlperfError."""
+    """Return the packed project and its SHA-256; raise MlperfError if it is too large."""
     packed, total, largest = io.BytesIO(), 0, (0, "")
     folders: set[Path] = set()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for path in files_of(root):
             if not (path.is_file() or path.is_symlink()):
-                continue  # removed since git knew it, a socket
+                continue  # a file removed without git, or a socket
             name, size = str(path.relative_to(root)), path.lstat().st_size
             total, largest = total + size, max(largest, (size, name))
             if total > LIMIT:
@@ -56,25 +56,25 @@ def pack(root: Path) -> tuple[bytes, str]:
                 folder / BASELINES for folder in path.parents if folder.is_relative_to(root)
             }
         for path in sorted(folders):
-            if path.is_dir():  # an empty one says where baselines are to be recorded
+            if path.is_dir():  # an empty one is where baselines get recorded
                 archive.add(path, str(path.relative_to(root)), recursive=False, filter=_nameless)
     content = packed.getvalue()
     return content, hashlib.sha256(content).hexdigest()
 
 
 def _nameless(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Return a member without its owner: a project is the same whoever packs it."""
+    """Return a member without its owner, so that the digest depends on the content only."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member
 
 
 def take_back(archive: Path, *, runs_dir: Path, root: Path) -> None:
-    """Unpack what a case left behind: its runs, and baselines that it wrote."""
+    """Unpack the runs of a case, and the baselines that it wrote."""
     with tarfile.open(archive) as packed:
         for member in packed.getmembers():
-            place, _, name = member.name.partition("/")
-            folder = runs_dir if place == "runs-dir" else root
+            root_name, _, name = member.name.partition("/")
+            folder = runs_dir if root_name == "runs-dir" else root
             if member.isfile() and name:
                 packed.extract(member.replace(name=name, deep=False), folder, filter="data")
     archive.unlink()

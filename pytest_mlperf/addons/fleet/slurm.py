@@ -1,4 +1,4 @@
-"""`pytest-mlperf slurm`: a plan as a script that submits arrays of jobs to Slurm."""
+"""Run `pytest-mlperf slurm`: print a plan as a script that submits job arrays to Slurm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_mlperf.addons.fleet.plans import add_plan, read_plan
 from pytest_mlperf.hardware.machine import split
 
 ARRAY_LIMIT = 1001
-"""Jobs of an array at most, as Slurm is set up unless a site changed it (MaxArraySize).
+"""Maximum jobs of an array by Slurm's default MaxArraySize.
 
 Source: https://slurm.schedmd.com/slurm.conf.html#OPT_MaxArraySize
 """
@@ -35,12 +35,12 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     add_plan(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the script, which holds the plan: no line of JSON ends a here-document."""
+    """Print the script, which contains the plan: no line of JSON ends a here-document."""
     plan, text = read_plan(parsed.plan)
     suites = [
         f"  {shlex.quote(name)})\n    suites=(\n"

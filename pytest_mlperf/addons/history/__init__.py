@@ -1,4 +1,4 @@
-"""What changed over time: a store of sessions, the history of a case, the sum of accepted drops."""
+"""Show changes over time: a store of sessions, histories of cases, accepted drift."""
 
 from __future__ import annotations
 
@@ -61,12 +61,11 @@ def mlperf_addoptions(group: OptionGroup) -> None:
 
 
 def _day(text: str) -> str:
-    """Return a day as ISO 8601 writes it; nothing stays nothing."""
     return dt.date.fromisoformat(text).isoformat() if text else ""
 
 
 def _store(text: str) -> str | Path:
-    """Return the URL of a store, or its file: the path of one is relative to its setting's."""
+    """Return the URL of a store, or its file as a path relative to its setting's file."""
     from pytest_mlperf.stores.database import USUAL, require_url
 
     if text == USUAL:

@@ -1,4 +1,4 @@
-"""Whose fault was it? Builds between a good and a bad one, each measured in turns with the good."""
+"""Find the build that caused a drop: interleave builds of a range with the good one."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ from pytest_mlperf.run.project import new_folder
 from pytest_mlperf.suite.environments import elsewhere
 
 MetricOf = tuple[str, str]
-"""A test and one of its metrics."""
+"""Test and one of its metrics."""
 
 OF_THE_MACHINE = frozenset({"gpu", "lease", "sampler", "pytest-mlperf"})
 """Layers whose errors say nothing about a build."""
 
 FOLDER_LABEL = "bisect"
 DOUBTFUL = 2
-"""After so many builds in a row that broke the good one must show that it still runs."""
+"""Number of broken builds in a row after which the good one must prove that it still runs."""
 
 
 class _Broke(Exception):
-    """A build gives no runs to compare; the text says why."""
+    """A build gives no comparable runs; the text says why."""
 
 
 class _BisectSide(CaseRunner):
-    """One side; the later one may not run at all, which is told apart from a broken good one."""
+    """One side of a comparison: if it is broken, a `later` one is skipped, the good one fails."""
 
     later = False
 
@@ -72,14 +72,14 @@ class _BisectSide(CaseRunner):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One build beside another.
+    """Comparison of two builds.
 
     Attributes:
-        before: Number of the build that it is set against.
-        now: Its own number.
-        ratios: What each metric says; those of a test that was not needed are left out.
-        reason: Why it is skipped.
-        runs: Runs of both sides, kept ones among them.
+        before: Number of the build to compare with.
+        now: Number of the compared build.
+        ratios: Ratio of each metric; tests that were not needed are missing.
+        reason: Why it is skipped, or "".
+        runs: Number of runs of both sides, stored ones included.
     """
 
     before: int
@@ -91,7 +91,7 @@ class Comparison:
 
     @property
     def headline(self) -> MetricOf | None:
-        """The metric to show: one that dropped, else one that is undecided, else the first."""
+        """Metric to show: one that dropped, else an undecided one, else the first."""
         order = (Answer.FAIL, Answer.INCONCLUSIVE)
         ranked = (m for word in order for m, r in self.ratios.items() if r.outcome is word)
         return next(ranked, next(iter(self.ratios), None))
@@ -99,15 +99,15 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What a whole bisect proves.
+    """Conclusion of a bisect.
 
     Attributes:
-        before: Begin of the smallest range that is proven to hold the drop.
-        now: End of it, which belongs to it.
-        metric: Which one dropped across it.
-        speed: By how much.
-        direct: Both were compared with each other, and not each with the good one.
-        rest: Other ranges, of which it is proven as well that they hold some of the drop.
+        before: Exclusive begin of the smallest range that is proven to contain the drop.
+        now: Inclusive end of the range.
+        metric: Metric that dropped across it.
+        speed: Its relative speed.
+        direct: Whether both ends were compared with each other, not each with the good build.
+        rest: Other ranges that are proven to contain a part of the drop.
     """
 
     before: int
@@ -119,18 +119,18 @@ class Proof:
 
     @property
     def named(self) -> bool:
-        """It is one commit."""
+        """Whether the range is one commit."""
         return self.direct and self.now - self.before == 1
 
 
 class Bisection:
-    """A search among builds, of which every pair of runs is kept.
+    """Search among builds; every pair of runs is stored.
 
     Attributes:
         log: All comparisons, in order.
-        limits: What is followed, by test: at first all that gates, then what the last build failed.
-        measured: Runs that were made now, and not kept from before.
-        seconds: What they took, with all that it takes to make a build.
+        limits: Metrics to follow, by test: all gated ones, then those that the last build failed.
+        measured: Number of runs made now, without stored ones.
+        seconds: Their time, including the builds.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Bisection:
         self.limits: Mapping[str, Mapping[str, float]] = {
             test: case.job.limits for test, case in cases.items()
         }
-        # A curve's points and its mean share what one metric has.
+        # The points of a curve and its mean share the error of one metric.
         metrics = sum(
             1 if any(point_of(name) is not None for name in limits) else len(limits)
             for limits in self.limits.values()
@@ -162,18 +162,18 @@ class Bisection:
 
     @property
     def range(self) -> BisectRange:
-        """Where the search stands."""
+        """Current range of the search."""
         tried = [one.now for one in self.log if one.before == 0]
         marks = {n: one.mark for n, one in self.beside_good.items() if n < self.last}
         return search_range(self.last, marks, {n for n in tried if tried.count(n) > 1})
 
     @property
     def beside_good(self) -> dict[int, Comparison]:
-        """The comparisons with the first build, by number; of two the later one."""
+        """Latest comparison of each build with the first one, by number."""
         return {one.now: one for one in self.log if one.before == 0}
 
     def first(self) -> Comparison:
-        """Compare the last build with the first; what dropped there is followed from now on."""
+        """Compare the last build with the first; from now on follow the metrics that dropped."""
         end = self.compare(0, self.last, every=True)
         followed: dict[str, dict[str, float]] = {}
         for (test, name), ratio in end.ratios.items():
@@ -185,14 +185,14 @@ class Bisection:
         return end
 
     def search(self) -> Iterator[Comparison]:
-        """Compare builds in between with the first one, as long as that narrows the range."""
+        """Compare builds in between with the first one while that narrows the range."""
         while (index := self.range.next) is not None:
             yield self.compare(0, index, again=index in self.beside_good)
 
     def compare(
         self, before: int, now: int, *, every: bool = False, again: bool = False
     ) -> Comparison:
-        """Compare two builds by all metrics until a drop is proven, or all is decided if `every`.
+        """Compare two builds until a drop is proven; with `every` until all metrics are decided.
 
         `again` repeats a comparison without its stored runs.
         """
@@ -202,39 +202,39 @@ class Bisection:
             ends = (self.builds[before].name, self.builds[now].name)
             key = " ".join((*ends, test, *["again"] * again))
             try:
-                each = self._ratios(key, test, limits, (before, now))
+                test_ratios = self._ratios(key, test, limits, (before, now))
             except _Broke as error:
-                reason = self._shown(str(error), now)
-                if now < self.last:  # without the last one there is no search: it is tried again
+                reason = self._relative(str(error), now)
+                if now < self.last:  # a search needs the last one: try it again next time
                     self._store.keep(key, replace(self._store.pairs(key), reason=reason))
             kept = self._store.pairs(key)
             runs += len(kept.before) + len(kept.now)
             if reason:
                 break
-            ratios.update({(test, name): ratio for name, ratio in each.items()})
-            if not every and mark_of(r.outcome for r in each.values()) is Mark.BAD:
+            ratios.update({(test, name): ratio for name, ratio in test_ratios.items()})
+            if not every and mark_of(r.outcome for r in test_ratios.values()) is Mark.BAD:
                 break
         mark = Mark.SKIPPED if reason else mark_of(r.outcome for r in ratios.values())
-        one = Comparison(before=before, now=now, mark=mark, ratios=ratios, reason=reason, runs=runs)
-        self.log.append(one)
-        return one
+        comparison = Comparison(
+            before=before, now=now, mark=mark, ratios=ratios, reason=reason, runs=runs
+        )
+        self.log.append(comparison)
+        return comparison
 
     @property
     def folder(self) -> Path:
-        """Where runs of this session are."""
+        """Folder of the runs of this session."""
         return self._conditions.folder
 
-    def _shown(self, reason: str, index: int) -> str:
-        """Return a reason whose paths begin in the project; that of the checkout is gone by now."""
+    def _relative(self, reason: str, index: int) -> str:
+        """Return a reason with paths relative to the project; the checkout is removed by now."""
         tree = self.folder / f"{FOLDER_LABEL}-{self.builds[index].title}" / "tree"
         return placeless(reason, roots=(str(tree.resolve()), str(Path.cwd())))
-
-    # --- runs --------------------------------------------------------------------------------
 
     def _ratios(
         self, key: str, test: str, limits: Mapping[str, float], numbers: tuple[int, int]
     ) -> Mapping[str, Ratio]:
-        """Return the ratios of one test; measure only the pairs that are not stored."""
+        """Return the ratios of one test; measure only pairs that are not stored."""
         kept, case = self._store.pairs(key), self._cases[test]
         if kept.reason:
             raise _Broke(kept.reason)
@@ -245,41 +245,40 @@ class Bisection:
         except NotComparable as error:
             raise _Broke(str(error)) from None
         if case.job.case.rate_is_condition and case.rate is None:
-            case.rate = self._store.pairs(key).before[0].target_qps  # all are offered the same
+            case.rate = self._store.pairs(key).before[0].target_qps  # the same for all builds
         return ratios
 
     def _measured(
         self, key: str, test: str, limits: Mapping[str, float], numbers: tuple[int, int]
     ) -> dict[str, Ratio]:
-        """Make runs in turns until they are decided, and keep each pair."""
         began, kept, case = time.monotonic(), self._store.pairs(key), self._cases[test]
         loaded = case.job.case.rate_is_condition
 
         def same_rate() -> None:
             if loaded:
-                now.rate = before.rate
+                side.rate = good_side.rate
 
         def keep() -> None:
             self.measured += 2
-            self._store.keep(key, RunPairs(before=tuple(before.runs), now=tuple(now.runs)))
+            self._store.keep(key, RunPairs(before=tuple(good_side.runs), now=tuple(side.runs)))
 
         try:
             with ExitStack() as stack:
-                before = self._side(stack, test, numbers[0], later=False)
-                now = self._side(stack, test, numbers[1], later=True)
-                before.runs, now.runs = list(kept.before), list(kept.now)
+                good_side = self._side(stack, test, numbers[0], later=False)
+                side = self._side(stack, test, numbers[1], later=True)
+                good_side.runs, side.runs = list(kept.before), list(kept.now)
                 ratios = in_turns(
-                    now,
-                    before,
+                    side,
+                    good_side,
                     limits,
                     self._rules[test],
                     check=same_rate,
                     done=keep,
-                    leader=before if loaded and case.rate is None else now,
+                    leader=good_side if loaded and case.rate is None else side,
                 )
         except _Broke:
             self._broken += 1
-            if self._broken == DOUBTFUL:  # it may be the machine, on which nothing runs any more
+            if self._broken == DOUBTFUL:  # the machine itself may be broken
                 self._broken = 0
                 with ExitStack() as stack:
                     self._side(stack, test, 0, later=False).add_run()
@@ -291,10 +290,10 @@ class Bisection:
         return ratios
 
     def _side(self, stack: ExitStack, test: str, index: int, *, later: bool) -> CaseRunner:
-        """Return one side; its build is kept until the stack is left."""
-        case, one = self._cases[test], self.builds[index]
-        earlier = one.earlier(case.planned.path, elsewhere(case.planned))
-        folder = new_folder(self._conditions.folder, f"{FOLDER_LABEL}-{one.title}")
+        """Return one side; its build exists until the stack is left."""
+        case, build_at = self._cases[test], self.builds[index]
+        earlier = build_at.earlier(case.planned.path, elsewhere(case.planned))
+        folder = new_folder(self._conditions.folder, f"{FOLDER_LABEL}-{build_at.title}")
         try:
             build = stack.enter_context(baseline_build(earlier, folder))
         except RunError as error:
@@ -307,16 +306,14 @@ class Bisection:
             self._show,
             rate=case.rate,
             build=build,
-            label=f"{FOLDER_LABEL}-{one.title}",
+            label=f"{FOLDER_LABEL}-{build_at.title}",
             job=case.job,
         )
         side.later = later
         return side
 
-    # --- what it proves ----------------------------------------------------------------------
-
     def proof(self) -> Proof:
-        """Return the proof of all comparisons; the last two builds are compared directly.
+        """Return the conclusion of all comparisons; compare the last two builds directly.
 
         If these do not differ for sure, it is the smallest range that does.
         """
@@ -325,7 +322,9 @@ class Bisection:
         direct = first if left.good == 0 else self.compare(left.good, left.bad)
         made = sum(one.mark is not Mark.SKIPPED for one in self.log)
         if direct.mark is Mark.UNDECIDED and made < most_comparisons(self.last):
-            direct = self.compare(left.good, left.bad, again=True)  # the machine may be calm now
+            direct = self.compare(
+                left.good, left.bad, again=True
+            )  # the machine may be less busy now
         is_direct = direct.mark is Mark.BAD
         if is_direct:
             metric, before, now = direct.headline, left.good, left.bad
@@ -350,7 +349,7 @@ class Bisection:
         )
 
     def speeds(self, metric: MetricOf) -> dict[int, RelativeSpeed]:
-        """Return how much better than the first build others are."""
+        """Return the speed of builds relative to the first one, by number."""
         speeds = {
             number: speed_of(one.ratios[metric])
             for number, one in self.beside_good.items()
@@ -359,7 +358,6 @@ class Bisection:
         return {0: AS_ITSELF, **speeds}
 
     def _smallest(self) -> tuple[MetricOf, int, int]:
-        """Return the metric that dropped across the smallest range, and that."""
         ranges = [
             (ends[1] - ends[0], place, metric, *ends)
             for place, metric in enumerate(self.log[0].ratios)

@@ -1,8 +1,8 @@
-"""The search for the first bad commit: which one is next, and what all comparisons prove together.
+"""Search for the first bad commit: choose the next one, and combine all comparisons.
 
-Commits are numbered from 0, which is the good one, to `last`, which is the bad one. Each is judged
-against the good one alone, so a mark says nothing of its neighbours: that is what `smallest_drop`
-and a comparison of the two commits at the end are for.
+Commits are numbered from 0, the good one, to `last`, the bad one. Each is compared with the good
+one only, so its mark says nothing about its neighbours: `smallest_drop` and a direct comparison at
+the end do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SPARE_COMPARISONS = 4
 
 
 class Mark(StrEnum):
-    """What a commit is, beside the good one."""
+    """Result of a commit compared with the good one."""
 
     GOOD = "good"
     BAD = "bad"
@@ -31,7 +31,7 @@ class Mark(StrEnum):
 
 
 def mark_of(decisions: Iterable[Answer]) -> Mark:
-    """Return what the decisions of all metrics make of a commit; one drop is enough."""
+    """Return the mark of a commit from the decisions of all metrics; one drop makes it bad."""
     every = set(decisions)
     if Answer.FAIL in every:
         return Mark.BAD
@@ -39,25 +39,21 @@ def mark_of(decisions: Iterable[Answer]) -> Mark:
 
 
 def steps(last: int) -> int:
-    """Return how many commits are judged at most where each is decided."""
+    """Return the number of commits to judge if each is decided."""
     return math.ceil(math.log2(last))
 
 
 def most_comparisons(last: int) -> int:
-    """Return the most comparisons of a search, which share its error.
-
-    These are the bad commit, the steps of the search, some undecided ones, and the last two
-    commits.
-    """
+    """Return the maximum of comparisons: the bad commit, steps, spares, the last two commits."""
     return 1 + steps(last) + SPARE_COMPARISONS + 1
 
 
 def shared(rule: RuleR, last: int, metrics: int) -> RuleR:
-    """Return the rule of one comparison, so that its promises hold for the search as a whole.
+    """Return the rule of one comparison, so that its error guarantees hold for the search.
 
-    By Bonferroni's inequality, for all comparisons and metrics together: without a change a drop is
-    proven at most a share `alpha` of the time, and a drop of the limit is excluded at most a share
-    `beta` of the time.
+    By Bonferroni's inequality, for all comparisons and metrics together: an unchanged build is a
+    proven drop with probability at most `alpha`, and a drop of the limit is excluded with
+    probability at most `beta`.
     """
     parts = most_comparisons(last)
     return replace(rule, alpha=rule.alpha / (parts * metrics), beta=rule.beta / parts)
@@ -65,11 +61,11 @@ def shared(rule: RuleR, last: int, metrics: int) -> RuleR:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BisectRange:
-    """Where the first bad commit lies: behind `good`, up to `bad`; `next` is to be judged now.
+    """Range of the first bad commit: after `good`, up to `bad`.
 
     Attributes:
-        next: None: nothing is left to judge, or as much was undecided as may be.
-        left: How many commits in between could still be judged.
+        next: Next commit to judge; None if none is left, or too many were undecided.
+        left: Number of commits in between that could still be judged.
     """
 
     good: int
@@ -79,12 +75,12 @@ class BisectRange:
 
 
 def search_range(last: int, marks: Mapping[int, Mark], again: Collection[int] = ()) -> BisectRange:
-    """Return the range that is left after some commits between the first and the last were marked.
+    """Return the range that remains after some commits were marked.
 
     The next commit is the middle of the untried ones. Skipped commits do not count. An undecided
-    one cuts the range in two, of which the longer is searched: if a drop has several steps, all
-    commits on a step are undecided. At the end it is judged again, when the machine may be less
-    busy. Those in `again` have their second marks.
+    one splits the range, and the longer part is searched: if a drop has several steps, all commits
+    on a step are undecided. At the end it is judged again, as the machine may be less busy. Those
+    in `again` have been judged twice.
     """
     good = max((i for i, mark in marks.items() if mark is Mark.GOOD), default=0)
     bad = min((i for i, mark in marks.items() if mark is Mark.BAD), default=last)
@@ -107,26 +103,23 @@ def search_range(last: int, marks: Mapping[int, Mark], again: Collection[int] = 
 
 
 AS_ITSELF = RelativeSpeed(ratio=1.0, low=1.0, high=1.0)
-"""The good commit, beside itself."""
+"""Speed of the good commit relative to itself."""
 
 
 def speed_of(ratio: Ratio) -> RelativeSpeed:
-    """Return what runs in turns say of a metric."""
+    """Return a ratio without its decision."""
     return RelativeSpeed(ratio=ratio.ratio, low=ratio.low, high=ratio.high)
 
 
 def across(before: RelativeSpeed, now: RelativeSpeed) -> RelativeSpeed:
-    """Combine two commits' comparisons with a third; the interval holds if theirs do."""
+    """Return the speed of `now` relative to `before`, given both relative to a third commit."""
     return RelativeSpeed(
         ratio=now.ratio / before.ratio, low=now.low / before.high, high=now.high / before.low
     )
 
 
 def smallest_drop(speeds: Mapping[int, RelativeSpeed]) -> tuple[int, int] | None:
-    """Return the nearest two commits of which the later one is certainly worse, or None.
-
-    Their intervals do not touch; of several pairs it is the first.
-    """
+    """Return the nearest two commits (the first such pair) of which the later is surely worse."""
     proven = [
         (now - before, before, now)
         for before, now in combinations(sorted({0, *speeds}), 2)
@@ -139,11 +132,11 @@ _MAX_SHARE = 0.99
 
 
 def excluded_by_good(limit: float, whole: RelativeSpeed, direction: Direction) -> float:
-    """Return the drop that must be excluded of a good commit, as a share.
+    """Return the drop that must be excluded for a good commit, as a share.
 
-    It is what is proven of the bad commit's drop: where one commit made it, whatever lies behind
-    that one dropped by as much. Where less than the limit is proven it is the limit; or the drop as
-    it was measured, if that is smaller.
+    It is the proven drop of the bad commit: if one commit caused it, all later ones dropped as
+    much. If less than the limit is proven, it is the limit, or the measured drop if that is
+    smaller.
     """
     proven, mean = (
         min(1 - times, _MAX_SHARE) if direction is Direction.HIGHER else 1 / times - 1
@@ -153,9 +146,9 @@ def excluded_by_good(limit: float, whole: RelativeSpeed, direction: Direction) -
 
 
 PARTIAL_DROP_SHARE = 0.75
-"""A smaller share of the drop, on the scale of logarithms, is said to be a part of it."""
+"""A smaller share of the log ratio of the drop is reported as a part of it."""
 
 
-def is_part(one: RelativeSpeed, whole: RelativeSpeed) -> bool:
-    """Whether a change looks like a part of the whole drop only, by their means."""
-    return math.log(one.ratio) > PARTIAL_DROP_SHARE * math.log(whole.ratio)
+def is_part(speed: RelativeSpeed, whole: RelativeSpeed) -> bool:
+    """Return whether a change is only a part of the whole drop, by their means."""
+    return math.log(speed.ratio) > PARTIAL_DROP_SHARE * math.log(whole.ratio)

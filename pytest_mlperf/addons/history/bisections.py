@@ -1,4 +1,4 @@
-"""What a bisect has measured so far, so that the same command line goes on with it."""
+"""Store the runs of a bisect, so that the same command line resumes it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ STATE_FILE = "state.json"
 
 @dataclass(frozen=True, kw_only=True)
 class RunPairs:
-    """Pairs of runs of two builds, of one test: those of one index were made one after the other.
-
-    `reason` says why the second build gives none; "": it does.
-    """
+    """Interleaved runs of two builds in one test; `reason` is why the second has none, or ""."""
 
     before: tuple[Run, ...] = ()
     now: tuple[Run, ...] = ()
@@ -36,12 +33,12 @@ class RunPairs:
 
 @dataclass(frozen=True, kw_only=True)
 class BisectState:
-    """The content of the file.
+    """Content of the file.
 
     Attributes:
-        settings: What must be the same to go on, in words by what it is called.
+        settings: Settings that must be equal to resume, by their names in messages.
         sessions: Ids of the sessions that measured, oldest first.
-        pairs: By the two builds and the test.
+        pairs: Runs by the two builds and the test.
     """
 
     schema: int = SCHEMA_VERSION
@@ -54,10 +51,10 @@ _READ, _WRITTEN = Shape(BisectState), TypeAdapter(BisectState)
 
 
 class BisectStore:
-    """A bisect's file, in a folder that nobody else writes meanwhile; whole after every change."""
+    """File of a bisect, written atomically in a locked folder."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str], *, restart: bool) -> None:
-        """Read the file unless `restart`; damage and other settings are an MlperfError."""
+        """Read the file unless `restart`; raise MlperfError for damage or changed settings."""
         self.path = folder / STATE_FILE
         there = BisectState(settings=settings)
         try:
@@ -69,7 +66,7 @@ class BisectStore:
         except MlperfError as error:
             if not restart:
                 raise MlperfError(f"{error}; begin anew with --restart") from None
-        if restart:  # what those sessions left is still to be removed
+        if restart:  # their leftovers must still be removed
             there = BisectState(settings=settings, sessions=there.sessions)
         self.state = there
         other = [name for name in settings if settings[name] != there.settings.get(name)]
@@ -81,22 +78,22 @@ class BisectStore:
 
     @property
     def runs(self) -> int:
-        """Runs that are kept, of both sides."""
+        """Number of stored runs of both sides."""
         return sum(len(one.before) + len(one.now) for one in self.state.pairs.values())
 
     def begin(self, session: str) -> tuple[str, ...]:
-        """Note a session; return those before it."""
-        before = self.state.sessions
-        self._write(replace(self.state, sessions=(*before, session)))
-        return before
+        """Add a session; return those before it."""
+        earlier = self.state.sessions
+        self._write(replace(self.state, sessions=(*earlier, session)))
+        return earlier
 
     def pairs(self, key: str) -> RunPairs:
-        """Return what is kept of two builds and a test."""
+        """Return the stored runs of two builds and a test."""
         return self.state.pairs.get(key, RunPairs())
 
     def keep(self, key: str, pairs: RunPairs) -> None:
-        """Keep pairs of runs."""
-        # Absolute paths are of this machine and this user.
+        """Store pairs of runs."""
+        # Absolute paths would reveal machine and user.
         pairs = placeless(pairs, roots=(str(Path.cwd()),), home=str(Path.home()))
         self._write(replace(self.state, pairs={**self.state.pairs, key: pairs}))
 
@@ -109,16 +106,13 @@ class BisectStore:
 
 
 def folder_name(*question: str) -> str:
-    """Return the name of the folder of what is asked: the same question has the same."""
-    return hashlib.sha256(json.dumps(question).encode()).hexdigest()[:DIGEST_HEX_DIGITS]
-
-
-DIGEST_HEX_DIGITS = 12
+    """Return the folder name of a bisect, a digest of its arguments."""
+    return hashlib.sha256(json.dumps(question).encode()).hexdigest()[:12]
 
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Keep a second bisect of the same question out, where the file system has locks."""
+    """Lock out a second bisect of the same range, if the file system has locks."""
     with contextlib.ExitStack() as stack:
         try:
             with contextlib.suppress(atomic.NoLocksError):

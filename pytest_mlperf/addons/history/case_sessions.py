@@ -1,4 +1,4 @@
-"""Histories of cases, from the store where there is one, else from results files."""
+"""Read histories of cases from a store, else from results files."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pytest_mlperf.stores.sessions import Sessions
 def histories_here(
     names: Sequence[str], url: str | None, runs_dir: Path, notes: list[str]
 ) -> list[CaseHistory]:
-    """Return the histories of cases by id or a part that fits one case, the newest points last.
+    """Return the histories of cases by id or unique part of it, ordered by their last session.
 
-    Without a store's `url` it is the usual one if it exists, else the results files of the runs
-    folder. `notes` gets what could not be read.
+    The store is `url`, else the default one if it exists, else the results files of the runs
+    folder. Unreadable files are added to `notes`.
     """
     sessions = Sessions(runs_dir)
     if url := store_here(url or str(STORE)):
         with opened(url) as store:
             cases = _fitting(names, store.cases())
-            histories = [one for case in cases for one in store.histories(case)]
+            histories = [history for case in cases for history in store.histories(case)]
             kept = set(store.sessions())
         files = [file for file in sessions.files if file.parent.name not in kept]
         if files:
@@ -37,13 +37,13 @@ def histories_here(
     else:
         every = histories_of(results for _, results in sessions)
         notes += sessions.notes
-        cases = _fitting(names, list(dict.fromkeys(one.series.case.id for one in every)))
-        histories = [one for one in every if one.series.case.id in cases]
-    return sorted(histories, key=lambda one: one.points[-1].started)
+        cases = _fitting(names, list(dict.fromkeys(history.series.case.id for history in every)))
+        histories = [history for history in every if history.series.case.id in cases]
+    return sorted(histories, key=lambda history: history.points[-1].started)
 
 
 def _fitting(names: Sequence[str], cases: Sequence[str]) -> list[str]:
-    """Return the cases that are named, or fit a part; a part that fits several says nothing."""
+    """Return the cases with one of the names; parts of a name must match one case only."""
     fitting = []
     for name in names:
         with suppress(MlperfError):
@@ -52,8 +52,8 @@ def _fitting(names: Sequence[str], cases: Sequence[str]) -> list[str]:
 
 
 def of_metric(histories: Sequence[CaseHistory], metric: str | None) -> list[CaseHistory]:
-    """Return the histories of one metric: the one that is named, else the first of speed."""
+    """Return the histories of a metric, by default of the first speed metric."""
     if metric is None:
-        kinds = sorted(histories, key=lambda one: one.series.kind != "performance")
+        kinds = sorted(histories, key=lambda history: history.series.kind != "performance")
         metric = kinds[0].series.metric if kinds else ""
-    return [one for one in histories if one.series.metric == metric]
+    return [history for history in histories if history.series.metric == metric]

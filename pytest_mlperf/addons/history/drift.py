@@ -1,4 +1,4 @@
-"""Drift by acceptance: the sum of all accepted steps, each of them within its limit."""
+"""Judge drift: the sum of all accepted changes, each of which is within its limit."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from pytest_mlperf.judge.rule_r import RuleR
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AcceptedDrop:
-    """A drop that is proven and beyond the limit, since the first accepted baseline that compares.
+    """Proven drop beyond the limit, since the first comparable accepted baseline.
 
     Attributes:
-        since: Day on which that one was accepted.
-        baselines: Accepted baselines from there to the one in force.
-        change: Relative change from there to this session's runs.
-        low, high: Its interval, of the errors that rule R grants.
+        since: Day on which that baseline was accepted.
+        baselines: Number of accepted baselines since then.
+        change: Relative change from that baseline to this session's runs.
+        low, high: Its interval, by the error guarantees of rule R.
     """
 
     metric: str
@@ -45,17 +45,17 @@ class AcceptedDrop:
 def accepted_drop(
     points: Sequence[TrendPoint], metric: MetricVerdict, rule: RuleR
 ) -> AcceptedDrop | None:
-    """Return the sum of accepted steps and this session's change, where it is a drop to be told.
+    """Return the sum of accepted changes and this session's change if it is a drop.
 
         total = log(pinned / first) + log(now / pinned)
         bounds: those of both parts, as independent ones add up: √(a² + b²)
 
-    The two share the pinned runs with opposite signs, so the sum is never wider than that. It is
-    told where its bound at rule R's alpha excludes 0 and the sum itself is beyond the limit.
+    The parts share the pinned runs with opposite signs, so the true interval is not wider. The sum
+    is a drop if its bound at rule R's alpha excludes 0 and the sum itself exceeds the limit.
 
     Args:
-        points: Accepted baselines of one machine, oldest first; the last one is in force.
-        metric: What this session says of a gated metric against that one.
+        points: Accepted baselines of one machine, oldest first; the last one is pinned.
+        metric: Verdict of this session on a gated metric against the pinned one.
     """
     sides = (metric.limit, metric.change, metric.low, metric.high)
     if len(points) < 2 or None in sides or metric.metric not in METRICS:
@@ -74,13 +74,13 @@ def accepted_drop(
         return None
     first = compared[0]
     sign = 1 if direction is Direction.HIGHER else -1
-    before, after = (values(one.runs, metric.metric, by_day=False) for one in (first, last))
-    step = pooled(before, after, rule=rule)
-    now = sign * math.log1p(share)
+    old, new = (values(one.runs, metric.metric, by_day=False) for one in (first, last))
+    step = pooled(old, new, rule=rule)
+    recent = sign * math.log1p(share)
     ends = sorted(sign * math.log1p(end) for end in (low, high))
-    total = sign * step.change + now
-    up = math.hypot(step.reach(rule.alpha), max(ends[1] - now, 0.0))
-    down = math.hypot(step.reach(rule.beta), max(now - ends[0], 0.0))
+    total = sign * step.change + recent
+    up = math.hypot(step.reach(rule.alpha), max(ends[1] - recent, 0.0))
+    down = math.hypot(step.reach(rule.beta), max(recent - ends[0], 0.0))
     if total + up >= 0 or total > bound_of(direction, limit):
         return None
     low, change, high = sorted(raw(x, direction) for x in (total - down, total, total + up))
@@ -96,7 +96,7 @@ def accepted_drop(
 
 
 PASSING = {Outcome.OK, Outcome.IMPROVED, Outcome.INCONCLUSIVE, Outcome.PROVISIONAL, Outcome.SUSPECT}
-"""Outcomes that drift replaces; for any other outcome it is a note."""
+"""Outcomes that drift replaces; for other outcomes it is a note."""
 
 
 def drift_of(
@@ -108,10 +108,8 @@ def drift_of(
 ) -> Criterion | None:
     """Return the total loss over accepted baselines as a criterion for a verdict.
 
-    Args:
-        baselines: Every one that was accepted for the case on this machine, oldest first.
-        since: A day; baselines accepted before it do not count. "": all count.
-        rule: As calibrated for the machine, where it is another one than usual.
+    `baselines` are those of this machine, oldest first; those before the day `since` are ignored.
+    `rule` is the calibrated one, or None for the default.
     """
     if verdict.kind not in DROP_OUTCOMES:
         return None
@@ -120,7 +118,9 @@ def drift_of(
     except MlperfError as error:
         return Criterion(headline=f"drift is not known: {error}", fails=False)
     rule = rule or rule_for(verdict.case.accelerator)
-    drifted = [one for metric in verdict.metrics if (one := accepted_drop(accepted, metric, rule))]
+    drifted = [
+        drop for metric in verdict.metrics if (drop := accepted_drop(accepted, metric, rule))
+    ]
     if not drifted:
         return None
     first, *others = map(_text, drifted)
@@ -134,9 +134,9 @@ def drift_of(
     return Criterion(headline=first, outcome=DROP_OUTCOMES[verdict.kind], notes=(*more, cure))
 
 
-def _text(one: AcceptedDrop) -> str:
-    title = METRICS[one.metric].title
+def _text(drop: AcceptedDrop) -> str:
+    title = METRICS[drop.metric].title
     return (
-        f"{title} {change(one.change)} ({interval(one.low, one.high)}) over {one.baselines} "
-        f"accepted baselines since {one.since}; {limit(one.metric, one.limit)} exceeded"
+        f"{title} {change(drop.change)} ({interval(drop.low, drop.high)}) over {drop.baselines} "
+        f"accepted baselines since {drop.since}; {limit(drop.metric, drop.limit)} exceeded"
     )

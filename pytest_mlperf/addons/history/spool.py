@@ -1,4 +1,4 @@
-"""What a store does not have yet: results files that wait until it can be reached."""
+"""Spool results files until their store can be reached."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pytest_mlperf.extension import Results, read_results
 from pytest_mlperf.stores.database import Store, StoreError, opened, shown_url
 
 UNSENT_FOLDER = "unsent"
-"""Below the folder of results and logs; in it one folder for each store."""
+"""Folder in the runs folder, with a subfolder per store."""
 
 REFUSED_SUFFIX = ".refused"
 
 
 @dataclass
 class Delivery:
-    """What became of a session that was to be kept in a store.
+    """Outcome of sending a session to a store.
 
     Attributes:
-        sent: Sessions that the store has now, and lacked before.
-        reason: Why it does not have this one; "" where it has.
-        waiting: The folder in which the results wait; None: they do not.
-        notes: What can never be sent, and why.
+        sent: Number of sessions that were sent now.
+        reason: Why this session was not sent, or "".
+        waiting: Folder in which the results wait, or None.
+        notes: Files that can never be sent, and why.
     """
 
     place: str
@@ -39,24 +39,22 @@ class Delivery:
 
     @property
     def line(self) -> str:
-        """The one line that is said of it."""
+        """Summary in one line."""
         if self.reason:
             kept = f"kept in {shown_url(str(self.waiting))}; the next session sends them"
             lost = "not kept for it: pytest-mlperf store import sends the results file"
             text = f"store: results not sent: {self.reason}; {kept if self.waiting else lost}"
         else:
-            before = self.sent - 1
-            more = f", with {before} before it that it lacked" if before > 0 else ""
+            others = self.sent - 1
+            more = f", with {others} before it that it lacked" if others > 0 else ""
             text = f"store: {self.place}{more}"
         return visible("; ".join([text, *self.notes]))
 
 
 def deliver(url: str, runs_dir: Path, results: Results, file: Path) -> Delivery:
-    """Keep a session in a store, and all before it that wait for it.
+    """Send a session to a store, and all earlier ones that wait for it.
 
-    Args:
-        file: Its results file. It waits in the spool from before the store is asked, so that
-            nothing is lost with a process that ends meanwhile.
+    The results file is spooled first, so that nothing is lost if the process ends early.
     """
     delivery = Delivery(place=shown_url(url))
     folder = folder_of(runs_dir, url)
@@ -70,30 +68,30 @@ def deliver(url: str, runs_dir: Path, results: Results, file: Path) -> Delivery:
     except (StoreError, OSError) as error:
         delivery.reason = str(error)
         delivery.waiting = folder if waiting and waiting.exists() else None
-    with contextlib.suppress(OSError):  # others' results may be left
+    with contextlib.suppress(OSError):  # other results may still wait
         folder.rmdir()
         folder.parent.rmdir()
     return delivery
 
 
 def folder_of(runs_dir: Path, url: str) -> Path:
-    """Return where results wait for a store: a password may change meanwhile."""
+    """Return the folder of a store's unsent results; it does not depend on the password."""
     return runs_dir / UNSENT_FOLDER / hashlib.sha256(shown_url(url).encode()).hexdigest()[:8]
 
 
-def _wait(file: Path, place: Path) -> Path | None:
-    """Put a results file into the spool: its second name where file systems have such."""
+def _wait(file: Path, target: Path) -> Path | None:
+    """Put a results file into the spool, by a hard link if possible."""
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.link(file, place)
+            os.link(file, target)
         except FileExistsError:
             pass
         except OSError:
-            shutil.copyfile(file, place)
+            shutil.copyfile(file, target)
     except OSError:
         return None
-    return place
+    return target
 
 
 def _send_waiting(store: Store, folder: Path, delivery: Delivery) -> None:

@@ -1,4 +1,4 @@
-"""MLCommons' papers: submissions, imports, exports, official results and physical limits."""
+"""Submissions, imports, exports, official results of MLCommons, and physical limits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SUBMISSION = Command(
 
 
 def mlperf_case_facts(result: CaseResult) -> Mapping[str, str]:
-    """Return the share of the best official result, if one is like the case."""
+    """Return the share of the best official result, if one is comparable."""
     from pytest_mlperf.addons.official.placing import in_words, placing_of
 
     placing = placing_of(result)

@@ -1,4 +1,4 @@
-"""What no measurement tells of a submission to MLPerf Endpoints: a TOML that a person fills in."""
+"""Read the TOML with the facts of an MLPerf Endpoints submission that only people know."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ FOLDER_PATTERN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """Who submits which system, in the words of MLCommons' files.
+    """Submitter and system of a submission, with the keys of MLCommons' files.
 
     Attributes:
         system, implementation: Names of folders: results/<system>, src/<implementation>.
         point: Keys of every point.yaml.
         description: Keys of every system_desc.json.
-        power: system_power.json; empty: there is none.
+        power: Keys of system_power.json; empty without one.
     """
 
     system: str
@@ -43,12 +43,12 @@ class About:
 
     @property
     def highest(self) -> int:
-        """The declared maximum concurrency."""
+        """Declared maximum concurrency."""
         return int(self.description["max_supported_concurrency"])
 
 
 def read_about(path: Path) -> About:
-    """Read the file; what is missing, empty or no such thing is one MlperfError."""
+    """Read the file; raise one MlperfError for all missing, empty or invalid values."""
     raw = _tables(path)
     if missing := list(_missing(raw)):
         raise MlperfError(
@@ -100,7 +100,6 @@ def _tables(path: Path) -> dict[str, Any]:
 
 
 def _missing(raw: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keys that the rules ask for and that are not there, or empty."""
     for table in ("submission", "point", "system"):
         yield from _absent(raw.get(table, {}), asked_for(table), table)
     nodes = raw.get("system", {}).get("node_types") or []

@@ -1,4 +1,4 @@
-"""Run MLCommons' submission checker from a checkout of its repository, and read its output."""
+"""Run MLCommons' submission checker from a checkout of its repository."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ CHECKER_TIMEOUT_SECONDS = 3600.0
 KILL_SECONDS = 10.0
 
 MAX_LINES = 20
-"""Lines of one severity that are shown."""
+"""Maximum number of shown lines per severity."""
 
 MAX_CHARACTERS = 500
-"""Characters of one line that are shown."""
+"""Maximum number of shown characters per line."""
 
 LOGGED = re.compile(r"(?:\[\S+ \S+ \S+ )?([A-Z]+)(?:\] |:\w+:)(.*)")
-"""A line of Python's logging, in the formats of v4.1 and v6.1: severity and message."""
+"""Line of Python's logging, in the formats of v4.1 and v6.1: severity and message."""
 
 VERDICTS = {"SUMMARY: submission looks OK": 0, "SUMMARY: submission has errors": 1}
-"""The checker's last message, and its exit code with it."""
+"""Last message of the checker, and its exit code."""
 
 MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 
 DISTRIBUTIONS = {"yaml": "pyyaml"}
-"""Names on the package index of modules that are called otherwise."""
+"""Names on the package index of modules, if they differ."""
 
 
 def how_to_get(round_name: str) -> str:
@@ -44,20 +44,20 @@ def how_to_get(round_name: str) -> str:
 
 
 def run_checker(tree: Path, round_name: str, checkout: Path) -> tuple[int, list[str]]:
-    """Run the checker on a submission's tree, which it only reads, for a round such as "v6.1".
+    """Run the checker on a submission's tree for a round such as "v6.1".
 
     `checkout` is one of mlcommons/inference, or its folder tools/submission. Returns 1 if the
     checker finds errors, else 0, and the lines to show, the verdict last. Raises EnvironmentFault
     if it cannot run, or ends without a verdict.
     """
-    place, module = _entry_point(checkout, round_name)
+    import_folder, module = _entry_point(checkout, round_name)
     folder = Path(tempfile.mkdtemp(prefix="pytest-mlperf-checker-"))
     tree = tree.resolve()
-    # Option -P: no module of the working folder can take the place of one of the checker's.
+    # -P prevents imports from the working folder.
     command = [sys.executable, "-P", "-m", module, "--input", str(tree), "--version", round_name]
     # The checker of v4.1 renames files if INFER_SYSTEM_FILE is set.
     variables = {name: value for name, value in os.environ.items() if name != "INFER_SYSTEM_FILE"}
-    path = os.pathsep.join(filter(None, [str(place), variables.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(import_folder), variables.get("PYTHONPATH")]))
     answer = answer_of(
         [*command, "--csv", str(folder / "summary.csv")],
         limit_s=CHECKER_TIMEOUT_SECONDS,
@@ -80,27 +80,26 @@ def run_checker(tree: Path, round_name: str, checkout: Path) -> tuple[int, list[
         if line != verdict:
             by_severity.setdefault(severity, {})[line] = None
     return code, [
-        *_shown("error", [*by_severity.get("ERROR", ())]),
-        *_shown("warning", [*by_severity.get("WARNING", ())]),
+        *_shortened("error", [*by_severity.get("ERROR", ())]),
+        *_shortened("warning", [*by_severity.get("WARNING", ())]),
         f"info: {len(by_severity.get('INFO', ())):,} lines; whole output and summary.csv: {folder}",
         verdict,
     ]
 
 
 def _entry_point(checkout: Path, round_name: str) -> tuple[Path, str]:
-    """Return the folder to import from, and the module to run."""
-    for place in (checkout.resolve() / "tools/submission", checkout.resolve()):
-        if (place / "submission_checker/main.py").is_file():
-            return place, "submission_checker.main"
-        if (place / "submission_checker.py").is_file():
-            return place, "submission_checker"
+    for folder in (checkout.resolve() / "tools/submission", checkout.resolve()):
+        if (folder / "submission_checker/main.py").is_file():
+            return folder, "submission_checker.main"
+        if (folder / "submission_checker.py").is_file():
+            return folder, "submission_checker"
     raise EnvironmentFault(
         f"{checkout} has no tools/submission with MLCommons' submission checker: "
         f"{how_to_get(round_name)}"
     )
 
 
-def _shown(severity: str, messages: Sequence[str]) -> Iterator[str]:
+def _shortened(severity: str, messages: Sequence[str]) -> Iterator[str]:
     for message in messages[:MAX_LINES]:
         cut = "…" if len(message) > MAX_CHARACTERS else ""
         yield f"{severity}: {message[:MAX_CHARACTERS]}{cut}"

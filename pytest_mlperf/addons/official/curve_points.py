@@ -1,7 +1,7 @@
-"""The points of a curve in the words of MLCommons' files, read from the folder of a run.
+"""Read the points of a curve from the folder of a run, with the keys of MLCommons' files.
 
-Keys are those that endpoints-submission-cli 1.5.3.0 checks. What MLCommons' client wrote is taken
-as it is; files of our own loop carry our name, never theirs.
+Keys are those that endpoints-submission-cli 1.5.3.0 checks. Files of MLCommons' client are copied;
+files of our own loop carry our name.
 """
 
 from __future__ import annotations
@@ -38,35 +38,34 @@ from pytest_mlperf.stores.foreign import content_of
 
 CLIENT_NAME = f"pytest-mlperf {__version__}"
 THROUGHPUT_SLACK_SHARE = 1e-6
-"""By so much, as a share, throughput of a folder may differ from that of the results."""
+"""Allowed relative difference of throughput between a folder and the results."""
 
 MAX_COPIED_BYTES = 2**26
 LATENCIES = ("ttft", "tpot", "latency")
 
 Warmup = Mapping[str, Any] | None
-"""Of point.yaml: what came before the window; None: nobody recorded it."""
+"""Warm-up of point.yaml; None if it was not recorded."""
 
 
 def has_result(folder: Path) -> bool:
-    """Whether a folder is that of a run which left its result."""
+    """Return whether a run folder has a result."""
     return file_of(folder, SUMMARY_FILE) is not None
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Whether the client wrote anything into a folder, also where the run did not end."""
+    """Return whether the client wrote into a folder, even if the run did not end."""
     return has_result(folder) or (folder / CONFIG).exists()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One point of a curve in the words of MLCommons' files.
+    """One point of a curve, with the keys of MLCommons' files.
 
     Attributes:
-        tokens_per_second: Of all requests.
+        tokens_per_second: Rate of all requests.
         settings: `runtime_settings` of point.yaml.
-        warmup: What came before the window.
-        files: Content by name: result_summary.json, config.yaml and, where there are scores,
-            accuracy_results.json.
+        files: Content by name: result_summary.json, config.yaml, and accuracy_results.json if there
+            are scores.
     """
 
     concurrency: int
@@ -77,9 +76,9 @@ class Point:
 
 
 def points_of(run: Run, verdict: Verdict, root: Path) -> list[Point]:
-    """Read the points of a run from its folder, relative to `root`, in ascending order.
+    """Return the points of a run in ascending order.
 
-    Raises MlperfError if the folder is gone, or is not that of the results.
+    Raises MlperfError if its folder, relative to `root`, is missing or changed.
     """
     folder = root / run.folder
     subject = verdict.subject
@@ -100,7 +99,6 @@ def points_of(run: Run, verdict: Verdict, root: Path) -> list[Point]:
 
 
 def _require_same(points: Sequence[Point], run: Run, folder: Path) -> None:
-    """Refuse a folder whose throughput is not that of the results."""
     name = "tokens_per_second"
     judged = {key for key in run.metrics if key.startswith(f"{name}@")}
     if not judged:
@@ -111,9 +109,6 @@ def _require_same(points: Sequence[Point], run: Run, folder: Path) -> None:
         for p in points
     ):
         raise MlperfError(f"{folder} was changed: its points are not those of the results")
-
-
-# --- what MLCommons' client measured ---------------------------------------------------------
 
 
 def _theirs(folder: Path) -> Point:
@@ -148,7 +143,7 @@ def _whole(text: str) -> int | None:
 
 
 def _their_warmup(folder: Path, config: Mapping[str, str], concurrency: int) -> Warmup:
-    """Return what came before the window: its requests by the configuration, its time by events."""
+    """Return the warm-up: requests from the configuration, duration from the events."""
     where = "settings.warmup."
     if config.get(f"{where}enabled") != "True":
         return _warmup(0, 0.0, concurrency)
@@ -159,14 +154,11 @@ def _their_warmup(folder: Path, config: Mapping[str, str], concurrency: int) -> 
     return _warmup(requests, read_events(folder).warm_ns / 1e9, concurrency)
 
 
-# --- what our own loop measured --------------------------------------------------------------
-
-
 def _ours(folder: Path, fingerprint: Mapping[str, str]) -> list[Point]:
     spec = folder.parent / "spec.json"
     try:
-        asked = parse_json(content_of(spec, "description of a run", MAX_COPIED_BYTES))
-        settings, sent = asked["settings"], asked["engine"]["options"].get("extra", {})
+        content = parse_json(content_of(spec, "description of a run", MAX_COPIED_BYTES))
+        settings, sent = content["settings"], content["engine"]["options"].get("extra", {})
         seeds, length_ms = settings["seeds"], settings["min_duration_ms"]
         common = {
             "load_pattern": "concurrency",
@@ -206,7 +198,7 @@ def _ours(folder: Path, fingerprint: Mapping[str, str]) -> list[Point]:
 
 
 def _summary(window: PointWindow) -> dict[str, Any]:
-    """Return a window as their result_summary.json; times are in nanoseconds."""
+    """Return a window in the format of result_summary.json; times are in nanoseconds."""
     times = {
         name: {
             "percentiles": {
@@ -231,9 +223,6 @@ def _summary(window: PointWindow) -> dict[str, Any]:
         "finish_reason_counts": dict(window.finishes),
         "notes": f"by our own loop, not by MLCommons' client; {UNVERIFIED_LABEL}",
     }
-
-
-# --- both -------------------------------------------------------------------------------------
 
 
 def _seeds(scheduler: int | None, sample_index: int | None, model: int | None) -> dict[str, Any]:

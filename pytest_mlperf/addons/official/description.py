@@ -1,4 +1,4 @@
-"""What a machine tells for MLPerf's description of a system; no name of a host or user."""
+"""Describe a machine for MLPerf, without names of hosts or users."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_mlperf.hardware.machine import Machine, split
 
 
 def described(machine: Machine, accelerator: str, root: Path = LINUX) -> dict[str, str]:
-    """Return the keys of MLPerf's system description that this machine knows of itself."""
+    """Return the keys of MLPerf's system description that this machine reports."""
     cpus = text_at(root / "proc/cpuinfo")
     memory = re.search(r"^MemTotal:\s*(\d+) kB", text_at(root / "proc/meminfo"), re.MULTILINE)
     system = re.search(r'^PRETTY_NAME="?([^"\n]+)', text_at(root / "etc/os-release"), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""A run of a curve as MLPerf Endpoints takes it: a folder of files for its submission checker.
+"""Write a run of a curve as a submission to MLPerf Endpoints.
 
 Layout and keys are those that endpoints-submission-cli 1.5.3.0 checks.
 """
@@ -20,11 +20,11 @@ from pytest_mlperf.stores.endpoints import ACCURACY_FILE, SUMMARY_FILE, yaml_tex
 README = "README.md"
 
 SCORED = ("low_latency", "low_concurrency", "med_concurrency", "high_concurrency")
-"""Regions of which each has scores at one point; the maximum's stand for Offline too."""
+"""Regions that need scores at one point; those of the maximum count for Offline too."""
 
 
 def bundle(points: Sequence[Point], about: About, verdict: Verdict) -> dict[str, bytes]:
-    """Return the files of a submission by their paths."""
+    """Return the files of a submission by path."""
     curve, source = f"results/{about.system}/{about.model}", f"src/{about.implementation}"
     most = max(point.tokens_per_second for point in points)
     scored = _scored(points, about).values()
@@ -33,13 +33,13 @@ def bundle(points: Sequence[Point], about: About, verdict: Verdict) -> dict[str,
         f"{source}/{README}": _readme(about, verdict).encode(),
     }
     for point in points:
-        place = f"{curve}/r{point.concurrency}"
+        folder = f"{curve}/r{point.concurrency}"
         content = _point(point, [each.concurrency for each in points], about)
         described = {**about.description, "tps_utilization": point.tokens_per_second / most}
-        files[f"{place}/point.yaml"] = yaml_text(content)
-        files[f"{place}/system_desc.json"] = json_text(described).encode()
+        files[f"{folder}/point.yaml"] = yaml_text(content)
+        files[f"{folder}/system_desc.json"] = json_text(described).encode()
         files |= {
-            f"{place}/{name}": each
+            f"{folder}/{name}": each
             for name, each in point.files.items()
             if name != ACCURACY_FILE or point.concurrency in scored
         }
@@ -50,7 +50,6 @@ def bundle(points: Sequence[Point], about: About, verdict: Verdict) -> dict[str,
 
 
 def _point(point: Point, every: Sequence[int], about: About) -> dict[str, Any]:
-    """Return point.yaml: what was measured, then what a person said of all points."""
     runtime = point.settings["runtime"]
     pair = (runtime["scheduler_rng_seed"], runtime["sample_index_rng_seed"])
     bound = [n for n, own in seed_sets().items() if pair == (own.scheduler, own.sample_index)]
@@ -83,7 +82,7 @@ def _readme(about: About, verdict: Verdict) -> str:
 
 
 def _scored(points: Sequence[Point], about: About) -> dict[str, int]:
-    """Return the point of each region whose scores count: the last one that has some."""
+    """Return the point of each region whose scores count: the last one with scores."""
     every = [point.concurrency for point in points]
     by_region = {
         region_of(point.concurrency, every, about.highest): point.concurrency
@@ -94,7 +93,7 @@ def _scored(points: Sequence[Point], about: About) -> dict[str, int]:
 
 
 def unused_scores(points: Sequence[Point], about: About) -> list[int]:
-    """Return the points whose scores are left out: the rules take one of each region, not more."""
+    """Return the points whose scores are left out: the rules take one per region."""
     scored = _scored(points, about).values()
     return [
         p.concurrency for p in points if ACCURACY_FILE in p.files and p.concurrency not in scored
@@ -102,7 +101,7 @@ def unused_scores(points: Sequence[Point], about: About) -> list[int]:
 
 
 def shortfalls(points: Sequence[Point], about: About) -> list[str]:
-    """Return what their checker will refuse, as far as it is known here; it decides."""
+    """Return reasons why their checker will refuse a submission; there may be others."""
     lacks = uncovered([point.concurrency for point in points], about.highest)
     if unscored := [region for region in SCORED if region not in _scored(points, about)]:
         lacks.append(

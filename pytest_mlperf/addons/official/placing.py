@@ -1,4 +1,4 @@
-"""The share of the best official result that a test reached, in words."""
+"""Describe the share of the best official result that a test reached."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pytest_mlperf.extension import CaseResult
 
 
 def placing_of(result: CaseResult) -> Placing | None:
-    """Return where a case stands; None where no official result is like it.
+    """Return the placing of a case; None if no official result is comparable.
 
-    A result that was slowed on purpose, or used techniques of the open division, stands nowhere.
+    Results with a handicap or techniques of the open division are not comparable.
     """
     verdict = result.verdict
     if verdict.subject is None or verdict.ratio or result.techniques or result.handicap:

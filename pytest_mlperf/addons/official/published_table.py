@@ -1,4 +1,4 @@
-"""Files with published results, as `published --format json` and `import mlperf --rows` write."""
+"""Read and write files of `published --format json` and `import mlperf --rows`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SCHEMA_VERSION: Literal[1] = 1
 TABLE_KIND: Literal["pytest-mlperf published"] = "pytest-mlperf published"
 TABLE_TITLE = "table of published results"
 WRITE = "pytest-mlperf import mlperf FOLDER --rows FILE writes one"
-"""Of files with results: what each holds, what messages call it, and how one is made."""
+"""Advice of error messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedTable:
-    """Results in a file."""
+    """Content of a file of published results."""
 
     schema: AtLeastOne = SCHEMA_VERSION
     kind: Literal["pytest-mlperf published"] = TABLE_KIND
@@ -30,13 +30,13 @@ class PublishedTable:
 
 
 def table_of(rows: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
-    """Return rows as the JSON that `published --format json` prints and `--from` reads."""
+    """Return rows as a JSON document with schema and kind."""
     return {"schema": SCHEMA_VERSION, "kind": TABLE_KIND, "results": rows}
 
 
 @cache
 def results_in(path: Path) -> tuple[OfficialResult, ...]:
-    """Read the results of a file; one that is no such file is an MlperfError."""
+    """Read the results of a file; raise MlperfError if it is no such file."""
     raw = read_foreign(path, TABLE_TITLE)
     if isinstance(raw, dict) and raw.get("kind") != TABLE_KIND:
         raise MlperfError(f"{path}: not a {TABLE_TITLE}; {WRITE}")
@@ -47,5 +47,5 @@ def results_in(path: Path) -> tuple[OfficialResult, ...]:
 
 
 def rounds_with_results() -> tuple[str, ...]:
-    """Return the rounds that the package has results of, oldest first."""
+    """Return the rounds with results in the package, oldest first."""
     return tuple(dict.fromkeys(result.round for result in official_results()))

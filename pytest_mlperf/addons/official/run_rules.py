@@ -1,4 +1,4 @@
-"""The rules of MLCommons' checker on the settings of a performance run, by the names of these."""
+"""Check the settings of a performance run by the rules of MLCommons' checker."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pytest_mlperf.rounds import Round, RoundScenario, RoundWorkload
 def least_settings(
     rules: Round, workload: RoundWorkload, constants: RoundScenario, logged: str, *, closed: bool
 ) -> dict[str, int]:
-    """Return the least values of a run's settings, by their names in LoadGen's log.
+    """Return the minimum values of a run's settings, by their names in LoadGen's log.
 
-    `logged` is the scenario of the log. Open submissions may ask fewer samples since v5.0.
+    `logged` is the scenario of the log. Open submissions may use fewer samples since v5.0.
     """
     least = {
         "performance_sample_count": workload.performance_samples,
@@ -28,7 +28,7 @@ def least_settings(
 
 
 def too_low(values: Mapping[str, Any], least: Mapping[str, int]) -> Iterator[str]:
-    """Yield which settings of a log are below their least values."""
+    """Yield the settings of a log that are below their minimum."""
     for name, limit in least.items():
         value = values.get(f"effective_{name}")
         if not (isinstance(value, int | float) and value >= limit):

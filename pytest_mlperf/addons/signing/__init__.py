@@ -1,4 +1,4 @@
-"""`--mlperf-sign`: results signed with an SSH key, for `pytest-mlperf merge --verify`."""
+"""Sign results with an SSH key (`--mlperf-sign`) for `pytest-mlperf merge --verify`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every session's results in one SQLite file or PostgreSQL database."""
+"""Store the results of all sessions in a SQLite file or a PostgreSQL database."""
 
 from pytest_mlperf.stores.database._backends import (
     USUAL,

@@ -1,4 +1,4 @@
-"""SQLite and PostgreSQL as one: statements with "?", and errors that a user can act on."""
+"""Access SQLite and PostgreSQL by one interface, with errors that a user can act on."""
 
 from __future__ import annotations
 
@@ -22,40 +22,34 @@ Row = Sequence[Any]
 
 
 class StoreError(MlperfError):
-    """A store cannot be used now; the results are elsewhere, and no verdict depends on it."""
+    """The store cannot be used now; no verdict depends on it."""
 
 
 class Backend(Protocol):
-    """One connection; a statement outside `transaction` stands alone."""
+    """Connection; a statement outside of `transaction` commits by itself."""
 
     words: Mapping[str, str]
-    """What the schema's placeholders are here."""
+    """Values of the placeholders of the schema."""
     shared: bool
     """Other programs keep tables in it."""
 
     def execute(self, statement: str, values: Row = ()) -> list[tuple[Any, ...]]:
         """Run a statement and return its rows."""
-        ...
 
     def many(self, statement: str, rows: Iterable[Row]) -> None:
         """Run a statement once for each row."""
-        ...
 
     def transaction(self) -> contextlib.AbstractContextManager[None]:
-        """Let all statements inside happen or none, with no other writer beside them."""
-        ...
+        """Commit all statements inside or none, and exclude other writers."""
 
     def tables(self) -> set[str]:
-        """Return the names of the tables that are there."""
-        ...
+        """Return the names of the existing tables."""
 
     def tune(self) -> None:
-        """Set what is kept with the database; only once it is known to be a store."""
-        ...
+        """Set persistent options of a database that is known to be a store."""
 
     def close(self) -> None:
         """End the connection."""
-        ...
 
 
 USUAL = "sqlite"
@@ -63,13 +57,13 @@ USUAL = "sqlite"
 
 
 def store_of(options: Mapping[str, Any]) -> str:
-    """Return the URL of the store that a session's options name; "" without one."""
+    """Return the URL of the store that a session's options name, or ""."""
     url = str(options.get("store") or "")
     return str(options["runs_dir"] / "results.db") if url == USUAL else url
 
 
 def require_url(url: str) -> None:
-    """Refuse a URL of nothing that can be a store, and one whose library is not here."""
+    """Raise an error if a URL cannot be a store's, or its library is not installed."""
     scheme = _scheme(url)
     if scheme in POSTGRES:
         hosts = re.split("[/?#]", url.partition("://")[2])[0].rpartition("@")[2]
@@ -90,7 +84,7 @@ def require_url(url: str) -> None:
 
 
 def shown_url(url: str) -> str:
-    """Return a URL without its password, for messages and files; a file from the working folder."""
+    """Return a URL without its password; a file relative to the working folder."""
     if _scheme(url) in {SQLITE, ""}:
         if not _scheme(url) and _masked(url) != url:
             return _masked(url)
@@ -99,10 +93,10 @@ def shown_url(url: str) -> str:
             file = file.absolute().relative_to(Path.cwd())
         return str(file)
     scheme, _, address = url.partition("://")
-    user, at, place = _without_password(address)
-    place, _, query = place.partition("#")[0].partition("?")
+    user, at, location = _without_password(address)
+    location, _, query = location.partition("#")[0].partition("?")
     pairs = [pair for pair in re.split("[&;]", query) if pair and not _is_secret(pair)]
-    return f"{scheme}://{user}{at}{place}{'?' * bool(pairs)}{'&'.join(pairs)}"
+    return f"{scheme}://{user}{at}{location}{'?' * bool(pairs)}{'&'.join(pairs)}"
 
 
 _SECRET = re.compile("pass(?!file)|pwd|token|secret|credential|(api|access|private)[-_]?key", re.I)
@@ -116,7 +110,7 @@ _PAIR = re.compile(rf"((^|[?&;\s])[^=/?&;\s]*({_SECRET.pattern})[^=/?&;\s]*=).*"
 
 
 def _masked(typed: str) -> str:
-    """Return an address without "://", with "***" in place of a possible password."""
+    """Return an address without "://", with "***" instead of a possible password."""
     return _PAIR.sub(r"\1***", _USER.sub(r"\1***@", typed) if _USER.match(typed) else typed)
 
 
@@ -125,7 +119,7 @@ def _is_secret(pair: str) -> bool:
 
 
 def _without_password(address: str) -> tuple[str, str, str]:
-    """Return user, "@" and the rest; a password may have "/", "?" or "#", which it should not."""
+    """Return user, "@" and the rest; tolerate "/", "?" or "#" in a password."""
     end = address.partition("?")[0].rfind("@")
     if end < 0 and not _HOSTS.fullmatch(re.split("[/?#]", address)[0]):
         end = address.rfind("@") if "@" in address else len(address)
@@ -139,13 +133,13 @@ def without_secrets(text: str, url: str) -> str:
     text = text.replace(url, shown_url(url))
     secret = url.partition("://")[2].rpartition("@")[0].partition(":")[2]
     pairs = filter(_is_secret, re.split("[&;#]", url.partition("?")[2]))
-    for one in filter(None, (secret, *(pair.partition("=")[2] for pair in pairs))):
-        text = text.replace(one, "***").replace(unquote(one), "***")
+    for secret_text in filter(None, (secret, *(pair.partition("=")[2] for pair in pairs))):
+        text = text.replace(secret_text, "***").replace(unquote(secret_text), "***")
     return text
 
 
 def connect(url: str, *, write: bool) -> Backend:
-    """Return a connection; without `write` a SQLite file must be there."""
+    """Return a connection; without `write` a SQLite file must exist."""
     require_url(url)
     return _Postgres(url) if _scheme(url) in POSTGRES else _Sqlite(_file(url), write=write)
 
@@ -173,7 +167,7 @@ _SQLITE_REASONS = {
 
 
 MAX_ROW_BYTES = 64 * 2**20
-"""Bytes of a row: a session compressed, with room to spare."""
+"""Maximum size of a row, well above that of a compressed session."""
 
 
 class _Sqlite:
@@ -222,7 +216,7 @@ class _Sqlite:
             yield
             self.execute("COMMIT")
         except BaseException:
-            # A full disk may have rolled it back already.
+            # On a full disk SQLite may have rolled back already.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
@@ -230,7 +224,7 @@ class _Sqlite:
     def tables(self) -> set[str]:
         rows = self.execute("SELECT type, name, sql FROM sqlite_master")
         for kind, name, statement in rows:
-            # What computes rows may have no end, and change what is written.
+            # Views, triggers and virtual tables may run forever, or change what is written.
             if kind not in ("table", "index") or "VIRTUAL" in str(statement)[:20].upper():
                 raise StoreError(f"{self._file}: holds {kind} {shown(name)}, which no store has")
         return {
@@ -238,8 +232,8 @@ class _Sqlite:
         }
 
     def tune(self) -> None:
-        # Readers and a writer do not wait for each other. It is kept in the file; where others are
-        # at work SQLite refuses without waiting, and a later writer sets it.
+        # In WAL mode readers and a writer do not block each other. The file keeps the mode; SQLite
+        # refuses at once if it is in use, and a later writer sets it.
         with contextlib.suppress(StoreError):
             self.execute("PRAGMA journal_mode = WAL")
 
@@ -251,7 +245,7 @@ class _Sqlite:
         try:
             yield
         except sqlite3.Error as error:
-            # SQLITE_BUSY_SNAPSHOT and its like extend the name of what they are.
+            # Extended codes such as SQLITE_BUSY_SNAPSHOT begin with the basic code.
             name = "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
             reason = _SQLITE_REASONS.get(name, text_of(error))
             disk = f" ({disk_of(self._file)}); free some space" * (name == "SQLITE_FULL")
@@ -265,7 +259,7 @@ SELECT * FROM ({query}) AS q
 WHERE CAST(CASE WHEN octet_length(q::text) > {bytes} THEN 'a row of {bytes} bytes' END AS boolean)
 IS NULL
 """
-"""A query whose too large rows make no boolean: the server's error names them."""
+"""Query that fails for rows that are too large: the server's error names them."""
 
 
 class _Postgres:
@@ -276,7 +270,7 @@ class _Postgres:
         "clustered": "",
     }
 
-    _ALONE = 0x6D6C7065  # "mlpe": the advisory lock of whoever writes
+    _ALONE = 0x6D6C7065  # "mlpe": the advisory lock of writers
 
     def __init__(self, url: str) -> None:
         import psycopg
@@ -327,7 +321,7 @@ class _Postgres:
         try:
             yield
         except self._error as error:
-            # What follows the first line is advice on other ways to connect.
+            # The lines after the first advise on other ways to connect.
             reason = text_of(error) if not str(error).strip() else str(error).splitlines()[0]
-            shown = visible(without_secrets(reason, self._url))
-            raise StoreError(f"{shown_url(self._url)}: {shown}") from None
+            message = visible(without_secrets(reason, self._url))
+            raise StoreError(f"{shown_url(self._url)}: {message}") from None

@@ -1,4 +1,4 @@
-"""The tables of a store, by version: each migration leads from one version to the next."""
+"""Define the tables of a store by migrations, each from one version to the next."""
 
 from __future__ import annotations
 
@@ -48,5 +48,4 @@ CREATE TABLE mlperf_latest (
 """
 
 MIGRATIONS: tuple[str, ...] = (FIRST_TABLES,)
-"""The n-th makes version n of version n - 1; statements end with ";". What was released stays as
-it is: a change is one more."""
+"""Item n leads to version n + 1; statements end with ";". Released ones never change: append."""

@@ -1,4 +1,4 @@
-"""Sessions go in whole and once; series of points come out."""
+"""Store whole sessions, and read series of points."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
+from operator import attrgetter
 from types import NoneType
 from typing import Any, TypeVar
 
@@ -33,14 +34,14 @@ VERSION_TABLE = "mlperf_schema"
 Key = TypeVar("Key", str, int)
 
 MAX_STATEMENT_KEYS = 500
-"""Keys that one statement asks for; SQLite takes some thousand."""
+"""Keys per statement; SQLite accepts a few thousand."""
 
 
 @contextmanager
 def opened(
     url: str, *, write: bool = False, migrations: Sequence[str] = MIGRATIONS
 ) -> Iterator[Store]:
-    """Open a store, create or migrate it if `write`; one that cannot be used is a StoreError."""
+    """Open a store, with `write` create or migrate it; raise StoreError if it is unusable."""
     backend = connect(url, write=write)
     try:
         _require_schema(backend, shown_url(url), migrations, write=write)
@@ -51,21 +52,19 @@ def opened(
         backend.close()
 
 
-def _require_schema(
-    backend: Backend, place: str, migrations: Sequence[str], *, write: bool
-) -> None:
-    version = _version(backend, place)
+def _require_schema(backend: Backend, url: str, migrations: Sequence[str], *, write: bool) -> None:
+    version = _version(backend, url)
     if version > len(migrations):
         raise StoreError(
-            f"{place}: written by a newer pytest-mlperf (schema {version}; this one knows up to "
+            f"{url}: written by a newer pytest-mlperf (schema {version}; this one knows up to "
             f"{len(migrations)}): upgrade"
         )
     if version == len(migrations):
         return
     if not write and not version:
-        raise StoreError(f"{place}: holds no sessions yet")
-    with backend.transaction():  # another writer may have been first
-        for number in range(_version(backend, place), len(migrations)):
+        raise StoreError(f"{url}: holds no sessions yet")
+    with backend.transaction():  # another writer may have migrated it since
+        for number in range(_version(backend, url), len(migrations)):
             for statement in migrations[number].format(**backend.words).split(";"):
                 backend.execute(statement)
             if not number:
@@ -74,30 +73,27 @@ def _require_schema(
             backend.execute(f"UPDATE {VERSION_TABLE} SET version = ?", (number + 1,))
 
 
-def _version(backend: Backend, place: str) -> int:
+def _version(backend: Backend, url: str) -> int:
     tables = backend.tables()
     if VERSION_TABLE in tables:
         rows = backend.execute(f"SELECT version FROM {VERSION_TABLE}")
         if len(rows) != 1 or type(rows[0][0]) is not int or rows[0][0] < 0:
-            raise StoreError(f"{place}: damaged: {VERSION_TABLE} has no version")
+            raise StoreError(f"{url}: damaged: {VERSION_TABLE} has no version")
         return int(rows[0][0])
-    # A database of PostgreSQL is shared with others; a file of SQLite is one program's.
+    # Programs share a database of PostgreSQL, but not a file of SQLite.
     if tables and not backend.shared:
-        raise StoreError(f"{place}: is another program's database; name another file")
+        raise StoreError(f"{url}: is another program's database; name another file")
     return 0
 
 
 class Store:
-    """One connection to a store."""
+    """Connection to a store."""
 
-    def __init__(self, backend: Backend, place: str) -> None:
-        """Work with a connection; the place is for messages."""
-        self._backend, self.place = backend, place
-
-    # --- sessions ------------------------------------------------------------------------
+    def __init__(self, backend: Backend, url: str) -> None:
+        self._backend, self.place = backend, url
 
     def add(self, results: Results) -> bool:
-        """Keep a session; False if it is here. Another one of the same id is a StoreError."""
+        """Store a session; return False if it is stored, raise StoreError if its id is taken."""
         content = as_bytes(results)
         if reason := unreadable(content):
             raise StoreError(f"{self.place}: session {results.run} is not kept: {reason}")
@@ -129,7 +125,7 @@ class Store:
         return [str(run) for (run,) in rows]
 
     def session(self, run: str) -> Results:
-        """Return a session as it was kept."""
+        """Return a stored session."""
         rows = self._backend.execute("SELECT document FROM mlperf_session WHERE run = ?", (run,))
         if not rows:
             raise StoreError(f"{self.place}: has no session {run!r}")
@@ -138,15 +134,13 @@ class Store:
         return from_bytes(f"{self.place}: session {run}", content)
 
     @contextmanager
-    def _undamaged(self, place: str) -> Iterator[None]:
-        """Say of rows that this package did not write which these are."""
+    def _undamaged(self, part: str) -> Iterator[None]:
+        """Turn errors in the content of rows into a StoreError that names them."""
         try:
             yield
         except (ValueError, TypeError, KeyError) as error:
             reason = str(error).split("\n")[0]
-            raise StoreError(f"{self.place}: {place} is damaged: {visible(reason)}") from None
-
-    # --- histories -----------------------------------------------------------------------
+            raise StoreError(f"{self.place}: {part} is damaged: {visible(reason)}") from None
 
     def cases(self) -> list[str]:
         """Return the ids of all cases."""
@@ -154,9 +148,9 @@ class Store:
         return [str(case) for (case,) in rows]
 
     def histories(self, case: str | None = None, metric: str | None = None) -> list[CaseHistory]:
-        """Return the history of one case or all, of one metric or all, as `histories_of` does."""
-        asked = {"s.case_id = ?": case, "s.metric = ?": metric}
-        where = {column: value for column, value in asked.items() if value is not None}
+        """Return histories like `histories_of`, of one case or all, of one metric or all."""
+        filters = {"s.case_id = ?": case, "s.metric = ?": metric}
+        where = {column: value for column, value in filters.items() if value is not None}
         condition = f"WHERE {' AND '.join(where)}" if where else ""
         points = self._points(condition, list(where.values()))
         about = self._backend.execute(
@@ -181,21 +175,13 @@ class Store:
         builds = self._builds({row[-1] for row in rows})
         points: dict[int, list[SessionPoint]] = {}
         for number, started, run, commit, value, runs, base, outcome, failed, accepted, b in rows:
-            # In the order of its fields: there may be a million of them.
+            # Positional for speed: there may be a million points.
             fields = (started, run, commit, value, runs, base, outcome)
             if tuple(map(type, fields)) not in _POINT_TYPES or b not in builds:
                 raise StoreError(f"{self.place}: a row of mlperf_point is damaged")
+            flags = bool(failed), bool(accepted)
             point = SessionPoint(
-                run,
-                started,
-                commit,
-                value,
-                runs,
-                base,
-                outcome,
-                bool(failed),
-                bool(accepted),
-                builds[b],
+                run, started, commit, value, runs, base, outcome, *flags, builds[b]
             )
             points.setdefault(number, []).append(point)
         return points
@@ -210,8 +196,6 @@ class Store:
         rows = self._backend.execute("SELECT about FROM mlperf_latest ORDER BY test, accelerator")
         with self._undamaged("a row of mlperf_latest"):
             return [_LATEST.check(parse_json(text)) for (text,) in rows]
-
-    # --- writing -------------------------------------------------------------------------
 
     def _add_points(self, points: Sequence[tuple[CaseSeries, SessionPoint]]) -> None:
         keys = [one.key for one, _ in points]
@@ -235,13 +219,7 @@ class Store:
             [
                 (
                     numbers[key],
-                    point.started,
-                    point.run,
-                    point.commit,
-                    point.value,
-                    point.runs,
-                    point.baseline,
-                    point.outcome,
+                    *_POINT_VALUES(point),
                     int(point.failed),
                     int(point.accepted),
                     build_numbers[build_keys[build]],
@@ -286,6 +264,7 @@ class Store:
 
 _SERIES, _LATEST, _BUILD = Shape(CaseSeries), Shape(LatestVerdict), Shape(dict[str, str])
 
+_POINT_VALUES = attrgetter("started", "run", "commit", "value", "runs", "baseline", "outcome")
 _POINT_TYPES = frozenset(
     product((str,), (str,), (str, NoneType), (int, float), (int,), (int, float, NoneType), (str,))
 )

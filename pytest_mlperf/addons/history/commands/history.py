@@ -1,4 +1,4 @@
-"""`pytest-mlperf history`: how a case's accepted baselines moved in git, and its sessions."""
+"""Run `pytest-mlperf history`: list a case's accepted baselines in git, and its sessions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     parser.add_argument(
         "cases",
         metavar="CASE",
@@ -85,27 +85,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Show how the accepted baselines of cases moved, and what sessions measured."""
+    """Print the accepted baselines of cases, and their sessions."""
     notes: list[str] = []
     histories = histories_here(parsed.cases, parsed.store, parsed.runs_dir, notes)
-    shown = of_metric(histories, parsed.metric)
+    selected = of_metric(histories, parsed.metric)
     code = 0
     lines: list[str] = []
     try:
         code, lines = _baselines(parsed)
     except MlperfError:
-        if not shown:
+        if not selected:
             raise
     show(lines)
-    for number, history in enumerate(shown):
+    for number, history in enumerate(selected):
         show([""] if lines or number else [])
         show(session_lines(history, width(), rows=parsed.rows))
-    show(f"note      {note}" for note in (notes if shown else ()))
+    show(f"note      {note}" for note in (notes if selected else ()))
     return code
 
 
 def _baselines(parsed: argparse.Namespace) -> tuple[int, list[str]]:
-    """Return the exit code and the lines of what was accepted in git."""
     names = ", ".join(parsed.cases)
     notes: list[str] = []
     points: list[TrendPoint] = []
@@ -127,7 +126,7 @@ def _baselines(parsed: argparse.Namespace) -> tuple[int, list[str]]:
 
 
 def find(text: str) -> Path:
-    """Return the baseline file that a path, a case id or a unique part of one names."""
+    """Return the baseline file of a path, a case id or a unique part of one."""
     if Path(text).is_file():
         return Path(text)
     files = dict(_baseline_files())
@@ -140,7 +139,7 @@ def find(text: str) -> Path:
 
 
 def _baseline_files() -> Iterator[tuple[Path, str]]:
-    """Yield each performance baseline below the working folder that git tracks, with its case."""
+    """Yield each performance baseline that git tracks in the working folder, with its case."""
     for file in map(Path, git_text("ls-files", "-z", "--", "*.json").split("\0")):
         if not baselines.is_place(file):
             continue

@@ -1,4 +1,4 @@
-"""`pytest-mlperf store`: results of sessions into the database that keeps them all, and out."""
+"""Run `pytest-mlperf store`: import results files into a database, and export them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     actions = parser.add_subparsers(
         dest="action", required=True, metavar="ACTION", help="import or export"
     )
@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     exporting.add_argument(
         "-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write into"
     )
-    for each in (importing, exporting):
-        add_store(each)
+    for subparser in (importing, exporting):
+        add_store(subparser)
 
 
 def run(parsed: argparse.Namespace) -> int:

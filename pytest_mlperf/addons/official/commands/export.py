@@ -1,4 +1,4 @@
-"""`pytest-mlperf export`: a curve as files that MLPerf Endpoints' submission checker takes."""
+"""Run `pytest-mlperf export`: write a curve as a submission to MLPerf Endpoints."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     parser.add_argument("format", choices=["endpoints"], help="what is written")
     parser.add_argument("results", type=Path, help="results.json with a curve")
     parser.add_argument(
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Write a submission, or the skeleton of what is to be said of it."""
+    """Write a submission, or the skeleton of its description."""
     verdict = _curve(read_results(parsed.results), parsed.case).verdict
     median = _median(verdict)
     if parsed.skeleton:
@@ -105,7 +105,7 @@ def _curve(results: Results, name: str | None) -> CaseResult:
 
 
 def _median(verdict: Verdict) -> Run:
-    """Return the run in the middle by tokens/s, of two the slower one."""
+    """Return the median run by tokens/s, of two the slower one."""
     if not verdict.runs:
         raise MlperfError(f"{verdict.case.id} has no run that may be judged: {verdict.headline}")
 
@@ -117,7 +117,6 @@ def _median(verdict: Verdict) -> Run:
 
 
 def _skeleton(verdict: Verdict) -> str:
-    """Return the template with what the run recorded; texts as TOML writes them."""
     subject, case = verdict.subject, verdict.case
     identity = subject.identity if subject else {}
     facts = subject.fingerprint if subject else {}

@@ -1,4 +1,4 @@
-"""`pytest-mlperf limits`: the highest possible speeds of GPUs, and official results beside them."""
+"""Run `pytest-mlperf limits`: compare official results with the highest possible speeds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_mlperf.rounds.published import SECONDS, OfficialResult, official_res
 from pytest_mlperf.rounds.work import WorkloadWork, find_work, known_work
 
 ROUND = "v4.1"
-"""The round whose results are set beside what is possible."""
+"""Round whose results are listed."""
 
 HELP = """\
 Without options: every official result of MLPerf Inference v4.1 on a known GPU
@@ -48,7 +48,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     parser.add_argument("--gpu", help=f"a class or a kind: {', '.join(known_gpus())}")
     parser.add_argument("--workload", help='by any name: "bert", "llama2-70b-99.9"')
     parser.add_argument("--precision", help="default: the GPU's fastest")
@@ -79,7 +79,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.gpu is not None:
         if about is None:
             raise MlperfError("--gpu asks for one limit: say --workload too")
-        show(_one(parsed, about, width()))
+        show(_single_limit(parsed, about, width()))
         return 0
     if parsed.precision or parsed.count != 1 or parsed.technique or parsed.figures:
         raise MlperfError("--precision, --count, --technique and --set are of one limit: say --gpu")
@@ -87,7 +87,7 @@ def run(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _one(parsed: argparse.Namespace, about: WorkloadWork, columns: int) -> Iterable[str]:
+def _single_limit(parsed: argparse.Namespace, about: WorkloadWork, columns: int) -> Iterable[str]:
     gpu = find_gpu(parsed.gpu)
     for name in parsed.technique:
         if name not in TECHNIQUES:
@@ -109,7 +109,7 @@ def _one(parsed: argparse.Namespace, about: WorkloadWork, columns: int) -> Itera
 
 
 def _figures(texts: Iterable[str]) -> dict[str, Any]:
-    """Return the figures of `--set`: formats are words, everything else is a number."""
+    """Return the values of `--set`: formats are words, all others numbers."""
     figures: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -125,16 +125,13 @@ def _figures(texts: Iterable[str]) -> dict[str, Any]:
     return figures
 
 
-# --- rows ------------------------------------------------------------------------------------
-
-
 _METRICS = {"SingleStream": "latency_p90", "MultiStream": "latency_p99"}
-"""What the scenarios report that are no rates; a query of MultiStream takes at least one sample."""
+"""Metrics of scenarios that report latencies; a query of MultiStream takes at least one sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultRow:
-    """One official result, what its accelerator can do, and how near it is to that."""
+    """Official result with the limit of its accelerator."""
 
     result: OfficialResult
     workload: str
@@ -143,7 +140,7 @@ class ResultRow:
 
 
 def result_rows(name: str = ROUND) -> tuple[list[ResultRow], Mapping[str, int]]:
-    """Return a round's results on known GPUs, nearest first, and how many have no row, by why."""
+    """Return a round's results on known GPUs, nearest first, and counts of the others."""
     rows: list[ResultRow] = []
     others: Counter[str] = Counter()
     for result in official_results(name):
@@ -160,7 +157,7 @@ def result_rows(name: str = ROUND) -> tuple[list[ResultRow], Mapping[str, int]]:
 
 
 def _limit(result: OfficialResult, about: WorkloadWork, gpu: GpuSpec) -> Limit:
-    """Return the limit of a result whose precision is not published: at the fastest that it has."""
+    """Return the limit of a result, at the GPU's fastest precision: its own is not published."""
     figures: dict[str, Any] = dict(about.typical)
     if result.tokens_per_sample:
         figures["output_tokens"] = result.tokens_per_sample
@@ -178,13 +175,10 @@ def _limit(result: OfficialResult, about: WorkloadWork, gpu: GpuSpec) -> Limit:
     )
 
 
-# --- tables ----------------------------------------------------------------------------------
-
-
 FIGURES = tuple(
     own.name for own in fields(Circumstances) if own.name not in ("gpus", "precision", "techniques")
 )
-"""Figures of a run that `--set` gives."""
+"""Values of a run that `--set` accepts."""
 
 BINDS = {
     "compute": "compute: the matrix units are busy all the time",
@@ -196,7 +190,7 @@ _SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1.0, ""))
 
 
 def results_table(workload: str | None, columns: int) -> Iterator[str]:
-    """Yield the official results with their limits, nearest first, and what they add up to."""
+    """Yield the official results with their limits, nearest first, and a summary."""
     every, others = result_rows()
     rows = [row for row in every if workload in (None, row.workload)]
     yield from fold(
@@ -212,8 +206,8 @@ def results_table(workload: str | None, columns: int) -> Iterator[str]:
     yield ""
     yield from _summary(rows, columns)
     if workload is None:
-        shown = [f"{count} on {name}" for name, count in others.items()]
-        yield from fold(f"not in the table: {', '.join(shown)}", columns)
+        counts = [f"{count} on {name}" for name, count in others.items()]
+        yield from fold(f"not in the table: {', '.join(counts)}", columns)
 
 
 def _summary(rows: Sequence[ResultRow], columns: int) -> Iterator[str]:
@@ -264,17 +258,17 @@ def _percent(share: float | None) -> str:
 def bound(
     accelerator: str, gpu: GpuSpec | None, about: WorkloadWork, seen: Circumstances, columns: int
 ) -> Iterator[str]:
-    """Yield one limit with the numbers that it is made of."""
+    """Yield one limit with its derivation."""
     decodes = isinstance(about.work, Decode)
     metric = "tokens_per_second" if decodes else "throughput"
     limit = share_of_limit(
         metric, None, accelerator=accelerator, gpu=gpu, work=about.work, seen=seen
     )
-    asked = f"{about.name} on {seen.gpus}x{gpu.name if gpu else accelerator}"
+    title = f"{about.name} on {seen.gpus}x{gpu.name if gpu else accelerator}"
     if limit.why_unknown or gpu is None:
-        yield from fold(f"{asked}: {limit.why_unknown}", columns)
+        yield from fold(f"{title}: {limit.why_unknown}", columns)
         return
-    yield asked
+    yield title
     for label, text in _made_of(limit, gpu, about, seen, "tokens/s" if decodes else "samples/s"):
         yield from paragraph(label, text, columns)
 
@@ -304,7 +298,6 @@ def _made_of(
 
 
 def _phases(gpu: GpuSpec, work: Decode, seen: Circumstances) -> Iterator[tuple[str, str]]:
-    """Yield the limits of reading prompts and of decoding, each alone."""
     has = hardware(gpu, seen)
     if seen.input_tokens:
         rate = prefill_rate(work, has, length=seen.input_tokens)

@@ -1,4 +1,4 @@
-"""`pytest-mlperf published`: MLCommons' official results, to list and to filter."""
+"""Run `pytest-mlperf published`: list and filter MLCommons' official results."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.addons.official.published_table import (
-    results_in,
-    rounds_with_results,
-    table_of,
-)
+from pytest_mlperf.addons.official.published_table import results_in, rounds_with_results, table_of
 from pytest_mlperf.cli.output import show, whole, width
 from pytest_mlperf.cli.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.core.numbers import plural
@@ -23,11 +19,7 @@ from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import csv_cell, json_text, markdown_text, nearest
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
 from pytest_mlperf.reports.terminal.layout import Row, fold, relative, table
-from pytest_mlperf.rounds.published import (
-    OfficialResult,
-    benchmarks,
-    official_results,
-)
+from pytest_mlperf.rounds.published import OfficialResult, benchmarks, official_results
 
 HELP = """\
 Lists what MLCommons published of the rounds v4.1, v5.1, v6.0 and v6.1: closed
@@ -62,7 +54,7 @@ NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedFigure:
-    """A result as it is asked for: of a system, an accelerator or a watt."""
+    """Value of a result per system, accelerator or watt."""
 
     result: OfficialResult
     value: float
@@ -70,7 +62,7 @@ class PublishedFigure:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     parser.add_argument(
         "workload", metavar="WORKLOAD", nargs="?", help='by any name: "bert", "llama2-70b-99.9"'
     )
@@ -111,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the results that are asked for."""
+    """Print the selected results."""
     figures = list(select(parsed))
     if parsed.format == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -128,7 +120,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def select(parsed: argparse.Namespace) -> Iterator[PublishedFigure]:
-    """Yield what fits, group by group and best first; nothing that fits is an MlperfError."""
+    """Yield the selected results by group, best first; raise MlperfError if there are none."""
     results = results_in(parsed.file) if parsed.file else official_results()
     rounds = tuple(dict.fromkeys(result.round for result in results))
     if parsed.round is not None and parsed.round not in rounds:
@@ -153,7 +145,7 @@ def select(parsed: argparse.Namespace) -> Iterator[PublishedFigure]:
 
 
 def figure_of(result: OfficialResult, per: str) -> PublishedFigure | None:
-    """Return a result by accelerator (not for a latency) or watt; None if it cannot be divided."""
+    """Return a result per accelerator (not a latency) or watt; None if it cannot be divided."""
     if per == "system":
         return PublishedFigure(result=result, value=result.value, unit=result.unit)
     if result.is_latency:
@@ -194,7 +186,6 @@ def _filters(
 
 
 def _names(workload: str, results: Sequence[OfficialResult]) -> frozenset[str]:
-    """Return what the results call a workload; nothing is an MlperfError."""
     there = {result.benchmark for result in results if result.division == "closed"}
     names = benchmarks(workload) | ({workload} & {result.benchmark for result in results})
     if not names:
@@ -205,7 +196,6 @@ def _names(workload: str, results: Sequence[OfficialResult]) -> frozenset[str]:
 
 
 def _has_accelerator(text: str) -> Callable[[OfficialResult], bool]:
-    """Return what tells systems with an accelerator; those of two kinds are of no class."""
     kinds = known_gpus()
     classes = {spec.accelerator for spec in kinds.values()}
 
@@ -218,11 +208,8 @@ def _has_accelerator(text: str) -> Callable[[OfficialResult], bool]:
     return fits
 
 
-# --- what is printed -------------------------------------------------------------------------
-
-
 def documents(figures: Sequence[PublishedFigure]) -> list[Mapping[str, object]]:
-    """Return results as JSON has them, with the figures that were asked for."""
+    """Return results as JSON objects, with their values."""
     return [
         document(figure.result) | {"figure": figure.value, "figure_unit": figure.unit}
         for figure in figures
@@ -230,7 +217,7 @@ def documents(figures: Sequence[PublishedFigure]) -> list[Mapping[str, object]]:
 
 
 def document(result: OfficialResult) -> dict[str, object]:
-    """Return a result by column, without what is not known."""
+    """Return a result by column, without unknown values."""
     columns = {name: getattr(result, name) for name in RESULT_COLUMNS}
     return {name: value for name, value in columns.items() if value not in ("", None)}
 
@@ -243,10 +230,9 @@ def listing(
     markdown: bool,
     file: Path | None = None,
 ) -> Iterator[str]:
-    """Yield a table for each group of results that can be compared, `most` results of each.
+    """Yield a table for each group of comparable results, with at most `most` results each.
 
-    `columns` is the terminal's width; `markdown` formats for a page. `file` is their source; None
-    is MLCommons.
+    `file` is the source of the results; None is MLCommons.
     """
     for (model, scenario, _unit, statistic, harness), group in groupby(
         figures, key=lambda figure: figure.result.kind

@@ -1,4 +1,4 @@
-"""`pytest-mlperf share`: what share of the best official results a side reached; no verdict."""
+"""Run `pytest-mlperf share`: print a side's share of the best official results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     add_sides(parser, a="what was measured")
     parser.add_argument(
         "--of", metavar="ROUND", help="a round, or a file with rows (default: all rounds)"
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Show where A stands among official results; return 2 where nothing is like any."""
+    """Print the share of each case; return 2 if no official result is comparable."""
     results = results_of(parsed.of)
     a = side(parsed.a, parsed.runs_dir, parsed.baselines)
     standing = [
@@ -59,14 +59,14 @@ def run(parsed: argparse.Namespace) -> int:
             case,
             "it used techniques of the open division"
             if one.division != "closed"
-            else one.reason  # it has no runs, or they were slowed on purpose
+            else one.reason  # no runs, or a handicap
             or placed(one.case, one.identity, one.runs, searched=bool(one.find), results=results),
         )
         for case, measured in a.cases.items()
         for one in measured
     ]
-    asked = parsed.of or ", ".join(rounds_with_results())
-    show(lines(standing, a.name, asked, a.notes, width()))
+    source_names = parsed.of or ", ".join(rounds_with_results())
+    show(lines(standing, a.name, source_names, a.notes, width()))
     if any(isinstance(placing, Placing) for _, placing in standing):
         return 0
     show(["nothing is like a published result"])
@@ -74,7 +74,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def results_of(text: str | None) -> tuple[OfficialResult, ...]:
-    """Return the results of a round, of every round, or of a file; all else is an MlperfError."""
+    """Return the results of a round, of all rounds, or of a file, else raise MlperfError."""
     rounds = rounds_with_results()
     if text is None or text in rounds:
         return official_results(text)
@@ -88,13 +88,13 @@ def results_of(text: str | None) -> tuple[OfficialResult, ...]:
 def lines(
     standing: Sequence[tuple[str, Placing | str]],
     name: str,
-    asked: str,
+    source_names: str,
     notes: Sequence[str],
     width: int,
 ) -> Iterator[str]:
-    """Yield a table of the cases of a side that stand somewhere, and why the others do not."""
+    """Yield a table of the comparable cases of a side, and why the others are not."""
     yield from paragraph("A", name, width)
-    yield from paragraph("published", asked, width)
+    yield from paragraph("published", source_names, width)
     like = [(case, placing) for case, placing in standing if isinstance(placing, Placing)]
     if like:
         rows = [_row(placing) for _, placing in like]

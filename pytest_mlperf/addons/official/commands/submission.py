@@ -1,4 +1,4 @@
-"""`pytest-mlperf submission`: results as a tree that MLPerf's submission checker takes."""
+"""Run `pytest-mlperf submission`: write results as a tree for MLPerf's submission checker."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ TEMPLATES = files("pytest_mlperf.addons.official") / "templates"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     parser.add_argument("action", choices=ACTIONS, help="what to do")
     parser.add_argument(
         "paths",
@@ -123,9 +123,6 @@ def run(parsed: argparse.Namespace) -> int:
     return _export(parsed, rules) if parsed.action == "export" else _check(parsed, rules)
 
 
-# --- init ----------------------------------------------------------------------------------
-
-
 def _init(parsed: argparse.Namespace) -> int:
     (folder,) = _only(parsed.paths, "folder")
     lacking = [f"--{name}" for name in ("submitter", "system") if getattr(parsed, name) is None]
@@ -152,7 +149,6 @@ def _init(parsed: argparse.Namespace) -> int:
 
 
 def _described(parsed: argparse.Namespace) -> dict[str, object]:
-    """Return the description of the system, with what is not known marked."""
     machine = detect(gpus=split(parsed.accelerator)[1] != "cpu")
     if not machine.has(parsed.accelerator):
         raise MlperfError(f"{parsed.accelerator} is not here; here: {machine.seen}")
@@ -164,9 +160,6 @@ def _described(parsed: argparse.Namespace) -> dict[str, object]:
     }
     blanks = json.loads((TEMPLATES / SYSTEM_FILE).read_text("utf-8"))
     return {"id": parsed.system, **{key: facts.get(key, blank) for key, blank in blanks.items()}}
-
-
-# --- export and check ----------------------------------------------------------------------
 
 
 def _export(parsed: argparse.Namespace, rules: Round) -> int:

@@ -1,4 +1,4 @@
-"""Results that others submitted to MLPerf, and single folders of LoadGen's logs."""
+"""Read results of MLPerf submissions, and single folders of LoadGen's logs."""
 
 from __future__ import annotations
 

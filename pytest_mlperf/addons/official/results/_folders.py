@@ -1,7 +1,7 @@
-"""Where results lie: trees of submissions, whole or in part, and folders of logs on their own.
+"""Find results in trees of submissions, whole or partial, and in folders of logs.
 
-A submission is DIVISION/SUBMITTER/results/SYSTEM/MODEL/SCENARIO, in every round; what lies there
-beside performance/run_1 differs. Links are not followed, and nothing is looked for inside a result.
+A submission is DIVISION/SUBMITTER/results/SYSTEM/MODEL/SCENARIO in every round; the content next to
+performance/run_1 differs. Links are not followed, and results are not nested.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ Scenarios: Mapping[str, ScenarioName] = {
     "singlestream": "SingleStream",
     "multistream": "MultiStream",
 }
-"""By the name of a folder, in which submitters write them in capitals or not."""
+"""By the lower-case name of a folder."""
 
 MAX_FOLDER_DEPTH = 12
-"""Folders below the one that is named: a repository of results has eight."""
+"""Maximum depth below the named folder: a repository of results has eight levels."""
 
 _PARTS = re.compile(r"TEST\d\d.*|accuracy|ranging|power|audit|compliance|\..*", re.IGNORECASE)
-"""Folders in which no result of its own lies."""
+"""Folders that contain no result of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultPlace:
-    """Where a result lies.
+    """Location of a result.
 
     Attributes:
-        folder: It has performance/run_1, or logs alone.
-        root: What is read for it lies in here.
-        division, submitter, system, model: Of a submission; "" of a folder of logs.
-        scenario: That it was submitted for; None: the log says it.
+        folder: Folder with performance/run_1, or with logs.
+        root: Folder that no file read for it may lie outside of.
+        division, submitter, system, model: Names in the submission; "" for a folder of logs.
+        scenario: Submitted scenario; None if only the log states it.
     """
 
     folder: Path
@@ -58,7 +58,7 @@ class ResultPlace:
 
     @property
     def submission(self) -> Path:
-        """The submitter's folder, which also has systems and measurements."""
+        """Submitter's folder, which also has systems and measurements."""
         return self.folder.parents[3]
 
     @property
@@ -69,15 +69,15 @@ class ResultPlace:
 
 
 def result_folders(named: Path) -> Iterator[ResultPlace]:
-    """Yield each result in a folder, by name; no such folder, or too deep a one: MlperfError."""
+    """Yield each result in a folder, by name; raise MlperfError if it is missing or too deep."""
     if not named.is_dir():
         raise MlperfError(
             f"{shown(str(named))}: no such folder; name a tree of results, or of logs"
         )
     top = named.absolute()
     at = top.parent if top.name.startswith("run_") and top.parent.name == "performance" else None
-    if at is not None:  # a run of a submission, named by itself
-        yield _place(at.parent, top)
+    if at is not None:  # the user named a single run
+        yield _located(at.parent, top)
         return
     yield from _below(top, top, MAX_FOLDER_DEPTH)
 
@@ -85,7 +85,7 @@ def result_folders(named: Path) -> Iterator[ResultPlace]:
 def _below(folder: Path, top: Path, deepest: int) -> Iterator[ResultPlace]:
     logged = any((folder / name).exists() for name in (DETAIL, SUMMARY_LOG))
     if logged or (folder / "performance").is_dir():
-        yield _place(folder, top)
+        yield _located(folder, top)
         return
     if deepest == 0:
         raise MlperfError(
@@ -103,7 +103,7 @@ def _below(folder: Path, top: Path, deepest: int) -> Iterator[ResultPlace]:
             yield from _below(Path(entry.path), top, deepest - 1)
 
 
-def _place(folder: Path, top: Path) -> ResultPlace:
+def _located(folder: Path, top: Path) -> ResultPlace:
     parts = folder.parts
     scenario = Scenarios.get(folder.name.lower())
     if len(parts) < 7 or parts[-4] != "results" or parts[-6] not in DIVISIONS or scenario is None:

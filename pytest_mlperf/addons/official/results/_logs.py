@@ -1,7 +1,7 @@
-"""LoadGen's log of a run, of any release: the detail log, or the summary where there is none.
+"""Read LoadGen's log of a run, of any release: the detail log, else the summary.
 
-Releases of 2019 and 2020 (v0.5, v0.7) wrote detail logs that are no JSON, and repositories lack
-some that were too large; the summary has the same figures, those of Server with two decimals.
+Detail logs of 2019 and 2020 (v0.5, v0.7) are not JSON, and repositories lack some that were too
+large; the summary has the same values, with two decimals for Server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_mlperf.run.logs import DETAIL, PREFIX, Detail, parse_text
 
 MAX_SUMMARY_BYTES = 2**20
 SCENARIOS = {"Single Stream": "SingleStream", "Multi Stream": "MultiStream"}
-"""As the first releases wrote them."""
+"""Names in the first releases."""
 
 _MODES = {"Performance": "PerformanceOnly", "Submission": "SubmissionRun"}
 
@@ -42,12 +42,12 @@ _NAMES = {
     "samples_per_query": "effective_samples_per_query",
     "performance_sample_count": "effective_performance_sample_count",
 }
-"""Keys of the detail log by what the summary calls them."""
+"""Keys of the detail log by names in the summary."""
 
 _KEPT = re.compile(
     r"(effective|result|early_stopping|generated|requested_qsl|power)_.*|loadgen_version"
 )
-"""Keys of which something is made. Lists, such as that of the samples in memory, are large."""
+"""Keys that are used; others, such as lists of samples, may be large."""
 
 _RATES = {
     "SingleStream": "result_qps_with_loadgen_overhead",
@@ -56,13 +56,13 @@ _RATES = {
 
 _PERCENTILE = re.compile(r"(\d\d\.\d\d) percentile latency \(ns\)")
 _CLOCK = re.compile(r"(POWER_BEGIN|POWER_END): [^\n]{0,80}\"time\" : ([-0-9:. ]{10,30})\n")
-"""When a run was, in a detail log of the first releases."""
+"""Time of a run in a detail log of the first releases."""
 
 _SUMMARY_LINE = re.compile(r"[ *]*([^:]{1,60}?)\s*:\s*(\S.{0,80})")
 
 
 def read_log(run: Path, root: Path) -> Detail:
-    """Return what LoadGen logged of a run; none, a cut or a damaged log is an MlperfError."""
+    """Return LoadGen's log of a run; raise MlperfError if it is missing or damaged."""
     detail, summary = run / DETAIL, run / SUMMARY_LOG
     text = text_of(detail, root) if detail.exists() else ""
     if text and (PREFIX in text or not summary.exists()):
@@ -81,12 +81,12 @@ def read_log(run: Path, root: Path) -> Detail:
 
 
 def is_summary(log: Detail) -> bool:
-    """Whether what was read is the summary."""
+    """Return whether the summary was read."""
     return log.path.endswith(SUMMARY_LOG)
 
 
 def queries_of(log: Detail) -> float:
-    """Return the queries of a run; LoadGen before v2.0 logged their rate or what it generated."""
+    """Return the queries of a run; LoadGen before v2.0 logged a rate or generated queries."""
     if (count := log.values.get("result_query_count")) is not None:
         return float(count)
     begin_s, end_s = log.window_s
@@ -97,7 +97,7 @@ def queries_of(log: Detail) -> float:
 
 
 def count_of(log: Detail, key: str, default: int = 1) -> int:
-    """Return a count that a log has."""
+    """Return a count of a log, or the default if it is missing or invalid."""
     count = log.values.get(key)
     return count if type(count) is int and 0 < count < 2**64 else default
 

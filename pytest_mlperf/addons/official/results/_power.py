@@ -1,4 +1,4 @@
-"""Power of a submission: what PTDaemon wrote while LoadGen ran, as the round's table shows it."""
+"""Compute the power of a submission from PTDaemon's samples, as in the round's table."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ from pytest_mlperf.rounds.published import PowerUnit
 from pytest_mlperf.run.logs import CLOCK, Detail
 
 POWER_FILE = "spl.txt"
-"""Each line is "Time,<time>,Watts,<watts>,...", about one a second."""
+"""Each line is "Time,<time>,Watts,<watts>,...", about one per second."""
 
 SAMPLE_SECONDS, MAX_HOLE_SECONDS = 1.0, 5.0
-"""Time that a sample stands for, and the longest silence that is no hole."""
+"""Duration of a sample, and silence of the meter from which on it counts as a gap."""
 
 MAX_SYSTEM_WATTS = 1e7
 
 
 def power_of(
-    place: ResultPlace, log: Detail, scenario: str, rules: Round | None
+    at: ResultPlace, log: Detail, scenario: str, rules: Round | None
 ) -> tuple[float, PowerUnit, str] | None:
-    """Return the power of a result, its unit and a note; None: not measured, or only a summary.
+    """Return the power of a result, its unit and a note; None if it was not measured.
 
     Offline, Server and Interactive have the mean power in W. SingleStream and MultiStream have the
-    energy of a query in mJ: mean power times duration by queries; of a sample in MultiStream before
-    v2.0. A MultiStream that was made of SingleStream counts eight of its queries as one. The note
-    says which part of the run the samples cover, if they have holes.
+    energy per query in mJ: mean power times duration divided by queries; per sample for MultiStream
+    before v2.0. A MultiStream inferred from SingleStream counts eight of its queries as one. The
+    note says which part of the run the samples cover, if they have gaps. None also if only a
+    summary log exists.
     """
-    path = place.runs[0] / POWER_FILE
+    path = at.runs[0] / POWER_FILE
     if not path.exists() or is_summary(log):
         return None
     begin_s, end_s = log.window_s
-    samples = _samples(path, text_of(path, place.root))
+    samples = _samples(path, text_of(path, at.root))
     timed = sorted((at_s, w) for at_s, w in samples if begin_s < at_s < end_s)
-    # Some meters write a negative power now and then; checkers before v3.1 count it.
+    # Some meters report negative power at times; checkers before v3.1 include it.
     watts = [w for _, w in timed if w > 0 or not since(rules, "v3.1")]
     if not watts or fmean(watts) <= 0:
         raise MlperfError(f"{path}: no power between power_begin and power_end of its log")
@@ -56,7 +57,6 @@ def power_of(
 
 
 def _shares(log: Detail, scenario: str) -> float:
-    """Return what the energy of a run is divided by."""
     queries = queries_of(log)
     if not queries:
         raise MlperfError(f"{log.path}: no result_query_count, by which energy is shared")
@@ -67,7 +67,7 @@ def _shares(log: Detail, scenario: str) -> float:
 
 
 def _holes(times_s: Sequence[float], begin_s: float, end_s: float) -> str:
-    """Return which part of a run its samples cover, if the meter was silent for too long."""
+    """Return which part of a run its samples cover, or "" for the whole run."""
     ends_s = [begin_s, *(at_s + SAMPLE_SECONDS for at_s in times_s)]
     gaps_s = [later - earlier for earlier, later in zip(ends_s, (*times_s, end_s), strict=True)]
     silent_s = [gap for gap in gaps_s if gap > MAX_HOLE_SECONDS]
@@ -78,7 +78,7 @@ def _holes(times_s: Sequence[float], begin_s: float, end_s: float) -> str:
 
 
 def _samples(path: Path, content: str) -> Iterator[tuple[float, float]]:
-    """Yield when each sample was taken, seconds since the epoch, and its power, W."""
+    """Yield the time of each sample, seconds since the epoch, and its power, W."""
     for number, line in enumerate(content.splitlines(), start=1):
         cells = line.split(",")
         if cells == [""]:

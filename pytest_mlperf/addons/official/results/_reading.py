@@ -1,4 +1,4 @@
-"""Files of a submission: read whole or refused, and never through a link that leads out of it."""
+"""Read files of a submission, but never through a link that leads out of it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ MAX_DESCRIPTION_BYTES = 2**20
 
 
 def text_of(path: Path, root: Path, largest: int = MAX_LOG_BYTES) -> str:
-    """Return the text of a file in a folder; what cannot be read is an MlperfError."""
+    """Return the text of a file in a folder; raise MlperfError if it cannot be read."""
     try:
         if not path.resolve().is_relative_to(root.resolve()):
             raise MlperfError(f"{path}: a link that leads out of {root}; it is not followed")
         return content_of(path, "file of a submission", largest).decode()
     except UnicodeDecodeError as error:
         raise MlperfError(f"{path}: not UTF-8: {error.reason}") from None
-    except (OSError, RuntimeError) as error:  # a ring of links is a RuntimeError
+    except (OSError, RuntimeError) as error:  # a cycle of links is a RuntimeError
         reason = error.strerror if isinstance(error, OSError) else "a ring of links"
         raise MlperfError(f"{path}: cannot be read: {reason}") from None
 
 
 def object_of(path: Path, root: Path) -> dict[str, Any]:
-    """Return the JSON object of a file; of a key that stands twice the last, as the checkers do."""
+    """Return the JSON object of a file; of repeated keys the last counts, as for the checkers."""
     text = text_of(path, root, MAX_DESCRIPTION_BYTES)
     content = json_of(path, "JSON file", text.encode(), repeated_keys=True)
     if not isinstance(content, dict):

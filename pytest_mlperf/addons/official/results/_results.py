@@ -1,4 +1,4 @@
-"""One result: its value, its system and what was measured, as the round's table has them."""
+"""Read one result: its value, its system and its runs, as the round's table has them."""
 
 from __future__ import annotations
 
@@ -30,30 +30,29 @@ MAX_ACCELERATORS = 1_000_000
 PER_NODE = "accelerators_per_node"
 
 PERFORMANCE_MODES = ("PerformanceOnly", "SubmissionRun")
-"""The latter has both runs in one; what is logged of results is the performance run's."""
+"""SubmissionRun contains both runs; its logged results are the performance run's."""
 
 MIN_SHARE = 0.99
-"""Share of the least duration that a run lasts, by clocks that are set while it runs."""
+"""Share of the minimum duration that a run must last: clocks may be set during it."""
 
 _COUNTS = re.compile(r"\([0-9]{1,9}(, ?[0-9]{1,9})+\)")
-"""As of "(8,4)", nodes of eight accelerators and nodes of four."""
+"""Matches "(8,4)": nodes of eight accelerators and nodes of four."""
 
 _CLASSIFIERS = re.compile(r"mobilenet|efficientnet|resnet50")
-"""Models that the checker takes for submissions of ResNet-50 to the open division."""
+"""Models that the checker counts as ResNet-50 of the open division."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedResult:
-    """A result with its runs.
+    """Result with its runs.
 
     Attributes:
-        place: Where it lies.
-        row: As a round's table would have it.
-        logs: Of its performance runs, the one that counts first.
-        framework: What the system's description names: "TensorRT 10.2.0, CUDA 12.4".
-        official: The checker of its round accepts the settings of its run.
-        unmeasured: Why it is no case of a session, or "".
-        notes: What a reader of the row must know.
+        row: Row of the round's table.
+        logs: Logs of its performance runs, the one that counts first.
+        framework: Software of the system's description: "TensorRT 10.2.0, CUDA 12.4".
+        official: Whether its round's checker accepts the settings of its run.
+        unmeasured: Why it is left out of sessions, or "".
+        notes: Notes for readers of the row.
     """
 
     place: ResultPlace
@@ -65,54 +64,54 @@ class RecordedResult:
     notes: tuple[str, ...]
 
 
-def read_result(place: ResultPlace, named: str | None = None) -> RecordedResult:
-    """Read a result, of a folder of logs as the `named` workload; a defect is an MlperfError."""
-    logs = tuple(read_log(run, place.root) for run in place.runs)
+def read_result(at: ResultPlace, named: str | None = None) -> RecordedResult:
+    """Read a result, a folder of logs as the `named` workload; raise MlperfError for defects."""
+    logs = tuple(read_log(run, at.root) for run in at.runs)
     log = logs[0]
     if log.values.get("effective_test_mode") not in PERFORMANCE_MODES:
         mode = shown(log.values.get("effective_test_mode"))
         raise MlperfError(f"{log.path}: a run of mode {mode}; a result is of PerformanceOnly")
     logged = str(log.values.get("effective_scenario"))
-    scenario = place.scenario or Scenarios.get(logged.lower())
+    scenario = at.scenario or Scenarios.get(logged.lower())
     if scenario is None:
         raise MlperfError(f"{log.path}: no scenario of MLPerf: {shown(logged)}")
     rules = round_of(log)
-    model = _model(place, named or place.model, rules)
+    model = _model(at, named or at.model, rules)
     value = value_of(log, model, scenario, rules)
-    power = power_of(place, log, scenario, rules)
-    system = _system(place) if place.division else {}
-    per_node, nodes = (_count(place, system, key) for key in (PER_NODE, "number_of_nodes"))
+    power = power_of(at, log, scenario, rules)
+    system = _system(at) if at.division else {}
+    per_node, nodes = (_count(at, system, key) for key in (PER_NODE, "number_of_nodes"))
     product = _text(system, "accelerator_model_name")
     row = OfficialResult(
         round=rules.name if rules else "",
-        division=place.division,
+        division=at.division,
         category=_text(system, "system_type"),
         availability=_text(system, "status"),
-        submitter=place.submitter,
-        system=place.system,
+        submitter=at.submitter,
+        system=at.system,
         accelerator="" if product.lower() in NO_ACCELERATOR_NAMES else product,
         count=(per_node or 0) * max(1, nodes or 0),
         nodes=nodes or 0,
         model=model,
-        used_model=place.model if _is_another(place.model, model, rules) else "",
+        used_model="" if model in (at.model, _official(at.model, rules)) else at.model,
         scenario=scenario,
         value=value.value,
         unit=value.unit,
         statistic=value.statistic,
         inferred=value.inferred,
         harness="loadgen",
-        precision=_precision(place) if place.division else "",
+        precision=_precision(at) if at.division else "",
         samples_per_s=value.samples_per_s,
         power=power[0] if power else None,
         power_unit=power[1] if power else "",
     )
-    broken = [*_broken_rules(log, model, scenario, rules, closed=place.division != "open")]
+    broken = [*_broken_rules(log, model, scenario, rules, closed=at.division != "open")]
     notes = [*_notes(log, broken), power[2] if power else ""]
     if per_node is None:
         counts = shown(system[PER_NODE])
-        notes.append(f"{place.folder}: its accelerators are not counted: {counts}")
+        notes.append(f"{at.folder}: its accelerators are not counted: {counts}")
     return RecordedResult(
-        place=place,
+        place=at,
         row=row,
         logs=logs,
         framework=_text(system, "framework"),
@@ -122,21 +121,17 @@ def read_result(place: ResultPlace, named: str | None = None) -> RecordedResult:
     )
 
 
-# --- doubts --------------------------------------------------------------------------------
-
-
 def _notes(log: Detail, broken_rules: Sequence[str]) -> Iterator[str]:
     if is_summary(log):
         yield f"{log.path}: the summary was read, as there is no detail log of JSON lines"
     if broken_rules:
         yield f"{log.path}: no round accepts it: {'; '.join(broken_rules)}"
     if (lasted_s := _lasted_s(log)) <= 0:
-        before = f"power_end is {duration(-lasted_s)} before power_begin"
-        yield f"{log.path}: {before if lasted_s else 'it lasted 0 s'}"
+        order = f"power_end is {duration(-lasted_s)} before power_begin"
+        yield f"{log.path}: {order if lasted_s else 'it lasted 0 s'}"
 
 
 def _unmeasured(logs: Sequence[Detail], *, inferred: bool, counted: bool) -> str:
-    """Return why a result is no case of a session, or ""."""
     reasons = {
         "made of another scenario's run": inferred,
         "read from summaries, which do not say when they were": not all(map(_timed, logs)),
@@ -151,7 +146,7 @@ def _timed(log: Detail) -> bool:
 
 
 def _lasted_s(log: Detail) -> float:
-    """Return the length of a run, seconds; infinite if its log does not say it."""
+    """Return the length of a run, seconds; infinite if its log does not state it."""
     begin_s, end_s = log.window_s if _timed(log) else (-math.inf, 0.0)
     return end_s - begin_s
 
@@ -159,7 +154,7 @@ def _lasted_s(log: Detail) -> float:
 def _broken_rules(
     log: Detail, model: str, scenario: str, rules: Round | None, *, closed: bool
 ) -> Iterator[str]:
-    """Yield the rules of its round's checker that a log breaks; what it does not say is none."""
+    """Yield the rules of its round's checker that a log breaks; missing values break none."""
     workload = workload_of(rules, model)
     constants = workload.scenarios.get(scenario) if workload else None
     if rules and workload and constants:
@@ -174,19 +169,13 @@ def _broken_rules(
             yield f"min_duration_ms is {constants.min_duration_ms:,}; it lasted {lasted_s:.3g} s"
 
 
-# --- names ---------------------------------------------------------------------------------
-
-
-def _model(place: ResultPlace, name: str, rules: Round | None) -> str:
-    """Return the checker's name of a workload; an open submission may have models of its own.
-
-    The table of v4.1 has every model by the name of its folder.
-    """
-    if rules and rules.name == "v4.1" and place.division:
+def _model(at: ResultPlace, name: str, rules: Round | None) -> str:
+    """Return the checker's name of a workload, in v4.1's table the name of its folder."""
+    if rules and rules.name == "v4.1" and at.division:
         return name
     official = _official(name, rules)
-    if official is None and place.division == "open":
-        mapped = _mapping(place.submission, place.root).get(name)
+    if official is None and at.division == "open":
+        mapped = _mapping(at.submission, at.root).get(name)
         official = _official(str(mapped), rules) if mapped else _guessed(name, rules)
     return official or name
 
@@ -202,15 +191,11 @@ def _guessed(name: str, rules: Round | None) -> str | None:
 
 
 def _official(name: str, rules: Round | None) -> str | None:
-    """Return a workload's name as the checker has it, with the target where it has that."""
+    """Return the checker's name of a workload, with its accuracy target if it has one."""
     workload = workload_of(rules, name)
     if workload is None:
         return None
     return name.replace(workload.name, workload.checker, 1) if name else None
-
-
-def _is_another(folder: str, model: str, rules: Round | None) -> bool:
-    return bool(folder) and _official(folder, rules) != model and folder != model
 
 
 @lru_cache(maxsize=256)
@@ -219,32 +204,29 @@ def _mapping(submission: Path, root: Path) -> Mapping[str, Any]:
     return object_of(path, root) if path.exists() else {}
 
 
-# --- descriptions --------------------------------------------------------------------------
+_described = lru_cache(maxsize=256)(object_of)
 
 
-@lru_cache(maxsize=256)
-def _described(path: Path, root: Path) -> Mapping[str, Any]:
-    return object_of(path, root)
+def _system_file(at: ResultPlace) -> Path:
+    return at.submission / "systems" / f"{at.system}.json"
 
 
-def _system(place: ResultPlace) -> Mapping[str, Any]:
-    path = place.submission / "systems" / f"{place.system}.json"
+def _system(at: ResultPlace) -> Mapping[str, Any]:
+    path = _system_file(at)
     if not path.exists():
         raise MlperfError(f"{path}: missing; accelerator and their number are described there")
-    return _described(path, place.root)
+    return _described(path, at.root)
 
 
-def _count(place: ResultPlace, system: Mapping[str, Any], key: str) -> int | None:
-    """Return a count of a system's description; None if it has one for each kind of nodes."""
+def _count(at: ResultPlace, system: Mapping[str, Any], key: str) -> int | None:
+    """Return a count of a system's description; None if it differs between nodes."""
     text = str(system.get(key, "")).strip()
     if text.lower() in NO_ACCELERATOR_NAMES:
         return 0
     if _COUNTS.fullmatch(text):
         return None
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) > MAX_ACCELERATORS:
-        raise MlperfError(
-            f"{place.submission / 'systems' / place.system}.json: {key} is {shown(text)}, no count"
-        )
+        raise MlperfError(f"{_system_file(at)}: {key} is {shown(text)}, no count")
     return int(text)
 
 
@@ -253,11 +235,10 @@ def _text(described: Mapping[str, Any], key: str) -> str:
     return " ".join(value.split()) if isinstance(value, str) else ""
 
 
-def _precision(place: ResultPlace) -> str:
-    """Return the data types of the weights as the measurement names them; "": it does not."""
-    inside = place.folder / "measurements.json"
-    folder = place.submission / "measurements" / place.system / place.model / place.folder.name
-    files = [inside] if inside.exists() else sorted(folder.glob(f"{place.system}*.json"))
-    described = object_of(files[0], place.root) if files else {}
+def _precision(at: ResultPlace) -> str:
+    inside = at.folder / "measurements.json"
+    folder = at.submission / "measurements" / at.system / at.model / at.folder.name
+    files = [inside] if inside.exists() else sorted(folder.glob(f"{at.system}*.json"))
+    described = object_of(files[0], at.root) if files else {}
     types = described.get("weight_data_types")
     return str(types) if isinstance(types, dict) else _text(described, "weight_data_types")

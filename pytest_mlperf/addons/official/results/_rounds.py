@@ -1,7 +1,7 @@
-"""The rounds v0.7 to v4.0: what their checkers take from a log, by the seed of their samples.
+"""Define the rounds v0.7 to v4.0: the log values that their checkers use.
 
 Facts of tools/submission/submission_checker.py of github.com/mlcommons/inference at the tag of each
-round. v0.5 is not among them: its results are read as logs of no round.
+round. v0.5 is missing: its results are read as logs of no round.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SEEDS = {
     "v3.1": 148687905518835231,
     "v4.0": 13281865557512327830,
 }
-"""By name. Names of rounds are in their order."""
+"""Seed of the samples by round, in order."""
 
 _WORKLOADS = (
     ("resnet50", "resnet", 1024, "v0.7", "v4.0"),
@@ -42,40 +42,40 @@ _WORKLOADS = (
     ("llama2-70b", "llama2-70b", 24_576, "v4.0", "v4.0"),
     ("stable-diffusion-xl", "stable-diffusion-xl", 5000, "v4.0", "v4.0"),
 )
-"""LoadGen's name and the checker's, fewest performance samples, first and last of these rounds."""
+"""LoadGen's name, the checker's, minimum performance samples, first and last of these rounds."""
 
 _SUFFIXED = {"bert", "dlrm", "dlrm-v2", "3d-unet", "gptj", "gpt3", "llama2-70b"}
 
 _OFFLINE_SAMPLES = {"bert": 10833, "3d-unet": 43, "rnnt": 2513, "gptj": 13368}
 _OFFLINE_SAMPLES |= {"stable-diffusion-xl": 5000}
-"""Fewest samples of Offline in v4.0 where these are not the 24,576 of all rounds before."""
+"""Minimum samples of Offline in v4.0 if they differ from the 24,576 of all earlier rounds."""
 
 _UNKNOWN: dict[str, Any] = {
     **dict.fromkeys(("title", "task", "dataset", "scorer"), ""),
     "dataset_samples": 0,
     "metrics": {},
 }
-"""What only suites need of a workload."""
+"""Fields of a workload that only suites need."""
 
 _DETECTORS = re.compile(r"ssd|rcnn|yolo")
 _LARGE = re.compile(r"rcnn-(resnet50|resnet101|inception.*|nas)-.*coco|ssd_resnet.*_1024x1024")
-"""Models of the open division that v2.0 to v4.0 compare with SSD-Large, other detectors with the
-small one."""
+"""Models of the open division that v2.0 to v4.0 compare with SSD-Large, other detectors with
+SSD-small."""
 
 
 @cache
 def every_round() -> tuple[Round, ...]:
-    """Return the rounds of which results can be read, newest first."""
+    """Return the rounds whose results can be read, newest first."""
     return (*map(load_round, reversed(ROUNDS)), *map(_round, reversed(_SEEDS)))
 
 
 def since(rules: Round | None, name: str) -> bool:
-    """Return whether a round is as new as one of this module; logs of no round count as new."""
+    """Return whether a round is as new as a round of this module; no round counts as new."""
     return rules is None or rules.name >= name
 
 
 def workload_of(rules: Round | None, name: str) -> RoundWorkload | None:
-    """Return a round's workload by any name, those of v5.0's Interactive benchmarks included."""
+    """Return a round's workload by any name, including v5.0's Interactive benchmarks."""
     if rules is None:
         return None
     workloads = rules.workloads.values()
@@ -83,7 +83,7 @@ def workload_of(rules: Round | None, name: str) -> RoundWorkload | None:
 
 
 def open_workload(name: str, rules: Round) -> str | None:
-    """Return the workload of these rounds that a model of the open division is compared with."""
+    """Return the workload that these rounds compare a model of the open division with."""
     if name == "ssd-resnet34":
         return "retinanet" if since(rules, "v2.1") else "ssd-large"
     if since(rules, "v4.1"):

@@ -1,4 +1,4 @@
-"""The value of a result: which of LoadGen's figures a round's table shows, and in which unit."""
+"""Compute the value of a result: LoadGen's figure in the round's table, and its unit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SAMPLE_RATE_KEYS = {
     "Server": "result_completed_samples_per_sec",
     "Interactive": "result_completed_samples_per_sec",
 }
-"""Rates of samples. Server and Interactive count what was completed, not what was scheduled."""
+"""Sample rates. Server and Interactive count completed samples, not scheduled ones."""
 
 _TOKENS = {
     "Offline": ("result_tokens_per_second", "result_inferred_tokens_per_second"),
@@ -24,16 +24,16 @@ _TOKENS = {
 }
 
 _SCHEDULED = "result_scheduled_samples_per_sec"
-"""What rounds before v4.1 showed of Server."""
+"""Figure of Server in rounds before v4.1."""
 
 _STREAMS = "effective_samples_per_query"
-"""What rounds before v2.0 showed of MultiStream: samples of a query that met its latency."""
+"""Figure of MultiStream in rounds before v2.0: samples per query that met the latency."""
 
 _LATENCIES = {
     "SingleStream": ("early_stopping_latency_ss", "result_90.00_percentile_latency_ns"),
     "MultiStream": ("early_stopping_latency_ms", "result_99.00_percentile_per_query_latency_ns"),
 }
-"""LoadGen before v2.0 stopped no run early."""
+"""With and without early stopping, which LoadGen has since v2.0."""
 
 _STATISTICS = {
     "early_stopping_latency_ss": "p90 with early stopping",
@@ -49,18 +49,18 @@ _INFERRED = {
     ("Offline", "MultiStream"): ("result_mean_query_latency_ns", "v2.0"),
     ("MultiStream", "SingleStream"): ("early_stopping_latency_ms", "v2.0"),
 }
-"""What a result is made of whose log is one of another scenario, and since which round."""
+"""Figure of a result inferred from another scenario's log, and the first round that allows it."""
 
 QUERY = 8
-"""Samples of a query of MultiStream."""
+"""Samples per query of MultiStream."""
 
 IN_SECONDS = ("wan-2.2-t2v-a14b",)
-"""What the tables give in s, as one answer takes minutes."""
+"""Models whose tables are in s, as one answer takes minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableValue:
-    """What a round's table has for a result."""
+    """Value of a result in a round's table."""
 
     value: float
     unit: Unit
@@ -70,15 +70,15 @@ class TableValue:
 
 
 def round_of(log: Detail) -> Round | None:
-    """Return the round whose seed a run used; None: another one's, or none."""
+    """Return the round whose seed a run used, or None."""
     seed = log.values.get("effective_qsl_rng_seed", log.values.get("requested_qsl_rng_seed"))
     return next((rules for rules in every_round() if rules.qsl_seed == seed), None)
 
 
 def value_of(log: Detail, model: str, scenario: str, rules: Round | None) -> TableValue:
-    """Return what a table shows for a log, by the checker's name of its model.
+    """Return a log's value in the table, by the checker's name of its model.
 
-    The round's table names the figure; without a round the figures of the log do.
+    The round's table names the figure; without a round the log does.
     """
     logged = log.values.get("effective_scenario")
     inferred = logged != ("Server" if scenario == "Interactive" else scenario)
@@ -89,7 +89,9 @@ def value_of(log: Detail, model: str, scenario: str, rules: Round | None) -> Tab
             f"{log.path}: a run of {logged}, of which no result of {scenario} is made"
         )
     number = _number(log, key)
-    if scenario == "Offline" and key.endswith("_ns"):  # samples of a query by its mean latency
+    if scenario == "Offline" and key.endswith(
+        "_ns"
+    ):  # samples per query divided by its mean latency
         number = _number(log, _STREAMS) * 1e9 / number
     elif key.endswith("_ns") or key.startswith("early"):
         seconds = model in IN_SECONDS
@@ -116,7 +118,7 @@ def value_of(log: Detail, model: str, scenario: str, rules: Round | None) -> Tab
 
 def _key(log: Detail, model: str, scenario: str, rules: Round | None) -> str:
     workload = workload_of(rules, model)
-    if rules and not since(rules, "v4.1"):  # their tables show every other model as this one
+    if rules and not since(rules, "v4.1"):  # their tables show other models by its figure
         workload = workload or rules.workloads["resnet50"]
     constants = workload.scenarios.get(scenario) if workload else None
     if constants and constants.result:
@@ -124,7 +126,7 @@ def _key(log: Detail, model: str, scenario: str, rules: Round | None) -> str:
     if scenario in _LATENCIES:
         estimate, percentile = _LATENCIES[scenario]
         return percentile if percentile in log.values and estimate not in log.values else estimate
-    if rules and workload is None:  # a table shows a model that it does not know by samples
+    if rules and workload is None:  # a table shows unknown models by sample rate
         return SAMPLE_RATE_KEYS[scenario]
     tokens = _TOKENS["Offline" if scenario == "Offline" else "Server"]
     keys = (*tokens, SAMPLE_RATE_KEYS[scenario], _SCHEDULED)

@@ -1,1 +1,1 @@
-"""A submission to MLPerf Inference: what it is made of, its tree, and what would be refused."""
+"""Submission to MLPerf Inference: its content, its tree, and reasons to refuse it."""

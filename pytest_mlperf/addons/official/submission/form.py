@@ -1,4 +1,4 @@
-"""What no measurement tells of a submission: a folder that `submission init` makes, filled in."""
+"""Read the folder that `submission init` creates, and that people fill in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_mlperf import MlperfError
 from pytest_mlperf.stores.foreign import read_foreign
 
 MARK = "FILL IN"
-"""Begins what is still to be filled in."""
+"""Prefix of blanks."""
 
 SYSTEM_FILE, IMPLEMENTATION_FILE = "system.json", "implementation.json"
 README, CALIBRATION = "README.md", "calibration.md"
@@ -20,15 +20,15 @@ SOURCE_FOLDER = "src"
 
 DIVISIONS = ("closed", "open")
 FOLDER_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
-"""Names of folders: MLPerf's checker takes no blanks and no hidden ones."""
+"""Names of folders: MLPerf's checker rejects spaces and hidden folders."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """Who submits what.
+    """Submitter, system and code of a submission.
 
     Attributes:
-        system: The id that names folders and the description's file.
+        system: Id that names folders and the description's file.
         description: Keys of systems/<system>.json.
         implementation: Keys of measurements.json.
         source: Files of the code by relative path.
@@ -44,21 +44,21 @@ class Form:
 
     @property
     def division(self) -> str:
-        """The folder of the division: "closed"."""
+        """Folder of the division: "closed"."""
         return str(self.description.get("division", "")).lower()
 
     @property
     def submitter(self) -> str:
-        """The folder of the submitter."""
+        """Folder of the submitter."""
         return str(self.description.get("submitter", ""))
 
     @property
     def top(self) -> str:
-        """The folder of all that this submitter has in this division."""
+        """Folder of all results of the submitter in the division."""
         return f"{self.division}/{self.submitter}"
 
     def blanks(self) -> Iterator[str]:
-        """Yield what is still to be filled in, with its file."""
+        """Yield the unfilled blanks, with their files."""
         for name, content in (
             (SYSTEM_FILE, self.description),
             (IMPLEMENTATION_FILE, self.implementation),
@@ -72,7 +72,7 @@ class Form:
 
 
 def read_form(folder: Path) -> Form:
-    """Read what `submission init` made; an MlperfError says what is missing or cannot be."""
+    """Read the folder; raise MlperfError for missing or invalid values."""
     if not folder.is_dir():
         raise MlperfError(
             f"{folder} is no folder: make one with pytest-mlperf submission init, and fill it in"
@@ -118,7 +118,6 @@ def _text(path: Path) -> str:
 
 
 def _source(folder: Path) -> dict[str, Path]:
-    """Return the files of the code; what git and Python keep for themselves is left out."""
     files: dict[str, Path] = {}
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
@@ -134,5 +133,5 @@ def _source(folder: Path) -> dict[str, Path]:
 
 
 def json_file(content: Mapping[str, object]) -> bytes:
-    """Return a JSON file as people edit it."""
+    """Return an indented JSON file."""
     return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()

@@ -1,4 +1,4 @@
-"""What sessions measured, as the entries of a submission; what can be none is one error."""
+"""Collect the entries of a submission from sessions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_mlperf.rounds import Round, RoundScenario, RoundWorkload
 from pytest_mlperf.rounds.compliance import TESTS
 
 Session = tuple[Path, Results]
-"""A results file and its content."""
+"""Results file and its content."""
 
 REHEARSE = "--rehearsal writes a tree that shows the way and is no submission"
 
@@ -25,11 +25,11 @@ class Entry:
     """One scenario of one benchmark.
 
     Attributes:
-        benchmark: The checker's name.
-        mapped: The workload's own name, where it is none of MLPerf's.
+        benchmark: Checker's name.
+        mapped: Workload's own name if it differs from MLPerf's, else "".
         run: Folder of the performance run's logs.
         answers: Folder of the accuracy run's logs.
-        audits: Folder of each compliance test that was made.
+        audits: Folder of each compliance test.
     """
 
     result: CaseResult
@@ -49,17 +49,17 @@ class Entry:
 
     @property
     def constants(self) -> RoundScenario:
-        """The round's constants of the scenario."""
+        """Round's constants of the scenario."""
         return self.rules.scenarios[self.scenario]
 
 
 def gather(
     sessions: Sequence[Session], rules: Round, benchmarks: Mapping[str, str], *, rehearsal: bool
 ) -> list[Entry]:
-    """Return the entries of some sessions; with `rehearsal` also runs of the quick profile.
+    """Return the entries of sessions; raise MlperfError for a result that cannot be submitted.
 
-    `benchmarks` maps names unknown to the round to MLPerf's workloads. Raises MlperfError with all
-    defects, their places and remedies.
+    `benchmarks` maps names unknown to the round to MLPerf's. With `rehearsal` runs of the quick
+    profile are accepted.
     """
     timed = list(_of_kinds(sessions, "performance"))
     if not timed:
@@ -86,7 +86,6 @@ def _of_kinds(sessions: Iterable[Session], *kinds: str) -> Iterator[tuple[Path, 
 
 
 def _require_one_system(timed: Sequence[tuple[Path, CaseResult]]) -> None:
-    """Refuse results of several systems: each has a description of its own."""
     (first_file, first), *others = timed
     for file, result in others:
         ours, theirs = (
@@ -165,7 +164,7 @@ def _require_submittable(where: str, result: CaseResult, rules: Round, *, rehear
 def _workload(
     where: str, name: str, rules: Round, benchmarks: Mapping[str, str]
 ) -> tuple[RoundWorkload, str]:
-    """Return the round's workload, and the own name of one that is none."""
+    """Return the round's workload, and the own name of one that is not MLPerf's, or ""."""
     workload = rules.find(name)
     if workload is not None:
         return workload, ""
@@ -184,7 +183,6 @@ def _workload(
 
 
 def _accuracy(where: str, result: CaseResult, sessions: Sequence[Session]) -> tuple[Path, Accuracy]:
-    """Return a whole accuracy pass of the same case, and the results file that tells of it."""
     passes = [
         (file, one.verdict.accuracy)
         for file, one in _of_kinds(sessions, "accuracy", "performance")
@@ -203,10 +201,10 @@ def _accuracy(where: str, result: CaseResult, sessions: Sequence[Session]) -> tu
 
 
 def _folder_of(file: Path, folder: str | None, parts: int) -> Path:
-    """Return a folder of a run: beside the results, so many names long, or where they say."""
+    """Return a folder of a run: its last `parts` names next to the results, else as recorded."""
     named = Path(folder or "")
-    beside = file.resolve().parent.joinpath(*named.parts[-parts:])
-    return beside if beside.is_dir() else named
+    near = file.resolve().parent.joinpath(*named.parts[-parts:])
+    return near if near.is_dir() else named
 
 
 def _logs(where: str, folder: Path) -> Path:
@@ -220,7 +218,6 @@ def _logs(where: str, folder: Path) -> Path:
 
 
 def _answers(where: str, folder: Path) -> Path:
-    """Return the folder of the accuracy run's logs, which must be of one LoadGen run."""
     blocks = sorted((folder / "accuracy").glob("block-*"))
     if len(blocks) > 1:
         raise MlperfError(

@@ -1,4 +1,4 @@
-"""Where the files of a submission lie, round by round.
+"""Define the paths of a submission's files by round.
 
 Source: tools/submission/submission_checker/constants.py of https://github.com/mlcommons/inference,
 and tools/submission/submission_checker.py of its tag v4.1.
@@ -12,16 +12,12 @@ DETAIL_LOG, SUMMARY_LOG = "mlperf_log_detail.txt", "mlperf_log_summary.txt"
 ANSWERS_LOG, SCORES_FILE = "mlperf_log_accuracy.json", "accuracy.txt"
 
 FLAT = ("v6.0", "v6.1")
-"""Rounds that have measurements and compliance beside the results."""
+"""Rounds with measurements and compliance in the folder of results."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf:
-    """One scenario of one benchmark on one system, and the folders of its files.
-
-    Attributes:
-        top: "closed/Acme".
-    """
+    """Folders of one scenario of one benchmark on one system; `top` is "closed/Acme"."""
 
     round: str
     top: str
@@ -34,7 +30,7 @@ class Leaf:
 
     @property
     def flat(self) -> bool:
-        """Measurements and compliance lie beside the results."""
+        """Whether measurements and compliance are in the folder of results."""
         return self.round in FLAT
 
     @property
@@ -54,11 +50,11 @@ class Leaf:
 
     @property
     def measurements(self) -> str:
-        """Folder of what was told to LoadGen."""
+        """Folder of LoadGen's settings."""
         return self.results if self.flat else self._below("measurements")
 
     def implementation(self, name: str) -> str:
-        """Return the file that tells how the model was prepared."""
+        """Return the file that describes how the model was prepared."""
         if self.flat:
             return f"{self.measurements}/measurements.json"
         return f"{self.measurements}/{self.system}_{name}_{self.scenario}.json"

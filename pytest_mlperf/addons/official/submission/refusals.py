@@ -1,4 +1,4 @@
-"""Find what `submission export` must not write; MLCommons' checker judges everything else."""
+"""Find reasons why `submission export` must not write; MLCommons' checker finds the rest."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pytest_mlperf.rounds import Round
 from pytest_mlperf.run.logs import Detail, parse_detail
 
 NUMBERS = ("number_of_nodes", "host_processors_per_node", "accelerators_per_node")
-"""Keys of system.json that MLCommons' checker and report convert to whole numbers: others crash."""
+"""Keys of system.json that MLCommons' checker converts to integers: other values crash it."""
 
 TEXTS = ("status", "system_type", "hw_notes", "sw_notes", "is_network")
-"""Keys of system.json that the checker treats as text: it crashes on a number."""
+"""Keys of system.json that the checker treats as text: a number crashes it."""
 
 TIMED_TESTS = ("TEST01", "TEST04", "TEST05")
-"""Compliance tests whose runs obey the rules of a performance run."""
+"""Compliance tests whose runs must obey the rules of a performance run."""
 
 
 def refusals(
     entries: Sequence[Entry], form: Form, names: Iterable[str], rules: Round
 ) -> Iterator[str]:
-    """Yield why a submission must not be written, one line for each problem.
+    """Yield why a submission must not be written, one line per problem.
 
     `names` are relative paths of all files of the tree. Raises RunError if a log is damaged.
     """
@@ -67,7 +67,6 @@ def _entry(entry: Entry, rules: Round, *, closed: bool) -> Iterator[str]:
 
 
 def _timed_run(log: Path, entry: Entry, rules: Round, *, closed: bool) -> Iterator[str]:
-    """Yield what the rules of performance runs do not allow of a run."""
     detail, constants = parse_detail(log), entry.constants
     if not detail.valid:
         reasons = "; ".join(detail.invalid_reasons) or "LoadGen gives no reason"

@@ -1,4 +1,4 @@
-"""The files of a submission by their paths, as MLPerf's rules ask for them."""
+"""Create the files of a submission by path, as MLPerf's rules require."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
 from pytest_mlperf.rounds.compliance import TESTS
 
 HASHED = ("TEST01", "TEST07", "TEST09")
-"""Compliance tests whose log of answers is cut in a submission, with its hash beside it."""
+"""Compliance tests whose log of answers is truncated in a submission, with its hash."""
 
 Files = Mapping[str, bytes | Path]
-"""By relative path bytes, or a file that is copied as it is."""
+"""Bytes, or a file to copy, by relative path."""
 
 KEPT_LOG_BYTES = 4096
 CUT_MARK = b"\n\n...\n\n"
@@ -69,9 +69,6 @@ def tree_of(entries: Sequence[Entry], form: Form, rules: Round, *, rehearsal: bo
     return files
 
 
-# --- what was measured ---------------------------------------------------------------------
-
-
 def _measured(entry: Entry, leaf: Leaf) -> Iterator[tuple[str, bytes | Path]]:
     for name in (DETAIL_LOG, SUMMARY_LOG):
         yield f"{leaf.performance}/{name}", entry.run / name
@@ -83,27 +80,27 @@ def _measured(entry: Entry, leaf: Leaf) -> Iterator[tuple[str, bytes | Path]]:
     yield f"{leaf.accuracy}/{SCORES_FILE}", _hashed("\n".join(lines), digest)
 
 
-def _audited(test: str, folder: Path, place: str) -> Iterator[tuple[str, bytes | Path]]:
+def _audited(test: str, folder: Path, target: str) -> Iterator[tuple[str, bytes | Path]]:
     for file in sorted(folder.glob("verify_*.txt")):
-        yield f"{place}/{file.name}", file
+        yield f"{target}/{file.name}", file
     logs, about = folder / "performance", TESTS[test]
     if about.logs:
         for name in (DETAIL_LOG, SUMMARY_LOG):
             if (logs / name).is_file():
-                yield f"{place}/performance/run_1/{name}", logs / name
+                yield f"{target}/performance/run_1/{name}", logs / name
     if not about.answers or not (logs / ANSWERS_LOG).is_file():
         return
     if test not in HASHED:
-        yield f"{place}/accuracy/{ANSWERS_LOG}", logs / ANSWERS_LOG
+        yield f"{target}/accuracy/{ANSWERS_LOG}", logs / ANSWERS_LOG
         return
     cut, digest = truncated(logs / ANSWERS_LOG)
-    yield f"{place}/accuracy/{ANSWERS_LOG}", cut
+    yield f"{target}/accuracy/{ANSWERS_LOG}", cut
     scored = [folder / name for name in ("baseline_accuracy.txt", "compliance_accuracy.txt")]
     for file in scored:
         if file.is_file():
-            yield f"{place}/accuracy/{file.name}", file
+            yield f"{target}/accuracy/{file.name}", file
     text = scored[1].read_text("utf-8") if scored[1].is_file() else ""
-    yield f"{place}/accuracy/{SCORES_FILE}", _hashed(text.strip(), digest)
+    yield f"{target}/accuracy/{SCORES_FILE}", _hashed(text.strip(), digest)
 
 
 def _hashed(text: str, digest: str) -> bytes:
@@ -113,7 +110,7 @@ def _hashed(text: str, digest: str) -> bytes:
 def truncated(log: Path) -> tuple[bytes, str]:
     """Return the beginning and the end of a log of answers, and the SHA-256 of the whole.
 
-    Rules: what is longer than both together is cut; the hash stands in accuracy.txt.
+    By the rules a longer log is truncated, and its hash is in accuracy.txt.
     """
     try:
         with log.open("rb") as file:
@@ -127,9 +124,6 @@ def truncated(log: Path) -> tuple[bytes, str]:
             return start + CUT_MARK + file.read(KEPT_LOG_BYTES), digest
     except OSError as error:
         raise MlperfError(f"{log} cannot be read: {error.strerror}") from None
-
-
-# --- what was told -------------------------------------------------------------------------
 
 
 def _measurements(entry: Entry, leaf: Leaf, form: Form) -> Iterator[tuple[str, bytes]]:
@@ -154,7 +148,6 @@ def _attributes(entry: Entry) -> Mapping[str, object]:
 
 
 def _ms(value: object) -> object:
-    """Return nanoseconds as milliseconds: what LoadGen's files have them in."""
     return float(str(value)) / 1e6
 
 
@@ -180,8 +173,7 @@ SETTING_KEYS = {
     "sample_concatenate_permutation": ("sample_concatenate_permutation", int),
     "use_token_latencies": ("use_token_latencies", int),
 }
-"""LoadGen's key of each of its settings, and the value as its files have it; seeds are read from no
-file."""
+"""Key and conversion in LoadGen's files, by its setting; seeds are not read from files."""
 
 CHOSEN_KEYS = {
     "offline_expected_qps",
@@ -189,18 +181,18 @@ CHOSEN_KEYS = {
     "single_stream_expected_latency_ns",
     "multi_stream_expected_latency_ns",
 }
-"""What a submitter chooses; all else is the round's."""
+"""Settings that a submitter chooses; the round defines the others."""
 
 
 def as_conf(attributes: Mapping[str, object], scenario: str) -> tuple[list[str], list[str]]:
-    """Return the lines of user.conf and of mlperf.conf that say what LoadGen was told."""
+    """Return the lines of user.conf and of mlperf.conf for LoadGen's settings."""
     loadgen = "Server" if scenario == "Interactive" else scenario
     chosen: list[str] = []
     constant: list[str] = []
     for name, value in attributes.items():
         if name in SETTING_KEYS:
-            key, shown = SETTING_KEYS[name]
-            line = f"*.{loadgen}.{key} = {shown(value)}"  # type: ignore[operator]
+            key, convert = SETTING_KEYS[name]
+            line = f"*.{loadgen}.{key} = {convert(value)}"  # type: ignore[operator]
             (chosen if name in CHOSEN_KEYS else constant).append(line)
     return chosen, constant
 

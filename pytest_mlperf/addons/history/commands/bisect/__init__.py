@@ -1,4 +1,4 @@
-"""`pytest-mlperf bisect`: the commit or version that made a test slower."""
+"""Run `pytest-mlperf bisect`: find the commit or version that made a test slower."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     parser.usage = USAGE
     refs = [
         parser.add_argument("good", metavar="GOOD", help="a commit of before"),
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _InPlaceOf(argparse.Action):
-    """An option in place of positional arguments, which are then not asked for."""
+    """Option that replaces positional arguments, which are then not required."""
 
     def __init__(self, *, refs: Sequence[argparse.Action], **options: Any) -> None:
         super().__init__(**options)
@@ -94,12 +94,12 @@ class _InPlaceOf(argparse.Action):
 
     def __call__(self, _parser: object, namespace: object, values: object, *_: object) -> None:
         setattr(namespace, self.dest, values)
-        for one in self._refs:
-            one.nargs, one.required = argparse.SUPPRESS, False
+        for action in self._refs:
+            action.nargs, action.required = argparse.SUPPRESS, False
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Search; return 0 when a commit or version is named, 1 when none is."""
+    """Search; return 0 if a commit or version is named, else 1."""
     if parsed.versions and parsed.good:
         raise MlperfError("name GOOD and BAD, or --versions in their place")
     tests, machine = performance_tests(parsed.tests)
@@ -144,25 +144,24 @@ def _searched(search: Bisection, cases: Mapping[str, CaseRuns], store: BisectSto
         }
         say(fold(f"{words[end.mark]}; nothing was searched", width()))
         return 1
-    for one in search.search():
-        _tell(search, one)
+    for comparison in search.search():
+        _tell(search, comparison)
     count = len(search.log)
     proof = search.proof()
-    for one in search.log[count:]:
-        _tell(search, one)
+    for comparison in search.log[count:]:
+        _tell(search, comparison)
     noisier = max(cases.values(), key=lambda case: case.rule.prior_sd)
     noise = noisier.noise or not_calibrated(noisier.rule)
     say(["", *log(search, noise, str(search.folder)), *result(search, proof)])
     return 0 if proof.named else 1
 
 
-def _tell(search: Bisection, one: Comparison) -> None:
+def _tell(search: Bisection, comparison: Comparison) -> None:
     progress("")
-    say(step(search, one))
+    say(step(search, comparison))
 
 
 def _builds(parsed: argparse.Namespace, tests: Sequence[Planned]) -> list[BuildAt]:
-    """Return what is searched, the good one first."""
     if parsed.versions:
         pythons = {elsewhere(one) for one in tests}
         if len(pythons) > 1:
@@ -172,7 +171,6 @@ def _builds(parsed: argparse.Namespace, tests: Sequence[Planned]) -> list[BuildA
 
 
 def _settings(cases: Mapping[str, CaseRuns], machine: Machine, pairs: int) -> dict[str, str]:
-    """Return what must be the same where a bisect goes on, by what it is called."""
     cases = dict(sorted(cases.items()))
     planned = [case.planned for case in cases.values()]
     identities = [one.limited(machine).identity(one.case.accelerator) for one in planned]
@@ -189,14 +187,14 @@ def _settings(cases: Mapping[str, CaseRuns], machine: Machine, pairs: int) -> di
 
 @contextlib.contextmanager
 def _ended_as_by_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end what is under way as Ctrl-C does: nothing is left behind."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C, so that nothing is left behind."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     obeyed = [number for number, handler in handlers.items() if handler is not signal.SIG_IGN]
-    for number in obeyed:  # nohup has SIGHUP ignored
+    for number in obeyed:  # nohup ignores SIGHUP
         signal.signal(number, interrupt)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a bisect says: what is searched, each step, and what came of all of them."""
+"""Format the output of a bisect: its range, each step, and the conclusion."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ MIN_SUBJECT_COLUMNS = 8
 
 
 def say(lines: Sequence[str]) -> None:
-    """Print lines at once: whoever reads a log sees them while it goes on."""
+    """Print lines and flush them, for readers of a log."""
     show(lines)
     print(end="", flush=True)
 
 
 def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
-    """Return what is searched, and what it may cost."""
+    """Return the range of the search, and its cost."""
     last, noun = search.last, _noun(search)
     usual = steps(last) + 1 + (last > 1)
     text = (
@@ -49,11 +49,12 @@ def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
     ]
 
 
-def step(search: Bisection, one: Comparison) -> list[str]:
-    """Return what one comparison gave, and what is left."""
+def step(search: Bisection, comparison: Comparison) -> list[str]:
+    """Return the result of one comparison, and the remaining cost."""
     builds, left = search.builds, search.range
-    beside = "" if one.before == 0 else f" beside {builds[one.before].title}"
-    text = f"{builds[one.now].title}{beside} {one.mark}: {one.reason or in_words(one)}"
+    against = "" if comparison.before == 0 else f" beside {builds[comparison.before].title}"
+    outcome = f"{comparison.mark}: {comparison.reason or in_words(comparison)}"
+    text = f"{builds[comparison.now].title}{against} {outcome}"
     if left.next is not None and search.log[0].mark is Mark.BAD:
         ahead = steps(left.left + 1) + (left.good > 0)
         made = [each.runs for each in search.log if not each.reason]
@@ -65,16 +66,16 @@ def step(search: Bisection, one: Comparison) -> list[str]:
     return fold(text, width(), rest="  ")
 
 
-def in_words(one: Comparison) -> str:
-    """Return the change of the metric that decided: "samples/s −33.1 % (−38 to −24 %), 4 pairs"."""
-    metric = one.headline
+def in_words(comparison: Comparison) -> str:
+    """Return the change of the deciding metric: "samples/s −33.1 % (−38 to −24 %), 4 pairs"."""
+    metric = comparison.headline
     assert metric is not None
-    ratio = one.ratios[metric]
+    ratio = comparison.ratios[metric]
     return f"{_change(metric, speed_of(ratio))}, {unbroken(plural(ratio.pairs, 'pair'))}"
 
 
 def log(search: Bisection, noise: str, folder: str) -> list[str]:
-    """Return the table of all steps, how sure they are, and what they cost."""
+    """Return the table of all steps, their confidence, and their cost."""
     skipped = sum(one.mark is Mark.SKIPPED for one in search.log)
     count = sum(one.runs for one in search.log)
     runs = f"{plural(count, 'run')} in {plural(len(search.log), 'comparison')}"
@@ -94,32 +95,32 @@ def log(search: Bisection, noise: str, folder: str) -> list[str]:
 
 
 def result(search: Bisection, proof: Proof) -> list[str]:
-    """Return the commit that is named, or the range that is proven, and what else to know of it."""
-    before, now = search.builds[proof.before], search.builds[proof.now]
-    parent = before.name == now.parent
+    """Return the named commit, or the proven range, with notes."""
+    start, build = search.builds[proof.before], search.builds[proof.now]
+    parent = start.name == build.parent
     changes = [
-        f"{_change(proof.metric, proof.speed)} against {'its parent' if parent else before.title}"
+        f"{_change(proof.metric, proof.speed)} against {'its parent' if parent else start.title}"
         if proof.named
-        else f"{_change(proof.metric, proof.speed)} from {before.title} to {now.title}"
+        else f"{_change(proof.metric, proof.speed)} from {start.title} to {build.title}"
     ]
     if proof.before or proof.now < search.last:
         whole = speed_of(search.log[0].ratios[proof.metric])
         changes.append(f"{_change(proof.metric, whole)} from GOOD to BAD")
-    head = _named(now) if proof.named else _range(search, proof)
-    see = f"show {now.title}" if proof.named else f"log {before.title}..{now.title}"
+    head = _named(build) if proof.named else _range(search, proof)
+    see = f"show {build.title}" if proof.named else f"log {start.title}..{build.title}"
     return [
         *head,
         *paragraphs("change", changes, width()),
-        *([] if now.wheel else [line("see", f"git {see}")]),
+        *([] if build.wheel else [line("see", f"git {see}")]),
         *paragraphs("note", _notes(search, proof), width()),
     ]
 
 
-def _named(now: BuildAt) -> list[str]:
+def _named(build: BuildAt) -> list[str]:
     return [
-        line("first bad", now.wheel or now.name),
-        *(paragraph("subject", now.subject, width()) if now.subject else []),
-        *([line("author", f"{now.author}, {now.date}")] if now.author else []),
+        line("first bad", build.wheel or build.name),
+        *(paragraph("subject", build.subject, width()) if build.subject else []),
+        *([line("author", f"{build.author}, {build.date}")] if build.author else []),
     ]
 
 
@@ -152,7 +153,7 @@ def _range(search: Bisection, proof: Proof) -> list[str]:
 
 def _notes(search: Bisection, proof: Proof) -> list[str]:
     builds = search.builds
-    now = builds[proof.now]
+    build = builds[proof.now]
     notes = []
     whole = speed_of(search.log[0].ratios[proof.metric])
     if is_part(proof.speed, whole):
@@ -166,16 +167,15 @@ def _notes(search: Bisection, proof: Proof) -> list[str]:
             f"a part of the drop lies elsewhere, between {builds[x].title} and {builds[y].title}: "
             f"{_change(proof.metric, speed)}; bisect these to find it, with a limit below it"
         )
-    if proof.named and now.merged:
-        notes.append(f"it is a merge; git log {now.title}^1..{now.title}^2 lists what came with it")
+    if proof.named and build.merged:
+        notes.append(
+            f"it is a merge; git log {build.title}^1..{build.title}^2 lists what came with it"
+        )
     return notes
 
 
-# --- the table -------------------------------------------------------------------------------
-
-
 def _table(search: Bisection) -> list[str]:
-    """Return a row for each build that was compared with the good one, in the order of builds."""
+    """Return a row per build that was compared with the good one, in the order of builds."""
     beside_good = [one for _, one in sorted(search.beside_good.items())]
     several = len({metric for one in beside_good for metric in one.ratios}) > 1
     noun = _noun(search)
@@ -192,14 +192,14 @@ def _table(search: Bisection) -> list[str]:
     return [f"  {one:<{wide}}{text}".rstrip() for one, text in zip(lines, cut, strict=True)]
 
 
-def _row(one: Comparison) -> dict[str, str]:
-    row = {"verdict": str(one.mark)}
-    if one.headline is None:
+def _row(comparison: Comparison) -> dict[str, str]:
+    row = {"verdict": str(comparison.mark)}
+    if comparison.headline is None:
         return row
-    middle, low, high = raw(one.headline[1], one.ratios[one.headline])
+    middle, low, high = raw(comparison.headline[1], comparison.ratios[comparison.headline])
     return {
         **row,
-        "metric": METRICS[one.headline[1]].title,
+        "metric": METRICS[comparison.headline[1]].title,
         "change": change(middle),
         "interval": interval(low, high),
     }
@@ -209,8 +209,8 @@ def _noun(search: Bisection) -> str:
     return "version" if search.builds[0].wheel else "commit"
 
 
-def _about(one: BuildAt) -> str:
-    return one.wheel or f"{one.title} {one.date} {one.subject}".rstrip()
+def _about(build: BuildAt) -> str:
+    return build.wheel or f"{build.title} {build.date} {build.subject}".rstrip()
 
 
 def _change(metric: MetricOf, speed: RelativeSpeed) -> str:

@@ -1,4 +1,4 @@
-"""`pytest-mlperf import`: what another harness recorded, as a session that can be judged."""
+"""Run `pytest-mlperf import`: turn results of another harness into a session to judge."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     parser.add_argument("harness", choices=["endpoints", "mlperf"], help="who wrote the folders")
     parser.add_argument(
         "sessions", nargs="+", type=Path, metavar="FOLDER", help="a tree, logs, or one session"
@@ -78,5 +78,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Import; return 1 where something is INVALID or refused."""
+    """Import; return 1 if a result is INVALID or refused."""
     return mlperf.run(parsed) if parsed.harness == "mlperf" else endpoints.run(parsed)

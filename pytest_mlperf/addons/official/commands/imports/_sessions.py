@@ -1,4 +1,4 @@
-"""What every import ends in: a session that can be judged, its file, and what to do with it."""
+"""Create, write and summarise the session of an import."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pytest_mlperf.run.project import ignored_in_git
 
 
 def session(cases: Sequence[CaseResult], versions: Mapping[str, str]) -> Results:
-    """Return the session of an import, with facts, and the versions of what was read."""
+    """Return the session of an import, with facts, and the versions of the harness."""
     return session_of([replace(one, facts=mlperf_case_facts(one)) for one in cases], versions)
 
 
 def written(results: Results, parsed: argparse.Namespace) -> Path:
-    """Write a session where the command line says, else in the runs folder; return its file."""
+    """Write a session to `--output`, else into the runs folder; return its file."""
     file: Path = parsed.output or _kept(parsed.runs_dir) / "runs" / results.run / "results.json"
     write_results(file, results)
     return file
@@ -39,14 +39,14 @@ def _kept(runs_dir: Path) -> Path:
 
 
 def summary(results: Results) -> list[str]:
-    """Return what a session says, what failed first."""
+    """Return the summary of a session, failures first."""
     message = text.failure_message(results, width())
     failed = [line for r in results.cases if r.failed for line in (*message(r).splitlines(), "")]
     return [*failed, *text.summary(results, width(), colour=False)]
 
 
 def next_steps(file: Path, results: Results) -> list[str]:
-    """Return where a session lies and what takes it."""
+    """Return the path of a session and the commands that use it."""
     name, sessions = relative(file), len(results.cases[0].verdict.runs)
     if results.cases[0].failed:
         return [f"wrote {name}"]

@@ -1,4 +1,4 @@
-"""Run folders of MLCommons' endpoints client, as a session that can be judged."""
+"""Import run folders of MLCommons' endpoints client as a session."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MAX_WORKLOAD_CHARACTERS = 60
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Read the sessions and write them as results; return 1 where one may not be judged."""
+    """Read the sessions and write them as results; return 1 if one is INVALID."""
     for option in ("precision", "accelerator"):
         if not getattr(parsed, option):
             raise MlperfError(f"the client's files do not say their {option}: add --{option}")
@@ -59,30 +59,27 @@ def run(parsed: argparse.Namespace) -> int:
         raise MlperfError(f"{error.filename}: cannot be read: {error.strerror}") from None
     _require_one_build(sessions)
     case = _case(parsed, sessions[0][0])
-    begun = [_moment(one) for one in parsed.started] or [_begun(one) for one in sessions]
+    begun = [*map(_moment, parsed.started)] or [*map(_begun, sessions)]
     runs = [
         _run(points, folder, moment, case)
         for points, folder, moment in zip(sessions, parsed.sessions, begun, strict=True)
     ]
-    result = _result(parsed, case, sorted(runs, key=lambda one: one.started), sessions[0])
+    result = _result(parsed, case, sorted(runs, key=lambda run: run.started), sessions[0])
     results = session([result], {"endpoints": sessions[0][0].facts["harness.version"]})
     file = written(results, parsed)
     show([*summary(results), *notes, *next_steps(file, results)])
     return int(any(result.failed for result in results.cases))
 
 
-# --- folders -------------------------------------------------------------------------------
-
-
 def _points(folder: Path, notes: list[str]) -> list[RecordedPoint]:
-    """Return a session's points in ascending order; note each folder that holds no run."""
+    """Return a session's points in ascending order; note each folder without a run."""
     if has_result(folder):
         return [read_point(folder)]
     inside = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     runs = [path for path in inside if is_run_folder(path)]
     below = next((p for p in inside for q in p.glob("*/") if is_run_folder(q)), None)
     if not runs and is_run_folder(folder):
-        return [read_point(folder)]  # which says what it lacks
+        return [read_point(folder)]  # raises the error about the missing file
     if not runs:
         hint = f"; {below} holds some: name each session's folder" if below else ""
         raise MlperfError(
@@ -90,14 +87,14 @@ def _points(folder: Path, notes: list[str]) -> list[RecordedPoint]:
         )
     notes += [f"left out: {path}, which is no run folder" for path in inside if path not in runs]
     points = sorted((read_point(path) for path in runs), key=lambda point: point.concurrency)
-    for one, other in pairwise(points):
-        if one.concurrency == other.concurrency:
+    for a, b in pairwise(points):
+        if a.concurrency == b.concurrency:
             raise MlperfError(
-                f"{one.folder} and {other.folder} are both of concurrency {one.concurrency}: a "
+                f"{a.folder} and {b.folder} are both of concurrency {a.concurrency}: a "
                 "session has each point once; is one of another session?"
             )
-        if one.servers != other.servers:
-            raise _differs("endpoint_config.endpoints", (one, one.servers), (other, other.servers))
+        if a.servers != b.servers:
+            raise _differs("endpoint_config.endpoints", (a, a.servers), (b, b.servers))
     return points
 
 
@@ -113,9 +110,9 @@ def _require_one_build(sessions: Sequence[Sequence[RecordedPoint]]) -> None:
             )
         digests[point.digest] = point.folder
         for key in sorted({*first.facts, *point.facts}):
-            before, now = (one.facts.get(key, "absent") for one in (first, point))
-            if before != now:
-                raise _differs(key, (first, before), (point, now))
+            expected_value, value = (one.facts.get(key, "absent") for one in (first, point))
+            if expected_value != value:
+                raise _differs(key, (first, expected_value), (point, value))
     expected = [point.concurrency for point in sessions[0]]
     for points in sessions:
         if [point.concurrency for point in points] != expected:
@@ -127,16 +124,13 @@ def _require_one_build(sessions: Sequence[Sequence[RecordedPoint]]) -> None:
 
 
 def _differs(
-    key: str, before: tuple[RecordedPoint, str], now: tuple[RecordedPoint, str]
+    key: str, expected: tuple[RecordedPoint, str], actual: tuple[RecordedPoint, str]
 ) -> MlperfError:
-    (one, theirs), (other, ours) = before, now
+    (a, theirs), (b, ours) = expected, actual
     return MlperfError(
-        f"{key} differs: {shown(theirs)} in {one.folder}, {shown(ours)} in {other.folder}; points "
+        f"{key} differs: {shown(theirs)} in {a.folder}, {shown(ours)} in {b.folder}; points "
         "and sessions of one import are of one build and load"
     )
-
-
-# --- results -------------------------------------------------------------------------------
 
 
 def _case(parsed: argparse.Namespace, point: RecordedPoint) -> Case:
@@ -200,8 +194,7 @@ def _result(
     rated = all("tokens_per_second" in run.metrics for run in runs if not run.invalid)
     judged = gated_metrics(case.scenario, tokens=rated)
     names = (*judged, *(at_point(name, p.concurrency) for name in judged for p in points))
-    # Their client counts the beginning and the end of a load, and its own tokens: its figures are
-    # those of no other.
+    # Their client includes ramp-up and ramp-down, and counts tokens itself: not comparable to ours.
     identity = {"harness": MLC_ENDPOINTS, **({"system": parsed.system} if parsed.system else {})}
     return judge_runs(
         case,

@@ -1,4 +1,4 @@
-"""Submissions to MLPerf and folders of LoadGen's logs, as rows of a table and as a session."""
+"""Import MLPerf submissions and folders of LoadGen's logs, as rows and as a session."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.addons.official.commands.imports._sessions import (
-    session,
-    written,
-)
+from pytest_mlperf.addons.official.commands.imports._sessions import session, written
 from pytest_mlperf.addons.official.commands.published import document
 from pytest_mlperf.addons.official.published_table import table_of
 from pytest_mlperf.addons.official.results import (
@@ -54,7 +51,7 @@ CASE_FIELDS = ("workload", "precision", "accelerator")
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Read what lies in the folders, and write rows and a session."""
+    """Read the results in the folders, and write rows and a session."""
     if parsed.started:
         raise MlperfError("--started is for import endpoints: LoadGen's logs say when they began")
     places = list(dict.fromkeys(p for folder in parsed.sessions for p in result_folders(folder)))
@@ -65,11 +62,13 @@ def run(parsed: argparse.Namespace) -> int:
     if not results:
         more = f" (and {len(refused) - 1:,} more)" if len(refused) > 1 else ""
         raise MlperfError(f"{_from_here(refused[0])}{more}")
-    valid = [one for one in results if not _invalid(one.logs[0])]
+    checked_results = [(result, _invalid(result.logs[0])) for result in results]
+    valid = [result for result, reasons in checked_results if not reasons]
+    invalid = [(one.place.folder, reasons) for one, reasons in checked_results if reasons]
     lines = [
         *_counted(results),
         *_listed("refused", refused),
-        *_listed("INVALID", [_why_invalid(one) for one in results if _invalid(one.logs[0])]),
+        *_listed("INVALID", [f"{folder}: {'; '.join(map(str, why))}" for folder, why in invalid]),
         *_listed("note", [note for one in results for note in one.notes]),
     ]
     cases, left_out = _cases(results, parsed)
@@ -82,20 +81,19 @@ def run(parsed: argparse.Namespace) -> int:
 def _read(
     places: Iterable[ResultPlace], parsed: argparse.Namespace
 ) -> tuple[list[RecordedResult], list[str]]:
-    """Return the results that can be read, and why the others cannot."""
     results, refused = [], []
     unnamed = [option for option in CASE_FIELDS if not getattr(parsed, option)]
-    for place in places:
-        if unnamed and not place.division:
+    for location in places:
+        if unnamed and not location.division:
             options = ", ".join(f"--{option}" for option in unnamed)
-            refused.append(f"{place.folder}: logs do not say what they are of: add {options}")
+            refused.append(f"{location.folder}: logs do not say what they are of: add {options}")
             continue
-        if (place.folder / "performance" / ENDPOINTS).exists():
-            how = as_typed("import", ["endpoints", place.folder], {})
-            refused.append(f"{place.folder}: of MLCommons' endpoints client, for {how}")
+        if (location.folder / "performance" / ENDPOINTS).exists():
+            how = as_typed("import", ["endpoints", location.folder], {})
+            refused.append(f"{location.folder}: of MLCommons' endpoints client, for {how}")
             continue
         try:
-            results.append(read_result(place, parsed.workload))
+            results.append(read_result(location, parsed.workload))
         except MlperfError as error:
             refused.append(str(error))
     return results, refused
@@ -125,24 +123,20 @@ def _listed(label: str, texts: Sequence[str]) -> Iterator[str]:
 
 
 def _from_here(text: str) -> str:
-    """Return text whose paths below the working folder begin there."""
     return text.replace(f"{Path.cwd()}/", "")
 
 
 def _write_rows(path: Path, valid: Sequence[RecordedResult]) -> list[str]:
     rows = []
     for result in valid:
-        place, notes = result.place, [_from_here(note) for note in result.notes]
-        below = place.folder.relative_to(place.root) if place.division else place.folder
+        location, notes = result.place, [_from_here(note) for note in result.notes]
+        below = location.folder.relative_to(location.root) if location.division else location.folder
         about = {"folder": str(below)} | ({"notes": notes} if notes else {})
         rows.append(document(result.row) | about)
     write_whole(path, json_text(table_of(rows)) + "\n")
     name = relative(path)
     how = as_typed("published", [], {"--from": name})
     return [f"wrote {plural(len(rows), 'row')}: {name}", f"list them: {how}"]
-
-
-# --- validity ------------------------------------------------------------------------------
 
 
 def _invalid(log: Detail) -> tuple[Reason, ...]:
@@ -155,17 +149,9 @@ def _invalid(log: Detail) -> tuple[Reason, ...]:
     return tuple(Reason(key=Key.LOADGEN, text=text) for text in texts)
 
 
-def _why_invalid(one: RecordedResult) -> str:
-    return f"{one.place.folder}: {'; '.join(map(str, _invalid(one.logs[0])))}"
-
-
-# --- a session -----------------------------------------------------------------------------
-
-
 def _cases(
     results: Sequence[RecordedResult], parsed: argparse.Namespace
 ) -> tuple[list[CaseResult], list[str]]:
-    """Return the cases that were measured, and what was left out of them."""
     groups: dict[tuple[Case, str], list[tuple[RecordedResult, list[Run]]]] = defaultdict(list)
     left_out: Counter[str] = Counter()
     incomplete = []
@@ -201,16 +187,16 @@ def _write_session(
     yield f"judge it: {as_typed('compare', ['git:HEAD', name], {})}"
 
 
-def _case(one: RecordedResult, parsed: argparse.Namespace) -> Case:
-    row = one.row
+def _case(result: RecordedResult, parsed: argparse.Namespace) -> Case:
+    row = result.row
     case = Case(
         workload=parsed.workload or _name(row.used_model or row.model),
         scenario=Scenarios[row.scenario.lower()],
-        engine=parsed.engine or _name(re.split(r"[\s,;:]", one.framework)[0]) or "loadgen",
+        engine=parsed.engine or _name(re.split(r"[\s,;:]", result.framework)[0]) or "loadgen",
         precision=parsed.precision or _name(row.precision) or UNKNOWN_PRECISION,
-        accelerator=parsed.accelerator or _accelerator(one),
+        accelerator=parsed.accelerator or _accelerator(result),
     )
-    return checked(case, f"{one.place.folder}: ")
+    return checked(case, f"{result.place.folder}: ")
 
 
 def _name(text: str) -> str:
@@ -218,8 +204,8 @@ def _name(text: str) -> str:
     return re.sub(r"^[^a-z0-9]+|-+$", "", words)
 
 
-def _accelerator(one: RecordedResult) -> str:
-    count, product = one.row.count, one.row.accelerator
+def _accelerator(result: RecordedResult) -> str:
+    count, product = result.row.count, result.row.accelerator
     if not count or not product:
         return "cpu"
     gpu = find_gpu(product)
@@ -229,13 +215,13 @@ def _accelerator(one: RecordedResult) -> str:
     return legal if count == 1 else f"{count}x{legal}"
 
 
-def _identity(one: RecordedResult, parsed: argparse.Namespace) -> dict[str, Property]:
+def _identity(result: RecordedResult, parsed: argparse.Namespace) -> dict[str, Property]:
     system = {"system": parsed.system} if parsed.system else {}
-    if not one.place.division:
+    if not result.place.division:
         gpu = parsed.accelerator.rpartition("x")[2] if parsed.accelerator else ""
         return {"harness": LOGS, "gpu": gpu, **system}
-    described = {"submitter": one.row.submitter, "system": one.row.system}
-    return {"harness": SUBMISSION, "gpu": one.row.accelerator, **described, **system}
+    described = {"submitter": result.row.submitter, "system": result.row.system}
+    return {"harness": SUBMISSION, "gpu": result.row.accelerator, **described, **system}
 
 
 def _case_result(
@@ -257,17 +243,17 @@ def _case_result(
     )
 
 
-def _run(one: RecordedResult, log: Detail) -> Run:
-    begin_s, end_s = log.window_s
+def _run(result: RecordedResult, log: Detail) -> Run:
+    scenario, (begin_s, end_s) = result.row.scenario, log.window_s
     begun = dt.datetime.fromtimestamp(begin_s, dt.UTC)
     queries, rate = round(queries_of(log)), log.values.get("effective_target_qps")
     samples = queries * count_of(log, "effective_samples_per_query")
     digest = hashlib.sha256(json.dumps(dict(log.values), sort_keys=True).encode()).hexdigest()
     return Run(
-        metrics=log.metrics("Server" if one.row.scenario == "Interactive" else one.row.scenario),
+        metrics=log.metrics("Server" if scenario == "Interactive" else scenario),
         within_se={},
         samples=samples,
-        queries=samples if one.row.scenario == "Offline" else queries,
+        queries=samples if scenario == "Offline" else queries,
         duration_s=end_s - begin_s,
         target_qps=float(rate) if isinstance(rate, int | float) and rate > 0 else 0.0,
         session=f"{begun:%Y%m%d-%H%M%S}-{digest[:4]}",
