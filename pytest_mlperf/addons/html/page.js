@@ -165,13 +165,13 @@
     return found.runs ? objects.flatMap(runsOf) : objects;
   };
 
-  // The runs of a metric are those of its history; a difference is from the baseline's mean.
+  // The runs of a metric are those of its history; each as a multiple of the baseline's mean, above 1 better.
   const runsOf = (one) => {
     const found = data.drawn[one.place].find(({ plot, title }) => plot === "history" && title === one.metric);
     if (!found) return [];
     const mean = found.mean || found.now.reduce((sum, [, value]) => sum + value, 0) / found.now.length;
     const dots = (when, runs) => runs.map(([days, value]) => ({
-      ...one, when, date: moment(days), off: Math.round(10000 * (value / mean - 1)) / 100 + 0,
+      ...one, when, date: moment(days), off: Math.round(10000 * (one.falls ? mean / value : value / mean)) / 10000,
       text: number(value) + (found.unit ? ` ${found.unit}` : ""),
     }));
     return [...dots("now", found.now), ...dots("baseline", found.base)];
@@ -222,23 +222,12 @@
     return objects.filter((one) => kept.has(one.row));
   };
 
-  // An interval may be so wide that nothing else is seen: lines that reach the edge go on.
-  const clamped = (spec, objects, [points, ends]) => {
-    const known = (fields) => fields.flatMap((field) => objects.map((one) => one[field])).filter((value) => typeof value === "number");
-    const [near, far] = [[0, ...known(points)], [0, ...known(points), ...known(ends)]];
-    const [low, high] = [Math.min(...near), Math.max(...near)];
-    const room = 0.6 * (high - low) || 1;
-    const domain = [Math.max(low - room, Math.min(...far)), Math.min(high + room, Math.max(...far))];
-    for (const { encoding } of spec.layer) encoding.x.scale = { domain, clamp: true, nice: true };
-  };
-
   const draw = async (figure) => {
     const wide = figure.holder.clientWidth;
     if (!wide) return;
     figure.stale = false;
     const spec = coloured(structuredClone(figure.spec));
     let objects = figure.rows();
-    if (spec.usermeta && spec.usermeta.clamp) clamped(spec, objects, spec.usermeta.clamp);
     if (spec.usermeta && spec.usermeta.rows) objects = rowsOf(spec, objects, figure, wide < NARROW);
     for (const part of spec.vconcat ?? []) part.width = Math.max(160, wide - 90);
     if (spec.width === "container") {
