@@ -428,9 +428,12 @@ def spent(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
             (beside.spent.get(each.test, ()) for each in one.results), key=len, default=()
         )
         sums = {part: math.fsum(each.get(part, 0.0) for each in processes) for part in TIME_PARTS}
+        runs = max((result.verdict.runs for result in one.results), key=len)
         if not processes:
-            runs = max((each.verdict.runs for each in one.results), key=len)
             sums["measured"] = math.fsum(run.duration_s for run in runs)
+        turns = sum(r.verdict.interleaved.runs for r in one.results if r.verdict.interleaved)
+        if own_s := math.fsum(sums[part] for part in TIME_PARTS[:-1]):
+            sums["interleaved"] = turns * own_s / len(processes or runs)
         rows += [
             {
                 "case": place,
@@ -451,7 +454,8 @@ def spent(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
         title="Where the time went",
         says=(
             "All processes of a case together. What lies before LoadGen's window and is neither "
-            f"loading nor warm-up is waiting for the machine and starting.{parts}"
+            "loading nor warm-up is waiting for the machine and starting. Interleaved runs count "
+            f"as long as the mean of the case's own runs.{parts}"
         ),
         rows=rows,
         without="No run was made.",

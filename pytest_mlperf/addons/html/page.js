@@ -259,10 +259,14 @@
     const columns = Object.entries(figure.columns);
     const head = make("tr", {}, ...columns.map(([, title]) => make("th", { scope: "col", text: title })));
     const body = objects.filter((one) => !one.drawnOnly).map((one) =>
-      make("tr", {}, ...columns.map(([field]) =>
-        make("td", { text: number(field === "row" ? one.metric : one[field]) }))));
+      make("tr", {}, ...columns.map(([field]) => {
+        const text = number(field === "row" ? one.metric : one[field]);
+        return make("td", { text, ...(isNumber(text) && { class: "num" }) });
+      })));
     figure.table.replaceChildren(make("table", {}, make("thead", {}, head), make("tbody", {}, ...body)));
   };
+
+  const isNumber = (text) => /^[+\u2212-]?\d[\d ,.]*( ?(%|x|s|ms|\u00b5s|GiB|MiB|J|W))?$/.test(text);
 
   const seen = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
@@ -298,6 +302,25 @@
     const values = (field) => [...new Set(found.rows.map((row) => row[found.fields.indexOf(field)]))];
     add(inside, inside.querySelector("h3").textContent, PLOTS[name](values), TABLES[name], () => overview(found));
   }
+  const addCopyButtons = (inside) => {
+    for (const command of inside.querySelectorAll("pre.command")) {
+      const button = make("button", { type: "button", class: "copy", text: "Copy" });
+      const text = command.textContent.trim();
+      button.addEventListener("click", async () => {
+        try {
+          await navigator.clipboard.writeText(text);
+          button.textContent = "Copied";
+        } catch { // the page may not write to the clipboard: select the text for the user
+          getSelection().selectAllChildren(command);
+          button.textContent = "Selected";
+        }
+        setTimeout(() => { button.textContent = "Copy"; }, 2000);
+      });
+      command.before(button);
+    }
+  };
+  addCopyButtons(byId("failed"));
+
   // One run alone, without a baseline, is no history.
   const isDrawn = ({ plot, value, now, rows }) =>
     plot === "history" ? value.length + now.length > 1 : plot !== "sessions" || rows.length > 2;
@@ -305,6 +328,7 @@
     const inside = one.querySelector(".drawn");
     if (!one.open || inside.dataset.made) return;
     inside.dataset.made = "yes";
+    addCopyButtons(one);
     for (const packed of data.drawn[Number(inside.dataset.case)].filter(isDrawn)) {
       const figure = make("figure", {}, make("figcaption", { text: packed.title + ({ history: ": history", sessions: ": sessions" }[packed.plot] ?? "") }));
       if (packed.says) figure.append(make("p", { class: "says", text: packed.says }));
@@ -366,5 +390,23 @@
     waiting = setTimeout(redraw, 200);
   });
   reveal();
+
+  // --- print ---------------------------------------------------------------------------------
+
+  // A print shows what is unfolded, on white. The library must be there before: unpacking it takes
+  // longer than the browser waits, drawing does not.
+  const idle = window.requestIdleCallback ?? setTimeout;
+  addEventListener("load", () => idle(() => figures.length && library()));
+  let chosenTheme;
+  addEventListener("beforeprint", () => {
+    chosenTheme = root.dataset.theme;
+    root.dataset.theme = "light";
+    for (const figure of figures) tryToDraw(figure);
+  });
+  addEventListener("afterprint", () => {
+    if (chosenTheme) root.dataset.theme = chosenTheme;
+    else delete root.dataset.theme;
+    redraw();
+  });
   window.report = { figures, drawn: data.drawn }; // what tests look at
 })();

@@ -39,7 +39,7 @@ const PLOTS = (() => {
     ...more, mark: { type: "point", ...mark }, encoding: { x: quantity(field), tooltip: tips(fields) },
   });
   const run = { row: "case", when: "run of", text: "value", date: "started" };
-  const parts = ["before", "load", "warm-up", "measured", "accuracy pass"];
+  const parts = ["before", "load", "warm-up", "measured", "accuracy pass", "interleaved"];
 
   const EDGE = 4; // limits; larger changes are drawn at the edge: MAX_DRAWN_LIMITS of _figures.py
   const byRows = {
@@ -78,7 +78,7 @@ const PLOTS = (() => {
       mark: { type: "bar", height: { band: 0.66 } },
       encoding: {
         x: quantity("seconds", { stack: "zero" }), order: { field: "order" },
-        color: { field: "part", scale: { domain: parts, range: ["$note", "$limit", "$open", "$now", "$good"] }, ...top },
+        color: { field: "part", scale: { domain: parts, range: ["$note", "$limit", "$open", "$now", "$good", "$base"] }, ...top },
         tooltip: tips({ row: "case", part: "part", text: "time" }),
       },
     }]),

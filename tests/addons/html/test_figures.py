@@ -25,7 +25,7 @@ from pytest_mlperf.addons.html._figures import (
 from pytest_mlperf.addons.html.model import Grouped, Row, RunFiles, grouped, rounded, tone
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.roofline.gpu import GpuPrice, PerDollar
-from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.core.verdict import Confirmation, InterleavedRuns, Outcome, Verdict
 from tests.addons.html.made import record
 from tests.reports import verdicts
 from tests.reports.verdicts import CASE, metric, result, run, verdict
@@ -273,3 +273,10 @@ def test_the_time_of_all_processes_of_a_case_is_added() -> None:
     ]
     assert [shown(row, "part", "seconds") for row in without.rows] == [("measured", 120.0)]
     assert "logs are not here" in without.says
+    turns = InterleavedRuns(state=Confirmation.PROVEN, pairs=5, runs=10)
+    (before, measured, interleaved) = spent(
+        cases(replace(verdicts.DROP, interleaved=turns)),
+        RunFiles(spent={test: [each, each]}, folder=True),
+    ).rows
+    assert (before["seconds"], measured["seconds"]) == (6.0, 120.0)
+    assert shown(interleaved, "part", "seconds") == ("interleaved", 10 * 63.0)
