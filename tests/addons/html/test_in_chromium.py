@@ -308,7 +308,7 @@ def test_plots_are_drawn_before_the_page_is_printed(write: Write, browser: Brows
         page.evaluate(
             "document.querySelectorAll('details.figure').forEach(f => { f.open = true; })"
         )
-        page.wait_for_function("window.vegaEmbed")
+        page.wait_for_function("() => window.vegaEmbed")
         page.evaluate("addEventListener('beforeprint', () => { window.theme = null; })")
         page.evaluate("addEventListener('afterprint', () => { window.theme = 'restored'; })")
         assert page.query_selector(".plot:not([data-drawn])") is not None
@@ -337,9 +337,9 @@ def test_a_button_copies_the_command_that_repeats_a_failure(write: Write, browse
             " {writeText: async text => { window.copied = text; }}})"
         )
         page.click("#failed .copy")
-        page.wait_for_function("window.copied")
+        page.wait_for_function("() => window.copied")
         assert page.evaluate("window.copied") == command.strip()
         page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
         page.click("#failed .copy")
-        page.wait_for_function("getSelection().toString()")
+        page.wait_for_function("() => getSelection().toString()")
         assert page.evaluate("getSelection().toString()").strip() == command.strip()
