@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -339,7 +339,7 @@ def shown(
     cases: Sequence[Grouped], beside: RunFiles
 ) -> tuple[list[Packed], dict[str, list[Subject]]]:
     """Return what the template writes of each case, and the environments by `in_words`."""
-    environments: dict[str, list[Subject]] = {}
+    environments: dict[str, list[Subject]] = defaultdict(list)
     verdicts = Siblings(result.verdict for one in cases for result in one.results)
     failed = frozenset([r.test for one in cases for r in one.results if r.failed][:EXPLAINED])
     listed = []
@@ -347,7 +347,7 @@ def shown(
         subject = next((r.verdict.subject for r in one.results if r.verdict.subject), None)
         machine = in_words(subject) if subject else ""
         if subject:
-            environments.setdefault(machine, []).append(subject)
+            environments[machine].append(subject)
         tests = [
             _test(result, beside, verdicts if result.test in failed else ())
             for result in sorted(one.results, key=lambda result: not result.failed)
@@ -374,7 +374,8 @@ def moved(result: CaseResult) -> Iterator[str]:
         start = row.get("baseline") or row.get("reference")
         outcome = row.get("outcome") or row.get("verdict")
         if start and row.get("now") and outcome == str(result.verdict.outcome):
-            by = words.get(row["metric"]) or row.get("points") or row.get("change")
+            points = f"{row['points']} points" if row.get("points") else row.get("change")
+            by = words.get(row["metric"], points)
             yield ", ".join(filter(None, [f"{start} → {row['now']} {row['metric']}", by]))
 
 
@@ -387,12 +388,12 @@ def failure_groups(listed: Sequence[Packed]) -> list[tuple[str, list[tuple[int, 
     failed = [(place, case) for place, case in enumerate(listed) if case["grouped"].tone == "fail"]
     shared = Counter(cause for _, case in failed for cause in case["causes"])
     alike = Counter(_alike(case) for _, case in failed)
-    groups: dict[str, list[tuple[int, Packed]]] = {}
+    groups: dict[str, list[tuple[int, Packed]]] = defaultdict(list)
     for place, case in failed:
         cause = max(case["causes"], key=shared.__getitem__, default="")
         if not (cause or case["moved"]) and alike[_alike(case)] > 1:
             cause = _alike(case)
-        groups.setdefault(cause, []).append((place, case))
+        groups[cause].append((place, case))
     ordered = sorted(groups.items(), key=lambda group: (not group[0], -len(group[1])))
     return [(f"Likely: {cause}" if cause in shared else cause, cases) for cause, cases in ordered]
 
@@ -403,11 +404,10 @@ def _alike(case: Packed) -> str:
 
 def common_facts(subjects: Sequence[Subject]) -> list[tuple[str, str]]:
     """Return what is known of subjects of an environment; what differs has all values."""
-    values: dict[str, dict[str, None]] = {}
-    for subject in subjects:
-        parts = {**subject.identity, **subject.fingerprint, **subject.surroundings}
-        for name, value in parts.items():
-            values.setdefault(name, {})["unknown" if value is None else str(value)] = None
+    values: dict[str, dict[str, None]] = defaultdict(dict)
+    for one in subjects:
+        for name, value in {**one.identity, **one.fingerprint, **one.surroundings}.items():
+            values[name]["unknown" if value is None else str(value)] = None
     return [(name, some(list(texts), MAX_LISTED_VALUES)) for name, texts in values.items()]
 
 

@@ -8,7 +8,7 @@ import json
 import math
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
@@ -56,9 +56,9 @@ def verdict(results: Results, absent: Sequence[Absent] = ()) -> tuple[Tone, str]
     return "good", text
 
 
-def counts(results: Results) -> list[tuple[Tone, str, int]]:
-    """Return each outcome with its tone and how many tests have it, the worst first."""
-    counted = Counter(r.verdict.outcome for r in results.cases)
+def counts(outcomes: Iterable[str]) -> list[tuple[Tone, str, int]]:
+    """Return each outcome with its tone and its count, the worst first."""
+    counted = Counter(outcomes)
     return [(tone(word), str(word), counted[word]) for word in SEVERITY if counted[word]]
 
 
@@ -196,7 +196,7 @@ def render(
         "notes": beside.notes,
         "label": UNVERIFIED_LABEL,
         "headline": verdict(results, absent),
-        "counts": counts(results),
+        "counts": counts(result.verdict.outcome for result in results.cases),
         "about": about(results),
         "doubts": list(doubts(results)),
     }
@@ -234,10 +234,10 @@ def _of_cases(
         "accelerators": sorted({one.case.accelerator for one in cases}),
         "data": as_json(every_text(_data(cases, figures, drawn), safe_text)),
         "figures": [figure for figure in figures if figure.rows],
-        "without": [
-            *((figure.title, figure.without) for figure in figures if not figure.rows),
-            *_without(drawn, left_out, points),
-        ],
+        "without": [(figure.title, figure.without) for figure in figures if not figure.rows],
+        "kinds": {figure["plot"] for own in drawn for figure in own},
+        "left_out": left_out,
+        "points": points if points < CUTS[0][0] else 0,
     }
 
 
@@ -258,45 +258,6 @@ def _case_figures(
             figures = [figure for figure in figures if figure not in heavy]
         drawn.append(figures)
     return drawn, left_out
-
-
-def _without(
-    drawn: Sequence[Sequence[Packed]], left_out: int, points: int
-) -> list[tuple[str, str]]:
-    """Return what no case has, and what would give it."""
-    kinds = {figure["plot"] for figures in drawn for figure in figures}
-    missing = {
-        "history": ("History", "It needs a run that could be judged."),
-        "sessions": (
-            "Sessions",
-            "They need a store with earlier sessions: --mlperf-store, or --store of report.",
-        ),
-        "curve": ("Throughput over requests under way", "It needs scenario Concurrency."),
-        "latency": (
-            "Latencies, now and in the baseline",
-            "They need a scenario with queries: Server, Interactive, SingleStream, MultiStream.",
-        ),
-        "moments": (
-            "Latency over time",
-            "It needs a Server run of at most 500,000 queries, its folder below the results file.",
-        ),
-        "power": (
-            "Power, clock and temperature",
-            "They need GPUs sampled through NVML, and the runs' folders below the results file.",
-        ),
-    }
-    absent = [missing[kind] for kind in missing if kind not in kinds]
-    if left_out:
-        text = (
-            f"Left out for {left_out} cases, those that failed last: the page would be too large."
-        )
-        absent.append(("Figures over the time of a run", text))
-    if points < CUTS[0][0]:
-        text = (
-            f"The newest {points} accepted baselines of each metric: more would not fit the page."
-        )
-        absent.append(("Older history", text))
-    return absent
 
 
 def _data(

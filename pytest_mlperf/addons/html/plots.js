@@ -39,7 +39,13 @@ const PLOTS = (() => {
     ...more, mark: { type: "point", ...mark }, encoding: { x: quantity(field), tooltip: tips(fields) },
   });
   const run = { row: "case", when: "run of", text: "value", date: "started" };
-  const parts = ["before", "load", "warm-up", "measured", "accuracy pass", "interleaved"];
+  const PARTS = {
+    before: "$note", load: "$limit", "warm-up": "$open", measured: "$now", "accuracy pass": "$good", interleaved: "$base",
+  };
+  const parts = (present) => {
+    const domain = Object.keys(PARTS).filter((part) => present.includes(part));
+    return { domain, range: domain.map((part) => PARTS[part]) };
+  };
 
   const EDGE = 4; // limits; larger changes are drawn at the edge: MAX_DRAWN_LIMITS of _figures.py
   const byRows = {
@@ -74,11 +80,11 @@ const PLOTS = (() => {
       mark: { type: "bar", color: "$now", height: { band: 0.6 } },
       encoding: { x: quantity("usd"), tooltip: tips({ row: "case", text: "USD per million", of: "of", price: "price" }) },
     }]),
-    spent: () => byRow("seconds", [{
+    spent: (values) => byRow("seconds", [{
       mark: { type: "bar", height: { band: 0.66 } },
       encoding: {
         x: quantity("seconds", { stack: "zero" }), order: { field: "order" },
-        color: { field: "part", scale: { domain: parts, range: ["$note", "$limit", "$open", "$now", "$good", "$base"] }, ...top },
+        color: { field: "part", scale: parts(values("part")), ...top },
         tooltip: tips({ row: "case", part: "part", text: "time" }),
       },
     }]),
@@ -87,9 +93,9 @@ const PLOTS = (() => {
   // --- workload x accelerator ----------------------------------------------------------------
 
   const heat = (value, scale, fields) => ({
-    width: { step: 176 }, height: { step: 34 },
+    width: { step: 206 }, height: { step: 34 },
     encoding: {
-      x: { field: "accelerator", type: "nominal", axis: { title: null, orient: "top", labelAngle: 0, labelLimit: 170 } },
+      x: { field: "accelerator", type: "nominal", axis: { title: null, orient: "top", labelAngle: 0, labelLimit: 200 } },
       y: { ...row, field: "workload" },
     },
     layer: [
@@ -100,7 +106,7 @@ const PLOTS = (() => {
         encoding: { color: { field: value, type: "quantitative", scale: { ...scale, interpolate: "rgb" }, legend: null } },
       },
       {
-        mark: { type: "text", color: "$ink", limit: 172 },
+        mark: { type: "text", color: "$ink", limit: 202 },
         encoding: { text: { field: "text" }, tooltip: tips({ workload: "workload", accelerator: "accelerator", ...fields, case: "case" }) },
       },
     ],

@@ -16,7 +16,14 @@ from typing import Any
 
 from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.html._figures import effect
-from pytest_mlperf.addons.html._page import as_json, bundled, page_environment, safe_text, text_of
+from pytest_mlperf.addons.html._page import (
+    as_json,
+    bundled,
+    counts,
+    page_environment,
+    safe_text,
+    text_of,
+)
 from pytest_mlperf.addons.html.model import Tone, tone
 from pytest_mlperf.core.history import CaseHistory, LatestVerdict
 from pytest_mlperf.core.metrics import METRICS
@@ -185,7 +192,6 @@ def _pages(cases: Sequence[SiteCase], about: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _first_page(cases: Sequence[SiteCase]) -> dict[str, Any]:
-    counted = Counter(one.worst.outcome for one in cases)
     drifts = sorted(
         ((one, history, found) for one in cases for history, found in one.changes),
         key=lambda drift: drift[1].points[drift[2].index].started,
@@ -199,9 +205,7 @@ def _first_page(cases: Sequence[SiteCase]) -> dict[str, Any]:
             identities[history.series.machine] = history.series.identity
     return {
         "first": True,
-        "counts": [
-            (tone(word), str(word), counted[word]) for word in SEVERITY if counted[str(word)]
-        ],
+        "counts": counts(one.worst.outcome for one in cases),
         "drifts": [
             (one.name, one.file, _drift(history, found)) for one, history, found in drifts[:DRIFTS]
         ],

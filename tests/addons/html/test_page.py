@@ -396,7 +396,7 @@ def test_a_failure_has_its_numbers_and_the_command_that_repeats_it() -> None:
         (verdicts.DROP, "24 118 → 22 598 samples/s, 6.3 % slower"),
         (verdicts.PROVISIONAL_DROP, "24 118 → 22 598 samples/s, 6.3 % slower"),
         (verdicts.GATE_FAIL, "76.460 → 71.650 top1, −6.3 %"),
-        (verdicts.ACC_DROP, "44.391 → 42.081 rouge1, −2.31"),
+        (verdicts.ACC_DROP, "44.391 → 42.081 rouge1, −2.31 points"),
         (verdicts.INVALID, ""),
         (verdicts.ERROR, ""),
     ]
