@@ -107,7 +107,7 @@ def failure_line(result: CaseResult) -> str:
         if (before := row.get("baseline") or row.get("reference")) and row.get("now")
         if (row.get("outcome") or row.get("verdict")) == str(verdict.outcome)
     ]
-    text = ": ".join(filter(None, [some(numbers, MAX_LISTED_METRICS), verdict.headline]))
+    text = ": ".join(filter(None, [verdict.headline, some(numbers, MAX_LISTED_METRICS)]))
     return f"- **{verdict.outcome}** {escape(text)} ({code(verdict.case.id)})\n"
 
 
