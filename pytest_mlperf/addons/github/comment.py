@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.github import markdown
-from pytest_mlperf.addons.github.markdown import code
+from pytest_mlperf.addons.github.markdown import code, failure_line
 from pytest_mlperf.core.causes import EXPLAINED, Siblings, Strength, causes
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import markdown_text as escape
-from pytest_mlperf.extension import ReportedSession, Results, some
-from pytest_mlperf.reports.terminal.advice import is_drop, may_be_recorded
+from pytest_mlperf.extension import CaseResult, ReportedSession, Results
+from pytest_mlperf.reports.terminal.advice import commands, is_drop, may_be_recorded
 from pytest_mlperf.stores.foreign import read_foreign
 from pytest_mlperf.stores.results import digest_of
 
@@ -25,6 +28,9 @@ COMMENT_LIMIT = 65_536
 
 PATHS_SHOWN, PATH_LENGTH = 20, 200
 """Files that are named above the verdict, the rest are counted; characters of a file's path."""
+
+MAX_LISTED_FAILURES = 10
+"""Failures of a cause that have their numbers and command; the table has all."""
 
 FOLDED_OUTCOMES = frozenset({Outcome.OK, Outcome.IMPROVED, Outcome.RECORDED})
 
@@ -39,8 +45,8 @@ def report(session: ReportedSession) -> str:
     quiet = [result for result in results.cases if result.verdict.outcome in FOLDED_OUTCOMES]
     blocks = [
         *markdown.opening(session, f"{MARKER}\n{_judged_by(own_files(session))}**", "**"),
+        *markdown.section("What failed", _failures(results)),
         *markdown.results_table("Not ok", loud, open_=True),
-        *markdown.section("Likely causes", _likely(results)),
         *markdown.settling_lines(results),
         *_accepting(results),
         *markdown.results_table(f"{plural(len(quiet), 'test')} without a drop", quiet, open_=False),
@@ -90,16 +96,36 @@ def _judged_by(paths: Sequence[str]) -> str:
     )
 
 
-def _likely(results: Results) -> Iterator[str]:
-    """Yield the strongest cause of each failed test, once for all tests that share it."""
+def _failures(results: Results) -> Iterator[str]:
+    """Yield failed tests with their numbers and commands, those of the commonest cause first."""
     verdicts = Siblings(result.verdict for result in results.cases)
-    cases: dict[str, list[str]] = {}
-    for verdict in [result.verdict for result in results.cases if result.failed][:EXPLAINED]:
-        for cause in causes(verdict, None, verdicts)[:1]:
-            if cause.strength > Strength.HINT:
-                cases.setdefault(cause.says, []).append(verdict.case.id)
-    for says, named in cases.items():
-        yield f"- {escape(says)}: {escape(some(list(dict.fromkeys(named))))}\n"
+    failed = [result for result in results.cases if result.failed]
+    strong: dict[str, list[str]] = {}
+    for result in failed[:EXPLAINED]:
+        likely = causes(result.verdict, None, verdicts)
+        # Without what is said of a single case: that nothing else changed, by how much others fell.
+        strong[result.test] = [
+            re.split("; |, by ", c.says)[0] for c in likely if c.strength > Strength.HINT
+        ]
+    common = Counter(chain.from_iterable(strong.values()))
+    groups: dict[str, list[CaseResult]] = {}
+    for result in failed:
+        cause = max(strong.get(result.test, ()), key=common.__getitem__, default="")
+        groups.setdefault(cause, []).append(result)
+    for cause, tests in sorted(groups.items(), key=lambda group: (not group[0], -len(group[1]))):
+        if cause or len(groups) > 1:
+            label = f"Likely: {cause}" if cause else "No common cause"
+            yield f"**{escape(label)}** ({plural(len(tests), 'test')})\n\n"
+        for result in tests[:MAX_LISTED_FAILURES]:
+            yield failure_line(result)
+            yield from (
+                f"  - {name}: {code(text)}\n"
+                for name, text in commands(result)
+                if name == "reproduce"
+            )
+        if len(tests) > MAX_LISTED_FAILURES:
+            yield f"- and {len(tests) - MAX_LISTED_FAILURES} more, listed below\n"
+        yield "\n"
 
 
 def _accepting(results: Results) -> Iterator[str]:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent
 from pytest_mlperf.core.untrusted_text import markdown_text as escape
 from pytest_mlperf.core.verdict import SEVERITY, final_word
-from pytest_mlperf.extension import CaseResult, ReportedSession, Results
-from pytest_mlperf.reports.rows import facts_of, rows
+from pytest_mlperf.extension import CaseResult, ReportedSession, Results, some
+from pytest_mlperf.reports.rows import all_tables, facts_of, paired_cells, rows
 from pytest_mlperf.reports.terminal.advice import lines_of, machine_wide, open_words, settling
 from pytest_mlperf.reports.terminal.precisions import origin, precision_section
 
 SUMMARY_LIMIT = 1_048_576
 """Bytes of a step's summary on GitHub."""
 
-COLUMNS = ("test", "verdict", "metric", "now", "vs base", "interval", "limit")
+COLUMNS = ("test", "verdict", "metric", "baseline", "now", "vs base", "interval", "limit")
+MAX_LISTED_METRICS = 3
 
 
 def report(session: ReportedSession, *, limit: int = SUMMARY_LIMIT) -> str:
@@ -96,9 +98,23 @@ def section(title: str, lines: Iterable[str]) -> Iterator[str]:
         yield line
 
 
+def failure_line(result: CaseResult) -> str:
+    """Return a failed test with what its metrics were and are, as an item of a list."""
+    verdict = result.verdict
+    numbers = [
+        f"{before} → {row['now']} {row['metric']}"
+        for row in chain.from_iterable(table.rows for table in all_tables(verdict))
+        if (before := row.get("baseline") or row.get("reference")) and row.get("now")
+        if (row.get("outcome") or row.get("verdict")) == str(verdict.outcome)
+    ]
+    text = ": ".join(filter(None, [verdict.headline, some(numbers, MAX_LISTED_METRICS)]))
+    return f"- **{verdict.outcome}** {escape(text)} ({code(verdict.case.id)})\n"
+
+
 def _failures(results: Results) -> Iterator[str]:
-    for verdict in (result.verdict for result in results.cases if result.failed):
-        yield f"- **{verdict.outcome}** {escape(verdict.headline)} ({code(verdict.case.id)})\n"
+    for result in (result for result in results.cases if result.failed):
+        verdict = result.verdict
+        yield failure_line(result)
         if missing := final_word(verdict):
             yield f"  - {escape(missing)}\n"
         for note in lines_of(verdict)[:3]:
@@ -123,18 +139,28 @@ def results_table(title: str, results: Iterable[CaseResult], *, open_: bool) -> 
     if not listed:
         return
     gated = any(result.verdict.kind == "accuracy" and result.verdict.gate for result in listed)
-    columns = (*COLUMNS, "gate") if gated else COLUMNS
+    listed_rows = [(result, list(_with_baseline(result))) for result in listed]
+    wordy = not all(row.get("metric") for _, found in listed_rows for row in found)
+    columns = (*COLUMNS, *["gate"] * gated, *["note"] * wordy)
     head = f"| {' | '.join(('case', *columns))} |\n|{' --- |' * (len(columns) + 1)}\n"
     above = f"### {title}" if open_ else f"<details><summary>{escape(title)}</summary>"
     yield f"\n{above}\n\n{head}"
-    for result in listed:
-        for row in rows(result):
+    for result, cells_of_rows in listed_rows:
+        for row in cells_of_rows:
             cells = [escape(row.get(name, "")) for name in columns]
-            if not row.get("metric"):
-                cells[2] = escape(result.verdict.headline)
             yield f"| {' | '.join((escape(result.verdict.case.id), *cells))} |\n"
     if not open_:
         yield "\n</details>\n"
+
+
+def _with_baseline(result: CaseResult) -> Iterator[dict[str, str]]:
+    """Yield the rows of a test with its baseline, and with its headline where none has a metric."""
+    verdict = result.verdict
+    scores = {score.metric: paired_cells(score)["baseline"] for score in verdict.paired}
+    for row in rows(result):
+        base = row.get("baseline", "") if verdict.kind != "accuracy" else ""
+        note = "" if row.get("metric") else verdict.headline
+        yield {**row, "baseline": base or scores.get(row.get("metric", ""), ""), "note": note}
 
 
 def _precisions(results: Results) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from statistics import fmean, geometric_mean, stdev
 
 from pytest_mlperf import Outcome, Verdict
@@ -20,7 +21,7 @@ from pytest_mlperf.addons.html.model import (
     tone,
 )
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import change, duration, percent, points, quantity
+from pytest_mlperf.core.numbers import change, duration, percent, points, quantity, times
 from pytest_mlperf.core.verdict import MetricVerdict, PairedVerdict
 from pytest_mlperf.extension import CaseResult
 from pytest_mlperf.judge.inputs import Direction
@@ -28,19 +29,25 @@ from pytest_mlperf.reports.rows import metric_cells, paired_cells, price_of, sco
 
 _TITLES = {metric.title for metric in METRICS.values()}
 
+MAX_DRAWN_LIMITS = 4
+"""Changes of more limits than this are drawn at the edge, so that they leave room for others."""
+
+MIN_TIMES = 1.5
+"""Ratios from this on are written as "4.41x slower", smaller changes in per cent."""
+
 
 def forest(cases: Sequence[Grouped]) -> Figure:
     """Return every change with its interval beside what is tolerated."""
     rows = [row for place, one in enumerate(cases) for row in _changes(place, one)]
-    rows.sort(key=lambda row: (TONES.index(row["tone"]), _used(row)))
+    rows.sort(key=lambda row: (TONES.index(row["tone"]), row["used"] or 0.0))
     return Figure(
         name="forest",
         title="Changes against the baseline",
         says=(
-            "Each line is the interval of a change, better to the right whatever the metric's "
-            "direction; the shaded band is what the limit tolerates, the mark at its end the "
-            "limit. Diamonds failed, triangles are undecided, circles are fine. Lines that reach "
-            "the edge go on."
+            "Each line is the interval of a change, as a share of its limit: better is to the "
+            "right, the shaded band is tolerated, and the mark at −1 is the limit. Diamonds "
+            "failed, triangles are undecided, circles are fine. Changes of more than "
+            f"{MAX_DRAWN_LIMITS} limits are drawn at the edge."
         ),
         rows=rows,
         without="No test has a baseline to be compared with: record one (--mlperf-update=missing).",
@@ -67,46 +74,68 @@ def _whole(verdict: Verdict, metric: MetricVerdict) -> Outcome | None:
 
 
 def _change(place: int, metric: MetricVerdict, outcome: Outcome | None, *, failed: bool) -> Row:
-    definition = METRICS.get(metric.metric)
-    falls = definition is not None and definition.direction is Direction.LOWER
     cells = metric_cells(metric)
     return {
         "case": place,
         "row": title(metric.metric),
         "tone": tone(outcome, failed=failed and metric.fails),
         "outcome": str(outcome),
-        **_signed(metric.change, metric.low, metric.high, falls=falls),
-        "limit": None if metric.limit is None else -per_cent(metric.limit),
+        **_shares(metric, metric.limit, falls=_falls(metric.metric)),
         "change": cells["change"],
+        "effect": effect(metric.metric, metric.change or 0.0),
         "interval": cells["interval"],
         "allowed": cells["limit"],
     }
 
 
 def _paired_change(place: int, paired: PairedVerdict, *, failed: bool) -> Row:
-    """Return a score's change in per cent of the baseline's; the table has its points."""
-    base, cells = abs(paired.baseline), paired_cells(paired)
-    shares = (None if v is None else v / base for v in (paired.change, paired.low, paired.high))
+    cells = paired_cells(paired)
     fails = failed and paired.outcome is not None and paired.outcome.fails
+    worse = paired.change > 0 if paired.lower else paired.change < 0
     return {
         "case": place,
         "row": paired.metric,
         "tone": tone(paired.outcome, failed=fails),
         "outcome": cells["verdict"],
-        **_signed(*shares, falls=paired.lower),
-        "limit": None if paired.margin is None else -per_cent(paired.margin / base),
+        **_shares(paired, paired.margin, falls=paired.lower),
         "change": f"{cells['points']} points",
+        "effect": f"{cells['points'][1:]} points {'worse' if worse else 'better'}",
         "interval": cells["interval"],
         "allowed": cells["margin"],
     }
 
 
-def _signed(*shares: float | None, falls: bool) -> Row:
-    """Return a change and its ends in per cent with the sign of better; less is, or more."""
-    better, low, high = (
-        None if share is None else per_cent(-share if falls else share) + 0.0 for share in shares
+def _falls(metric: str) -> bool:
+    return metric in METRICS and METRICS[metric].direction is Direction.LOWER
+
+
+def _shares(
+    change: MetricVerdict | PairedVerdict, limit: float | None, *, falls: bool
+) -> dict[str, float | None]:
+    """Return a change and its ends as shares of its limit: above 0 better, -1 at the limit."""
+    unit = abs(limit or 0.0) * (-1 if falls else 1)
+    used, low, high = (
+        None if share is None or not unit else round(share / unit, 3) + 0.0
+        for share in (change.change, change.low, change.high)
     )
-    return {"better": better, "low": high if falls else low, "high": low if falls else high}
+    return {"used": used, "low": high if falls else low, "high": low if falls else high}
+
+
+def effect(metric: str, share: float) -> str:
+    """Return a relative change in words: "4.41x slower", "6.3 % faster", "2.0 % worse".
+
+    Rates and times are slower or faster, other metrics worse or better; the factor is that of the
+    time, also for a rate.
+    """
+    definition, ratio = METRICS.get(metric), 1 + share
+    if definition is None or definition.direction is Direction.NEITHER or not 0 < ratio < math.inf:
+        return change(share)
+    factor, percents = max(ratio, 1 / ratio), change(abs(share))[1:]
+    if float(percents.split()[0]) == 0:
+        return percents
+    worse, better = ("slower", "faster") if definition.unit in {"s", "1/s"} else ("worse", "better")
+    word = worse if (ratio > 1) is _falls(metric) else better
+    return f"{times(factor) if factor >= MIN_TIMES else percents} {word}"
 
 
 # --- workload x accelerator ------------------------------------------------------------------
@@ -126,8 +155,8 @@ def heat_map(cases: Sequence[Grouped]) -> Figure:
         title="Workload × accelerator",
         says=(
             "The change in speed or energy of each workload on each accelerator that is worst for "
-            "its limit, or what failed; better is counted upwards. Colours are full from the limit "
-            "on; where nothing was compared the verdict stands instead."
+            "its limit, or what failed. Colours are full from the limit on; without a comparison "
+            "the verdict is shown."
         ),
         rows=[worst[where][1] for where in sorted(worst)],
         without="Nothing was judged.",
@@ -136,27 +165,21 @@ def heat_map(cases: Sequence[Grouped]) -> Figure:
 
 
 def _cell(place: int, one: Grouped, workload: str, accelerator: str) -> Row:
-    changes = [row for row in _changes(place, one) if row["better"] is not None]
+    changes = [row for row in _changes(place, one) if row["used"] is not None]
     outcome = str(one.worst.verdict.outcome)
     row = {"case": place, "workload": workload, "accelerator": accelerator, "outcome": outcome}
     speed = [change for change in changes if change["row"] in _TITLES]
     judged = [change for change in changes if change["tone"] == "fail"] or speed
     if not judged:
         return {**row, "used": None, "text": outcome, "worst": "", "allowed": ""}
-    worst = min(judged, key=_used)
+    worst = min(judged, key=itemgetter("used"))
     return {
         **row,
-        "used": round(max(-1.0, min(_used(worst), 1.0)), 2),
-        "text": change(worst["better"] / 100) + (f" {outcome}" if one.tone == "fail" else ""),
+        "used": round(max(-1.0, min(worst["used"], 1.0)), 2),
+        "text": worst["effect"] + (f" {outcome}" if one.tone == "fail" else ""),
         "worst": f"{worst['row']} {worst['change']}",
         "allowed": worst["allowed"],
     }
-
-
-def _used(row: Row) -> float:
-    """Return a change as a share of its limit, negative where it is worse."""
-    share: float = row["better"] / (abs(row["limit"] or 0) or 100)
-    return share
 
 
 def relative(cases: Sequence[Grouped]) -> Figure:
@@ -309,14 +332,17 @@ def _variation(values: Sequence[float]) -> float | None:
 def strip(cases: Sequence[Grouped]) -> Figure:
     """Return which runs are drawn as dots, beside the runs of their baselines."""
     rows = [
-        {"case": place, "row": title(metric.metric)}
+        {"case": place, "row": title(metric.metric), "falls": _falls(metric.metric)}
         for place, result, metric in _judged(cases)
         if any(run.metrics[metric.metric] > 0 for run in result.verdict.runs if not run.invalid)
     ]
     return Figure(
         name="strip",
         title="Every run",
-        says="One dot for each run, now (filled) and of the baseline.",
+        says=(
+            "One dot for each run, now (filled) and of the baseline, on a logarithmic axis: better "
+            "is to the right, 0.5 is half as fast or twice the time."
+        ),
         rows=rows,
         without="No run could be judged.",
         runs=True,
@@ -402,9 +428,12 @@ def spent(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
             (beside.spent.get(each.test, ()) for each in one.results), key=len, default=()
         )
         sums = {part: math.fsum(each.get(part, 0.0) for each in processes) for part in TIME_PARTS}
+        runs = max((result.verdict.runs for result in one.results), key=len)
         if not processes:
-            runs = max((each.verdict.runs for each in one.results), key=len)
             sums["measured"] = math.fsum(run.duration_s for run in runs)
+        turns = sum(r.verdict.interleaved.runs for r in one.results if r.verdict.interleaved)
+        if own_s := math.fsum(sums[part] for part in TIME_PARTS[:-1]):
+            sums["interleaved"] = turns * own_s / len(processes or runs)
         rows += [
             {
                 "case": place,
@@ -425,7 +454,8 @@ def spent(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
         title="Where the time went",
         says=(
             "All processes of a case together. What lies before LoadGen's window and is neither "
-            f"loading nor warm-up is waiting for the machine and starting.{parts}"
+            "loading nor warm-up is waiting for the machine and starting. Interleaved runs count "
+            f"as long as the mean of the case's own runs.{parts}"
         ),
         rows=rows,
         without="No run was made.",

@@ -8,14 +8,15 @@ import json
 import math
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
+from itertools import islice
 from typing import Any
 
 from pytest_mlperf import Outcome
-from pytest_mlperf.addons.html._cases import figures_of, in_words, shown
+from pytest_mlperf.addons.html._cases import common_facts, failure_groups, figures_of, shown
 from pytest_mlperf.addons.html._figures import (
     accuracy,
     cost,
@@ -27,7 +28,7 @@ from pytest_mlperf.addons.html._figures import (
     spread,
     strip,
 )
-from pytest_mlperf.addons.html._precisions import precisions, tables_of
+from pytest_mlperf.addons.html._precisions import precision_table, precisions
 from pytest_mlperf.addons.html.model import Figure, Grouped, Packed, RunFiles, Tone, grouped, tone
 from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.numbers import duration, plural
@@ -55,9 +56,9 @@ def verdict(results: Results, absent: Sequence[Absent] = ()) -> tuple[Tone, str]
     return "good", text
 
 
-def counts(results: Results) -> list[tuple[Tone, str, int]]:
-    """Return each outcome with its tone and how many tests have it, the worst first."""
-    counted = Counter(r.verdict.outcome for r in results.cases)
+def counts(outcomes: Iterable[str]) -> list[tuple[Tone, str, int]]:
+    """Return each outcome with its tone and its count, the worst first."""
+    counted = Counter(outcomes)
     return [(tone(word), str(word), counted[word]) for word in SEVERITY if counted[word]]
 
 
@@ -65,10 +66,13 @@ def about(results: Results) -> list[tuple[str, str]]:
     """Return when and with what the session was made."""
     profiles = " and ".join(sorted({result.profile for result in results.cases}))
     rounds = " and ".join(sorted({result.round for result in results.cases}))
-    runs = {run.folder for result in results.cases for run in result.verdict.runs}
+    verdicts = [result.verdict for result in results.cases]
+    runs = len({run.folder for one in verdicts for run in (*one.runs, *one.invalid_runs)})
+    turns = sum(one.interleaved.runs for one in verdicts if one.interleaved)
+    made = plural(runs + turns, "run") + (f", {turns} of them interleaved" if turns else "")
     facts = [
         ("started", f"{results.started[:16].replace('T', ' ')} UTC"),
-        ("took", f"{duration(results.seconds)}, {plural(len(runs), 'run')}"),
+        ("took", f"{duration(results.seconds)}, {made}"),
         ("commit", results.commit or "outside git"),
         ("profile", profiles),
         ("MLPerf round", rounds),
@@ -159,8 +163,11 @@ TRACES = 1_200_000
 ENVIRONMENTS = 200
 """Environments that are listed; the results file has all."""
 
-MAX_LISTED_FAILURES = 50
-"""Failures that the first section names; the cases below have all. Also tests that were skipped."""
+MAX_LISTED_FAILURES = 10
+"""Failures of a cause that the first section names; the cases below have all."""
+
+MAX_LISTED_TESTS = 50
+"""Skipped and absent tests that are named."""
 
 
 def render(
@@ -183,12 +190,13 @@ def render(
         "script": script,
         "library": base64.b64encode(zlib.compress(library.encode(), 9)).decode(),
         "absent": absent,
-        "named": MAX_LISTED_FAILURES,
+        "named": MAX_LISTED_TESTS,
+        "most": MAX_LISTED_FAILURES,
         "skipped": results.skipped,
         "notes": beside.notes,
         "label": UNVERIFIED_LABEL,
         "headline": verdict(results, absent),
-        "counts": counts(results),
+        "counts": counts(result.verdict.outcome for result in results.cases),
         "about": about(results),
         "doubts": list(doubts(results)),
     }
@@ -205,7 +213,7 @@ def _of_cases(
 ) -> dict[str, Any]:
     """Return what the template writes of cases: the first so many, those that failed first."""
     cases = every[:listed]
-    sections, subjects = shown(cases, beside)
+    sections, environments = shown(cases, beside)
     drawn, left_out = _case_figures(cases, beside, points)
     figures = [
         *(forest(cases), heat_map(cases), relative(cases), accuracy(cases), precisions(cases)),
@@ -214,21 +222,22 @@ def _of_cases(
     ]
     return {
         "cases": sections,
-        "failed": [
-            (place, one) for place, one in enumerate(sections) if one["grouped"].tone == "fail"
-        ],
-        "precisions": tables_of(cases),
+        "failures": failure_groups(sections),
+        "precisions": precision_table(cases),
         "unlisted": len(every) - len(cases),
-        "subjects": [(in_words(subject), subject) for subject in subjects[:ENVIRONMENTS]],
-        "more_subjects": len(subjects[ENVIRONMENTS:]),
+        "environments": [
+            (machine, len(subjects), common_facts(subjects))
+            for machine, subjects in islice(environments.items(), ENVIRONMENTS)
+        ],
+        "more_environments": max(0, len(environments) - ENVIRONMENTS),
         "workloads": sorted({one.case.workload for one in cases}),
         "accelerators": sorted({one.case.accelerator for one in cases}),
         "data": as_json(every_text(_data(cases, figures, drawn), safe_text)),
         "figures": [figure for figure in figures if figure.rows],
-        "without": [
-            *((figure.title, figure.without) for figure in figures if not figure.rows),
-            *_without(drawn, left_out, points),
-        ],
+        "without": [(figure.title, figure.without) for figure in figures if not figure.rows],
+        "kinds": {figure["plot"] for own in drawn for figure in own},
+        "left_out": left_out,
+        "points": points if points < CUTS[0][0] else 0,
     }
 
 
@@ -249,45 +258,6 @@ def _case_figures(
             figures = [figure for figure in figures if figure not in heavy]
         drawn.append(figures)
     return drawn, left_out
-
-
-def _without(
-    drawn: Sequence[Sequence[Packed]], left_out: int, points: int
-) -> list[tuple[str, str]]:
-    """Return what no case has, and what would give it."""
-    kinds = {figure["plot"] for figures in drawn for figure in figures}
-    missing = {
-        "history": ("History", "It needs a run that could be judged."),
-        "sessions": (
-            "Sessions",
-            "They need a store with earlier sessions: --mlperf-store, or --store of report.",
-        ),
-        "curve": ("Throughput over requests under way", "It needs scenario Concurrency."),
-        "latency": (
-            "Latencies, now and in the baseline",
-            "They need a scenario with queries: Server, Interactive, SingleStream, MultiStream.",
-        ),
-        "moments": (
-            "Latency over time",
-            "It needs a Server run of at most 500,000 queries, its folder below the results file.",
-        ),
-        "power": (
-            "Power, clock and temperature",
-            "They need GPUs sampled through NVML, and the runs' folders below the results file.",
-        ),
-    }
-    absent = [missing[kind] for kind in missing if kind not in kinds]
-    if left_out:
-        text = (
-            f"Left out for {left_out} cases, those that failed last: the page would be too large."
-        )
-        absent.append(("Figures over the time of a run", text))
-    if points < CUTS[0][0]:
-        text = (
-            f"The newest {points} accepted baselines of each metric: more would not fit the page."
-        )
-        absent.append(("Older history", text))
-    return absent
 
 
 def _data(

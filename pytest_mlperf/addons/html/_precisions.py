@@ -21,10 +21,45 @@ from pytest_mlperf.reports.terminal.precisions import (
 MAX_LISTED_ENTRIES = 20
 
 
-def tables_of(cases: Sequence[Grouped]) -> dict[str, Any]:
-    """Return headings with their tables, and remarks; none where each engine has one precision."""
-    tables, remarks = precision_section(result for one in cases for result in one.results)
-    return {"tables": [(one.heading, one.filled) for one in tables], "remarks": remarks}
+WORDS = ("workload", "reference", "engine", "precision", "metric", "accuracy")
+"""Columns of the table that hold words; the others hold numbers."""
+
+COLUMNS = (
+    *("workload", "reference", "engine", "precision", "metric", "score", "needed", "points"),
+    *("interval", "samples", "accuracy", "measured", "speed", "spread"),
+)
+
+
+def precision_table(cases: Sequence[Grouped]) -> dict[str, Any]:
+    """Return all precisions as one table, and remarks; no row where each engine has one precision.
+
+    Each row names its workload, so that it can be read and sorted alone.
+    """
+    results = [result for one in cases for result in one.results]
+    blocks = [
+        block
+        for block in blocks_of(results)
+        if len({entry.case.engine for entry in block.entries}) < len(block.entries)
+    ]
+    tables, remarks = precision_section(results)
+    rows = []
+    for block, table in zip(blocks, tables, strict=True):
+        about, _, reference = table.heading.rpartition(", against ")
+        entries, entry = iter(block.entries), block.reference
+        for cells in table.rows:
+            entry = next(entries) if "entry" in cells else entry
+            value = cells.get(title(block.metric), "")
+            more = {
+                "workload": about,
+                "reference": reference,
+                "engine": entry.case.engine,
+                "precision": entry.case.precision,
+                "measured": f"{value} {title(block.metric)}" if value and entry.speed else value,
+            }
+            rows.append({**cells, **more})
+    columns = [name for name in COLUMNS if any(row.get(name) for row in rows)]
+    texts = [[row.get(name, "") for name in columns] for row in rows]
+    return {"table": (columns, texts, WORDS), "remarks": remarks}
 
 
 def precisions(cases: Sequence[Grouped]) -> Figure:

@@ -165,13 +165,13 @@
     return found.runs ? objects.flatMap(runsOf) : objects;
   };
 
-  // The runs of a metric are those of its history; a difference is from the baseline's mean.
+  // The runs of a metric are those of its history; each as a multiple of the baseline's mean, above 1 better.
   const runsOf = (one) => {
     const found = data.drawn[one.place].find(({ plot, title }) => plot === "history" && title === one.metric);
     if (!found) return [];
     const mean = found.mean || found.now.reduce((sum, [, value]) => sum + value, 0) / found.now.length;
     const dots = (when, runs) => runs.map(([days, value]) => ({
-      ...one, when, date: moment(days), off: Math.round(10000 * (value / mean - 1)) / 100 + 0,
+      ...one, when, date: moment(days), off: Math.round(10000 * (one.falls ? mean / value : value / mean)) / 10000,
       text: number(value) + (found.unit ? ` ${found.unit}` : ""),
     }));
     return [...dots("now", found.now), ...dots("baseline", found.base)];
@@ -222,23 +222,12 @@
     return objects.filter((one) => kept.has(one.row));
   };
 
-  // An interval may be so wide that nothing else is seen: lines that reach the edge go on.
-  const clamped = (spec, objects, [points, ends]) => {
-    const known = (fields) => fields.flatMap((field) => objects.map((one) => one[field])).filter((value) => typeof value === "number");
-    const [near, far] = [[0, ...known(points)], [0, ...known(points), ...known(ends)]];
-    const [low, high] = [Math.min(...near), Math.max(...near)];
-    const room = 0.6 * (high - low) || 1;
-    const domain = [Math.max(low - room, Math.min(...far)), Math.min(high + room, Math.max(...far))];
-    for (const { encoding } of spec.layer) encoding.x.scale = { domain, clamp: true, nice: true };
-  };
-
   const draw = async (figure) => {
     const wide = figure.holder.clientWidth;
     if (!wide) return;
     figure.stale = false;
     const spec = coloured(structuredClone(figure.spec));
     let objects = figure.rows();
-    if (spec.usermeta && spec.usermeta.clamp) clamped(spec, objects, spec.usermeta.clamp);
     if (spec.usermeta && spec.usermeta.rows) objects = rowsOf(spec, objects, figure, wide < NARROW);
     for (const part of spec.vconcat ?? []) part.width = Math.max(160, wide - 90);
     if (spec.width === "container") {
@@ -270,10 +259,14 @@
     const columns = Object.entries(figure.columns);
     const head = make("tr", {}, ...columns.map(([, title]) => make("th", { scope: "col", text: title })));
     const body = objects.filter((one) => !one.drawnOnly).map((one) =>
-      make("tr", {}, ...columns.map(([field]) =>
-        make("td", { text: number(field === "row" ? one.metric : one[field]) }))));
+      make("tr", {}, ...columns.map(([field]) => {
+        const text = number(field === "row" ? one.metric : one[field]);
+        return make("td", { text, ...(isNumber(text) && { class: "num" }) });
+      })));
     figure.table.replaceChildren(make("table", {}, make("thead", {}, head), make("tbody", {}, ...body)));
   };
+
+  const isNumber = (text) => /^[+\u2212-]?\d[\d ,.]*( ?(%|x|s|ms|\u00b5s|GiB|MiB|J|W))?$/.test(text);
 
   const seen = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
@@ -309,6 +302,25 @@
     const values = (field) => [...new Set(found.rows.map((row) => row[found.fields.indexOf(field)]))];
     add(inside, inside.querySelector("h3").textContent, PLOTS[name](values), TABLES[name], () => overview(found));
   }
+  const addCopyButtons = (inside) => {
+    for (const command of inside.querySelectorAll("pre.command")) {
+      const button = make("button", { type: "button", class: "copy", text: "Copy" });
+      const text = command.textContent.trim();
+      button.addEventListener("click", async () => {
+        try {
+          await navigator.clipboard.writeText(text);
+          button.textContent = "Copied";
+        } catch { // the page may not write to the clipboard: select the text for the user
+          getSelection().selectAllChildren(command);
+          button.textContent = "Selected";
+        }
+        setTimeout(() => { button.textContent = "Copy"; }, 2000);
+      });
+      command.before(button);
+    }
+  };
+  addCopyButtons(byId("failed"));
+
   // One run alone, without a baseline, is no history.
   const isDrawn = ({ plot, value, now, rows }) =>
     plot === "history" ? value.length + now.length > 1 : plot !== "sessions" || rows.length > 2;
@@ -316,6 +328,7 @@
     const inside = one.querySelector(".drawn");
     if (!one.open || inside.dataset.made) return;
     inside.dataset.made = "yes";
+    addCopyButtons(one);
     for (const packed of data.drawn[Number(inside.dataset.case)].filter(isDrawn)) {
       const figure = make("figure", {}, make("figcaption", { text: packed.title + ({ history: ": history", sessions: ": sessions" }[packed.plot] ?? "") }));
       if (packed.says) figure.append(make("p", { class: "says", text: packed.says }));
@@ -377,5 +390,23 @@
     waiting = setTimeout(redraw, 200);
   });
   reveal();
+
+  // --- print ---------------------------------------------------------------------------------
+
+  // A print shows what is unfolded, on white. The library must be there before: unpacking it takes
+  // longer than the browser waits, drawing does not.
+  const idle = window.requestIdleCallback ?? setTimeout;
+  addEventListener("load", () => idle(() => figures.length && library()));
+  let chosenTheme;
+  addEventListener("beforeprint", () => {
+    chosenTheme = root.dataset.theme;
+    root.dataset.theme = "light";
+    for (const figure of figures) tryToDraw(figure);
+  });
+  addEventListener("afterprint", () => {
+    if (chosenTheme) root.dataset.theme = chosenTheme;
+    else delete root.dataset.theme;
+    redraw();
+  });
   window.report = { figures, drawn: data.drawn }; // what tests look at
 })();

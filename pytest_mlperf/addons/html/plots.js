@@ -19,9 +19,9 @@ const PLOTS = (() => {
     field: "row", type: "nominal", sort: null,
     axis: { title: null, labelLimit: 380, labelPadding: 8, domain: false, ticks: false },
   };
-  const byRow = (title, layer, { zero = true, clamp } = {}) => {
-    for (const { encoding } of layer) Object.assign(encoding.x, { title, axis: { tickCount: 8 }, scale: { zero } });
-    return { width: "container", encoding: { y: row }, layer, usermeta: { rows: true, ...(clamp && { clamp }) } };
+  const byRow = (title, layer, { zero = true, scale } = {}) => {
+    for (const { encoding } of layer) Object.assign(encoding.x, { title, axis: { tickCount: 8 }, scale: scale ?? { zero } });
+    return { width: "container", encoding: { y: row }, layer, usermeta: { rows: true } };
   };
   const middle = (datum) => ({ mark: { type: "rule", color: "$grey" }, encoding: { x: { datum }, y: null } });
   const limit = (field, band) => ({
@@ -39,16 +39,28 @@ const PLOTS = (() => {
     ...more, mark: { type: "point", ...mark }, encoding: { x: quantity(field), tooltip: tips(fields) },
   });
   const run = { row: "case", when: "run of", text: "value", date: "started" };
-  const parts = ["before", "load", "warm-up", "measured", "accuracy pass"];
+  const PARTS = {
+    before: "$note", load: "$limit", "warm-up": "$open", measured: "$now", "accuracy pass": "$good", interleaved: "$base",
+  };
+  const parts = (present) => {
+    const domain = Object.keys(PARTS).filter((part) => present.includes(part));
+    return { domain, range: domain.map((part) => PARTS[part]) };
+  };
 
+  const EDGE = 4; // limits; larger changes are drawn at the edge: MAX_DRAWN_LIMITS of _figures.py
   const byRows = {
-    forest: () => byRow("worse  \u2190  change in %  \u2192  better", [
-      { mark: { type: "bar", color: "$band", height: { band: 0.86 } }, encoding: { x: quantity("limit"), x2: { datum: 0 } } },
+    forest: () => byRow("worse  \u2190  change \u00f7 limit  \u2192  better", [
+      { mark: { type: "bar", color: "$band", height: { band: 0.86 } }, encoding: { x: { datum: -1 }, x2: { datum: 0 } } },
       middle(0),
-      limit("limit", 0.86),
-      ...interval("better", { row: "case", outcome: "verdict", change: "change", interval: "interval", allowed: "limit" }),
-    ], { clamp: [["better", "limit"], ["low", "high"]] }),
-    accuracy: () => byRow("score in % of MLPerf's reference", [
+      { mark: { type: "tick", color: "$limit", thickness: 2, height: { band: 0.86 } }, encoding: { x: { datum: -1 } } },
+      ...interval("used", { row: "case", outcome: "verdict", effect: "effect", change: "change", interval: "interval", allowed: "limit" }),
+      ...[["<", "left", 10], [">", "right", -10]].map(([sign, align, dx]) => ({
+        transform: where(`abs(datum.used) > ${EDGE} && datum.used ${sign} 0`),
+        mark: { type: "text", align, dx, color: "$ink" },
+        encoding: { x: quantity("used"), text: { field: "effect" } },
+      })),
+    ], { scale: { domain: [-EDGE, EDGE], clamp: true, nice: false } }),
+    accuracy: () => byRow("score in % of its reference", [
       middle(100),
       limit("gate", 0.7),
       ...interval("share", { row: "case", outcome: "verdict", now: "score", reference: "reference", needed: "needed" }),
@@ -59,20 +71,20 @@ const PLOTS = (() => {
       dot("before", { row: "case", before: "baseline, %" }, { size: 80, color: "$base" }),
       dot("now", { row: "case", now: "now, %" }, { filled: true, size: 80, color: "$now", opacity: 1 }),
     ]),
-    strip: () => byRow("difference from the mean of the baseline, else of the runs, in %", [
-      middle(0),
+    strip: () => byRow("worse  \u2190  times the mean of the baseline, else of the runs  \u2192  better", [
+      middle(1),
       dot("off", run, { size: 60, color: "$base", opacity: 0.9 }, { transform: where("datum.when == 'baseline'") }),
       dot("off", run, { size: 60, filled: true, color: "$now", opacity: 1 }, { transform: where("datum.when == 'now'") }),
-    ]),
+    ], { scale: { type: "log", nice: false, padding: 12 } }),
     cost: () => byRow("USD per million", [{
       mark: { type: "bar", color: "$now", height: { band: 0.6 } },
       encoding: { x: quantity("usd"), tooltip: tips({ row: "case", text: "USD per million", of: "of", price: "price" }) },
     }]),
-    spent: () => byRow("seconds", [{
+    spent: (values) => byRow("seconds", [{
       mark: { type: "bar", height: { band: 0.66 } },
       encoding: {
         x: quantity("seconds", { stack: "zero" }), order: { field: "order" },
-        color: { field: "part", scale: { domain: parts, range: ["$note", "$limit", "$open", "$now", "$good"] }, ...top },
+        color: { field: "part", scale: parts(values("part")), ...top },
         tooltip: tips({ row: "case", part: "part", text: "time" }),
       },
     }]),
@@ -81,9 +93,9 @@ const PLOTS = (() => {
   // --- workload x accelerator ----------------------------------------------------------------
 
   const heat = (value, scale, fields) => ({
-    width: { step: 156 }, height: { step: 34 },
+    width: { step: 206 }, height: { step: 34 },
     encoding: {
-      x: { field: "accelerator", type: "nominal", axis: { title: null, orient: "top", labelAngle: 0, labelLimit: 150 } },
+      x: { field: "accelerator", type: "nominal", axis: { title: null, orient: "top", labelAngle: 0, labelLimit: 200 } },
       y: { ...row, field: "workload" },
     },
     layer: [
@@ -94,7 +106,7 @@ const PLOTS = (() => {
         encoding: { color: { field: value, type: "quantitative", scale: { ...scale, interpolate: "rgb" }, legend: null } },
       },
       {
-        mark: { type: "text", color: "$ink", limit: 150 },
+        mark: { type: "text", color: "$ink", limit: 202 },
         encoding: { text: { field: "text" }, tooltip: tips({ workload: "workload", accelerator: "accelerator", ...fields, case: "case" }) },
       },
     ],
@@ -442,7 +454,8 @@ const PLOTS = (() => {
 // The columns of their tables: field and heading.
 const TABLES = {
   forest: {
-    case: "case", row: "metric", outcome: "verdict", change: "change", interval: "interval", allowed: "limit",
+    case: "case", row: "metric", outcome: "verdict", effect: "effect", change: "change", interval: "interval",
+    allowed: "limit",
   },
   heat: {
     workload: "workload", accelerator: "accelerator", outcome: "verdict", worst: "worst change", allowed: "limit",
@@ -459,7 +472,7 @@ const TABLES = {
     case: "case", against: "against", of: "score of", score_text: "score", interval: "interval",
     gate_text: "gate", speed_text: "speed", accuracy: "accuracy",
   },
-  strip: { case: "case", row: "metric", when: "run of", date: "started (UTC)", text: "value", off: "difference, %" },
+  strip: { case: "case", row: "metric", when: "run of", date: "started (UTC)", text: "value", off: "times the mean" },
   spread: {
     case: "case", row: "metric", now_text: "now", before_text: "baseline", detectable_text: "can prove",
     limit_text: "limit",

@@ -3,25 +3,75 @@
   const root = document.documentElement;
   const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
 
-  // --- search --------------------------------------------------------------------------------
+  // --- theme ---------------------------------------------------------------------------------
+
+  const button = document.getElementById("theme");
+  const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : prefersDark.matches);
+  const remember = (theme) => {
+    try { sessionStorage.setItem("theme", theme); } catch { /* pages opened from a disk may have none */ }
+  };
+  try { root.dataset.theme = sessionStorage.getItem("theme") ?? ""; } catch { /* as above */ }
+  const nameTheme = () => {
+    button.textContent = isDark() ? "Light" : "Dark";
+    button.setAttribute("aria-label", `Change to ${isDark() ? "light" : "dark"} colours`);
+  };
+  let redraw = () => {};
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    remember(root.dataset.theme);
+    nameTheme();
+    redraw();
+  });
+  nameTheme();
+
+  // --- search and order ----------------------------------------------------------------------
 
   const form = document.querySelector(".search");
   if (form) {
-    const text = document.getElementById("text");
-    const rows = [...document.querySelectorAll(".cases tbody tr")];
-    const words = rows.map((row) => row.textContent.toLowerCase());
+    const [text, model, accelerator] = ["text", "model", "accelerator"].map((id) => document.getElementById(id));
+    const body = document.querySelector(".cases tbody");
+    const rows = [...body.querySelectorAll("tr")];
+    const words = new Map(rows.map((row) => [row, row.textContent.toLowerCase()]));
     const filter = () => {
       const asked = text.value.toLowerCase().split(/\s+/).filter(Boolean);
       let count = 0;
-      rows.forEach((row, number) => {
-        row.hidden = !asked.every((word) => words[number].includes(word));
+      for (const row of rows) {
+        row.hidden = !asked.every((word) => words.get(row).includes(word))
+          || (model.value && row.dataset.model !== model.value)
+          || (accelerator.value && row.dataset.accelerator !== accelerator.value);
         count += !row.hidden;
-      });
+      }
       document.getElementById("count").textContent = `${count} of ${rows.length} cases`;
     };
-    form.hidden = false;
+    const key = (row, column) => {
+      const cell = row.cells[column];
+      const value = cell.dataset.sort ?? cell.textContent.trim();
+      const number = parseFloat(value.replace(/(\d) (?=\d)/g, "$1"));
+      return /^-?[\d.]+(?!-\d)/.test(value) && !/^\d{4}-/.test(value) ? number : value;
+    };
+    const order = (head) => {
+      const up = head.getAttribute("aria-sort") !== "ascending";
+      for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", up ? "ascending" : "descending");
+      const keys = new Map(rows.map((row) => [row, key(row, head.cellIndex)]));
+      const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b)));
+      // Rows without a value stay last, whichever way.
+      rows.sort((a, b) => (keys.get(a) === "") - (keys.get(b) === "") || (up ? 1 : -1) * compare(keys.get(a), keys.get(b)));
+      body.append(...rows);
+    };
+    for (const head of document.querySelectorAll(".cases th")) {
+      if (head.textContent === "sessions") continue;
+      const sort = document.createElement("button");
+      sort.type = "button";
+      sort.textContent = head.textContent;
+      sort.addEventListener("click", () => order(head));
+      head.replaceChildren(sort);
+    }
+    form.hidden = rows.length < 2;
     form.addEventListener("submit", (event) => event.preventDefault());
-    text.addEventListener("input", filter);
+    form.addEventListener("input", filter);
     filter();
   }
 
@@ -84,7 +134,20 @@
       holder.dataset.drawn = "no";
     });
   };
-  const all = () => document.querySelectorAll(".plot").forEach(draw);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", all);
-  all();
+  redraw = () => document.querySelectorAll(".plot").forEach(draw);
+  prefersDark.addEventListener("change", () => {
+    nameTheme();
+    redraw();
+  });
+  let chosenTheme = "";
+  addEventListener("beforeprint", () => {
+    chosenTheme = root.dataset.theme ?? "";
+    root.dataset.theme = "light";
+    redraw();
+  });
+  addEventListener("afterprint", () => {
+    root.dataset.theme = chosenTheme;
+    redraw();
+  });
+  redraw();
 })();

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
+import re
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import MlperfError, Outcome
-from pytest_mlperf.addons.html._page import as_json, bundled, page_environment, safe_text, text_of
+from pytest_mlperf.addons.html._figures import effect
+from pytest_mlperf.addons.html._page import (
+    as_json,
+    bundled,
+    counts,
+    page_environment,
+    safe_text,
+    text_of,
+)
 from pytest_mlperf.addons.html.model import Tone, tone
 from pytest_mlperf.core.history import CaseHistory, LatestVerdict
 from pytest_mlperf.core.metrics import METRICS
@@ -23,9 +33,13 @@ from pytest_mlperf.core.verdict import SEVERITY
 from pytest_mlperf.judge.drift import LevelChange
 from pytest_mlperf.reports.rows import shown, title
 from pytest_mlperf.reports.terminal.sessions import sparkline
+from pytest_mlperf.run.project import git_text
 from pytest_mlperf.stores.database import opened, shown_url
 
 MAX_PAGE_CASES = 1000
+MAX_SLUG = 120
+"""Characters of a page's name."""
+
 ROWS = 20
 """Sessions that a case's table lists, the newest ones; its plot has all."""
 
@@ -42,16 +56,16 @@ POLICY = (
 
 @dataclass(frozen=True, kw_only=True)
 class SiteCase:
-    """A case with its newest verdicts and the histories of what they gate first."""
+    """A case with its newest verdicts and the histories of what they gate first.
+
+    Attributes:
+        file: Name of its page.
+    """
 
     name: str
+    file: str
     latest: Sequence[LatestVerdict]
     histories: Sequence[CaseHistory]
-
-    @property
-    def file(self) -> str:
-        """The name of its page: ids may hold anything."""
-        return f"case-{hashlib.sha256(self.name.encode()).hexdigest()[:12]}.html"
 
     @cached_property
     def worst(self) -> LatestVerdict:
@@ -79,13 +93,27 @@ def site_cases(
             series = history.series
             if (series.case.id, series.kind, metric) in gated:
                 histories[series.case.id].append(history)
+    slugs = {name: re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:MAX_SLUG].strip("-") for name in by_case}
+    taken = Counter(slug.lower() for slug in slugs.values())  # some disks ignore case
     cases = [
-        SiteCase(name=name, latest=tests, histories=histories[name])
+        SiteCase(
+            name=name,
+            file=f"case-{_unique(name, slugs[name], taken)}.html",
+            latest=tests,
+            histories=histories[name],
+        )
         for name, tests in by_case.items()
     ]
     return sorted(
         cases, key=lambda one: (not one.worst.failed, _severity(one.worst.outcome), one.name)
     )
+
+
+def _unique(name: str, slug: str, taken: Mapping[str, int]) -> str:
+    """Return the slug of a case, with a digest of its name if another case has the slug too."""
+    if slug and taken[slug.lower()] == 1:
+        return slug
+    return f"{slug}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 def _severity(outcome: str) -> int:
@@ -100,12 +128,18 @@ def write(url: str, folder: Path) -> int:
     """Write the site of a store into a folder; return its pages."""
     with opened(url) as store:
         cases = site_cases(store.latest(), lambda metric: store.histories(metric=metric))
-    return write_site(cases, folder, shown_url(url))
+    project = Path(git_text("rev-parse", "--show-toplevel").strip()).resolve().name
+    commit = git_text("rev-parse", "--short=12", "HEAD").strip() or "outside git"
+    made = f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC"
+    return write_site(cases, folder, shown_url(url), project, made=made, commit=commit)
 
 
-def write_site(cases: Sequence[SiteCase], folder: Path, place: str) -> int:
+def write_site(
+    cases: Sequence[SiteCase], folder: Path, place: str, project: str = "", **about: str
+) -> int:
     """Write the site into a folder, replacing an older one; return its number of pages.
 
+    The pages name the project, the store's `place`, and what else is told `about` the site.
     Raises MlperfError if the folder holds something else, or cannot be written.
     """
     if folder.exists() and not (folder / MARK).is_file() and any(folder.iterdir()):
@@ -118,7 +152,7 @@ def write_site(cases: Sequence[SiteCase], folder: Path, place: str) -> int:
             # While one page is written the next is made: on many disks a new file takes as long.
             with ThreadPoolExecutor(max_workers=1) as writer:
                 under_way = writer.submit(int)
-                for page in _pages(cases, place):
+                for page in _pages(cases, {"project": project, "about": {**about, "store": place}}):
                     under_way.result()
                     under_way = writer.submit(_write, made, page)
                 under_way.result()
@@ -137,11 +171,11 @@ def _write(folder: Path, page: tuple[str, str]) -> int:
     return (folder / name).write_text(content, "utf-8")
 
 
-def _pages(cases: Sequence[SiteCase], place: str) -> Iterator[tuple[str, str]]:
+def _pages(cases: Sequence[SiteCase], about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     environment = page_environment()
     index = environment.from_string(text_of("site.html.j2"))
     page = environment.from_string(text_of("site_case.html.j2"))
-    common = {"policy": POLICY, "label": UNVERIFIED_LABEL, "place": place}
+    common = {"policy": POLICY, "label": UNVERIFIED_LABEL, **about}
     yield MARK, "made by pytest-mlperf report --format site; replaced by the next one\n"
     yield ".nojekyll", ""
     yield "site.css", f"{text_of('page.css')}\n{text_of('site.css')}\n"
@@ -158,7 +192,6 @@ def _pages(cases: Sequence[SiteCase], place: str) -> Iterator[tuple[str, str]]:
 
 
 def _first_page(cases: Sequence[SiteCase]) -> dict[str, Any]:
-    counted = Counter(one.worst.outcome for one in cases)
     drifts = sorted(
         ((one, history, found) for one in cases for history, found in one.changes),
         key=lambda drift: drift[1].points[drift[2].index].started,
@@ -172,9 +205,7 @@ def _first_page(cases: Sequence[SiteCase]) -> dict[str, Any]:
             identities[history.series.machine] = history.series.identity
     return {
         "first": True,
-        "counts": [
-            (tone(word), str(word), counted[word]) for word in SEVERITY if counted[str(word)]
-        ],
+        "counts": counts(one.worst.outcome for one in cases),
         "drifts": [
             (one.name, one.file, _drift(history, found)) for one, history, found in drifts[:DRIFTS]
         ],
@@ -206,12 +237,16 @@ def _drift(history: CaseHistory, one: LevelChange) -> dict[str, Any]:
 def _row(one: SiteCase) -> dict[str, Any]:
     newest = max(one.histories, key=lambda each: each.points[-1].started, default=None)
     drift = _drift(*one.changes[0]) if one.changes else None
+    point = newest.points[-1] if newest else None
+    share = point.value / point.baseline - 1 if point and point.baseline else None
     return {
         "case": one,
         "tone": _tone(one.worst),
         "day": one.worst.started[:10],
         "value": _value(newest, newest.points[-1].value) if newest else "",
-        "line": sparkline(newest.values, 24) if newest else "",
+        "share": share,
+        "change": effect(newest.series.metric, share) if newest and share is not None else "",
+        "line": sparkline(newest.values, 24) if newest and len(newest.points) > 1 else "",
         "drift": drift,
     }
 

@@ -38,9 +38,16 @@ COMMENT = f"""\
 
 2 tests: 1 PERF DROP, 1 ok; 3 min 20 s of measuring at commit 9d0e77a1b2c3
 
+### What failed
+
+- **PERF DROP** samples/s −6.3 % \\(−6.9 to −5.7 %\\); −3 % exceeded: 24 118 → 22 598 samples/s \
+(`resnet50-Offline-ort-fp16-H200`)
+  - reproduce: `pytest "suites/rn.mlperf.toml::test_performance[resnet50-Offline-ort-fp16-H200]"`
+
+
 ### Not ok
 
-| case | test | verdict | metric | now | vs base | interval | limit |
+| case | test | verdict | metric | baseline | now | vs base | interval | limit |
 """
 
 
@@ -63,7 +70,8 @@ def many(outcome: CaseResult, count: int) -> list[CaseResult]:
 
 
 def test_the_comment_begins_with_the_verdict_and_folds_what_is_ok() -> None:
-    text = commented(result(DROP), result(OK))
+    unexplained = replace(DROP, baseline=replace(DROP.baseline, changed=()))
+    text = commented(result(unexplained), result(OK))
 
     assert text.startswith(COMMENT)
     rows = [line for line in text.splitlines() if line.startswith("| resnet50")]
@@ -86,12 +94,39 @@ def test_a_comment_names_the_strongest_cause_once_for_the_tests_that_share_it() 
 
     shown = commented(*shared, result(OK))
 
-    section = shown.partition("### Likely causes\n\n")[2].partition("\n\n")[0]
-    assert section.startswith("- engine.version 1 → 2 since the baseline: w0000-")
-    assert section.endswith(" and 2 more")
-    assert section.count("\n") == 0
+    section = shown.partition("### What failed\n\n")[2].partition("\n\n\n")[0]
+    assert section.startswith(
+        "**Likely: engine.version 1 → 2 since the baseline** (5 tests)\n\n- **P"
+    )
+    assert [section.count(text) for text in ("**Likely", "- **PERF DROP**", "reproduce")] == [
+        1,
+        5,
+        5,
+    ]
     unexplained = result(replace(DROP, baseline=replace(DROP.baseline, changed=())))
-    assert "Likely causes" not in commented(unexplained, result(OK))
+    assert "Likely" not in commented(unexplained, result(OK))
+    mixed = commented(result(verdicts.ERROR), *many(result(changed), 30))
+    assert mixed.index("**Likely: engine.version") < mixed.index("**No common cause** (1 test)")
+    assert "- and 20 more, listed below\n" in mixed
+
+
+def test_a_table_has_the_baseline_and_a_sentence_only_in_its_notes() -> None:
+    """Of scores the baseline is that of the comparison sample by sample."""
+    rows: list[Any] = [
+        (DROP, "samples/s", "24 118", ""),
+        (verdicts.ACC_DROP, "rouge1", "44.391", ""),
+        (verdicts.GATE_FAIL, "top1", "", ""),
+        (verdicts.INVALID, "", "", verdicts.INVALID.headline),
+    ]
+    text = summary(*(result(one) for one, *_ in rows))
+    head, _, *table = text.partition("### Every test\n\n")[2].partition("\n\n")[0].splitlines()
+    names = [name.strip() for name in head.strip("|").split("|")]
+    assert names[-1] == "note"
+    for (one, *expected), line in zip(rows, table, strict=True):
+        cells = dict(zip(names, (cell.strip() for cell in line.strip("|").split("|")), strict=True))
+        assert cells["verdict"] == one.outcome
+        assert [cells[name] for name in ("metric", "baseline", "note")] == expected
+    assert "| note |" not in summary(result(DROP))
 
 
 def test_a_run_that_was_measured_again_is_told() -> None:
@@ -133,7 +168,8 @@ def test_the_first_line_says_what_decides() -> None:
         assert summary(*results, absent=absent).splitlines()[0] == f"## {first}"
     text = summary(result(DROP), result(OK), absent=GONE)
     assert (
-        "- **PERF DROP** samples/s −6.3 % \\(−6.9 to −5.7 %\\); −3 % exceeded (`resnet50-" in text
+        "- **PERF DROP** samples/s −6.3 % \\(−6.9 to −5.7 %\\); −3 % exceeded: "
+        "24 118 → 22 598 samples/s (`resnet50-" in text
     )
     assert "  - changed: engine.version 1.20.0 → 1.20.1" in text
     assert "- `s.mlperf.toml::test_performance[x]`: the runner was lost" in text

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pytest_mlperf.addons.html._figures import (
     accuracy,
     cost,
+    effect,
     energy,
     forest,
     heat_map,
@@ -24,7 +25,7 @@ from pytest_mlperf.addons.html._figures import (
 from pytest_mlperf.addons.html.model import Grouped, Row, RunFiles, grouped, rounded, tone
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.roofline.gpu import GpuPrice, PerDollar
-from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.core.verdict import Confirmation, InterleavedRuns, Outcome, Verdict
 from tests.addons.html.made import record
 from tests.reports import verdicts
 from tests.reports.verdicts import CASE, metric, result, run, verdict
@@ -82,34 +83,71 @@ def test_a_rounded_value_is_as_near_as_its_table_shows(value: float) -> None:
     assert rounded(value) == pytest.approx(value, rel=5.1e-4)
 
 
-def test_changes_are_better_to_the_right() -> None:
-    """A score that fell is a change in per cent of its baseline; without one nothing is drawn."""
+def test_changes_are_shares_of_their_limits_and_better_to_the_right() -> None:
+    """A score is drawn by its points; without a baseline nothing is drawn."""
     rows: list[Any] = [
-        (metric(outcome=Outcome.PERF_DROP), (-6.3, -6.9, -5.7, -3.0, "−6.3 %", "−3 %", "fail")),
+        (
+            metric(outcome=Outcome.PERF_DROP),
+            (-2.1, -2.3, -1.9, "−6.3 %", "6.3 % slower", "−3 %", "fail"),
+        ),
         (
             metric("latency_p99", Outcome.PERF_DROP, change=0.2, low=0.15, high=0.25, limit=0.1),
-            (-20.0, -25.0, -15.0, -10.0, "+20.0 %", "+10 %", "fail"),
+            (-2.0, -2.5, -1.5, "+20.0 %", "20.0 % slower", "+10 %", "fail"),
         ),
         (
             metric("latency_p99", Outcome.OK, change=-0.02, low=-0.03, high=0.0, limit=0.1),
-            (2.0, 0.0, 3.0, -10.0, "−2.0 %", "+10 %", "good"),
+            (0.2, 0.0, 0.3, "−2.0 %", "2.0 % faster", "+10 %", "good"),
         ),
     ]
-    fields = ("better", "low", "high", "limit", "change", "allowed", "tone")
+    fields = ("used", "low", "high", "change", "effect", "allowed", "tone")
     for judged, expected in rows:
         (row,) = forest(cases(verdict(judged.outcome, "", judged))).rows
         assert shown(row, *fields) == expected
     (row,) = forest(cases(verdicts.ACC_DROP)).rows
-    assert shown(row, "row", "better", "limit", "change", "outcome") == (
+    paired = verdicts.ACC_DROP.paired[0]
+    assert paired.margin is not None
+    assert row["used"] == pytest.approx(paired.change / paired.margin, abs=0.0006)
+    assert shown(row, "row", "change", "effect", "outcome") == (
         "rouge1",
-        -5.2,
-        -0.5,
         "−2.31 points",
+        "2.31 points worse",
         "ACC DROP",
     )
     figure = forest(cases(verdicts.NO_BASELINE, verdicts.ERROR, verdicts.NOT_EVALUATED))
     assert figure.rows == []
     assert "--mlperf-update=missing" in figure.without
+
+
+def test_a_change_is_written_in_one_direction_whatever_its_metric() -> None:
+    rows = [
+        ("latency_p99", 3.41, "4.41x slower"),
+        ("latency_p99", -0.8, "5.00x faster"),
+        ("throughput", -0.741, "3.86x slower"),
+        ("throughput", 1.0, "2.00x faster"),
+        ("tokens_per_second@8", -0.08, "8.0 % slower"),
+        ("latency_p99", 0.08, "8.0 % slower"),
+        ("peak_device_memory", 0.1, "10.0 % worse"),
+        ("samples_per_joule", 0.1, "10.0 % better"),
+        ("throughput", -0.0002, "0.0 %"),
+        ("tokens_per_sample", -0.5, "−50.0 %"),
+        ("throughput", -1.0, "−100 %"),
+        ("a_metric_of_another_release", 0.2, "+20.0 %"),
+    ]
+    for name, share, words in rows:
+        assert effect(name, share) == words
+
+
+@given(
+    st.sampled_from(["throughput", "latency_p99", "samples_per_joule"]),
+    st.floats(min_value=-0.99, max_value=100),
+)
+def test_worse_is_drawn_to_the_left_and_written_as_worse(name: str, share: float) -> None:
+    judged = metric(name, Outcome.OK, change=share, low=share - 0.01, high=share + 0.01, limit=0.1)
+    (row,) = forest(cases(verdict(Outcome.OK, "", judged))).rows
+
+    assert row["low"] <= row["used"] <= row["high"]
+    if abs(share) > 0.001:
+        assert row["effect"].endswith(("slower", "worse")) is (row["used"] < 0)
 
 
 def test_the_nearest_to_its_limit_is_drawn_first() -> None:
@@ -134,12 +172,12 @@ def test_a_cell_has_the_worst_change_for_its_limit() -> None:
         row["accelerator"]: shown(row, "used", "text", "outcome") for row in heat_map(found).rows
     }
     assert told == {
-        "H200": (-1.0, "−6.3 % PERF DROP", "PERF DROP"),
-        "cpu": (0.03, "+0.1 %", "ok"),
+        "H200": (-1.0, "6.3 % slower PERF DROP", "PERF DROP"),
+        "cpu": (0.03, "0.1 % faster", "ok"),
         "B200": (None, "NO BASELINE", "NO BASELINE"),
     }
     rows = [
-        (verdicts.ACC_DROP, "−5.2 % ACC DROP"),
+        (verdicts.ACC_DROP, "2.31 points worse ACC DROP"),
         (replace(verdicts.ACC_DROP, outcome=Outcome.OK, paired=()), "ok"),
         (verdicts.ERROR, "ERROR"),
     ]
@@ -188,7 +226,7 @@ def test_the_spread_of_runs_is_their_standard_deviation() -> None:
     (of_one_run,) = spread(grouped(with_runs(99.0)), RunFiles()).rows
     assert shown(of_one_run, "now", "before", "now_text") == (None, None, "")
     rows = [strip(grouped(with_runs(value))).rows for value in (99.0, 0.0, -1.0)]
-    assert rows == [[{"case": 0, "row": "samples/s"}], [], []]
+    assert rows == [[{"case": 0, "row": "samples/s", "falls": False}], [], []]
 
 
 def test_energy_is_that_of_a_token_where_tokens_are_counted() -> None:
@@ -235,3 +273,10 @@ def test_the_time_of_all_processes_of_a_case_is_added() -> None:
     ]
     assert [shown(row, "part", "seconds") for row in without.rows] == [("measured", 120.0)]
     assert "logs are not here" in without.says
+    turns = InterleavedRuns(state=Confirmation.PROVEN, pairs=5, runs=10)
+    (before, measured, interleaved) = spent(
+        cases(replace(verdicts.DROP, interleaved=turns)),
+        RunFiles(spent={test: [each, each]}, folder=True),
+    ).rows
+    assert (before["seconds"], measured["seconds"]) == (6.0, 120.0)
+    assert shown(interleaved, "part", "seconds") == ("interleaved", 10 * 63.0)

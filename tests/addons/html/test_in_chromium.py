@@ -134,7 +134,7 @@ def test_every_run_is_a_dot_beside_those_of_the_baseline(write: Write, browser: 
         ((_, *rows),) = opened.tables(opened.page.query_selector("[data-figure=strip]"))
 
         now = [float(row[5].replace("−", "-")) for row in rows if row[2] == "now"]
-        assert now == pytest.approx([-6.2, -6.1, 0.3, 0.4], abs=0.11)
+        assert now == pytest.approx([0.938, 0.939, 1.003, 1.004], abs=0.0011)
         assert [row[2] for row in rows].count("baseline") == 16
 
 
@@ -299,3 +299,47 @@ def test_axe_finds_nothing_serious(
             if one["impact"] in {"serious", "critical"}
         }
         assert serious == {}
+
+
+def test_plots_are_drawn_before_the_page_is_printed(write: Write, browser: Browser) -> None:
+    """Also those that were never scrolled into view; colours are those of white paper."""
+    with browser.opened(write(*everything()), scheme="dark") as opened:
+        page = opened.page
+        page.evaluate(
+            "document.querySelectorAll('details.figure').forEach(f => { f.open = true; })"
+        )
+        page.wait_for_function("() => window.vegaEmbed")
+        page.evaluate("addEventListener('beforeprint', () => { window.theme = null; })")
+        page.evaluate("addEventListener('afterprint', () => { window.theme = 'restored'; })")
+        assert page.query_selector(".plot:not([data-drawn])") is not None
+        page.pdf()
+
+        assert page.evaluate("window.theme") == "restored"
+        assert page.query_selector("details.figure .plot:not([data-drawn])") is None
+        assert page.evaluate("document.documentElement.dataset.theme ?? ''") == ""
+        page.emulate_media(media="print")
+        chip = page.query_selector(".chip.fail")
+        assert chip.evaluate("one => getComputedStyle(one).printColorAdjust") == "exact"
+        ground = "getComputedStyle(document.body).backgroundColor"
+        assert page.evaluate(ground) == "rgb(255, 255, 255)"
+        assert not page.is_visible(".copy")
+
+
+def test_a_button_copies_the_command_that_repeats_a_failure(write: Write, browser: Browser) -> None:
+    """Where the clipboard is refused it selects the command."""
+    results, _ = many(2, 2)
+    with browser.opened(write(results)) as opened:
+        page = opened.page
+        command = page.inner_text("#failed pre.command")
+        assert command.startswith('pytest "suites/')
+        page.evaluate(
+            "Object.defineProperty(navigator, 'clipboard', {configurable: true, value:"
+            " {writeText: async text => { window.copied = text; }}})"
+        )
+        page.click("#failed .copy")
+        page.wait_for_function("() => window.copied")
+        assert page.evaluate("window.copied") == command.strip()
+        page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+        page.click("#failed .copy")
+        page.wait_for_function("() => getSelection().toString()")
+        assert page.evaluate("getSelection().toString()").strip() == command.strip()
