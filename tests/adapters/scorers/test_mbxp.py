@@ -468,11 +468,11 @@ def test_without_a_program_that_counts_there_is_no_score(build: Build) -> None:
 def test_programs_that_have_run_are_counted_aloud_which_is_the_scorers_progress(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert list(mbxp_programs._shown([True, False], "mbxp")) == [True, False]
+    assert list(mbxp_programs._with_progress([True, False], "mbxp")) == [True, False]
     assert capsys.readouterr().out == ""
 
     monkeypatch.setattr(mbxp_programs, "PROGRESS_LINE_SECONDS", 0.0)
-    assert list(mbxp_programs._shown([True, False], "mbxp")) == [True, False]
+    assert list(mbxp_programs._with_progress([True, False], "mbxp")) == [True, False]
     assert capsys.readouterr().out == "mbxp: 1 programs have run\nmbxp: 2 programs have run\n"
 
 
