@@ -28,7 +28,11 @@ class ModelFreeScorer(Generic[Options]):
         model: str | None = None,  # noqa: ARG002 - every scorer is given it
         **options: Any,
     ) -> None:
-        """Set the options, which are those of the class attribute `options`; ignore `model`."""
+        """Set the options, which are those of the class attribute `options`.
+
+        Args:
+            model: Not used.
+        """
         self._asked: Options = self.options(**options)
 
 

@@ -72,7 +72,11 @@ class EvaluateScorer:
     options: ClassVar[type] = EvaluateOptions
 
     def __init__(self, *, model: str | None = None, **options: Any) -> None:
-        """Check the options and the metric's name, without importing it."""
+        """Check the options and the metric's name, without importing it.
+
+        Args:
+            model: Folder of the model in Hugging Face's files, for its tokenizer.
+        """
         chosen = self._asked = EvaluateOptions(**options)
         self._metric = _parse(chosen.metric)
         self._decoder: Decoder | None = None

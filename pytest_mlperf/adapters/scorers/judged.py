@@ -94,7 +94,11 @@ class JudgedScorer:
     options: ClassVar[type] = JudgedOptions
 
     def __init__(self, *, model: str | None = None, **options: Any) -> None:
-        """Read the prompt and prepare the decoder, whose tokenizer is in the answering `model`."""
+        """Read the prompt and prepare the decoder.
+
+        Args:
+            model: Folder of the answering model, for its tokenizer; another model judges.
+        """
         self._asked = settings = JudgedOptions(**options)
         self.artefacts = (ATTACHED,) if settings.answers == "attached" else ()
         self._decoder = None

@@ -269,7 +269,11 @@ class TextScorer(Generic[D]):
     special: ClassVar[bool] = False
 
     def __init__(self, *, model: str | None = None, **options: Any) -> None:
-        """Set the options, and prepare the decoder, whose tokenizer is in `model` by default."""
+        """Set the options, those of the class attribute `options`, and prepare the decoder.
+
+        Args:
+            model: Folder of the model in Hugging Face's files, for its tokenizer.
+        """
         self._asked: D = self.options(**options)
         if self._asked.decodes:
             self._decoder = Decoder.of(self.name, model, self._asked, special=self.special)
