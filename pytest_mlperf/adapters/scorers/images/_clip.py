@@ -24,7 +24,7 @@ TOKENIZER, WHOLE_TOKENIZER = ("vocab.json", "merges.txt"), "tokenizer.json"
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
-"""Of red, green and blue on the scale 0-1, as CLIP was trained."""
+"""Mean and deviation of red, green and blue on the scale 0-1, as CLIP was trained."""
 
 
 def look_for_clip(folder: Path) -> None:
