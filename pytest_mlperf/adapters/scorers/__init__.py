@@ -51,10 +51,7 @@ def require_outputs(scorer: str, outputs: Sequence[bytes], references: Sequence[
 
 
 def require_texts(scorer: str, references: Sequence[object], should_return: str) -> list[str]:
-    """Return the references, each read once; raise unless all are texts.
-
-    Messages name the `scorer` and the text that the data set `should_return`.
-    """
+    """Return the references; raise unless all are texts, as the data set `should_return`."""
     texts = []
     for sample, reference in enumerate(references):
         if not isinstance(reference, str):

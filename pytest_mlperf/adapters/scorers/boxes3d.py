@@ -50,10 +50,7 @@ class Frame:
 
 
 def overlaps_of(truths: NDArray[np.float32], detected: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return intersection over union, shape (truths, detections).
-
-    A box is x, y, z of the centre of its bottom, y downwards; width, height, length; rotation.
-    """
+    """Return intersection over union, (truths, detections), of boxes as in the references."""
     import numpy as np
 
     left, right = truths[:, None], detected[None]

@@ -61,10 +61,7 @@ class EvaluateOptions:
 
 
 class EvaluateScorer:
-    """Call `evaluate.load(metric).compute(predictions=..., references=..., **compute)`.
-
-    The metric's code runs on this machine: it is yours, or a pinned commit.
-    """
+    """Call `compute` of a metric of library evaluate: your own code, or a pinned commit."""
 
     libraries = ("evaluate",)
     optional_libraries = ("transformers",)
@@ -155,10 +152,7 @@ class EvaluateScorer:
 
 
 def read_result(result: Mapping[str, Any], *, samples: int, scale: float) -> Scores:
-    """Read a metric's result: numbers as aggregates, lists of one number per sample as scores.
-
-    Other values are ignored. Scores are multiplied by `scale`; their mean is an aggregate.
-    """
+    """Read a metric's result: numbers as aggregates, lists of one number per sample as scores."""
     per_sample: dict[str, list[float]] = {}
     aggregate: dict[str, float] = {}
     for name, value in result.items():

@@ -42,10 +42,7 @@ class ExactMatchOptions(DecoderOptions):
 
 
 class ExactMatchScorer(TextScorer[ExactMatchOptions]):
-    """Compare the text or token ids of each answer with its reference.
-
-    Metric "exact_match": 100 if both are equal, else 0; their mean, in per cent.
-    """
+    """Compare the text or token ids of each answer with its reference: equal is 100, else 0."""
 
     metrics = ("exact_match",)
     optional_libraries = ("tokenizers", "transformers")

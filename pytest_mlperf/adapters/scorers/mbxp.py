@@ -62,11 +62,7 @@ class MbxpScorer(language.TextScorer[MbxpOptions]):
         require_sandbox()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[programs.Reference]) -> Scores:
-        """Score token ids of type `dtype` by running them as programs.
-
-        References are MBXP's of data set mixtral, see REFERENCE_FIELDS; "target" is the test.
-        Without counted programs there is no "mbxp".
-        """
+        """Run token ids of type `dtype` as programs; references are those of data set mixtral."""
         require_outputs("mbxp", outputs, references)
         checked = language.require_tables(
             "mbxp",

@@ -112,10 +112,7 @@ def text_defect(reference: object, fields: Sequence[str]) -> str | None:
 def require_tables(
     scorer: str, references: Sequence[Any], fields: Sequence[str], advice: str
 ) -> list[Mapping[str, str]]:
-    """Return the references, each read once; raise unless all are tables with the texts `fields`.
-
-    Messages name the `scorer` and, as `advice`, a data set that has them.
-    """
+    """Return the references; raise unless all are tables with the texts `fields`."""
     tables = list(references)
     for sample, reference in enumerate(tables):
         if defect := text_defect(reference, fields):

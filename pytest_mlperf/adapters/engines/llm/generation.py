@@ -322,10 +322,7 @@ class Generation(TextOptions):
         }
 
     def packed(self, ids: Sequence[int], finish: str | None) -> bytes:
-        """Return an answer in the form of scorers: int64, little-endian, end token included.
-
-        `finish` is the reason of the end; "length" if it was cut.
-        """
+        """Return an answer with its end token as int64; `finish` is "length" if it was cut."""
         if self.ends and finish != "length" and (not ids or ids[-1] not in self.ends):
             ids = [*ids, self.ends[0]]
         return packed(ids)
@@ -346,10 +343,7 @@ def packed(ids: Sequence[int]) -> bytes:
 
 
 def logprobs_output(index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> bytes:
-    """Return the output of a sample whose prompt was evaluated, see `pack_logprobs`.
-
-    The first log-probability is not used, since the first token has no predecessor.
-    """
+    """Return an evaluated prompt's `pack_logprobs`; the first log-probability is not used."""
     if len(logprobs) != len(tokens):
         raise refused_sample(
             index,

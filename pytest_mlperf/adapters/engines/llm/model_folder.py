@@ -87,10 +87,7 @@ def read_config(folder: Path) -> Config:
 
 
 def end_tokens(folder: Path, named: Any) -> tuple[int, ...]:
-    """Return the end tokens of generation_config.json, else those of config.json, `named`.
-
-    A file may have one token, a list, nothing, or -1 for none.
-    """
+    """Return the end tokens of generation_config.json, else those `named` in config.json."""
     file = folder / "generation_config.json"
     generation_eos = read_json(file).get("eos_token_id") if file.is_file() else None
     eos = named if generation_eos is None else generation_eos

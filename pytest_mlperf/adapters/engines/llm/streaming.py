@@ -194,7 +194,6 @@ class StreamedRequest:
             self._ends.of(self.sink).streamed.append((self.sample, after_first, hidden))
 
     def held_up(self, events: int) -> bool:
-        """Return whether this process may have merged messages of the answer."""
         return self._lateness.held_up(self.sent_s, events)
 
     def lost(self) -> None:
@@ -238,10 +237,7 @@ class _Ended:
 
 
 class Ends:
-    """Collect samples that end in one pass of the event loop; report them together after it.
-
-    A thread that waits for an end to issue the next sample then wakes once for all of them.
-    """
+    """Collect samples that end in one pass of the event loop, so that waiting threads wake once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -276,10 +272,7 @@ class Streams:
         concurrency: int | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Start the thread, which answers at most `concurrency` samples at a time; None for all.
-
-        `loop` is closed in the end; the default is asyncio's.
-        """
+        """Start the thread, which answers at most `concurrency` samples at a time; None for all."""
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency={concurrency!r}; at least 1")
         self._answer = answer
@@ -292,7 +285,6 @@ class Streams:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine from another thread and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     def put(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:

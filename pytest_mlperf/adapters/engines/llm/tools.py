@@ -293,10 +293,7 @@ READERS: Mapping[str, Callable[[str, Mapping[str, Mapping[str, Any]]], Iterator[
 
 
 def _typed(text: str, schema: Any) -> Any:
-    """Return an argument by its JSON schema, as vLLM's parser qwen3_coder does; else as text.
-
-    Unlike there, a boolean that is neither true nor false stays text.
-    """
+    """Return an argument by its JSON schema, as vLLM's parser qwen3_coder does; else as text."""
     if not isinstance(schema, Mapping):
         return text
     kind = schema.get("type", "object" if "anyOf" in schema else "string")

@@ -72,10 +72,7 @@ def toolchain(language: str) -> Toolchain:
 
 
 def python_toolchain(driver: Path, *packages: str) -> Toolchain:
-    """Return the toolchain that runs a script, which may run DRIVER as `guard`, by this Python.
-
-    Programs can import numpy and `packages`, if they are installed here.
-    """
+    """Return the toolchain of this Python for a script, with numpy and installed `packages`."""
     program, readable = readable_python()
     readable = dict(readable)
     for name in ("numpy", *packages):
@@ -130,10 +127,7 @@ def _javascript() -> Toolchain:
 
 
 def _typescript() -> Toolchain:
-    """Return tsc and node; the program runs even after exit code 2 of tsc, errors with output.
-
-    Every program has one error, since the tests import "assert", whose types are missing.
-    """
+    """Return tsc and node; tsc exits with 2, as types of the tests' "assert" are missing."""
     node, readable = _tool("node")
     tsc, more = _tool("tsc")
     command = (node, os.path.realpath(tsc), f"{BOX}/main", "--target", "es5", "--lib", "es2016")

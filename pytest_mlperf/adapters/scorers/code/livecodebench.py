@@ -56,10 +56,7 @@ class ProblemTests:
 
 
 class Archive:
-    """The tests of problems in LiveCodeBench's files, which have a JSON object per line.
-
-    A problem's tests are read when its program runs, since all of them take 21 GB.
-    """
+    """The tests of problems in LiveCodeBench's files, read one by one, as all take 21 GB."""
 
     def __init__(self, scorer: str, path: str) -> None:
         self._scorer = scorer

@@ -270,11 +270,7 @@ MAX_MEMORY_BYTES = 256 * MIB
 
 @cache
 def why_not() -> str | None:
-    """Return the reason why generated code cannot be isolated here; None if it can.
-
-    A program in a sandbox tries network, files, variables, privileges, memory and processes: once
-    per process, in 0.1 s.
-    """
+    """Test the sandbox, once per process (0.1 s); return why it cannot isolate code, or None."""
     if platform.system() != "Linux":
         return f"{platform.system()} has no namespaces; run on Linux"
     try:

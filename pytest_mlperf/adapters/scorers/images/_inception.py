@@ -270,7 +270,6 @@ class InceptionFeatures:
 
 
 def check_device(device: str) -> None:
-    """Raise EnvironmentFault unless torch is installed and finds the device."""
     try:
         import torch
     except ImportError as error:

@@ -64,20 +64,13 @@ def _alone(text: str, options: str) -> str | None:
 
 
 def choice(text: str, options: str) -> str | None:
-    """Return the letter that DeepSeek-R1's script reads: after the last "ANSWER".
-
-    `options` is "A-D", or "A-J" if a single letter suffices.
-    """
+    """Return the letter that DeepSeek-R1's script reads; `options` is "A-D" or "A-J"."""
     text = _unlisted(text.strip())
     return _stated(text, options) or _alone(text, options)
 
 
 def final_choice(text: str, options: str) -> str | None:
-    """Return the letter that gpt-oss's script reads.
-
-    It is the letter that begins the final section, such as the A of "A good choice is C"; else the
-    first after "Answer" there; else that of `choice` in the whole answer.
-    """
+    """Return the letter that gpt-oss's script reads, see `GptOssScorer`."""
     final = _unlisted(BOLD.sub(r"\1", final_section(text)))
     begins = _letter(options, r"[^a-zA-Z]*([OPTIONS])(?:[^a-zA-Z]|$)").match(final.strip())
     first = begins or _letter(options, r"\bAnswer\s*+[:.]?+\s*+([OPTIONS])\b").search(final)
@@ -113,11 +106,7 @@ def program(text: str) -> str | None:
 
 
 def final_program(text: str) -> str | None:
-    """Return the program that gpt-oss's script reads.
-
-    It is the last block of Python in the final section, else the last block of any kind there, else
-    the same in the whole answer.
-    """
+    """Return the program that gpt-oss's script reads, see `GptOssScorer`."""
     text = text.strip()
     for part in (final_section(text), text):
         code = _blocks(part, f"{FENCE}python")

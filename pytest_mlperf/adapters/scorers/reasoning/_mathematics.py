@@ -249,10 +249,7 @@ def _names() -> dict[str, Any]:
 
 
 def _tree(text: str) -> ast.expr:
-    """Return the Python that sympy's parser makes of a formula, without running it.
-
-    The parser knows Python's built-in functions too: they are no symbols, and have no value.
-    """
+    """Return the Python that sympy's parser makes of a formula, without running it."""
     from sympy.parsing import sympy_parser as parser
 
     rules = (*parser.standard_transformations, parser.implicit_multiplication_application)

@@ -120,11 +120,7 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
             require_sandbox()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, str]]) -> Scores:
-        """Score token ids of type `dtype` against references of data set graded.
-
-        Their "metric" is the data set's name, "target" the letter, number or formula, or the
-        problem of LiveCodeBench.
-        """
+        """Score token ids of type `dtype` against metric and target of data set graded."""
         require_outputs(self.name, outputs, references)
         checked = language.require_tables(self.name, references, GRADED_FIELDS, "graded")
         kinds = [self._part(n, reference["metric"]) for n, reference in enumerate(checked)]
@@ -220,15 +216,15 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
 class GptOssScorer(DeepSeekScorer):
     r"""Grade each sample by the rules of its data set, as scorer deepseek_r1, with differences.
 
-    - Letters are read in the final section of harmony's format first: the letter that begins it,
-      even the A of "A good choice is C"; then the first after "Answer". Numbers and \boxed{} are
-      read in the whole text, drafts included.
+    - Letters: in the final section of harmony's format, the letter that begins it, even the A of "A
+      good choice is C", else the first after "Answer"; else as deepseek_r1. Numbers and \boxed{}
+      are read in the whole text, drafts included.
     - A program is the last block of Python in the final section, else the last block of any kind
       there, else the same in the whole text.
     - "exact_match" weighs a sample of aime25 by 1/8, of gpqa_diamond by 1/5 and of livecodebench_v6
       by 1/3, the repeats of each question in MLPerf's data set; to 3 digits. As in the reference, a
       missing repeat is not detected. A sample's score is 100 if right, times its share of the
-      weights, so that their mean is the score.
+      weights.
     - "mmlu" in a name is graded as "mmlu_pro".
     - "tokens_per_sample" is not printed by the reference, though MLPerf limits it.
 

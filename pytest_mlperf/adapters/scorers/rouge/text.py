@@ -52,10 +52,9 @@ Pair = tuple[str, str]
 def f_measures(
     predictions: Sequence[str], references: Sequence[str], *, processes: int = 1
 ) -> NDArray[np.float64]:
-    """Return F-measures, 0 to 1, of pairs of texts; shape (3, pairs), rows as in ROUGE_METRICS.
+    """Return F-measures, 0 to 1, of pairs of texts, (3, pairs), rows as in ROUGE_METRICS.
 
-    Equal to `rouge_score.rouge_scorer.RougeScorer(ROUGE_METRICS, use_stemmer=True)`. `processes`,
-    this one included, share the work.
+    Equal to `rouge_score.rouge_scorer.RougeScorer(ROUGE_METRICS, use_stemmer=True)`.
     """
     pairs = list(zip(predictions, references, strict=True))
     processes = max(1, min(processes, len(pairs)))
@@ -63,11 +62,7 @@ def f_measures(
 
 
 class Vocabulary(dict[bytes, tuple[int, ...]]):
-    """The numbered stems of each written word.
-
-    A written word is the text between ASCII spaces and signs. `rouge_score` extracts the same words
-    from it alone as from a text that contains it.
-    """
+    """The numbered stems of each written word, which is the text between ASCII spaces and signs."""
 
     def __init__(self) -> None:
         try:
@@ -161,10 +156,7 @@ def _shared_ngrams(
 def _shared(
     text: NDArray[np.int64], grams: NDArray[np.int64], bits: int, pairs: int
 ) -> NDArray[np.float64]:
-    """Return for each pair how many n-grams its texts share, with repeats.
-
-    `text` is 2 * pair, plus 1 in the reference, for each of the n-grams, which are below 2**bits.
-    """
+    """Return the number of n-grams below 2**bits that both texts share, by pair, with repeats."""
     import numpy as np
 
     keys = (text >> 1 << bits | grams) << 1 | text & 1
@@ -178,10 +170,7 @@ def _shared(
 
 
 def _f_measure(shared: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return 2 * precision * recall / (precision + recall), in `rouge_score`'s order of rounding.
-
-    `lengths` (pairs, 2) are those of prediction and reference.
-    """
+    """Return F-measures with `rouge_score`'s rounding; `lengths` are (pairs, 2)."""
     import numpy as np
 
     precision, recall = (shared[:, None] / np.maximum(lengths, 1)).T
@@ -312,11 +301,7 @@ def _covered(sentence: Sentence, others: Sequence[Sentence]) -> list[int]:
 
 
 def _common(sentence: Sentence, other: Sentence) -> list[int]:
-    """Return the positions in a sentence of the words of a longest common subsequence.
-
-    Of several it is the one found from the ends: equal words are taken, else the last word of the
-    sentence is left out if the length allows that, else the last of the other.
-    """
+    """Return positions in a sentence of a longest common subsequence, found from the ends."""
     if not set(sentence) & set(other):
         return []
     lengths = _lengths(sentence, other)
