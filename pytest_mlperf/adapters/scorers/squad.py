@@ -96,21 +96,10 @@ NO_LOGIT = -10000.0
 NO_ANSWER = "empty"
 """Answer of the reference if no span is valid."""
 
-REFERENCE_KEYS = frozenset(
-    [
-        "id",
-        "answers",
-        "words",
-        "normalized",
-        "pieces",
-        "word_of_piece",
-        "first",
-        "start",
-        "length",
-        "max_context",
-        "features",
-    ]
-)
+REFERENCE_KEYS = {
+    *("id", "answers", "words", "normalized", "pieces", "word_of_piece"),
+    *("first", "start", "length", "max_context", "features"),
+}
 
 
 @dataclass(kw_only=True, slots=True)

@@ -203,21 +203,6 @@ class StreamedRequest:
 
 
 @dataclass(slots=True)
-class Arrivals:
-    """Tokens for one sink: ids of samples with a first token, and an id for each further token."""
-
-    sink: Sink
-    first: list[int] = field(default_factory=list)
-    further: list[int] = field(default_factory=list)
-
-    def tell_tokens(self) -> None:
-        if self.first:
-            self.sink.first_tokens(self.first)
-        if self.further:
-            self.sink.next_tokens(self.further)
-
-
-@dataclass(slots=True)
 class _Ended:
     """Ended samples of a sink: streaming, reasons, outputs and token counts."""
 

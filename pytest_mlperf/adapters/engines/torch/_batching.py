@@ -33,7 +33,6 @@ from pytest_mlperf.adapters.engines.llm.generation import (
     logprobs_output,
 )
 from pytest_mlperf.adapters.engines.llm.pictures import PictureChats
-from pytest_mlperf.adapters.engines.llm.streaming import Arrivals
 from pytest_mlperf.adapters.engines.torch._base import TorchOptions
 from pytest_mlperf.adapters.engines.torch._devices import enough_memory
 from pytest_mlperf.adapters.engines.torch._sampling import DrawnOnly, numbers
@@ -309,9 +308,15 @@ class BatchedRequest:
 
 
 @dataclass(slots=True)
-class _BatchArrivals(Arrivals):
-    """Results for one sink: tokens, finished requests with their tokens, and an error."""
+class _Arrivals:
+    """Results for one sink.
 
+    `first` are ids of samples with a first token, `further` an id for each later token.
+    """
+
+    sink: Sink
+    first: list[int] = field(default_factory=list)
+    further: list[int] = field(default_factory=list)
     finished: list[tuple[BatchedRequest, list[int]]] = field(default_factory=list)
     error: str | None = None
 
@@ -474,16 +479,16 @@ class ContinuousBatching:
                 except BaseException as error:  # without this thread the run would hang
                     news.sink.failed(error)
 
-    def _sort(self, results: Iterable[Any]) -> list[_BatchArrivals]:
+    def _sort(self, results: Iterable[Any]) -> list[_Arrivals]:
         """Return the new results by sink; the lock is held."""
-        arrivals: dict[int, _BatchArrivals] = {}
+        arrivals: dict[int, _Arrivals] = {}
         for result in results:
             request = self._running.get(result.request_id)
             if request is None:  # dropped by close()
                 continue
             if is_finished := result.is_finished():
                 del self._running[result.request_id]
-            news = arrivals.setdefault(id(request.sink), _BatchArrivals(request.sink))
+            news = arrivals.setdefault(id(request.sink), _Arrivals(request.sink))
             if result.error is not None:
                 news.error = result.error
                 continue
@@ -494,10 +499,13 @@ class ContinuousBatching:
                 news.finished.append((request, result.generated_tokens))
         return list(arrivals.values())
 
-    def _report(self, news: _BatchArrivals) -> None:
+    def _report(self, news: _Arrivals) -> None:
         if news.error is not None:
             raise _failed(news.error)
-        news.tell_tokens()
+        if news.first:
+            news.sink.first_tokens(news.first)
+        if news.further:
+            news.sink.next_tokens(news.further)
         if news.finished:
             requests, rows = zip(*news.finished, strict=True)
             self._text.answers.deliver(

@@ -56,10 +56,9 @@ class Problem:
     code: str
     entry_point: str
     test: str
-    name: str
 
 
-def extract(language: str, prompt: str, completion: str) -> str:
+def extract(language: str, completion: str) -> str:
     r"""Return the code to run from a completion without special tokens.
 
     It ends at the first ```; "\_", which Mixtral writes often, becomes "_". The prompt is not
@@ -68,7 +67,6 @@ def extract(language: str, prompt: str, completion: str) -> str:
     Source: worker in language/mixtral-8x7b/evaluate_mbxp.py of
     https://github.com/mlcommons/inference.
     """
-    del prompt
     code = completion.partition(CODE_FENCE)[0]
     if language == "python":
         code = code.lstrip()
@@ -147,7 +145,7 @@ def _trial_defect(language: str, path: str, node_path: str) -> str | None:
     """Run the trial of a language; the variables that locate programs are part of the cache key."""
     del path, node_path
     code, test = TRIALS[language]
-    trial = Problem(language=language, code=code, entry_point="f", test=test, name="trial")
+    trial = Problem(language=language, code=code, entry_point="f", test=test)
     try:
         right, result = _run(trial, _languages.toolchain(language))
     except (_languages.MissingError, EnvironmentFault) as error:
@@ -237,10 +235,9 @@ def score_programs(
     problems = [
         Problem(
             language=reference["language"],
-            code=extract(reference["language"], reference["prompt"], text),
+            code=extract(reference["language"], text),
             entry_point=reference["entry_point"],
             test=reference["target"],
-            name=reference["id"],
         )
         for text, reference in zip(texts, references, strict=True)
     ]

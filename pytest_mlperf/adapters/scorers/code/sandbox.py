@@ -329,20 +329,6 @@ def _hidden(secret: str, readable: dict[str, str]) -> list[str]:
     return [path for path in paths if not any(Path(r).is_relative_to(path) for r in readable)]
 
 
-__all__ = [
-    "BOX",
-    "MIB",
-    "SandboxStep",
-    "StepResult",
-    "UnisolatedError",
-    "readable_python",
-    "require_sandbox",
-    "run_isolated",
-    "shown",
-    "why_not",
-]
-
-
 def require_sandbox() -> None:
     """Raise UnisolatedError if commands cannot be isolated."""
     if reason := why_not():
