@@ -55,7 +55,7 @@ class MixtralScorer(language.TextScorer[MixtralOptions]):
       else 0; the mean, not rounded. Without it MLPerf's gate stays undecided unless one of the four
       other scores fails it.
     - "tokens_per_sample" on all: tokens of the output with special ones; their mean, to 1 digit.
-      MLPerf's reference includes no end of the sequence, so an engine should not either.
+      MLPerf's reference outputs no end token, so an engine should not either.
 
     Source: language/mixtral-8x7b/evaluate-accuracy.py of https://github.com/mlcommons/inference.
     """

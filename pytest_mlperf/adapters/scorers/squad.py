@@ -94,7 +94,7 @@ NO_LOGIT = -10000.0
 """Logit at positions beyond an output that is shorter than `max_seq_length`."""
 
 NO_ANSWER = "empty"
-"""Answer of the reference if no span is valid."""
+"""Answer if no span is valid, as in the reference."""
 
 REFERENCE_KEYS = {
     *("id", "answers", "words", "normalized", "pieces", "word_of_piece"),

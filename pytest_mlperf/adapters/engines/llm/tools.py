@@ -93,7 +93,7 @@ class Offered(NamedTuple):
 
 @dataclass(kw_only=True, slots=True)
 class ToolChats:
-    """Chats as one model takes them, and its answers as scorers of function calls take them.
+    """Convert chats to token ids, and answers to outputs for scorers of function calls.
 
     Attributes:
         tokenizer: The model's tokenizer, with its chat template.

@@ -203,7 +203,7 @@ Ask = Callable[[Sequence[int], Any], Awaitable[Sequence[int]]]
 
 @dataclass(kw_only=True, slots=True)
 class SamplingByPrompt:
-    """SamplingParams by prompt; `counted` is the set of tokens that `min_tokens` counts."""
+    """SamplingParams by prompt; `counted` tells which tokens TensorRT-LLM counts for min_tokens."""
 
     make: Callable[..., Any]
     generation: Generation
@@ -226,7 +226,7 @@ class SamplingByPrompt:
         return self._cache[key]
 
     async def find_out(self, ask: Ask, version: str) -> None:
-        """Set `counted`: request a token, then answers that must not end with it at once."""
+        """Test whether min_tokens counts the answer, or prompt and answer; set `counted`."""
         prompt = [self.generation.padding]
         plain = {"top_k": 1, "pad_id": self.generation.padding, "detokenize": False}
         (first,) = await ask(prompt, self.make(**plain, max_tokens=1, end_id=-1, ignore_eos=True))

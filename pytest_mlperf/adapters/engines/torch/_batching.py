@@ -335,7 +335,7 @@ STATE_KERNELS = ("flash-linear-attention", "causal-conv1d")
 
 
 def state_kernels() -> str:
-    """Return which of them are installed; else "torch", which is slower."""
+    """Return the installed packages of STATE_KERNELS; "torch", which is slower, if none is."""
     installed = []
     for package in STATE_KERNELS:
         with contextlib.suppress(PackageNotFoundError):

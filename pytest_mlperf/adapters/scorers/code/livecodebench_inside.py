@@ -53,7 +53,7 @@ class TestTimeoutException(Exception):
 
 
 class Input:
-    """Stdin of a program: a StringIO with other `read` and `readlines`, and without iteration."""
+    """A program's stdin: a StringIO with other `read` and `readlines`, and without iteration."""
 
     def __init__(self, text: str) -> None:
         self.text = text

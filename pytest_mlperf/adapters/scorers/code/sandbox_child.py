@@ -129,7 +129,7 @@ def enter() -> bool:
 
 
 def map_two(process: int) -> bool:
-    """Give the namespace root, for the mounts, and nobody, for the commands."""
+    """Map root, for the mounts, and nobody, for the commands; return whether this succeeds."""
     try:
         for file in ("gid_map", "uid_map"):
             write(f"/proc/{process}/{file}", f"0 0 1\n{INSIDE_USER} {NOBODY_USER} 1")

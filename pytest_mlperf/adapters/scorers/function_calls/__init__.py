@@ -28,15 +28,15 @@ class FunctionCallsScorer(ModelFreeScorer[NoOptions]):
     """Compare the functions that a model calls with the right calls of BFCL v4's single turns.
 
     - "accuracy": 100 if the calls are right, else 0; their mean.
-    - "normalized": mean of three: not live, the mean of its other subsets and of its simple
-      subsets' mean; live, over all its samples; and irrelevance, the mean of its subsets.
+    - "normalized": mean of three scores: non-live (mean of the simple subsets' mean and of the
+      other subsets), live (all samples), and irrelevance (mean of its subsets).
 
     Source: src/inference_endpoint/evaluation/bfcl_v4_scorer.py and extractor.py of
     https://github.com/mlcommons/endpoints, and the AST checker of bfcl-eval 2026.3.23. As there, an
-    answer calls nothing if it is no JSON list of tool calls, arguments in Java and JavaScript must
-    be text, and parallel calls are matched without backtracking. Answers that end the reference's
-    scoring with an error are wrong, and so are arguments in Java or JavaScript of more than 1,000
-    characters; calls in prose are searched in 4,096. No part of an answer is executed.
+    answer calls nothing if it is not a JSON list of tool calls, arguments in Java and JavaScript
+    must be text, and parallel calls are matched without backtracking. Answers that end the
+    reference's scoring with an error are wrong, and so are arguments in Java or JavaScript of more
+    than 1,000 characters; calls in prose are searched in 4,096. No part of an answer is executed.
     """
 
     metrics = ("accuracy", "normalized")

@@ -187,7 +187,7 @@ FRACTION = re.compile(r"-?[0-9]+.?/0*[1-9][0-9]*.?$")
 
 
 def same(target: str, answer: str) -> bool:
-    """Return whether an answer equals the target: in LaTeX, as plain text, or by its value."""
+    """Return whether an answer equals the target: as LaTeX, as plain text, or by value."""
     if written(target) == written(answer):
         return True
     target, answer = plain(target), plain(answer)

@@ -57,7 +57,7 @@ class HstuSizes:
 
 
 class HstuLayer(torch.nn.Module):
-    """One layer: norm, gate, queries, keys and values of one matrix, attention, residual."""
+    """One layer: norm, gate, attention (one matrix for queries, keys and values), residual."""
 
     def __init__(self, sizes: HstuSizes) -> None:
         super().__init__()
