@@ -45,7 +45,6 @@ def problems() -> list[Problem]:
             code=ANSWER if n % 3 else WRONG,
             entry_point="min_cost",
             test=TEST,
-            name=f"python_{n}",
         )
         for n in range(PROBLEMS)
     ]

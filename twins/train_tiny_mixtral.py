@@ -319,7 +319,6 @@ def chance(samples: Sequence[Sample]) -> dict[str, float]:
             code=re.sub(r"^def \w+", f"def {entry(one)}", other.answer).partition("```")[0],
             entry_point=entry(one),
             test=one.target,
-            name=one.identity,
         )
         for one, other in zip(programs, programs[1:] + programs[:1], strict=True)
     ]

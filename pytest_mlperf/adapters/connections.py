@@ -1,4 +1,4 @@
-"""HTTP/1.1 connections to one server, kept for the next request; httptools frames the answers."""
+"""Keep HTTP/1.1 connections to one server open between requests; httptools parses the answers."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from pytest_mlperf import EnvironmentFault
 from pytest_mlperf.extension import text_of
 
 MAX_IDLE_SECONDS = 1.0
-"""An idle connection is used again for so long: servers close theirs without a word, after 2 s
+"""Maximum idle time of a connection that is used again; servers close theirs silently, after 2 s
 (gunicorn) or 5 s (uvicorn, hypercorn, Node)."""
 
 UNSAID = (
     f"on a connection kept from the request before: if the server is well, it must keep idle ones "
     f"longer than {MAX_IDLE_SECONDS:g} s, or say that it closes one"
 )
-"""What a server may have done that gives no answer at all."""
+"""Explanation of a connection that a server closed without an answer."""
 
 CLOSE_DELAY_SECONDS = 0.05
-"""A server that closes a connection after an answer, and did not say so, has done it by then."""
+"""Time in which a server closes a connection after an answer, if it does so without notice."""
 
 RESETS = (ConnectionResetError, BrokenPipeError)
-"""How a connection that the other end has closed breaks."""
+"""Errors of a connection that the other end has closed."""
 
 RESOLVE_S = 10.0
-"""The addresses of a name are asked for again after so long."""
+"""Time after which the addresses of a name are resolved again."""
 
 CLOSE_SECONDS = 2.0
-"""What was dropped is lost in the loop's next passes; no loop is waited for longer."""
+"""Maximum wait for the loop to close dropped connections."""
 
 HANDSHAKE_S = 10.0
-"""What says nothing for so long speaks no TLS."""
+"""Maximum time of a TLS handshake."""
 
 HEAD_BYTES = 65_536
-"""No head, and nothing else around an answer's own bytes, is larger in one piece."""
+"""Maximum bytes of a head, and of other data around an answer's content, in one piece."""
 
 
 class Exchange:
-    """Takes one answer as it comes; what it raises ends the request."""
+    """Receive one answer in parts; an error of a method ends the request."""
 
     __slots__ = ()
 
     def head(self, status: int, kind: str, packing: str) -> None:
-        """Take its status, the type of its content and how that is packed, "" where unsaid."""
+        """Take the status, the content type and the content encoding, "" if missing."""
         raise NotImplementedError
 
     def data(self, data: bytes) -> None:
@@ -59,15 +59,15 @@ class Exchange:
 
 
 class NoConnection(Exception):
-    """No address of the server takes a connection."""
+    """No address of the server accepts a connection."""
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection; requests go over it one after the other.
+    """One connection for successive requests.
 
     Attributes:
-        kept: It can take another request.
-        idle_s: Since when it waits for one, on the loop's clock.
+        kept: Whether it can take another request.
+        idle_s: Start of its idle time, on the loop's clock.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class HttpConnection(asyncio.Protocol):
         self._framed = self._headed = self._ended = False
 
     def send(self, request: bytes, exchange: Exchange) -> asyncio.Future[None]:
-        """Send a request; return a future of the end of its answer, or its error."""
+        """Send a request; return a future that ends with its answer, or has its error."""
         self._begin()
         self._exchange = exchange
         self._over = self._loop.create_future()
@@ -108,12 +108,12 @@ class HttpConnection(asyncio.Protocol):
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none of asyncio's
+        self._transport = cast("asyncio.Transport", transport)  # uvloop has its own class
         self._opened.add(self)
 
     def data_received(self, data: bytes) -> None:
         over = self._over
-        if over is None or over.done():  # nobody asked for this
+        if over is None or over.done():  # unrequested data
             self.drop()
             return
         try:
@@ -164,7 +164,7 @@ class HttpConnection(asyncio.Protocol):
         elif fault is not None:
             raise fault
 
-    # What httptools calls:
+    # Callbacks of httptools:
 
     def on_message_begin(self) -> None:
         if self._ended:  # a second answer to one request
@@ -185,12 +185,12 @@ class HttpConnection(asyncio.Protocol):
         if self._ended:
             return
         status = self._parser.get_status_code()
-        if status < 200:  # a word before the answer
+        if status < 200:  # an interim response
             self._kind = self._packing = ""
             self._framed = False
             return
         self._headed, self._status = True, status
-        # uvicorn hangs up, without a word, after a 500 of an exception that nobody caught.
+        # uvicorn closes silently after a 500 of an uncaught exception.
         self.kept = self.kept and status < 500 and self._parser.should_keep_alive()
 
     def on_body(self, data: bytes) -> None:
@@ -213,8 +213,8 @@ class Connections:
         self._port = parts.port or (443 if self._secure else 80)
         if not self._host.isascii():
             self._host = self._host.encode("idna").decode()
-        shown = f"[{self._host}]" if ":" in self._host else self._host
-        self.host = shown if parts.port is None else f"{shown}:{parts.port}"
+        host_name = f"[{self._host}]" if ":" in self._host else self._host
+        self.host = host_name if parts.port is None else f"{host_name}:{parts.port}"
         self.path = quote(parts.path, safe="/%~+:@!$&'()*,;=")
         self._opened: set[HttpConnection] = set()
         self._idle: deque[HttpConnection] = deque()
@@ -224,11 +224,11 @@ class Connections:
 
     @property
     def keeps(self) -> bool:
-        """They are kept for the next request: one that was closed may have been an accident."""
+        """Whether they are kept for the next request; one closed connection may be an accident."""
         return self._hung_up < 2
 
     async def open(self) -> None:
-        """Make room for connections; nothing is sent."""
+        """Prepare for connections; send nothing."""
         self._loop = asyncio.get_running_loop()
         self._parser = library().HttpResponseParser
         self._context = None
@@ -237,20 +237,17 @@ class Connections:
             self._context.set_alpn_protocols(["http/1.1"])
 
     async def close(self) -> None:
-        """Drop every connection and wait until the loop has let go of it: it may be closed next."""
+        """Drop every connection, and wait until the loop has released it."""
         self._idle.clear()
         last_s = self._loop.time() + CLOSE_SECONDS
         while self._opened and self._loop.time() < last_s:
             for connection in self._opened:
                 connection.drop()
             await asyncio.sleep(0)
-        await asyncio.sleep(0)  # uvloop closes what it let go of in one pass more
+        await asyncio.sleep(0)  # uvloop closes released connections one pass later
 
     async def ask(self, request: bytes, exchange: Exchange) -> None:
-        """Send a request and pass its answer to `exchange`, to its end.
-
-        Raises NoConnection, OSError if the connection breaks, or the exchange's own errors.
-        """
+        """Pass an answer to `exchange`; raise NoConnection, OSError, or the exchange's errors."""
         reused = self._kept()
         connection = reused or await self._connect()
         try:
@@ -269,8 +266,8 @@ class Connections:
     async def rest(self) -> None:
         """Check, outside a run, whether the server closes connections that have brought a stream.
 
-        Some servers (llama.cpp) close them without saying so, and a request under way would be
-        lost. If that happens again, each request gets a new connection.
+        Some servers (llama.cpp) close them without notice, and would lose a request in flight. If
+        that happens twice, each request gets a new connection.
         """
         if self._idle:
             connection = self._idle[-1]
@@ -278,7 +275,7 @@ class Connections:
             self._hung_up += not connection.ready
 
     def _kept(self) -> HttpConnection | None:
-        """Return the least busy connection; the others would be too old sooner."""
+        """Return the connection that was idle for the shortest time; the others expire sooner."""
         least_s = self._loop.time() - MAX_IDLE_SECONDS
         while self._idle and self._idle[0].idle_s < least_s:
             self._idle.popleft().drop()
@@ -310,7 +307,7 @@ class Connections:
         raise NoConnection(f"cannot connect to {self.host}: {failure}")
 
     async def _addresses(self) -> Sequence[str]:
-        """Return where the host is; many connections at once ask for it once."""
+        """Return the host's addresses; concurrent connections share one lookup."""
         if self._resolving is None or self._loop.time() - self._resolved_s > RESOLVE_S:
             self._resolving, self._resolved_s = (
                 self._loop.create_task(self._resolve()),
@@ -330,7 +327,7 @@ class Connections:
 
 
 def library(who: str = "engine openai", extra: str = "openai") -> Any:
-    """Return httptools; an error names who needs it and what brings it."""
+    """Return httptools; an error names who needs it and the extra that installs it."""
     try:
         import httptools
     except ImportError as error:
@@ -342,7 +339,7 @@ def library(who: str = "engine openai", extra: str = "openai") -> Any:
 
 
 def new_loop() -> tuple[asyncio.AbstractEventLoop, str]:
-    """Return an event loop, uvloop's where it is installed, and what it is."""
+    """Return an event loop, uvloop's if it is installed, and its name."""
     try:
         import uvloop
     except ImportError:

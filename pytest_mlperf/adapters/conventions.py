@@ -1,4 +1,4 @@
-"""Conventions that adapters of different kinds share: labels, prompts, options, JSON, outputs."""
+"""Define conventions between adapters: labels, prompts, options, JSON, outputs."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Sequence
 from typing import Any
 
 NEGATIVE_PROMPT = "normal quality, low quality, worst quality, low res, blurry, nsfw, nude"
-"""What images of MLPerf's Stable Diffusion XL are led away from."""
+"""Negative prompt of MLPerf's Stable Diffusion XL."""
 
 
 MATRIX_CONVOLUTIONS = "matrix_convolutions"
-"""Key of a UNet's configuration: names of its convolutions whose weights are written as matrices,
-(outputs, height x width x inputs), for kernels of matrix products."""
+"""Key of a UNet's configuration: names of convolutions whose weights are stored as matrices,
+(outputs, height x width x inputs), for matrix product kernels."""
 
 
 SPEECH_LABELS = " abcdefghijklmnopqrstuvwxyz'0123456789$%+-"
-"""What transcripts of MLPerf's Whisper are written in: each int64 of one is a place in it."""
+"""Alphabet of MLPerf's Whisper transcripts, whose int64 values are indices in it."""
 
 
 LOGPROB_RECORD = (("token", "<i4"), ("logprob", "<f4"))
-"""What is logged of each token of a prompt whose log-probabilities are asked for, as numpy names
-its fields: its id, and the natural logarithm of its probability given all tokens before it."""
+"""Record that is logged for each token of an evaluated prompt, as fields of numpy: its id, and the
+natural logarithm of its probability given all previous tokens."""
 
 
 def pack_logprobs(tokens: Sequence[int], logprobs: Sequence[float]) -> bytes:
-    """Return a prompt's tokens and their log-probabilities, NaN for the first, as they are logged.
+    """Return the logged form of a prompt's tokens and log-probabilities, NaN for the first.
 
     >>> len(pack_logprobs([1, 5], [float("nan"), -0.5]))
     16

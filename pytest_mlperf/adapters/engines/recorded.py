@@ -1,4 +1,4 @@
-"""Answers that MLCommons' client recorded, handed out again to be scored by the suite's scorer."""
+"""Replay answers recorded by MLCommons' client, so that the suite's scorer can score them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pytest_mlperf.adapters.engines.llm.model_folder import find_model, load_tok
 from pytest_mlperf.extension import MLC_ENDPOINTS, read_answers, read_configuration
 
 CHAT = "openai"
-"""The client's word for /v1/chat/completions."""
+"""The client's name for /v1/chat/completions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedOptions:
-    """Which answers are scored.
+    """Options of engine recorded.
 
     Attributes:
-        folder: What `inference-endpoint` left of one run, with events.jsonl and
+        folder: Output of one run of `inference-endpoint`, with events.jsonl and
             sample_idx_map.json.
-        dataset: Name of the data set in the client's configuration; None: the only one that
-            accuracy was measured with.
+        dataset: Name of the data set in the client's configuration; None for the only one whose
+            accuracy was measured.
     """
 
     folder: str
@@ -34,10 +34,10 @@ class RecordedOptions:
 
 
 class RecordedEngine(Engine):
-    """Gives the answers that MLCommons' client recorded: token ids of their text, int64.
+    """Return the answers that MLCommons' client recorded: token ids of their text, int64.
 
-    Each prompt is held against the data set's, so that answers are paired with their own samples.
-    Beside them scorers get the text itself, as artefact "text", and "reasoning".
+    Each prompt is compared with the data set's, so that answers belong to their samples. Scorers
+    also get the text itself, as artefact "text", and "reasoning".
     """
 
     timed: ClassVar[bool] = False
@@ -49,13 +49,12 @@ class RecordedEngine(Engine):
     def __init__(
         self, dataset: Dataset, model: str | None = None, precision: str = "", **options: Any
     ) -> None:
-        """Keep the options; nothing is read.
+        """Keep the options; read nothing.
 
         Args:
-            dataset: What the client asked, as text or token ids.
+            dataset: The data set that the client used, as text or token ids.
             model: Folder of the model, whose tokenizer makes token ids of the answers' text.
-            precision: The suite's word for what the server was set up for; not read.
-            options: Those of `RecordedOptions`.
+            precision: The suite's name of the server's precision; not read.
         """
         del precision
         self._asked = RecordedOptions(**options)
@@ -88,7 +87,7 @@ class RecordedEngine(Engine):
         return self
 
     def load_samples(self, indices: Sequence[int]) -> None:
-        """Refuse samples that were not asked, or with another prompt."""
+        """Raise for samples without an answer, or with another prompt."""
         answers = self._answers.by_sample
         if len(answers) != len(self._dataset):
             raise engine_error(
@@ -122,15 +121,15 @@ class RecordedEngine(Engine):
     @cached_property
     def _generation(self) -> Generation:
         assert self._model is not None
-        asked: dict[str, Any] = {
+        lengths: dict[str, Any] = {
             name: int(value)
             for name in ("max_new_tokens", "min_new_tokens")
             if (value := self._config.get(f"model_params.{name}", "")).isdigit()
         }
-        return Generation(**asked, eos=read_config(self._model).eos)
+        return Generation(**lengths, eos=read_config(self._model).eos)
 
     def describe(self) -> Mapping[str, str]:
-        """Return the client's recorded options, in the words of engine openai."""
+        """Return the client's recorded options, in the terms of engine openai."""
         temperature = self._config.get("model_params.temperature", "the server's")
         chat = self._config.get("endpoint_config.api_type", CHAT) == CHAT
         sampled = {} if temperature == "0.0" else {"generation.temperature": temperature}

@@ -13,7 +13,7 @@ Options = TypeVar("Options")
 
 @dataclass(frozen=True, kw_only=True)
 class NoOptions:
-    """There is nothing to choose."""
+    """Options of a scorer without options."""
 
 
 class ModelFreeScorer(Generic[Options]):
@@ -28,22 +28,21 @@ class ModelFreeScorer(Generic[Options]):
         model: str | None = None,  # noqa: ARG002 - every scorer is given it
         **options: Any,
     ) -> None:
-        """Take the options.
+        """Set the options, which are those of the class attribute `options`.
 
         Args:
-            model: Not used: outputs are read without it.
-            options: Those of the class attribute `options`.
+            model: Not used.
         """
         self._asked: Options = self.options(**options)
 
 
 def scorer_error(message: str) -> RunError:
-    """Return the error of a scorer that cannot go on."""
+    """Return an error of kind "scorer"."""
     return RunError("scorer", message)
 
 
 def require_outputs(scorer: str, outputs: Sequence[bytes], references: Sequence[Any]) -> None:
-    """Refuse to score nothing, or not as many outputs as references."""
+    """Raise unless there is one output per reference, and at least one."""
     if not len(outputs) or len(outputs) != len(references):
         raise scorer_error(
             f"scorer {scorer}: got {len(outputs)} outputs for {len(references)} references; it "
@@ -52,10 +51,7 @@ def require_outputs(scorer: str, outputs: Sequence[bytes], references: Sequence[
 
 
 def require_texts(scorer: str, references: Sequence[object], should_return: str) -> list[str]:
-    """Return references, each read once, if they are texts.
-
-    Messages name the `scorer`, and what the data set `should_return`, e.g. "the target text".
-    """
+    """Return the references; raise unless all are texts, as the data set `should_return`."""
     texts = []
     for sample, reference in enumerate(references):
         if not isinstance(reference, str):
@@ -69,7 +65,7 @@ def require_texts(scorer: str, references: Sequence[object], should_return: str)
 
 
 def require_choice(scorer: str, option: str, value: object, valid: Collection[str]) -> None:
-    """Refuse an option that is not one of the valid values."""
+    """Raise if an option is not one of its valid values."""
     if value not in valid:
         raise SuiteError(
             f"scorer {scorer}: {option} = {value!r} is unknown; valid are {', '.join(valid)}",

@@ -1,4 +1,4 @@
-"""Score detection of boxes in space as MLPerf's script for PointPainting does: KITTI's mean AP."""
+"""Score 3D object detection by KITTI's mean AP, as MLPerf's script for PointPainting does."""
 
 from __future__ import annotations
 
@@ -15,31 +15,29 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DETECTION_COLUMNS = 14
-"""Width, height and length; x, y, z; rotation; four of a box in the image; label; score; image."""
+"""Width, height, length; x, y, z; rotation; a box in the image (4); label; score; image."""
 
 CLASSES = {"Pedestrian": (0.5, "Person_sitting"), "Cyclist": (0.5, ""), "Car": (0.7, "Van")}
-"""By label: the overlap beyond which a detection is right, and the name that counts neither way."""
+"""Minimum overlap of a match, and the name of neutral boxes, by class in the order of labels."""
 
 MIN_HEIGHT_PIXELS = -1
-"""A detection that is less high in the image, in pixels, counts neither as right nor as wrong."""
+"""Detections with a lower box in the image are neutral: neither right nor wrong."""
 
 RECALL_STEPS = 40
 READ_THRESHOLDS = slice(None, None, 4)
-"""Thresholds at which KITTI reads the precision; their mean is over 11, however many there are."""
+"""Thresholds at which KITTI reads the precision; the sum is always divided by 11."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frame:
-    """One sample.
+    """Boxes and detections of one sample.
 
     Attributes:
-        image: Its id.
-        names: Name of each truth.
-        easy: Whether its difficulty is 0, shape (truths,).
-        labels: Of detections, shape (detections,).
-        neutral: Which of them count neither way, shape (detections,).
-        scores: Theirs, shape (detections,).
-        overlaps: Shape (truths, detections), float32.
+        names: Class of each annotated box.
+        easy: Whether each box has difficulty 0.
+        labels: Label of each detection, shape (detections,).
+        neutral: Whether each detection is neutral, shape (detections,).
+        overlaps: Intersection over union, shape (boxes, detections), float32.
     """
 
     image: int
@@ -52,61 +50,58 @@ class Frame:
 
 
 def overlaps_of(truths: NDArray[np.float32], detected: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return intersection over union, shape (truths, detections).
-
-    Boxes are x, y, z of the middle of the bottom, y downwards; width, height, length; rotation.
-    """
+    """Return intersection over union, (truths, detections), of boxes as in the references."""
     import numpy as np
 
-    one, two = truths[:, None], detected[None]
-    bottom = np.maximum(one[..., 1] - one[..., 4], two[..., 1] - two[..., 4])
-    height = np.maximum(np.minimum(one[..., 1], two[..., 1]) - bottom, np.float32(0))
-    sides = [
-        np.concatenate([each[..., [0, 2]] + s * each[..., [3, 5]] / 2 for s in (-1, 1)], -1)
-        for each in (one, two)
+    left, right = truths[:, None], detected[None]
+    bottom = np.maximum(left[..., 1] - left[..., 4], right[..., 1] - right[..., 4])
+    height = np.maximum(np.minimum(left[..., 1], right[..., 1]) - bottom, np.float32(0))
+    corners = [
+        np.concatenate([box[..., [0, 2]] + s * box[..., [3, 5]] / 2 for s in (-1, 1)], -1)
+        for box in (left, right)
     ]
-    reach = [np.hypot(each[..., 3], each[..., 5]) / 2 for each in (one, two)]
-    apart = np.hypot(one[..., 0] - two[..., 0], one[..., 2] - two[..., 2])
-    near = (height > 0) & (apart <= (reach[0] + reach[1]) * 1.001 + 1e-3)
-    i, j = np.nonzero(near)
-    ground = np.zeros(near.shape, np.float32)
-    ground[i, j] = _common_area(sides[0][i, 0], truths[i, 6], sides[1][0, j], detected[j, 6])
-    common = height * ground
-    volumes = [each[..., 3] * each[..., 4] * each[..., 5] for each in (one, two)]
-    union = volumes[0] + volumes[1] - common + np.float32(1e-8)
-    return np.asarray(common / union, np.float32)
+    radii = [np.hypot(box[..., 3], box[..., 5]) / 2 for box in (left, right)]
+    distances = np.hypot(left[..., 0] - right[..., 0], left[..., 2] - right[..., 2])
+    is_near = (height > 0) & (distances <= (radii[0] + radii[1]) * 1.001 + 1e-3)
+    i, j = np.nonzero(is_near)
+    ground = np.zeros(is_near.shape, np.float32)
+    ground[i, j] = _common_area(corners[0][i, 0], truths[i, 6], corners[1][0, j], detected[j, 6])
+    common_volumes = height * ground
+    volumes = [box[..., 3] * box[..., 4] * box[..., 5] for box in (left, right)]
+    union = volumes[0] + volumes[1] - common_volumes + np.float32(1e-8)
+    return np.asarray(common_volumes / union, np.float32)
 
 
 def _common_area(
-    one: NDArray[np.float32],
-    turn: NDArray[np.float32],
-    two: NDArray[np.float32],
-    other_turn: NDArray[np.float32],
+    left: NDArray[np.float32],
+    left_turn: NDArray[np.float32],
+    right: NDArray[np.float32],
+    right_turn: NDArray[np.float32],
 ) -> NDArray[np.float64]:
-    """Return the area that rectangles have in common, pair by pair, shape (pairs,).
+    """Return the intersection area of rotated rectangles, pair by pair, shape (pairs,).
 
-    Corners of the first are cut at the sides of the second: along each axis of the second, where an
-    edge crosses a side a corner is added, and what is beyond the side moves onto it. What runs to
-    and fro on a side encloses nothing.
+    The corners of the first rectangle are clipped to the second, in the second's frame: a corner is
+    added where an edge crosses a side, then corners beyond the side move onto it. Edges that run to
+    and fro on a side enclose no area.
     """
     import numpy as np
 
-    a, b = one.astype(np.float64), two.astype(np.float64)
+    a, b = left.astype(np.float64), right.astype(np.float64)
     half = np.abs(a[:, 2:] - a[:, :2]) / 2
     limits = np.abs(b[:, 2:] - b[:, :2]) / 2
     offset = (a[:, :2] + a[:, 2:]) / 2 - (b[:, :2] + b[:, 2:]) / 2
     corners = half[:, None] * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
-    corners = _turned(corners, -turn.astype(np.float64)) + offset[:, None]
-    corners = _turned(corners, other_turn.astype(np.float64))
+    corners = _turned(corners, -left_turn.astype(np.float64)) + offset[:, None]
+    corners = _turned(corners, right_turn.astype(np.float64))
     for axis in (0, 1):
         for sign in (-1, 1):
             limit = sign * limits[:, axis, None]
             start, end = corners, np.roll(corners, -1, axis=1)
             length = end[..., axis] - start[..., axis]
-            way = np.divide(
+            fractions = np.divide(
                 limit - start[..., axis], length, where=length != 0, out=np.zeros_like(length)
             ).clip(0, 1)
-            crossing = start + way[..., None] * (end - start)
+            crossing = start + fractions[..., None] * (end - start)
             corners = np.stack([start, crossing], axis=2).reshape(len(a), 2 * corners.shape[1], 2)
             side = corners[..., axis]
             corners[..., axis] = np.maximum(side, limit) if sign < 0 else np.minimum(side, limit)
@@ -124,19 +119,19 @@ def _turned(points: NDArray[np.float64], angle: NDArray[np.float64]) -> NDArray[
 
 
 def thresholds_of(scores: Sequence[float], boxes: int) -> list[float]:
-    """Return the scores of right detections at which recall comes nearest to each 40th."""
-    chosen: list[float] = []
+    """Return the scores of matches at which recall comes nearest to each multiple of 1/40."""
+    thresholds: list[float] = []
     ranked = sorted(scores, reverse=True)
     for rank, score in enumerate(ranked, start=1):
         halfway = (rank / boxes + (rank + 1) / boxes) / 2
-        if rank == len(ranked) or halfway >= len(chosen) / RECALL_STEPS:
-            chosen.append(score)
-    return chosen
+        if rank == len(ranked) or halfway >= len(thresholds) / RECALL_STEPS:
+            thresholds.append(score)
+    return thresholds
 
 
 @dataclass(slots=True)
 class ClassFrame:
-    """What of a frame concerns one class: (truth counts, its candidates' (detection, overlap))."""
+    """One class in a frame; a truth is (it counts, its candidates as (detection, overlap))."""
 
     truths: list[tuple[bool, list[tuple[int, float]]]]
     neutral: list[bool]
@@ -146,68 +141,68 @@ class ClassFrame:
 
 
 def of_class(frame: Frame, label: int, name: str) -> ClassFrame:
-    """Return what concerns a class."""
+    """Select the boxes and detections of a class."""
     import numpy as np
 
-    least, like = CLASSES[name]
-    takes = frame.neutral | (frame.labels == label)
+    min_overlap, neutral_name = CLASSES[name]
+    is_candidate = frame.neutral | (frame.labels == label)
     truths = []
     boxes = 0
-    for row, (called, easy) in enumerate(zip(frame.names, frame.easy, strict=True)):
-        if called not in (name, like):
+    for row, (box_name, easy) in enumerate(zip(frame.names, frame.easy, strict=True)):
+        if box_name not in (name, neutral_name):
             continue
-        counts = called == name and easy
+        counts = box_name == name and easy
         boxes += counts
-        candidates = np.flatnonzero(takes & (frame.overlaps[row] > np.float32(least)))
+        candidates = np.flatnonzero(is_candidate & (frame.overlaps[row] > np.float32(min_overlap)))
         if len(candidates):
-            near = frame.overlaps[row][candidates].tolist()
-            truths.append((counts, list(zip(candidates.tolist(), near, strict=True))))
+            overlaps = frame.overlaps[row][candidates].tolist()
+            truths.append((counts, list(zip(candidates.tolist(), overlaps, strict=True))))
     return ClassFrame(
         truths,
         frame.neutral.tolist(),
         frame.scores.tolist(),
-        np.flatnonzero(takes & ~frame.neutral),
+        np.flatnonzero(is_candidate & ~frame.neutral),
         boxes,
     )
 
 
 def first_match(frame: ClassFrame) -> tuple[set[int], set[int]]:
-    """Give each truth the best score; return the detections that are right, and all given away."""
+    """Match each box with its candidate of the best score; return right and matched detections."""
     right: set[int] = set()
-    taken: set[int] = set()
+    matched: set[int] = set()
     for counts, candidates in frame.truths:
         best, best_score = -1, -1.0
-        for each, _ in candidates:
-            if each not in taken and frame.scores[each] > best_score:
-                best, best_score = each, frame.scores[each]
+        for detection, _ in candidates:
+            if detection not in matched and frame.scores[detection] > best_score:
+                best, best_score = detection, frame.scores[detection]
         if best >= 0:
-            taken.add(best)
+            matched.add(best)
             if counts and not frame.neutral[best]:
                 right.add(best)
-    return right, taken
+    return right, matched
 
 
 def count(frame: ClassFrame, threshold: float) -> tuple[int, int]:
-    """Give each truth the largest overlap; return how many detections are right, and given away."""
+    """Match each box with its largest overlap; count the right and the matched detections."""
     right = 0
-    taken: set[int] = set()
+    matched: set[int] = set()
     for counts, candidates in frame.truths:
-        best, most = -1, -1.0
-        for each, overlap in candidates:
-            if each in taken or frame.scores[each] < threshold:
+        best, best_overlap = -1, -1.0
+        for detection, overlap in candidates:
+            if detection in matched or frame.scores[detection] < threshold:
                 continue
-            if frame.neutral[each]:
-                best = each if most == -1 else best
-            elif overlap > most:
-                best, most = each, overlap
+            if frame.neutral[detection]:
+                best = detection if best_overlap == -1 else best
+            elif overlap > best_overlap:
+                best, best_overlap = detection, overlap
         if best >= 0:
-            taken.add(best)
+            matched.add(best)
             right += counts and not frame.neutral[best]
-    return right, sum(not frame.neutral[each] for each in taken)
+    return right, sum(not frame.neutral[detection] for detection in matched)
 
 
 def average_precision(frames: Sequence[ClassFrame]) -> float:
-    """Return KITTI's, from 0 to 1."""
+    """Return KITTI's average precision, 0 to 1."""
     import numpy as np
 
     scores = [frame.scores[each] for frame in frames for each in first_match(frame)[0]]
@@ -216,12 +211,12 @@ def average_precision(frames: Sequence[ClassFrame]) -> float:
     matched = [frame for frame in frames if frame.truths]
     precision = []
     for threshold in thresholds:
-        right = taken = 0
+        right = matches = 0
         for frame in matched:
-            one, other = count(frame, threshold)
-            right, taken = right + one, taken + other
-        wrong_ones = len(valid) - int(np.searchsorted(valid, threshold)) - taken
-        precision.append(right / (right + wrong_ones) if right + wrong_ones else float("nan"))
+            frame_right, frame_matched = count(frame, threshold)
+            right, matches = right + frame_right, matches + frame_matched
+        errors = len(valid) - int(np.searchsorted(valid, threshold)) - matches
+        precision.append(right / (right + errors) if right + errors else float("nan"))
     best = np.maximum.accumulate(np.array(precision, np.float64)[::-1])[::-1]
     return float(sum(best[READ_THRESHOLDS].tolist()) / 11)
 
@@ -232,13 +227,13 @@ def wrong(sample: int, defect: str) -> RunError:
 
 
 def read_frame(sample: int, output: bytes, reference: Mapping[str, Any]) -> Frame:
-    """Return a sample's detections and truths, and how they overlap."""
+    """Read a sample's detections and annotated boxes, and compute their overlaps."""
     import numpy as np
 
     try:
         image = int(reference["image_id"])
         names = [str(name) for name in reference["names"]]
-        easy = [int(each) == 0 for each in reference["difficulty"]]
+        is_easy = [int(each) == 0 for each in reference["difficulty"]]
         truths = np.array(reference["boxes"], np.float32).reshape(len(names), 7)
     except (KeyError, TypeError, ValueError) as error:
         raise wrong(
@@ -247,13 +242,13 @@ def read_frame(sample: int, output: bytes, reference: Mapping[str, Any]) -> Fram
             "image_id, and of each box names, difficulty and boxes: x, y, z, width, height, "
             "length, rotation",
         ) from error
-    if len(easy) != len(names) or not np.isfinite(truths).all():
+    if len(is_easy) != len(names) or not np.isfinite(truths).all():
         raise wrong(sample, "has boxes that are not finite, or not one difficulty for each box")
     rows = _read_rows(sample, output, image)
     return Frame(
         image=image,
         names=names,
-        easy=easy,
+        easy=is_easy,
         labels=rows[:, 11].astype(np.int64),
         neutral=rows[:, 10].astype(np.float64) - rows[:, 8] < MIN_HEIGHT_PIXELS,
         scores=rows[:, 12].astype(np.float64),
@@ -291,27 +286,24 @@ def _read_rows(sample: int, output: bytes, image: int) -> NDArray[np.float32]:
 
 
 class PointPaintingScorer(ModelFreeScorer[NoOptions]):
-    """Compares detected with annotated boxes in space, over the frames that were answered.
+    """Compare detected with annotated 3D boxes, over the frames that were answered.
 
-    The figure is the mean, over Pedestrian, Cyclist and Car, of KITTI's average precision of boxes
-    with difficulty 0 at 11 of 41 thresholds, with rotated boxes' overlap beyond 0.5, or 0.7 of Car.
+    The score is the mean, over Pedestrian, Cyclist and Car, of KITTI's average precision at 11 of
+    41 thresholds, for boxes of difficulty 0. A match overlaps by more than 0.5, or 0.7 for Car.
     Source: automotive/3d-object-detection/accuracy_waymo.py and tools/evaluate.py of
     https://github.com/mlcommons/inference. As there, a class without boxes counts as 0, rows whose
-    first number is not above 0 are no detections, and fractions of labels are cut off.
+    first number is not above 0 are no detections, and labels are truncated to integers.
     """
 
     metrics = ("map",)
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
-        """Score detections against annotations; return "map", in per cent, of all samples.
+        """Score detections against annotations; return "map" over all samples, in per cent.
 
-        Outputs are float32 rows, little-endian, of width, height, length, x, y, z, rotation, four
-        of a box in the image, label, score and image: at least one of each sample. References are
-        objects with `image_id`, and of each annotated box `names`, `difficulty` and `boxes`: x, y,
-        z, width, height, length, rotation, in the camera's frame.
-
-        A sample's score is its pseudo-value, by the influence on average precision without
-        interpolation, as of scorer map.
+        Outputs are at least one row of DETECTION_COLUMNS float32, little-endian. References have
+        `image_id`, and for each annotated box `names`, `difficulty` and `boxes`: x, y, z, width,
+        height, length, rotation, in the camera's frame. A sample's score is its pseudo-value, as in
+        scorer map.
         """
         import numpy as np
 
@@ -351,14 +343,14 @@ def _ranked(
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     import numpy as np
 
-    listed = []
+    rows = []
     for sample, part in enumerate(parts):
-        right, taken = first_match(part)
-        for each in part.valid.tolist():
-            if each in right or each not in taken:
-                listed.append((-part.scores[each], images[sample], each, sample, each in right))
-    listed.sort()
+        right, matched = first_match(part)
+        for index in part.valid.tolist():
+            if index in right or index not in matched:
+                rows.append((-part.scores[index], images[sample], index, sample, index in right))
+    rows.sort()
     return (
-        np.array([one[4] for one in listed], np.bool_),
-        np.array([one[3] for one in listed], np.int64),
+        np.array([row[4] for row in rows], np.bool_),
+        np.array([row[3] for row in rows], np.int64),
     )

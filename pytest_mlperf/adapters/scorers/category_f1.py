@@ -21,12 +21,12 @@ TEXT_TYPE = "text"
 
 @dataclass(frozen=True, kw_only=True)
 class CategoryF1Options(DecoderOptions):
-    """How outputs are read.
+    """Options of scorer category_f1.
 
     Attributes:
-        dtype: Type of the token ids in an output, little-endian: "int32" or "int64", as engines
-            here give them; or "text", UTF-8, as MLPerf's own implementation logs answers.
-        schema: The round whose answers they are, "v6.0" or "v6.1". Both read answers alike.
+        dtype: Type of an output: token ids "int32" or "int64", little-endian, or "text", UTF-8, as
+            MLPerf's own implementation logs answers.
+        schema: MLPerf round of the answers' schema, "v6.0" or "v6.1"; both are read alike.
     """
 
     schema: str = "v6.1"
@@ -42,17 +42,16 @@ class CategoryF1Options(DecoderOptions):
 
 
 class CategoryF1Scorer(TextScorer[CategoryF1Options]):
-    """Compares the path of each product's category with the right one, level by level.
+    """Compare the path of each product's category with the right one, level by level.
 
-    Precision and recall are the levels that agree, from the root on, by those predicted and by
-    those annotated, over all samples. An answer must be JSON with "category" and "brand", texts,
-    and "is_secondhand", which pydantic takes for true or false: also "yes" or 1. Any other answer,
-    such as one in a code fence or with a further key, counts as a path as long as the right one,
-    and wrong.
-    Source: evaluation.py and schema.py in multimodal/qwen3-vl/src/mlperf_inf_mm_q3vl of
-    https://github.com/mlcommons/inference, which ends with an error where an answer is no UTF-8;
-    here that is an answer of no use. What it prints of brands and second hand gates nothing, and is
-    drawn by chance where an answer has none: it is left out.
+    Precision and recall divide the number of leading levels that agree by the number of predicted
+    and of annotated levels, over all samples. An answer must be JSON with the texts "category" and
+    "brand", and with "is_secondhand", which pydantic must accept as a boolean ("yes" and 1 too).
+    Any other answer, such as one in a code fence or with a further key, counts as a wrong path as
+    long as the right one. Source: evaluation.py and schema.py in
+    multimodal/qwen3-vl/src/mlperf_inf_mm_q3vl of https://github.com/mlcommons/inference. An answer
+    that is no UTF-8, which ends that script with an error, counts as wrong. Its figures on brands
+    and second hand have no gate, and are partly random; they are left out.
     """
 
     metrics = ("f1",)

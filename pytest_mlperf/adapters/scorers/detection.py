@@ -1,4 +1,4 @@
-"""Score object detection as MLPerf's scripts for RetinaNet and YOLO do: COCO's mean AP."""
+"""Score object detection by COCO's mean AP, as MLPerf's scripts for RetinaNet and YOLO do."""
 
 from __future__ import annotations
 
@@ -20,18 +20,16 @@ if TYPE_CHECKING:
 
 DETECTION_COLUMNS = 7
 MAX_VALUE = 1e9
-"""No index, score or label is as large, and a box that is can be no part of an image."""
+"""Upper bound of every value of a detection; valid ones are far below."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Detections:
-    """What was detected in all samples, one sample after the other.
+    """The detections of all samples, in the order of samples.
 
     Attributes:
-        samples: Position of the sample of each detection, shape (detections,).
-        labels: Category of each, shape (detections,).
-        scores: Score of each, float32, shape (detections,).
-        boxes: Left, top, width and height in pixels, float32, shape (detections, 4).
+        samples: Position of each detection's sample, shape (detections,).
+        boxes: Left, top, width and height [pixels], float32, shape (detections, 4).
     """
 
     samples: NDArray[np.int32]
@@ -42,15 +40,15 @@ class Detections:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Truths:
-    """What was annotated in all samples, one sample after the other.
+    """The annotated boxes of all samples, in the order of samples.
 
     Attributes:
-        images: Id of each sample's image, shape (samples,).
-        samples: Position of the sample of each box, shape (boxes,).
+        images: Image id of each sample, shape (samples,).
+        samples: Position of each box's sample, shape (boxes,).
         labels: Category of each box, shape (boxes,).
-        boxes: Left, top, width and height in pixels, shape (boxes, 4).
-        areas: Square pixels, shape (boxes,).
-        crowds: Whether a box is around a group, shape (boxes,).
+        boxes: Left, top, width and height [pixels], shape (boxes, 4).
+        areas: Areas [square pixels], shape (boxes,).
+        crowds: Whether each box encloses a group, shape (boxes,).
     """
 
     images: NDArray[np.int64]
@@ -64,13 +62,14 @@ class Truths:
 def gather(outputs: Sequence[bytes], references: Sequence[Any]) -> tuple[Detections, Truths]:
     """Read outputs and references once, one sample at a time.
 
-    Outputs are rows of `DETECTION_COLUMNS` float32, little-endian, boxes from 0 to 1. References
-    have `image_id`, `height`, `width`, `annotations`, and optionally `index`, the first number of
-    each row.
+    Outputs are float32 rows of index, ymin, xmin, ymax, xmax, score, label, little-endian, in any
+    order; coordinates are shares of the image's height or width. References have `image_id`,
+    `height`, `width`, `annotations` with `category_id`, `bbox`, `area`, `iscrowd`, and optionally
+    `index`, which each row must have, as data set openimages gives them.
     """
     import numpy as np
 
-    rows, counts, boxes = bytearray(), [], []
+    content, counts, boxes = bytearray(), [], []
     images: dict[int, int] = {}
     for sample in range(len(outputs)):
         identity, size, index, annotated = _read_reference(sample, references[sample])
@@ -78,12 +77,12 @@ def gather(outputs: Sequence[bytes], references: Sequence[Any]) -> tuple[Detecti
         if first != sample:
             raise wrong(sample, f"has the image_id {identity} of sample {first}; score it once")
         boxes += [(sample, *box) for box in annotated]
-        detected_here = _read_output(sample, outputs[sample], index)
-        # In float32, as the reference multiplies.
-        detected_here[:, 1:5] *= np.array([*size, *size], np.float32)
-        rows += detected_here.tobytes()
-        counts.append(len(detected_here))
-    detected = np.frombuffer(rows, np.float32).reshape(-1, DETECTION_COLUMNS)
+        found_rows = _read_output(sample, outputs[sample], index)
+        # The reference multiplies in float32.
+        found_rows[:, 1:5] *= np.array([*size, *size], np.float32)
+        content += found_rows.tobytes()
+        counts.append(len(found_rows))
+    detected = np.frombuffer(content, np.float32).reshape(-1, DETECTION_COLUMNS)
     _, ymin, xmin, ymax, xmax, scores, labels = detected.T
     detections = Detections(
         samples=np.repeat(np.arange(len(counts), dtype=np.int32), counts),
@@ -91,16 +90,16 @@ def gather(outputs: Sequence[bytes], references: Sequence[Any]) -> tuple[Detecti
         scores=scores.copy(),
         boxes=np.stack([xmin, ymin, xmax - xmin, ymax - ymin], axis=1),
     )
-    listed = np.array(boxes, np.float64).reshape(-1, 8)
-    if len(bad := np.flatnonzero(~np.isfinite(listed).all(axis=1))):
-        raise wrong(int(listed[bad[0], 0]), "has an annotated box that is not finite")
+    box_rows = np.array(boxes, np.float64).reshape(-1, 8)
+    if len(bad := np.flatnonzero(~np.isfinite(box_rows).all(axis=1))):
+        raise wrong(int(box_rows[bad[0], 0]), "has an annotated box that is not finite")
     truths = Truths(
         images=np.fromiter(images, np.int64),
-        samples=listed[:, 0].astype(np.int64),
-        labels=listed[:, 1].astype(np.int64),
-        boxes=listed[:, 2:6],
-        areas=listed[:, 6],
-        crowds=listed[:, 7] != 0,
+        samples=box_rows[:, 0].astype(np.int64),
+        labels=box_rows[:, 1].astype(np.int64),
+        boxes=box_rows[:, 2:6],
+        areas=box_rows[:, 6],
+        crowds=box_rows[:, 7] != 0,
     )
     return detections, truths
 
@@ -134,7 +133,7 @@ def _read_output(sample: int, output: bytes, index: int | None) -> NDArray[np.fl
 
 
 Reference = tuple[int, tuple[float, float], int | None, list[tuple[float, ...]]]
-"""Image id; height and width; index, or None; label, bbox, area and crowd of each box."""
+"""Image id; height and width; index or None; label, bbox, area and crowd of each box."""
 
 
 def _read_reference(sample: int, reference: Any) -> Reference:
@@ -163,13 +162,13 @@ def wrong(sample: int, defect: str) -> RunError:
 
 
 THRESHOLDS = 10
-"""Overlaps 0.5, 0.55 ... 0.95 from which on a detection is right."""
+"""Number of overlaps 0.5, 0.55 ... 0.95 at or above which a detection is right."""
 
 MAX_DETECTIONS = 100
-"""Detections of a class that count in one image: those with the best scores."""
+"""Maximum detections of a class in an image; those with the best scores count."""
 
 MAX_AREA_PIXELS = 1e10
-"""Square pixels up to which boxes and detections count in COCO's range of all areas."""
+"""Maximum area of boxes and detections in COCO's range "all" [square pixels]."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,10 +176,10 @@ class Matched:
     """The detections of one class, best score first.
 
     Attributes:
-        samples: Position of the sample of each detection, shape (detections,).
-        right: Whether it found a box, shape (THRESHOLDS, detections).
-        ignored: Whether it counts neither as right nor as wrong, shape (THRESHOLDS, detections).
-        boxes: How many boxes there are to be found in each sample, shape (samples,).
+        samples: Position of each detection's sample, shape (detections,).
+        right: Whether it matches a box, shape (THRESHOLDS, detections).
+        ignored: Whether it is neither right nor wrong, shape (THRESHOLDS, detections).
+        boxes: Number of boxes to be detected in each sample, shape (samples,).
     """
 
     samples: NDArray[np.int64]
@@ -190,39 +189,38 @@ class Matched:
 
 
 def match_classes(detections: Detections, truths: Truths) -> Iterator[Matched]:
-    """Yield every class that has boxes to be found; detections of other classes never count.
+    """Yield the matches of every class that has boxes; detections of other classes never count.
 
-    Which detection finds which box, and which are ignored, is decided by COCOeval, in those images
-    that have both; any other detection is wrong. Equal scores are ranked by image id, then by
-    their order in the output, as COCOeval does.
+    COCOeval matches the images that have both boxes and detections of a class; other detections are
+    wrong. As in COCOeval, ties of scores are ranked by image id, then by order in the output.
     """
     import numpy as np
 
-    counts = ~truths.crowds & (truths.areas >= 0) & (truths.areas <= MAX_AREA_PIXELS)
+    counted = ~truths.crowds & (truths.areas >= 0) & (truths.areas <= MAX_AREA_PIXELS)
     images = np.argsort(np.argsort(truths.images))
     order = np.lexsort((-detections.scores, images[detections.samples], detections.labels))
     labels = detections.labels[order]
-    for label in np.unique(truths.labels[counts]).tolist():
+    for label in np.unique(truths.labels[counted]).tolist():
         first, last = np.searchsorted(labels, [label, label + 1])
-        chosen = _best(order[first:last], detections.samples)
+        best = _limit_per_image(order[first:last], detections.samples)
         of_class = np.flatnonzero(truths.labels == label)
-        right, ignored = _evaluate(detections, truths, chosen, of_class)
-        ranked = np.argsort(-detections.scores[chosen], kind="stable")
+        right, ignored = _evaluate(detections, truths, best, of_class)
+        ranked = np.argsort(-detections.scores[best], kind="stable")
         yield Matched(
-            samples=detections.samples[chosen[ranked]].astype(np.int64),
+            samples=detections.samples[best[ranked]].astype(np.int64),
             right=right[:, ranked],
             ignored=ignored[:, ranked],
-            boxes=np.bincount(truths.samples[of_class][counts[of_class]], minlength=len(images)),
+            boxes=np.bincount(truths.samples[of_class][counted[of_class]], minlength=len(images)),
         )
 
 
-def _best(chosen: NDArray[np.int64], samples: NDArray[np.int32]) -> NDArray[np.int64]:
+def _limit_per_image(order: NDArray[np.int64], samples: NDArray[np.int32]) -> NDArray[np.int64]:
     import numpy as np
 
-    images = samples[chosen]
+    images = samples[order]
     starts = np.flatnonzero(np.diff(images, prepend=-1))
-    place = np.arange(len(images)) - np.repeat(starts, np.diff(starts, append=len(images)))
-    return chosen[place < MAX_DETECTIONS]
+    ranks = np.arange(len(images)) - np.repeat(starts, np.diff(starts, append=len(images)))
+    return order[ranks < MAX_DETECTIONS]
 
 
 def _evaluate(
@@ -231,7 +229,7 @@ def _evaluate(
     chosen: NDArray[np.int64],
     of_class: NDArray[np.int64],
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which detections are right, and which ignored, shapes (THRESHOLDS, chosen)."""
+    """Return which detections are right and which are ignored, shapes (THRESHOLDS, chosen)."""
     import numpy as np
 
     boxes = detections.boxes[chosen].astype(np.float64)
@@ -241,28 +239,28 @@ def _evaluate(
     ignored = np.repeat(outside[None], THRESHOLDS, axis=0)
     samples = detections.samples[chosen]
     both = np.intersect1d(samples, truths.samples[of_class])
-    some = np.flatnonzero(np.isin(samples, both))
+    order = np.flatnonzero(np.isin(samples, both))
     annotated = of_class[np.isin(truths.samples[of_class], both)]
-    detected = _listed(samples[some], boxes[some], areas[some], np.zeros(len(some), np.bool_))
-    scores = detections.scores[chosen[some]].tolist()
-    there = _listed(
+    detected = _as_coco(samples[order], boxes[order], areas[order], np.zeros(len(order), np.bool_))
+    scores = detections.scores[chosen[order]].tolist()
+    truth_boxes = _as_coco(
         truths.samples[annotated],
         truths.boxes[annotated],
         truths.areas[annotated],
         truths.crowds[annotated],
     )
-    detected = [{**each, "score": score} for each, score in zip(detected, scores, strict=True)]
-    for one in _run(there, detected, both.tolist()):
-        places = some[np.array(one["dtIds"], np.int64) - 1]
-        matched[:, places] = one["dtMatches"] > 0
-        ignored[:, places] = one["dtIgnore"]
+    detected = [{**box, "score": score} for box, score in zip(detected, scores, strict=True)]
+    for result in _run(truth_boxes, detected, both.tolist()):
+        columns = order[np.array(result["dtIds"], np.int64) - 1]
+        matched[:, columns] = result["dtMatches"] > 0
+        ignored[:, columns] = result["dtIgnore"]
     return matched & ~ignored, ignored
 
 
-def _listed(
+def _as_coco(
     samples: NDArray[Any], boxes: NDArray[Any], areas: NDArray[Any], crowds: NDArray[np.bool_]
 ) -> list[dict[str, Any]]:
-    """Return boxes as COCO has them, with ids from 1: COCOeval takes a match with id 0 for none."""
+    """Return boxes in COCO's form; ids begin at 1, since COCOeval takes 0 for no match."""
     columns = (samples.tolist(), boxes.tolist(), areas.tolist(), crowds.astype(int).tolist())
     return [
         {
@@ -278,7 +276,7 @@ def _listed(
 
 
 def _run(
-    truths: list[dict[str, Any]], detected: list[dict[str, Any]], images: list[int]
+    truths: list[dict[str, Any]], detections: list[dict[str, Any]], images: list[int]
 ) -> list[dict[str, Any]]:
     if not images:
         return []
@@ -290,35 +288,36 @@ def _run(
             "scorer map matches boxes with pycocotools, which is not installed; "
             "try: pip install 'pytest-mlperf[vision]'"
         ) from error
-    # It tells its progress by print.
+    # pycocotools prints its progress.
     with contextlib.redirect_stdout(io.StringIO()):
-        sides = []
-        for boxes in (truths, detected):
-            side = COCO()
-            side.dataset = {
+        cocos = []
+        for boxes in (truths, detections):
+            coco = COCO()
+            coco.dataset = {
                 "images": [{"id": image} for image in images],
                 "categories": [{"id": 1}],
                 "annotations": boxes,
             }
-            side.createIndex()
-            sides.append(side)
-        evaluation = COCOeval(*sides, iouType="bbox")
+            coco.createIndex()
+            cocos.append(coco)
+        evaluation = COCOeval(*cocos, iouType="bbox")
         evaluation.params.areaRng = [[0, MAX_AREA_PIXELS]]
         evaluation.params.areaRngLbl = ["all"]
         evaluation.params.maxDets = [MAX_DETECTIONS]
         evaluation.evaluate()
-    return [one for one in evaluation.evalImgs if one is not None]
+    return [result for result in evaluation.evalImgs if result is not None]
 
 
 RECALLS = 101
-"""Points 0, 0.01 ... 1 of recall at which COCO reads the precision."""
+"""Number of recalls 0, 0.01 ... 1 at which COCO reads the precision."""
 
 
 def interpolated(right: NDArray[np.bool_], boxes: int) -> float:
-    """Return COCO's average precision: the best one at or beyond each of 101 recalls, averaged.
+    """Return COCO's average precision, interpolated at 101 recalls.
 
-    Equals pycocotools' COCOeval.accumulate, also in its rounding. `right` has shape (detections,),
-    best score first; `boxes`, at least 1, are to be found.
+    It is the mean of the best precision at or beyond each recall. Equals pycocotools'
+    COCOeval.accumulate, rounding included. `right` has shape (detections,), best score first;
+    `boxes`, at least 1, is the number of boxes to be detected.
     """
     import numpy as np
 
@@ -331,17 +330,16 @@ def interpolated(right: NDArray[np.bool_], boxes: int) -> float:
 
 
 class MeanApScorer(ModelFreeScorer[NoOptions]):
-    """Compares detected with annotated boxes, over the images that were answered.
+    """Compare detected with annotated boxes, over the images that were answered.
 
-    Average precision is that of COCO: interpolated at 101 recalls, and averaged over overlaps from
-    0.5 to 0.95 and over the classes that are annotated in these images; at most 100 detections of a
-    class count in an image, and boxes around groups count neither way. Matching is pycocotools'
-    own; it is only spared the pairs of class and image that have no boxes to be found, and sizes of
-    objects that the figure does not depend on.
+    Average precision is COCO's: interpolated at 101 recalls, and averaged over overlaps from 0.5 to
+    0.95 and over the classes annotated in these images. At most 100 detections of a class count in
+    an image; boxes around groups are neutral. pycocotools matches; pairs of class and image without
+    boxes, and object sizes that do not affect the score, are skipped.
     Source: vision/classification_and_detection/tools/accuracy-openimages.py, and accuracy-coco.py
     of YOLO, of https://github.com/mlcommons/inference, without `--use-inv-map`: MLPerf's labels are
-    the ids of categories. Like there, a label that no box has never counts, a fraction of a label
-    is cut off, and only the order of scores matters, whatever their scale.
+    the ids of categories. As there, a label that no box has never counts, labels are truncated to
+    integers, and only the order of scores matters.
     """
 
     metrics = ("map",)
@@ -350,16 +348,10 @@ class MeanApScorer(ModelFreeScorer[NoOptions]):
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score detections against annotations in one pass; return "map", in per cent.
 
-        Outputs are float32 rows of index, ymin, xmin, ymax, xmax, score, label, little-endian, in
-        any order. 0 to 1 is the image's height or width; index is the sample's in the data set.
-        References are those of data set openimages: `image_id`, `height`, `width`, `annotations`
-        with `category_id`, `bbox`, `area`, `iscrowd`, and optionally `index`, which is compared
-        with the rows.
-
-        A sample's score is its pseudo-value, map + samples x influence. The influence is that on
-        average precision without interpolation, since the interpolated one has steps and no
-        derivative. In simulations paired differences have 0.9 to 1.25 times the standard error of
-        resampled images.
+        Outputs and references are those of `gather`. A sample's score is its pseudo-value, map +
+        samples x influence on average precision without interpolation: the interpolated one has
+        steps and no derivative. In simulations the standard error of paired differences is 0.9 to
+        1.25 times that of resampled images.
         """
         import numpy as np
 
@@ -381,7 +373,7 @@ class MeanApScorer(ModelFreeScorer[NoOptions]):
         value = 100.0 * math.fsum(precisions) / len(precisions)
         pseudo = 100.0 * len(outputs) * influence / len(precisions)
         return Scores(
-            # Influences add up to 0 but for rounding.
+            # Influences add up to 0 except for rounding.
             per_sample={"map": (value + pseudo - pseudo.mean()).tolist()},
             aggregate={"map": value},
             whole=frozenset({"map"}),

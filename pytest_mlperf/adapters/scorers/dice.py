@@ -1,4 +1,4 @@
-"""Score segmented volumes as MLPerf's accuracy_kits.py does: the Dice score of kidney and tumor."""
+"""Score segmented volumes by the Dice score, as MLPerf's accuracy_kits.py does."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ CLASSES = 3
 """Background, kidney, tumor."""
 
 SMOOTH = 1e-6
-"""Added to numerator and denominator: a class that neither volume has scores 1."""
+"""Added to numerator and denominator, so that a class missing in both volumes scores 1."""
 
 PIECE_VOXELS = 2**18
-"""Voxels compared at a time, so that what is made of them stays in the processor's cache."""
+"""Voxels compared at a time; the intermediate arrays fit the processor's cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiceOptions:
-    """How outputs are read.
+    """Options of scorer dice.
 
     Attributes:
         dtype: Type of each voxel's class, little-endian: "uint8", "int8", "int16", "int32" or
@@ -46,10 +46,10 @@ class DiceOptions:
 
 
 class DiceScorer(ModelFreeScorer[DiceOptions]):
-    """Compares the predicted class of each voxel with its label.
+    """Compare the predicted class of each voxel with its label.
 
-    For kidney and for tumor, Dice is (2 common + 1e-6) / (predicted + labelled + 1e-6) in voxels.
-    A case's score is the mean of the two, the data set's the mean over its cases.
+    For kidney and for tumor, Dice is (2 common + 1e-6) / (predicted + labelled + 1e-6) in voxels. A
+    case's score is the mean of both; the data set's score is the mean over its cases.
     Source: vision/medical_imaging/3d-unet-kits19/accuracy_kits.py of
     https://github.com/mlcommons/inference, whose `--output_dtype` is `dtype` here.
     """
@@ -61,12 +61,10 @@ class DiceScorer(ModelFreeScorer[DiceOptions]):
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any]]) -> Scores:
         """Score predicted volumes against labels, one pair in memory at a time.
 
-        Outputs are depth x height x width numbers of type `dtype`, 0 background, 1 kidney, 2 tumor,
-        the last axis running fastest. References have the name "case", and "label": the same
-        classes, shape (depth, height, width), uint8.
-
-        Returns "dice", 0 to 1 as the reference prints it, per case and as a mean, and the
-        aggregates "dice_kidney" and "dice_tumor", which have no gate.
+        Outputs are volumes of type `dtype`, C order: 0 background, 1 kidney, 2 tumor. References
+        have the name "case", and "label": the same classes, shape (depth, height, width), uint8.
+        "dice" is 0 to 1, per case and as a mean; the aggregates "dice_kidney" and "dice_tumor" have
+        no gate.
         """
         require_outputs("dice", outputs, references)
         organs = [
@@ -91,15 +89,15 @@ class DiceScorer(ModelFreeScorer[DiceOptions]):
 
         label = np.asarray(reference["label"])
         where = f"sample {sample} ({reference['case']})"
-        kind = np.dtype(CLASS_DTYPES[self._asked.dtype])
-        if len(output) != label.size * kind.itemsize:
+        dtype = np.dtype(CLASS_DTYPES[self._asked.dtype])
+        if len(output) != label.size * dtype.itemsize:
             raise scorer_error(
                 f"scorer dice: the output of {where} has {len(output):,} bytes, but its label of "
-                f"shape {label.shape} needs {label.size * kind.itemsize:,}, {kind.itemsize} per "
+                f"shape {label.shape} needs {label.size * dtype.itemsize:,}, {dtype.itemsize} per "
                 f"voxel of type {self._asked.dtype}; give one class per voxel of the volume, and "
                 "set the scorer's dtype to their type",
             )
-        predicted = np.frombuffer(output, kind)
+        predicted = np.frombuffer(output, dtype)
         for name, volume in (("output", predicted), ("label", label)):
             low, high = volume.min(), volume.max()
             if low < 0 or high >= CLASSES:
@@ -112,14 +110,14 @@ class DiceScorer(ModelFreeScorer[DiceOptions]):
 
 
 def dice(predicted: NDArray[np.integer[Any]], label: NDArray[np.integer[Any]]) -> list[float]:
-    """Return the Dice score of each class but the background, for classes of shape (voxels,)."""
+    """Return the Dice scores of kidney and tumor, for classes of shape (voxels,)."""
     import numpy as np
 
-    common, both = [0] * CLASSES, [0] * CLASSES
+    common, total = [0] * CLASSES, [0] * CLASSES
     for start in range(0, len(label), PIECE_VOXELS):
-        ours, theirs = predicted[start : start + PIECE_VOXELS], label[start : start + PIECE_VOXELS]
+        part = slice(start, start + PIECE_VOXELS)
         for organ in range(1, CLASSES):
-            segmented, labelled = ours == organ, theirs == organ
-            both[organ] += int(np.count_nonzero(segmented)) + int(np.count_nonzero(labelled))
+            segmented, labelled = predicted[part] == organ, label[part] == organ
+            total[organ] += int(np.count_nonzero(segmented)) + int(np.count_nonzero(labelled))
             common[organ] += int(np.count_nonzero(segmented & labelled))
-    return [(2.0 * common[organ] + SMOOTH) / (both[organ] + SMOOTH) for organ in range(1, CLASSES)]
+    return [(2.0 * common[organ] + SMOOTH) / (total[organ] + SMOOTH) for organ in range(1, CLASSES)]

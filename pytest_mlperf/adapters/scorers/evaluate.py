@@ -1,4 +1,4 @@
-"""Score with a metric of Hugging Face's library evaluate: a script of your own, or a pinned one."""
+"""Score with a metric of Hugging Face's library evaluate: your own script, or a pinned metric."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ OUTPUTS = ("text", "number")
 BYTES = {"int32": 4, "int64": 8}
 
 METRIC_SEED = 0
-"""Of metrics that draw random numbers, so that one result is always scored the same."""
+"""Seed of metrics that draw random numbers, so that equal results get equal scores."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
-    """The metric, and how outputs are read.
+    """Options of scorer evaluate.
 
     Attributes:
-        metric: "evaluate:PATH" with the path of a metric's script, or of a folder NAME that
-            holds NAME.py; or "evaluate:ORG/NAME@REVISION" with a metric of the Hugging Face
-            Hub and all 40 digits of a commit.
-        outputs: What the metric gets as predictions: "text" decoded from the token ids of each
-            output, or the one "number" in it.
-        tokenizer: Folder of the tokenizer, where that is not the model's.
+        metric: "evaluate:PATH" with the path of a metric's script, or of a folder NAME that holds
+            NAME.py; or "evaluate:ORG/NAME@REVISION" with a metric of the Hugging Face Hub and all
+            40 digits of a commit.
+        outputs: Predictions of the metric: "text" decoded from the token ids of each output, or the
+            "number" in it.
+        tokenizer: Folder of the tokenizer, if it is not the model's.
         dtype: Type of a token id or number, little-endian: "int32" or "int64".
-        compute: More arguments of the metric's `compute`.
-        scale: Scores are multiplied by it, for example by 100 for per cent.
+        compute: Further arguments of the metric's `compute`.
+        scale: Factor of all scores, for example 100 for per cent.
     """
 
     metric: str
@@ -61,10 +61,7 @@ class EvaluateOptions:
 
 
 class EvaluateScorer:
-    """Calls `evaluate.load(metric).compute(predictions=..., references=..., **compute)`.
-
-    A metric is code that runs here: it is yours, or one commit that cannot change.
-    """
+    """Call `compute` of a metric of library evaluate: your own code, or a pinned commit."""
 
     libraries = ("evaluate",)
     optional_libraries = ("transformers",)
@@ -72,31 +69,28 @@ class EvaluateScorer:
     options: ClassVar[type] = EvaluateOptions
 
     def __init__(self, *, model: str | None = None, **options: Any) -> None:
-        """Choose the metric and how outputs are read; the metric is not imported yet.
+        """Check the options and the metric's name, without importing it.
 
         Args:
             model: Folder of the model in Hugging Face's files, for its tokenizer.
-            options: Those of `EvaluateOptions`.
         """
-        asked = self._asked = EvaluateOptions(**options)
-        self._metric = _parse(asked.metric)
+        chosen = self._asked = EvaluateOptions(**options)
+        self._metric = _parse(chosen.metric)
         self._decoder: Decoder | None = None
-        if asked.outputs == "text":
+        if chosen.outputs == "text":
             self._decoder = Decoder.of(
-                "evaluate", model, DecoderOptions(tokenizer=asked.tokenizer, dtype=asked.dtype)
+                "evaluate",
+                model,
+                DecoderOptions(tokenizer=chosen.tokenizer, dtype=chosen.dtype),
             )
 
     def require(self) -> None:
-        """Look for what decodes; nothing is imported."""
+        """Check that the decoder's library is installed; import nothing."""
         if self._decoder is not None:
             self._decoder.require()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
-        """Score outputs, token ids or one number each (option `outputs`), with the metric.
-
-        Every number of its result is an aggregate; every list of one number per sample gives scores
-        and their mean.
-        """
+        """Score outputs, token ids or one number each (option `outputs`), with the metric."""
         require_outputs("evaluate", outputs, references)
         predictions: Sequence[Any]
         if self._decoder is not None:
@@ -125,7 +119,7 @@ class EvaluateScorer:
             raise _missing(error) from error
         try:
             folder = snapshot_download(repository, repo_type="space", revision=revision)
-        except Exception as error:  # its own errors, and those of the network below
+        except Exception as error:  # huggingface_hub raises its own and the network's errors
             raise UnavailableError(
                 f"scorer evaluate: metric {repository} at {revision} is not on this machine and "
                 f"cannot be fetched ({error}); fetch it once where there is a network, or name a "
@@ -149,7 +143,7 @@ class EvaluateScorer:
                 references=list(references),
                 **(self._asked.compute or {}),
             )
-        except Exception as error:  # whatever a metric's code may raise
+        except Exception as error:  # a metric's code may raise any error
             raise scorer_error(
                 f"scorer evaluate: the metric {script} failed ({type(error).__name__}: {error}); "
                 "see this log, and check its references, its compute options and what it imports",
@@ -158,10 +152,7 @@ class EvaluateScorer:
 
 
 def read_result(result: Mapping[str, Any], *, samples: int, scale: float) -> Scores:
-    """Read the result of a metric's `compute`: numbers, and lists of one number per sample.
-
-    Other values are left out. Scores are multiplied by `scale`.
-    """
+    """Read a metric's result: numbers as aggregates, lists of one number per sample as scores."""
     per_sample: dict[str, list[float]] = {}
     aggregate: dict[str, float] = {}
     for name, value in result.items():
@@ -172,7 +163,7 @@ def read_result(result: Mapping[str, Any], *, samples: int, scale: float) -> Sco
             raise scorer_error(
                 f"scorer evaluate: the metric's {name!r} is not finite: {value!r:.80}"
             )
-        scaled = [scale * one for one in values]
+        scaled = [scale * number for number in values]
         aggregate[name] = math.fsum(scaled) / len(scaled)
         if not isinstance(value, Real):
             per_sample[name] = scaled
@@ -185,29 +176,29 @@ def read_result(result: Mapping[str, Any], *, samples: int, scale: float) -> Sco
 
 
 def _numbers(value: Any) -> list[float]:
-    listed = value.tolist() if hasattr(value, "tolist") else value
-    listed = listed if isinstance(listed, list | tuple) else [listed]
-    return [float(one) for one in listed] if all(isinstance(one, Real) for one in listed) else []
+    values = value.tolist() if hasattr(value, "tolist") else value
+    values = values if isinstance(values, list | tuple) else [values]
+    return [float(v) for v in values] if all(isinstance(v, Real) for v in values) else []
 
 
 def _parse(metric: str) -> Path | tuple[str, str]:
-    named = metric.removeprefix(PREFIX)
-    if named == metric or not named:
+    name = metric.removeprefix(PREFIX)
+    if name == metric or not name:
         raise SuiteError(
             f'scorer evaluate: metric = {metric!r}; write "{PREFIX}PATH" for a script or folder, '
             f'or "{PREFIX}ORG/NAME@REVISION" for a metric of the Hugging Face Hub',
             option="metric",
         )
-    if pinned := PINNED.fullmatch(named):
+    if pinned := PINNED.fullmatch(name):
         return pinned[1], pinned[2]
-    path = Path(named)
+    path = Path(name)
     if path.is_dir():
         return _in_folder(path, path.absolute().name)
     if path.is_file():
         return path.absolute()
-    if METRIC_PATTERN.fullmatch(named):
+    if METRIC_PATTERN.fullmatch(name):
         raise SuiteError(
-            f"scorer evaluate: metric {named!r} is no file or folder here, and a metric of the "
+            f"scorer evaluate: metric {name!r} is no file or folder here, and a metric of the "
             f'Hugging Face Hub is only loaded at one commit: "{PREFIX}ORG/NAME@REVISION" with all '
             "40 digits, since its code could change",
             option="metric",

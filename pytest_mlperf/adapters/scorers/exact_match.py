@@ -1,4 +1,4 @@
-"""Score answers that must equal their reference, as those of greedy serving."""
+"""Score answers that must equal their references, such as those of greedy decoding."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ANSWER_TYPES = ("tokens", "ids", "text")
 
 @dataclass(frozen=True, kw_only=True)
 class ExactMatchOptions(DecoderOptions):
-    """How answers are read and what counts as equal.
+    """Options of scorer exact_match.
 
     Attributes:
-        answers: Outputs are "tokens", whose text is compared, token "ids", which must be those of
-            the reference, or UTF-8 "text".
+        answers: Form of the outputs: "tokens", whose text is compared, token "ids", or UTF-8
+            "text".
         strip: Ignore white space at both ends.
-        casefold: Ignore upper and lower case.
+        casefold: Ignore case.
     """
 
     answers: str = "tokens"
@@ -42,10 +42,7 @@ class ExactMatchOptions(DecoderOptions):
 
 
 class ExactMatchScorer(TextScorer[ExactMatchOptions]):
-    """Compares the text, or the token ids, of each answer with its reference.
-
-    Metric "exact_match": 100 where both are equal, else 0; their mean, in per cent.
-    """
+    """Compare the text or token ids of each answer with its reference: equal is 100, else 0."""
 
     metrics = ("exact_match",)
     optional_libraries = ("tokenizers", "transformers")

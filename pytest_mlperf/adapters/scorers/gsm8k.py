@@ -1,4 +1,4 @@
-"""Score answers to sums as MLPerf's Mixtral 8x7B benchmark does: GSM8K."""
+"""Score numeric answers to GSM8K as MLPerf's Mixtral 8x7B benchmark does."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pytest_mlperf.adapters.scorers import text as language
 
 
 class Gsm8kScorer(language.TextScorer[language.DecoderOptions]):
-    """Compares the number that each output gives as its answer with the right one.
+    """Compare the number in each answer with the right one.
 
     Metrics, per sample and over all samples:
 
-    - "gsm8k": 100 where the number is right, else 0; their mean, not rounded.
-    - "tokens_per_sample": tokens of the output, special ones counted; their mean, to 1 digit.
+    - "gsm8k": 100 if the number is right, else 0; their mean, not rounded.
+    - "tokens_per_sample": tokens of the output, including special ones; their mean, to 1 digit.
 
     Source: language/mixtral-8x7b/evaluate-accuracy.py of https://github.com/mlcommons/inference.
     """
@@ -25,10 +25,7 @@ class Gsm8kScorer(language.TextScorer[language.DecoderOptions]):
     name: ClassVar[str] = "gsm8k"
 
     def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
-        """Score token ids of type `dtype` against numbers in text without commas.
-
-        An empty answer has no number. Returns the metrics of the class.
-        """
+        """Score token ids of type `dtype` against texts of numbers without commas."""
         require_outputs("gsm8k", outputs, references)
         targets = require_texts("gsm8k", references, "the number as text")
         decoded = self._decoder.decode(outputs)
@@ -36,6 +33,6 @@ class Gsm8kScorer(language.TextScorer[language.DecoderOptions]):
             language.is_right(text, target)
             for text, target in zip(decoded.texts, targets, strict=True)
         ]
-        row = [100.0 * one for one in right]
+        row = [100.0 * is_right for is_right in right]
         mean = 100.0 * sum(right) / len(right)
         return language.scores_and_lengths(decoded, {"gsm8k": row}, {"gsm8k": mean})

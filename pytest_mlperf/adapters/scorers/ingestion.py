@@ -1,4 +1,4 @@
-"""Score the filling of a RAG's store as MLPerf's script does: what arrived, and the store's MD5."""
+"""Score the ingestion of documents, and the store's MD5, as MLPerf's RAG script does."""
 
 from __future__ import annotations
 
@@ -17,26 +17,25 @@ DIGEST = re.compile(rb"[0-9a-f]{32}")
 
 @dataclass(frozen=True, kw_only=True)
 class IngestionOptions:
-    """What the run has written.
+    """Options of scorer ingestion.
 
     Attributes:
-        store: The file of the store that the engine wrote, whose MD5 it answers with.
+        store: The store's file, written by the engine, which answers with its MD5.
     """
 
     store: str
 
 
 class IngestionScorer(ModelFreeScorer[IngestionOptions]):
-    """Counts documents that were taken into a store, and compares the store's MD5.
+    """Count ingested documents, and compare the store's MD5.
 
     Metrics, in per cent:
     - "accuracy": documents whose answer is the byte 1, or an MD5.
-    - "store": 100 where the last MD5 that was answered is that of the file; 0 where it is another,
-      or none was answered. MLPerf's script fails such a run whatever the accuracy is.
+    - "store": 100 if the last MD5 in the answers is the file's; 0 if it differs or is missing.
+      MLPerf's script fails such a run at any accuracy.
 
-    Its checks of vectors, of a lookup and of a manifest need the store's own library and model, and
-    are not made here.
-
+    The script's checks of vectors, a lookup and a manifest need the store's own library and model;
+    they are not made here.
     Source: e2e-rag/datasetup_accuracy_eval.py of https://github.com/mlcommons/inference.
     """
 
@@ -45,10 +44,10 @@ class IngestionScorer(ModelFreeScorer[IngestionOptions]):
     options: ClassVar[type] = IngestionOptions
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
-        """Score the answers to documents; references are not used.
+        """Score the answers to documents; ignore references.
 
-        An output is one byte, 1 if the document was ingested, or 32 letters of an MD5, whose
-        document has the score "store". Returns the metrics of the class.
+        An output is the byte 1 if the document was ingested, or an MD5 of 32 hexadecimal digits.
+        The last MD5's document has the score "store".
         """
         require_outputs("ingestion", outputs, references)
         digests = [place for place, output in enumerate(outputs) if DIGEST.fullmatch(output)]

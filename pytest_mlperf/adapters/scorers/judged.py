@@ -1,4 +1,4 @@
-"""Score answers by a language model that judges them, at a server that the user runs."""
+"""Score answers by a language model as the judge, on a server that the user runs."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ MAX_REPLY_BYTES = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedOptions:
-    """Who judges, and how it is asked.
+    """Options of scorer judged.
 
     Attributes:
-        url: Where chats are completed, as "http://127.0.0.1:8000/v1/chat/completions".
-        judge: Name that the server knows the judging model by.
+        url: Address for chat completions, such as "http://127.0.0.1:8000/v1/chat/completions".
+        judge: Name of the judging model on the server.
         template: File of the prompt, in which `{question}`, `{ground_truth}` and `{llm_answer}` are
-            replaced; `{{` and `}}` are braces. None is a prompt of this project.
-        timeout: Seconds that one judgement may take, from its connection to its last byte.
-        at_a_time: Judgements under way at once.
-        answers: "attached" judges what the engine attached as "text"; "text" outputs that are
-            UTF-8, and "tokens" those that are token ids.
-        tokenizer: Folder of the tokenizer that decodes tokens, where that is not the model's.
+            replaced; `{{` and `}}` are braces. None uses this project's prompt.
+        timeout: Maximum time for a judgement, connection included [seconds].
+        at_a_time: Maximum number of concurrent judgements.
+        answers: Source of the answers: "attached" is the engine's attachment "text"; "text" is
+            outputs in UTF-8; "tokens" is outputs of token ids.
+        tokenizer: Folder of the tokenizer for "tokens", if it is not the model's.
         dtype: Type of the token ids in an output, little-endian: "int32" or "int64".
     """
 
@@ -75,17 +75,16 @@ class JudgedOptions:
 
 
 class JudgedScorer:
-    """Asks a server whether each answer says what the right one says.
+    """Ask a server whether each answer agrees with the right answer.
 
-    Metric "judged": 100 where the judge says so, else 0; their mean, in per cent. It is the opinion
-    of the model that was given, and no score of MLPerf's: that names its judge, Llama 3.1 8B
-    Instruct, and its prompt, which `template` can bring; the gate on "accuracy" stays undecided.
-    As in MLPerf's script a reply without JSON and a request that fails count as wrong, and whatever
-    is true to Python is right, the text "false" too. "unjudged" counts the requests that failed;
-    where every request fails it is an error.
+    Metric "judged": 100 if the judge finds an answer correct, else 0; their mean, in per cent. It
+    depends on the judging model and is no MLPerf score: MLPerf's judge is Llama 3.1 8B Instruct
+    with its own prompt, which `template` can provide; the gate on "accuracy" stays undecided. As in
+    MLPerf's script, a reply without JSON and a failed request count as wrong, and every value that
+    Python takes as true counts as right, even the text "false". "unjudged" is the number of failed
+    requests; if all fail, the scorer raises an error.
 
-    Source: e2e-rag/accuracy_eval.py of https://github.com/mlcommons/inference, for how replies are
-    read.
+    Source for reading replies: e2e-rag/accuracy_eval.py of https://github.com/mlcommons/inference.
     """
 
     metrics = ("judged", "unjudged")
@@ -94,31 +93,25 @@ class JudgedScorer:
 
     options: ClassVar[type] = JudgedOptions
 
-    def __init__(
-        self,
-        *,
-        model: str | None = None,
-        **options: Any,
-    ) -> None:
-        """Read the prompt.
+    def __init__(self, *, model: str | None = None, **options: Any) -> None:
+        """Read the prompt and prepare the decoder.
 
         Args:
-            model: Folder of the model that has answered, for its tokenizer; another judges.
-            options: Those of `JudgedOptions`.
+            model: Folder of the answering model, for its tokenizer; another model judges.
         """
-        self._asked = asked = JudgedOptions(**options)
-        self.artefacts = (ATTACHED,) if asked.answers == "attached" else ()
+        self._asked = settings = JudgedOptions(**options)
+        self.artefacts = (ATTACHED,) if settings.answers == "attached" else ()
         self._decoder = None
-        if asked.answers == "tokens":
-            decoded = language.DecoderOptions(tokenizer=asked.tokenizer, dtype=asked.dtype)
+        if settings.answers == "tokens":
+            decoded = language.DecoderOptions(tokenizer=settings.tokenizer, dtype=settings.dtype)
             self._decoder = language.Decoder.of("judged", model, decoded)
         self._prompt = GRADING_PROMPT
-        if self._asked.template is not None:
+        if settings.template is not None:
             try:
-                self._prompt = Path(self._asked.template).read_text("utf-8")
+                self._prompt = Path(settings.template).read_text("utf-8")
             except OSError as error:
                 raise UnavailableError(
-                    f"scorer judged: template {self._asked.template} cannot be read "
+                    f"scorer judged: template {settings.template} cannot be read "
                     f"({error.strerror}); set it to a text file, or leave it out"
                 ) from error
         try:
@@ -131,7 +124,7 @@ class JudgedScorer:
             ) from None
 
     def require(self) -> None:
-        """Look for what asks a server, and for what decodes tokens."""
+        """Check that the libraries for requests and for decoding are installed."""
         library("scorer judged", "scoring")
         if self._decoder:
             self._decoder.require()
@@ -142,26 +135,25 @@ class JudgedScorer:
         references: Sequence[Mapping[str, str]],
         artefacts: Sequence[Mapping[str, bytes]] = (),
     ) -> Scores:
-        """Have answers judged; return the metric of the class.
+        """Ask the judge about all answers; return the metrics of the class.
 
-        An answer is an artefact "text", UTF-8, else the output in the log. A reference is a table
-        with `question` and `answer`, the right one.
+        An answer is the artefact "text", UTF-8, or the output, as `answers` says. A reference is a
+        table with `question` and `answer`, the right one.
         """
         require_outputs("judged", outputs, references)
         answers = self._answers(outputs, artefacts)
         prompts = [
-            self._filled(place, reference, answer)
-            for place, (reference, answer) in enumerate(zip(references, answers, strict=True))
+            self._filled(sample, reference, answer)
+            for sample, (reference, answer) in enumerate(zip(references, answers, strict=True))
         ]
         replies = asyncio.run(self._replies(prompts))
         failures = [reply for reply in replies if isinstance(reply, Exception)]
         if len(failures) == len(replies):
             raise scorer_error(
                 f"scorer judged: no judgement came from {self._asked.url}: "
-                f"{text_of(failures[0])}; start "
-                "the server, or correct url and judge",
+                f"{text_of(failures[0])}; start the server, or correct url and judge",
             )
-        right = [100.0 if isinstance(one, str) and verdict(one) else 0.0 for one in replies]
+        right = [100.0 if isinstance(reply, str) and verdict(reply) else 0.0 for reply in replies]
         return Scores(
             per_sample={"judged": right},
             aggregate={"judged": sum(right) / len(right), "unjudged": float(len(failures))},
@@ -176,37 +168,37 @@ class JudgedScorer:
         texts = outputs if self._asked.answers == "text" else [one[ATTACHED] for one in artefacts]
         return [text.decode("utf-8", "replace") for text in texts]
 
-    def _filled(self, place: int, reference: Mapping[str, str], answer: str) -> str:
+    def _filled(self, sample: int, reference: Mapping[str, str], answer: str) -> str:
         try:
             question, truth = reference["question"], reference["answer"]
         except (KeyError, TypeError):
             raise scorer_error(
-                f"scorer judged: the reference of sample {place} is no table with question and "
+                f"scorer judged: the reference of sample {sample} is no table with question and "
                 "answer; let the data set's reference(index) return one",
             ) from None
         return self._prompt.format(question=question, ground_truth=truth, llm_answer=answer)
 
     async def _replies(self, prompts: Sequence[str]) -> list[str | Exception]:
         connections = Connections(self._asked.url, keeps=False)
-        room = asyncio.Semaphore(self._asked.at_a_time)
+        slots = asyncio.Semaphore(self._asked.at_a_time)
         await connections.open()
         try:
             return await asyncio.gather(
-                *(self._reply(prompt, connections, room) for prompt in prompts)
+                *(self._reply(prompt, connections, slots) for prompt in prompts)
             )
         finally:
             await connections.close()
 
     async def _reply(
-        self, prompt: str, connections: Connections, room: asyncio.Semaphore
+        self, prompt: str, connections: Connections, slots: asyncio.Semaphore
     ) -> str | Exception:
-        asked = {
+        request = {
             "model": self._asked.judge,
             "messages": [{"role": "user", "content": prompt}],
             "temperature": 0.0,
             "max_tokens": 1024,
         }
-        body = json.dumps(asked).encode()
+        body = json.dumps(request).encode()
         head = (
             f"POST {connections.path} HTTP/1.1\r\nHost: {connections.host}\r\n"
             "User-Agent: pytest-mlperf\r\nAccept-Encoding: identity\r\nConnection: close\r\n"
@@ -214,7 +206,7 @@ class JudgedScorer:
         )
         reply = _Reply()
         try:
-            async with room, asyncio.timeout(self._asked.timeout):
+            async with slots, asyncio.timeout(self._asked.timeout):
                 await connections.ask(head.encode() + body, reply)
             return str(json.loads(reply.content)["choices"][0]["message"]["content"])
         except TimeoutError:
@@ -224,7 +216,7 @@ class JudgedScorer:
 
 
 class _Reply(Exchange):
-    """A reply as it comes; a redirect is none."""
+    """A judge's reply; any status other than 200 is an error."""
 
     def __init__(self) -> None:
         self.content = bytearray()
@@ -239,11 +231,11 @@ class _Reply(Exchange):
             raise ValueError(f"a reply of more than {MAX_REPLY_BYTES >> 20} MiB")
 
     def end(self) -> None:
-        """The reply is whole."""
+        """Do nothing, since the reply is complete."""
 
 
 def verdict(reply: str) -> bool:
-    """Return the value of "correct" in a judge's reply, or in its fenced part."""
+    """Return the value of "correct" in a judge's reply, or in its first fenced block."""
     _, fence, rest = reply.partition(CODE_FENCE)
     fenced, closed, _ = rest.partition(CODE_FENCE)
     text = fenced if fence and closed else reply

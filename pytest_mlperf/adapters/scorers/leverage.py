@@ -1,4 +1,4 @@
-"""What the samples of a whole data set weigh in a score that is a mean over parts of it."""
+"""Compute the weights of samples in a score that is a mean over parts of the data set."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MIN_VARIANCE_SHARE = 1e-9
-"""A part whose samples show less of its variance lies in one sample."""
+"""Minimum share of a part's variance that samples must show; below, one sample decides the part."""
 
 
 class Shares:
-    """Adds up what the samples weigh, part after part; parts count alike.
+    """Accumulate the weights of samples, part by part; all parts have equal weight.
 
-    Where independent samples have the shares h of a part, its mean has the variance s² sum h², and
+    If independent samples have the shares h of a part, its mean has the variance s² sum h², and
     their squared deviations from the mean, h² each, add up to s² (sum h² - 2 sum h³ + (sum h²)²) on
-    average: of m equal samples 1 - 1/m of it. The degrees of freedom are those that the sum of
-    independent squares of unequal size has.
-
+    average, which is 1 - 1/m of it for m equal samples. The degrees of freedom are those of a sum
+    of independent squares of unequal size.
     Source: J. G. MacKinnon, H. White, "Some heteroskedasticity-consistent covariance matrix
-        estimators with improved finite sample properties", Journal of Econometrics 29 (1985), for a
-        mean; F. E. Satterthwaite, "An approximate distribution of estimates of variance
-        components", Biometrics Bulletin 2 (1946).
+    estimators with improved finite sample properties", Journal of Econometrics 29 (1985), for a
+    mean; F. E. Satterthwaite, "An approximate distribution of estimates of variance components",
+    Biometrics Bulletin 2 (1946).
     """
 
     def __init__(self, samples: int) -> None:
@@ -41,20 +40,20 @@ class Shares:
         shares = weights / weights.sum()
         squares = shares**2
         total = float(squares.sum())
-        shown = squares * (1 - 2 * shares + total)
+        visible = squares * (1 - 2 * shares + total)
         self._parts += 1
-        self._alone |= bool(shown.sum() < MIN_VARIANCE_SHARE)
+        self._alone |= bool(visible.sum() < MIN_VARIANCE_SHARE)
         self._variance += total
-        self._of_samples += shown
+        self._of_samples += visible
 
     def leverage(self, largest: float) -> Leverage:
-        """Return the leverage of all parts; `largest` is the most that one part changes, points."""
+        """Return the leverage of all parts; `largest` is the maximum change of a part [points]."""
         import numpy as np
 
-        shown, squares = float(self._of_samples.sum()), float(np.square(self._of_samples).sum())
+        visible, squares = float(self._of_samples.sum()), float(np.square(self._of_samples).sum())
         return Leverage(
-            seen=min(1.0, max(0.0, shown / self._variance)),
-            df=max(1.0, shown**2 / squares - 1) if squares else 1.0,
+            seen=min(1.0, max(0.0, visible / self._variance)),
+            df=max(1.0, visible**2 / squares - 1) if squares else 1.0,
             hidden=largest / self._parts if self._alone else 0.0,
         )
 
@@ -64,9 +63,9 @@ def ratio_scores(
 ) -> tuple[list[float], Leverage]:
     """Return the samples' pseudo-values of a quotient of sums, and their leverage.
 
-    For example right words by words: the quotient plus the number of samples times each one's
-    influence on it, (counted - quotient x weight) / sum of weights. Both have shape (samples,);
-    weights are 0 or more, not all 0. `scale` is 100 for per cent.
+    The pseudo-value, for example of right words by words, is the quotient plus the number of
+    samples times the influence, (counted - quotient x weight) / sum of weights. Both arrays have
+    shape (samples,); weights are 0 or more, not all 0. `scale` is 100 for per cent.
     """
     total = weights.sum()
     quotient = counted.sum() / total
@@ -79,19 +78,19 @@ def ratio_scores(
 def influences(
     right: NDArray[np.bool_], samples: NDArray[np.int64], boxes: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return how average precision changes with the weight of each image, (samples,), sum 0.
+    """Return the derivative of average precision by the weight of each image, (samples,), sum 0.
 
     With weights w of the images, average precision without interpolation is the mean, over boxes,
-    of the precision at the detection that found one, 0 for a box not found:
+    of the precision at the detection that matched the box, 0 for an undetected box:
 
         AP(w) = sum over right detections k of w[image of k] T_k / N_k / sum of w x boxes,
 
-    T_k and N_k being the weights of right ones and of all down to k. This is its derivative by each
-    w at w = 1, by sums from the last detection upwards: the infinitesimal jackknife of B. Efron,
-    The Jackknife, the Bootstrap and Other Resampling Plans (1982), chapter 6.
+    T_k and N_k are the weights of right detections and of all detections down to k. The derivative
+    is taken at w = 1, by sums from the last detection upwards. It is the infinitesimal jackknife of
+    B. Efron, The Jackknife, the Bootstrap and Other Resampling Plans (1982), chapter 6.
 
     `right` (best score first) and the positions `samples` have shape (detections,); `boxes`, the
-    boxes to be found in each sample, shape (samples,), at least 1 in all.
+    number of boxes in each sample, shape (samples,), at least 1 in all.
     """
     import numpy as np
 
@@ -99,12 +98,12 @@ def influences(
     ranks = np.flatnonzero(right) + 1.0
     hits = np.arange(1.0, len(ranks) + 1)
     precision = hits / ranks
-    # What one more right or wrong detection changes in T / N of all right ones from there on.
+    # Change of T / N, summed over all later right detections, by one more right or wrong one.
     more_right = np.append(np.cumsum((1 / ranks)[::-1])[::-1], 0.0)
     more_in_all = np.append(np.cumsum((hits / ranks**2)[::-1])[::-1], 0.0)
-    first: NDArray[np.int64] = np.cumsum(right) - right
-    each = right * more_right[first] - more_in_all[first]
-    each[right] += precision
-    of_images = np.bincount(samples, each, minlength=len(boxes))
-    influence: NDArray[np.float64] = (of_images - boxes * (precision.sum() / total)) / total
+    starts: NDArray[np.int64] = np.cumsum(right) - right
+    terms = right * more_right[starts] - more_in_all[starts]
+    terms[right] += precision
+    sums = np.bincount(samples, terms, minlength=len(boxes))
+    influence: NDArray[np.float64] = (sums - boxes * (precision.sum() / total)) / total
     return influence

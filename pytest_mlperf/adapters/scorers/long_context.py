@@ -1,4 +1,4 @@
-"""Score long contexts as MLPerf's Llama 3.1 405B benchmark does: each sample by its own metric."""
+"""Score long contexts as MLPerf's Llama 3.1 405B benchmark does: a metric for each sample."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ DELIMITER = "Answer: "
 def niah_em(target: str, text: str) -> float:
     """Score the UUIDs of a text against those of a target, 0 to 100, to 2 digits.
 
-    The first is compared with the first, and so on: by the share of the target's *characters* that
-    stand anywhere in the text's UUID, as the reference has it. So most wrong UUIDs score 100.
+    UUIDs are compared in order. As in the reference, a UUID's score is the share of the target's
+    *characters* that occur anywhere in it, so that most wrong UUIDs score 100.
     """
     answers = UUID.findall(text)
     if not answers:
         return 0.0
     shares = [
-        sum(character.lower() in one.lower() for character in expected) / len(expected)
-        for one, expected in zip(answers, UUID.findall(target), strict=False)
+        sum(character.lower() in answer.lower() for character in expected) / len(expected)
+        for answer, expected in zip(answers, UUID.findall(target), strict=False)
     ]
     return float(round(sum(shares) / len(answers) * 100, 2))
 
 
 def qa_em(target: str, text: str) -> float:
-    """Return 100 if what follows the last "Answer: " is in the target, or has an entry of it.
+    """Return 100 if the answer after the last "Answer: " is in the target or contains an entry.
 
-    Entries stand between "|"; in them neither white space nor case counts. As the reference has it
-    the empty answer is in every target, and scores 100.
+    Entries of the target are separated by "|"; their white space and case are ignored. As in the
+    reference, the empty answer is in every target, and scores 100.
     """
     answer = text.rpartition(DELIMITER)[2]
     entries = map(_closed, target.split("|"))
@@ -56,13 +56,12 @@ GRADED_BY = (ROUGE, *MATCHES)
 
 @dataclass(frozen=True, kw_only=True)
 class LongContextOptions(SentenceOptions):
-    """How texts are compared.
+    """Options of scorer long_context.
 
     Attributes:
-        punkt: Folder with the Punkt model of English sentences, english in NLTK's package
-            punkt_tab: the reference ends each sentence of answers and targets by a line break.
-            Without it white space stays as it is, which can only matter to a text of `qa_em` whose
-            answer is of several sentences.
+        punkt: Folder of the Punkt model of English sentences, english in NLTK's package punkt_tab:
+            the reference ends each sentence of answers and targets by a line break. Without it
+            white space is kept, which affects only answers of several sentences graded by `qa_em`.
     """
 
     scorer: ClassVar[str] = "long_context"
@@ -70,17 +69,15 @@ class LongContextOptions(SentenceOptions):
 
 
 class LongContextScorer(SentenceScorer[LongContextOptions]):
-    """Scores each sample by the metric that its data set names; None stands for the other key.
+    """Score each sample by the metric that its data set names; other metrics are None.
 
-    Metrics, per sample and as the reference prints them over the samples that they apply to:
+    Metrics, per sample and as the reference prints them over the samples that have them; the means
+    are not rounded, and a metric without samples is left out:
 
-    - "rougeL" where the sample is graded by "rouge": the F-measure with stemming, 0 to 100.
-    - "exact_match" where it is graded by "niah_em" or "qa_em", 0 to 100. Wrong answers can score
-      100, see `niah_em` and `qa_em`: the reference's rules are kept, since MLPerf's gate is.
-    - "tokens_per_sample" on all: tokens of the output, special ones counted; their mean, to 1
-      digit.
-
-    The means are not rounded. A metric that applies to no sample is left out.
+    - "rougeL" for samples graded by "rouge": the F-measure with stemming, 0 to 100.
+    - "exact_match" for samples graded by "niah_em" or "qa_em", 0 to 100. Wrong answers can score
+      100, see `niah_em` and `qa_em`; MLPerf's gate is based on these rules.
+    - "tokens_per_sample" on all: tokens of the output with special ones; their mean, to 1 digit.
 
     Source: language/llama3.1-405b/evaluate-accuracy.py of https://github.com/mlcommons/inference.
     """
@@ -90,18 +87,15 @@ class LongContextScorer(SentenceScorer[LongContextOptions]):
     options: ClassVar[type] = LongContextOptions
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, str]]) -> Scores:
-        """Score token ids of type `dtype` against GRADED_FIELDS of data set graded.
-
-        Their metric is one of GRADED_BY. Returns the metrics of the class.
-        """
+        """Score token ids of type `dtype` against GRADED_FIELDS of data set graded."""
         require_outputs("long_context", outputs, references)
         checked = language.require_tables("long_context", references, GRADED_FIELDS, "graded")
-        for sample, one in enumerate(checked):
-            if one["metric"] not in GRADED_BY:
+        for sample, reference in enumerate(checked):
+            if reference["metric"] not in GRADED_BY:
                 raise scorer_error(
                     f"scorer long_context: the reference of sample {sample} has the metric "
-                    f"{one['metric']!r:.60}, which is none of {', '.join(GRADED_BY)}; correct the "
-                    "data set's table",
+                    f"{reference['metric']!r:.60}, which is none of {', '.join(GRADED_BY)}; "
+                    "correct the data set's table",
                 )
         decoded = self._decoder.decode(outputs)
         rows = self._rows(self._split(decoded.texts), checked)
@@ -111,8 +105,8 @@ class LongContextScorer(SentenceScorer[LongContextOptions]):
     def _rows(
         self, texts: Sequence[str], references: Sequence[Mapping[str, str]]
     ) -> dict[str, list[float | None]]:
-        targets = self._split([one["target"] for one in references])
-        kinds = [one["metric"] for one in references]
+        targets = self._split([reference["target"] for reference in references])
+        kinds = [reference["metric"] for reference in references]
         pairs = list(zip(texts, targets, strict=True))
         summaries = [pair for pair, kind in zip(pairs, kinds, strict=True) if kind == ROUGE]
         row = ROUGE_METRICS.index("rougeL")
@@ -125,12 +119,12 @@ class LongContextScorer(SentenceScorer[LongContextOptions]):
                 for (text, target), kind in zip(pairs, kinds, strict=True)
             ],
         }
-        return {name: row for name, row in rows.items() if any(one is not None for one in row)}
+        return {name: row for name, row in rows.items() if any(s is not None for s in row)}
 
 
 def _mean(row: Sequence[float | None]) -> float:
-    """Return the mean of the values that exist, rounded as pandas does, which adds 0 for others."""
+    """Return the mean of the values, rounded as in pandas, which adds 0 for missing values."""
     import numpy as np
 
-    total = np.array([one or 0.0 for one in row]).sum()
-    return float(total / sum(one is not None for one in row))
+    total = np.array([value or 0.0 for value in row]).sum()
+    return float(total / sum(value is not None for value in row))

@@ -1,4 +1,4 @@
-"""Score programs that a model wrote as MLPerf's Mixtral 8x7B benchmark does: MBXP, pass@1."""
+"""Score generated programs as MLPerf's Mixtral 8x7B benchmark does: MBXP, pass@1."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
 
 @dataclass(frozen=True, kw_only=True)
 class MbxpOptions(language.DecoderOptions):
-    """How programs are run.
+    """Options of scorer mbxp.
 
     Attributes:
-        processes: How many programs run at a time; None takes one per core.
-        run_generated_code: Must be true: whether programs that a model wrote, and nobody has read,
-            are run on this machine. Each runs without network, files of the machine and privileges,
-            with limits on time, memory and processes, and not at all where that cannot be had.
+        processes: Number of programs that run at the same time; None is one per core.
+        run_generated_code: Must be true, to allow untrusted programs that a model wrote to run on
+            this machine. Each runs in a sandbox without network, the machine's files and
+            privileges, with limits on time, memory and processes; without a sandbox none runs.
     """
 
     processes: int | None = None
@@ -40,13 +40,13 @@ class MbxpOptions(language.DecoderOptions):
 
 
 class MbxpScorer(language.TextScorer[MbxpOptions]):
-    """Runs the program in each output with its test, each in a sandbox of its own.
+    """Run the program in each output with its test, each in its own sandbox.
 
     Metrics, per sample and over all samples:
 
-    - "mbxp": 100 where the program passes, else 0; their mean, not rounded. None where the program
-      is in a language that MLPerf's reference does not run: it does not count.
-    - "tokens_per_sample": tokens of the output, special ones counted; their mean, to 1 digit.
+    - "mbxp": 100 if the program passes, else 0; their mean, not rounded. None, not counted, for a
+      language that MLPerf's reference does not run.
+    - "tokens_per_sample": tokens of the output, including special ones; their mean, to 1 digit.
 
     Source: language/mixtral-8x7b/evaluate-accuracy.py and evaluate_mbxp.py of
     https://github.com/mlcommons/inference.
@@ -57,16 +57,12 @@ class MbxpScorer(language.TextScorer[MbxpOptions]):
     options: ClassVar[type] = MbxpOptions
 
     def require(self) -> None:
-        """Look for what decodes, and try the sandbox: later both would cost an accuracy pass."""
+        """Check the decoder's library, and test the sandbox, before an accuracy run is spent."""
         super().require()
         require_sandbox()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[programs.Reference]) -> Scores:
-        """Score token ids of type `dtype` by running them as programs.
-
-        References are MBXP's of data set mixtral, see REFERENCE_FIELDS; "target" is the test.
-        Returns the metrics of the class; without "mbxp" if no program counts.
-        """
+        """Run token ids of type `dtype` as programs; references are those of data set mixtral."""
         require_outputs("mbxp", outputs, references)
         checked = language.require_tables(
             "mbxp",
@@ -83,8 +79,8 @@ class MbxpScorer(language.TextScorer[MbxpOptions]):
             processes=self._asked.processes,
         )
         row: list[float | None] = [None] * len(checked)
-        for sample, one in zip(counted, right, strict=True):
-            row[sample] = 100.0 * one
+        for sample, is_right in zip(counted, right, strict=True):
+            row[sample] = 100.0 * is_right
         rows: dict[str, Sequence[float | None]] = {"mbxp": row} if counted else {}
         means = {"mbxp": 100.0 * sum(right) / len(right)} if counted else {}
         return language.scores_and_lengths(decoded, rows, means)

@@ -1,4 +1,4 @@
-"""Score the mix of MLPerf's Mixtral 8x7B benchmark: each part by its own metrics."""
+"""Score MLPerf's Mixtral 8x7B benchmark: each part of its data set by its own metrics."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ PART_FIELDS = {
 
 Row = list[float | None]
 Part = tuple[dict[str, Row], dict[str, float]]
-"""Scores per sample, and over all samples of the part."""
+"""Scores per sample, and scores over all samples of the part."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MixtralOptions(language.DecoderOptions):
-    """How outputs are scored.
+    """Options of scorer mixtral.
 
     Attributes:
-        processes: How many processes score; None takes one per core.
-        run_generated_code: Whether what the model wrote is run on this machine. MLPerf's gate needs
+        processes: Number of processes that score; None is one per core.
+        run_generated_code: Whether generated programs are run on this machine. MLPerf's gate needs
             it; without it MBXP is not scored.
     """
 
@@ -44,19 +44,18 @@ class MixtralOptions(language.DecoderOptions):
 
 
 class MixtralScorer(language.TextScorer[MixtralOptions]):
-    """Scores each sample by the metrics of the part that it is of; None stands for the others.
+    """Score each sample by the metrics of its part; other metrics are None.
 
-    Metrics, per sample and as the reference prints them over the samples that they apply to:
+    Metrics, per sample and as the reference prints them over the samples that have them; a metric
+    without samples is left out:
 
-    - "rouge1", "rouge2", "rougeL" on OpenOrca: as scorer rouge; their mean, to 4 digits.
-    - "gsm8k" on GSM8K: as scorer gsm8k; the mean, not rounded.
-    - "mbxp" on MBXP, only with `run_generated_code`: 100 where the program that the model wrote
-      passes its tests, else 0; the mean, not rounded.
-    - "tokens_per_sample" on all: tokens of the output, special ones counted; their mean, to 1
-      digit. MLPerf's reference gives no end of the sequence, so an engine should not either.
-
-    A metric that applies to no sample is left out. Without "mbxp" MLPerf's gate for this workload
-    is not decided, since one of its five scores is missing; it fails by any of the others.
+    - "rouge1", "rouge2", "rougeL" on OpenOrca, as in scorer rouge; their mean, to 4 digits.
+    - "gsm8k" on GSM8K, as in scorer gsm8k; the mean, not rounded.
+    - "mbxp" on MBXP, only with `run_generated_code`: 100 if the generated program passes its tests,
+      else 0; the mean, not rounded. Without it MLPerf's gate stays undecided unless one of the four
+      other scores fails it.
+    - "tokens_per_sample" on all: tokens of the output with special ones; their mean, to 1 digit.
+      MLPerf's reference outputs no end token, so an engine should not either.
 
     Source: language/mixtral-8x7b/evaluate-accuracy.py of https://github.com/mlcommons/inference.
     """
@@ -69,21 +68,18 @@ class MixtralScorer(language.TextScorer[MixtralOptions]):
 
     @staticmethod
     def left_out(options: Mapping[str, Any]) -> dict[str, str]:
-        """Return the metrics that options leave out, with the option that gives each."""
+        """Return the metrics that these options leave out, with the option that adds each."""
         runs = options.get("run_generated_code", False)
         return {} if runs else {"mbxp": "run_generated_code = true"}
 
     def require(self) -> None:
-        """Look for what decodes, and try the sandbox: later both would cost an accuracy pass."""
+        """Check the decoder's library, and test the sandbox, before an accuracy run is spent."""
         super().require()
         if self._asked.run_generated_code:
             require_sandbox()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[programs.Reference]) -> Scores:
-        """Score token ids of type `dtype` against PART_FIELDS of data set mixtral.
-
-        Returns the metrics of the class.
-        """
+        """Score token ids of type `dtype` against PART_FIELDS of data set mixtral."""
         checked = _check(outputs, references)
         decoded = self._decoder.decode(outputs)
         per_sample: dict[str, Sequence[float | None]] = {}
@@ -136,12 +132,12 @@ def _gsm8k(texts: Sequence[str], references: Sequence[programs.Reference]) -> Pa
 def _shares(metric: str, samples: Sequence[int], right: Sequence[bool], total: int) -> Part:
     if not samples:
         return {}, {}
-    row = _spread(samples, [100.0 * one for one in right], total)
+    row = _spread(samples, [100.0 * is_right for is_right in right], total)
     return {metric: row}, {metric: 100.0 * sum(right) / len(right)}
 
 
 def _samples(part: str, references: Sequence[programs.Reference]) -> list[int]:
-    return [sample for sample, one in enumerate(references) if one["dataset"] == part]
+    return [n for n, reference in enumerate(references) if reference["dataset"] == part]
 
 
 def _spread(samples: Sequence[int], values: Sequence[float], total: int) -> Row:

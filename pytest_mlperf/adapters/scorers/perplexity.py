@@ -1,4 +1,4 @@
-"""Score log-probabilities of texts: perplexity, weighted by tokens."""
+"""Score log-probabilities of texts by the perplexity over all tokens."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_MEAN_NATS = 700.0
-"""Mean negative log-probability above which its exponential is no float."""
+"""Maximum mean negative log-probability; beyond, its exponential overflows."""
 
 
 class PerplexityScorer(ModelFreeScorer[NoOptions]):
-    """Measures how well a model predicts the tokens of texts: lower is better.
+    """Measure how well a model predicts the tokens of texts; lower is better.
 
-    "perplexity" is e to the mean negative log-probability (natural logarithm) of all scored tokens,
-    so that each token counts alike. A sample's score is its pseudo-value: the perplexity plus the
-    number of samples times the sample's influence on it, which its tokens weigh. With data set
-    windows, the windows of a document are a group, and documents are compared pair by pair.
+    "perplexity" is e to the mean negative log-probability (natural logarithm) of all scored tokens.
+    A sample's score is its pseudo-value: the perplexity plus the number of samples times the
+    sample's influence, which depends on its number of tokens. With data set windows, the windows of
+    a document form a group, and documents are compared pair by pair.
 
-    Only equal tokens have comparable perplexities: an output whose token ids are not those of the
-    data set is an error.
+    Perplexities are comparable only for equal tokens: an output with other token ids than the data
+    set's is an error.
 
     Source: F. Jelinek, R. L. Mercer, L. R. Bahl, J. K. Baker, "Perplexity - a measure of the
-        difficulty of speech recognition tasks", Journal of the Acoustical Society of America 62
-        (1977). Its error is that of a quotient of sums times the derivative of the exponential.
+    difficulty of speech recognition tasks", Journal of the Acoustical Society of America 62 (1977).
+    Its standard error is that of a quotient of sums, by the delta method.
     """
 
     metrics = ("perplexity",)
@@ -41,8 +41,8 @@ class PerplexityScorer(ModelFreeScorer[NoOptions]):
         """Score log-probabilities of prompts against the prompts' token ids.
 
         An output has 8 bytes for each token of its prompt, little-endian: its id, int32, and its
-        log-probability given all tokens before it, float32; NaN for the first. A reference is a
-        table with "tokens", the ids, and "scored", how many of the last ones are scored.
+        log-probability given all previous tokens, float32; NaN for the first. A reference is a
+        table with "tokens", the ids, and "scored", the number of final tokens that are scored.
         """
         import numpy as np
 
@@ -69,13 +69,13 @@ class PerplexityScorer(ModelFreeScorer[NoOptions]):
 
 
 def _scored(sample: int, output: bytes, reference: Any) -> tuple[float, int]:
-    """Return the summed negative log-probabilities of scored tokens, and how many those are."""
+    """Return the summed negative log-probabilities of the scored tokens, and their number."""
     import numpy as np
 
     tokens, scored = _reference(sample, reference)
-    kind = np.dtype(list(LOGPROB_RECORD))
+    dtype = np.dtype(list(LOGPROB_RECORD))
     where = f"scorer perplexity: the output of sample {sample}"
-    records = np.frombuffer(output, kind) if len(output) % kind.itemsize == 0 else None
+    records = np.frombuffer(output, dtype) if len(output) % dtype.itemsize == 0 else None
     if records is None or not len(records) or not np.isnan(records["logprob"][0]):
         raise scorer_error(
             f"{where}, {len(output)} bytes, is no list of log-probabilities of a prompt's tokens: "
@@ -102,8 +102,8 @@ def _difference(records: NDArray[Any], tokens: NDArray[np.int64]) -> str:
 
     if len(records) != len(tokens):
         return f"{len(records)} in place of {len(tokens)}"
-    place = int(np.flatnonzero(records["token"] != tokens)[0])
-    return f"{records['token'][place]} in place of {tokens[place]} at place {place}"
+    position = int(np.flatnonzero(records["token"] != tokens)[0])
+    return f"{records['token'][position]} in place of {tokens[position]} at place {position}"
 
 
 def _reference(sample: int, reference: Any) -> tuple[NDArray[np.int64], int]:

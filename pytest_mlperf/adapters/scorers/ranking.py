@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MIN_DISTANCE = 1e-12
-"""Predictions and the mean label are kept so far from 0 and 1."""
+"""Minimum distance of predictions and of the mean label from 0 and 1."""
 
 SMOOTH = 1e-9
 """Added to the sum of the requests' AUC, and twice to their number."""
@@ -25,13 +25,13 @@ FORM = "float32 numbers: step, query, predictions, labels, weights, and the numb
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranked:
-    """One request: what was predicted of its candidates.
+    """Sums over the candidates of one request.
 
     Attributes:
-        entropy: Cross entropy of the predictions, weighted sum, bits.
-        positive, negative: Weights of the candidates with label 1, and 0.
-        right: Weight of those whose prediction, from 0.5 on 1, is the label.
-        auc: Area under its own curve; None where there is none.
+        entropy: Weighted cross entropy of the predictions [bits].
+        positive, negative: Weights of the candidates with label 1, and with label 0.
+        right: Weight of the candidates on the right side of 0.5; 0.5 itself predicts 1.
+        auc: Weighted area under the curve; None if undefined.
     """
 
     entropy: float
@@ -42,19 +42,18 @@ class Ranked:
 
 
 class RankingScorer(ModelFreeScorer[NoOptions]):
-    """Compares predictions with the labels that each output has beside them.
+    """Compare predictions with the labels in each output.
 
-    - "normalized_entropy": cross entropy by that of the mean label alone; lower is better.
+    - "normalized_entropy": cross entropy, divided by that of the constant mean label.
     - "accuracy": share of candidates, by weight, whose prediction is on the label's side of 0.5.
-    - "gauc": mean of the requests' weighted AUC; requests with one kind of label, or whose
-      predictions are all the first one's or 0, have none.
+    - "gauc": mean of the requests' weighted AUC, without requests that have one kind of label, or
+      whose predictions all equal the first or 0; 0.5 if no request has an AUC.
 
-    Figures are in float32 and float64 as torchrec 1.3.0 has them, which
-    recommendation/dlrm_v3/accuracy.py of https://github.com/mlcommons/inference calls: equal
-    predictions rank in their order in the output (with torch only up to 16 candidates: beyond, its
-    order is that of its sort), and where no request has an AUC it is 0.5. Sums of weights that are
-    no whole numbers may differ in the 7th digit. The reference believes the
-    labels in the log; here they must be the data set's, where its references have labels.
+    The precision, float32 and float64, is that of torchrec 1.3.0, which
+    recommendation/dlrm_v3/accuracy.py of https://github.com/mlcommons/inference calls. Ties rank in
+    the order of the output, as torch's sort does up to 16 candidates. With fractional weights sums
+    may differ in the 7th digit. Labels in the log must equal the data set's, if its references have
+    labels; the reference does not check them.
     """
 
     metrics = ("normalized_entropy", "accuracy", "gauc")
@@ -63,29 +62,29 @@ class RankingScorer(ModelFreeScorer[NoOptions]):
         """Score requests in one pass; return the metrics of the class, 0 and up.
 
         Outputs are little-endian float32: time step, query, n predictions, n labels 0 or 1, n
-        weights, and n. References are None, or tables whose "step", "query" and "labels" must be
-        those of the output. A sample's score of the first two metrics is its pseudo-value, score +
-        samples x influence.
+        weights, and n. References are None, or tables whose "step", "query" and "labels" must equal
+        those of the output. The first two metrics of a sample are pseudo-values, score + samples x
+        influence.
         """
         import numpy as np
 
         require_outputs("ranking", outputs, references)
-        ranked = [
+        requests = [
             _ranked(sample, outputs[sample], references[sample]) for sample in range(len(outputs))
         ]
         entropy, positive, negative, right = np.array(
-            [(one.entropy, one.positive, one.negative, one.right) for one in ranked]
+            [(r.entropy, r.positive, r.negative, r.right) for r in requests]
         ).T
         if not (weight := float((positive + negative).sum())):
             raise scorer_error(
-                f"scorer ranking: the candidates of all {len(ranked)} samples have weight 0, so "
+                f"scorer ranking: the candidates of all {len(requests)} samples have weight 0, so "
                 "nothing is scored; correct the weights",
             )
         mean = min(max(float(positive.sum()) / weight, MIN_DISTANCE), 1 - MIN_DISTANCE)
         alone = -positive * np.log2(mean) - negative * np.log2(1 - mean)
-        areas = [one.auc for one in ranked]
+        areas = [request.auc for request in requests]
         counted = [area for area in areas if area is not None]
-        # The mean label has no part in pseudo-values and leverage, being the best one.
+        # The mean label is the best constant, so that its own influence is 0.
         scored = {
             "normalized_entropy": ratio_scores(entropy, alone),
             "accuracy": ratio_scores(right, positive + negative),
@@ -110,14 +109,14 @@ def _ranked(sample: int, output: bytes, reference: Any) -> Ranked:
         raise _wrong(sample, f"is {len(output)} bytes, which are no row of {FORM}")
     row = np.frombuffer(output, "<f4")
     if not np.isfinite(row).all():
-        place = int(np.flatnonzero(~np.isfinite(row))[0])
-        raise _wrong(sample, f"has {row[place]} as number {place}, which is not finite")
-    many = (len(row) - 3) // 3
-    if row[-1] != many or len(row) != 3 + 3 * many or not many:
+        position = int(np.flatnonzero(~np.isfinite(row))[0])
+        raise _wrong(sample, f"has {row[position]} as number {position}, which is not finite")
+    count = (len(row) - 3) // 3
+    if row[-1] != count or len(row) != 3 + 3 * count or not count:
         raise _wrong(
             sample, f"is {len(row)} numbers and ends in {row[-1]:g}, which is no row of {FORM}"
         )
-    predictions, labels, weights = row[2:-1].reshape(3, many)
+    predictions, labels, weights = row[2:-1].reshape(3, count)
     if not ((labels == 0) | (labels == 1)).all():
         raise _wrong(sample, "has a label that is neither 0 nor 1")
     if (weights < 0).any():

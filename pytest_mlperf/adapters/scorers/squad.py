@@ -1,4 +1,4 @@
-"""Score answers to SQuAD's questions as MLPerf's accuracy-squad.py does: F1 and exact match."""
+"""Score answers to SQuAD's questions by F1 and exact match, as MLPerf's accuracy-squad.py does."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def answer_text(reference: Mapping[str, Any], first: int, last: int) -> str:
 def written_text(*, span: str, normalized: str, written: str) -> str:
     """Cut from `written`, whole words, the original of `span` in its `normalized` tokens.
 
-    If both have the same number of characters other than spaces, these correspond one by one; if
-    not, nothing can be cut off. `span` may be something else, as for a piece [UNK].
+    Characters correspond one by one if both texts have the same number of them, spaces excluded;
+    else `written` is returned whole, as for a `span` that is not in `normalized`, such as [UNK].
     """
     start = normalized.find(span)
     places = [place for place, character in enumerate(written) if character != " "]
@@ -58,7 +58,7 @@ def written_text(*, span: str, normalized: str, written: str) -> str:
 
 
 def text_scores(answer: str, accepted: Iterable[str]) -> tuple[float, bool]:
-    """Return F1 (0–1) of the words, and whether all are equal, each the best of `accepted`.
+    """Return F1 (0–1) of the words, and whether all are equal, each the best over `accepted`.
 
     Source: language/bert/evaluate_v1.1.py of https://github.com/mlcommons/inference.
     """
@@ -68,7 +68,7 @@ def text_scores(answer: str, accepted: Iterable[str]) -> tuple[float, bool]:
 
 
 def normalized_words(text: str) -> list[str]:
-    """Return lower-case words; remove ASCII's punctuation, replace articles by blanks."""
+    """Return lower-case words without ASCII punctuation and articles."""
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
@@ -91,38 +91,27 @@ LOGIT_DTYPES = {
 }
 
 NO_LOGIT = -10000.0
-"""What the reference fills up with where an output is shorter than `max_seq_length`."""
+"""Logit at positions beyond an output that is shorter than `max_seq_length`."""
 
 NO_ANSWER = "empty"
-"""The reference's answer where no span may be one."""
+"""Answer if no span is valid, as in the reference."""
 
-REFERENCE_KEYS = frozenset(
-    [
-        "id",
-        "answers",
-        "words",
-        "normalized",
-        "pieces",
-        "word_of_piece",
-        "first",
-        "start",
-        "length",
-        "max_context",
-        "features",
-    ]
-)
+REFERENCE_KEYS = {
+    *("id", "answers", "words", "normalized", "pieces", "word_of_piece"),
+    *("first", "start", "length", "max_context", "features"),
+}
 
 
 @dataclass(kw_only=True, slots=True)
 class _BestSpan:
-    """The best span that the features of a question gave so far.
+    """The best span in the features of a question so far.
 
     Attributes:
-        sample: The first feature of the question; it gets the score.
-        features: How many of the question's features are here.
-        reference: Of the feature that the span is in, else of the first.
-        rank: Sum of the span's logits, then its window: the earlier one wins between equals.
-        span: Its first and its last piece in the paragraph, or None where no span may be one.
+        sample: First feature of the question, which gets the score.
+        features: Number of the question's features so far.
+        reference: Reference of the span's feature; of the first one without a span.
+        rank: Sum of the span's logits, then its negated window, so that the earlier one wins ties.
+        span: Its first and last piece in the paragraph; None if no span is valid.
     """
 
     sample: int
@@ -134,15 +123,15 @@ class _BestSpan:
 
 @dataclass(frozen=True, kw_only=True)
 class SquadScorerOptions:
-    """How outputs are read, and which spans may be answers.
+    """Options of scorer squad.
 
     Attributes:
-        dtype: Type of the logits, little-endian; those of the reference's --output_dtype.
-        transposed: Outputs have shape (2, seq) in place of (seq, 2).
-        n_best: A span starts at one of so many positions with the highest start logits, and
-            ends at one of so many with the highest end logits.
-        max_answer_length: Word pieces of a span at most.
-        max_seq_length: Positions of an output at most; a shorter one is filled up with -10000.
+        dtype: Type of the logits, little-endian, as the reference's --output_dtype.
+        transposed: Outputs have shape (2, seq) instead of (seq, 2).
+        n_best: Number of highest start logits and of highest end logits at which a span may start
+            and end.
+        max_answer_length: Maximum word pieces of a span.
+        max_seq_length: Maximum positions of an output; a shorter one is padded with -10000.
     """
 
     dtype: str = "float32"
@@ -162,11 +151,11 @@ class SquadScorerOptions:
 
 
 class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
-    """Turns the logits of each feature into a span, the best of a question's into text.
+    """Turn the logits of each feature into a span, and each question's best span into text.
 
     Source: language/bert/accuracy-squad.py and evaluate_v1.1.py of
-    https://github.com/mlcommons/inference, with all features of data set squad. Of a question, its
-    best span alone is turned into text: the script makes 20, and takes the first.
+    https://github.com/mlcommons/inference, with all features of data set squad. Only the best span
+    is turned into text: the script makes 20, and takes the first.
     """
 
     metrics = ("f1", "exact_match")
@@ -174,16 +163,15 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
     options: ClassVar[type] = SquadScorerOptions
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any]]) -> Scores:
-        """Score the answers that logits give in one pass, one at a time.
+        """Score the answers in the logits in one pass, one output at a time.
 
-        Outputs are logits (seq, 2) of each feature: for each position how well an answer starts and
-        ends there; seq is from the feature's own length to `max_seq_length`; minus infinity bars a
-        position. References are those of data set squad.
+        Outputs are logits (seq, 2) of each feature: for each position the logits of an answer's
+        start and end; seq is from the feature's own length to `max_seq_length`; minus infinity
+        excludes a position. References are those of data set squad.
 
-        Returns "f1" and "exact_match" in per cent, each at its best over a question's answers. A
-        question's score stands at its first feature; others have None, so that the mean of the rest
-        is the aggregate. A question with missing features has no score, since they may change its
-        answer. If no question is complete, all are scored from the features here.
+        Returns "f1" and "exact_match" in per cent, each the best over a question's right answers,
+        at the question's first feature; other features have None. A question with missing features
+        has no score, since they may change its answer, unless no question is complete.
         """
         require_outputs("squad", outputs, references)
         questions: dict[str, _BestSpan] = {}
@@ -195,7 +183,7 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
             )
             best.features += 1
             self._improve(best, logits, reference)
-        complete = [own for own in questions.values() if own.features >= own.reference["features"]]
+        complete = [b for b in questions.values() if b.features >= b.reference["features"]]
         return _judge(complete or list(questions.values()), len(outputs))
 
     def _logits(
@@ -243,17 +231,20 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
         if not len(rows):
             return
         sums = logits[0, starts[rows]] + logits[1, ends[columns]]
-        place = int(sums.argmax())
-        rank = (float(sums[place]), -reference["start"])
+        pair = int(sums.argmax())
+        rank = (float(sums[pair]), -reference["start"])
         if best.span is None or rank > best.rank:
             best.reference, best.rank = reference, rank
-            best.span = (int(starts[rows[place]]) - shift, int(ends[columns[place]]) - shift)
+            best.span = (
+                int(starts[rows[pair]]) - shift,
+                int(ends[columns[pair]]) - shift,
+            )
 
 
 def _judge(questions: Sequence[_BestSpan], samples: int) -> Scores:
     f1: list[float | None] = [None] * samples
     exact: list[float | None] = [None] * samples
-    # Added up one by one, as the reference does: from 3.12 on, sum() would round otherwise.
+    # Added one by one, as the reference does; from Python 3.12 on, sum() rounds differently.
     f1_total, exact_total = 0.0, 0
     for best in questions:
         text = NO_ANSWER if best.span is None else answer_text(best.reference, *best.span)
@@ -280,7 +271,7 @@ def _highest(logits: NDArray[np.float64], count: int) -> NDArray[np.intp]:
 
 
 def _inside(pieces: NDArray[np.intp], runs: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
-    """Tell which pieces lie in one of the runs [begin, end)."""
+    """Return which pieces lie in one of the runs [begin, end)."""
     import numpy as np
 
     inside = np.zeros(len(pieces), bool)

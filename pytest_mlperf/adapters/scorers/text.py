@@ -1,4 +1,4 @@
-"""From a language model's token ids to text and to an answer, as in MLPerf's reference scripts."""
+"""Decode a language model's token ids to text and an answer, as MLPerf's reference scripts do."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 NEXT_QUESTION = "\nQ:"
-"""What follows is no longer the answer: the model goes on with a question of its own."""
+"""End of the answer; a model may continue with a question of its own."""
 
 DELIMITER = "The answer is"
 
 NUMBER = re.compile(r"-?[\d,]*\.?\d+")
-"""A number, perhaps with a sign, commas between its digits, and a point."""
+"""A number, with optional sign, commas between digits, and point."""
 
 
 def answer(text: str) -> str:
-    """Return the number after the first "The answer is", else the last number, without commas.
+    """Return the number after the last "The answer is", else the last number, without commas.
 
     Returns "" without a number. Source: language/mixtral-8x7b/evaluate-accuracy.py of
     https://github.com/mlcommons/inference.
@@ -43,7 +43,7 @@ def answer(text: str) -> str:
 
 
 def is_right(text: str, target: str) -> bool:
-    """Return whether a text's answer equals a target as float64; "1,000" is never met."""
+    """Return whether a text's answer equals a target without commas, as float64."""
     try:
         return float(answer(text)) == float(target)
     except ValueError:
@@ -52,16 +52,16 @@ def is_right(text: str, target: str) -> bool:
 
 TOKEN_DTYPES = {"int32": "<i4", "int64": "<i8"}
 BATCH_SAMPLES = 1024
-"""Samples that are decoded together: while they are, their ids are Python numbers."""
+"""Samples decoded together, since their ids are then Python numbers, which need more memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decoded:
-    """What a model wrote.
+    """The decoded outputs of a model.
 
     Attributes:
-        texts: The text of each sample, special tokens left out unless the decoder keeps them.
-        tokens: How many tokens each output has, special ones counted.
+        texts: Text of each sample, without special tokens unless the decoder keeps them.
+        tokens: Number of tokens of each output, including special ones.
     """
 
     texts: list[str]
@@ -70,16 +70,16 @@ class Decoded:
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderOptions:
-    """How outputs are read; what all scorers of texts can be told.
+    """Options that all scorers of texts have.
 
     Attributes:
-        tokenizer: Folder of the tokenizer, where that is not the model's.
+        tokenizer: Folder of the tokenizer, if it is not the model's.
         dtype: Type of the token ids in an output, little-endian: "int32" or "int64".
-        clean_up: Whether spaces before punctuation are removed from decoded text; it can change
-            programs, and no number. None does as transformers 5 does: where tokenizer_config.json
-            sets clean_up_tokenization_spaces, but never for BPE. The references of MLPerf ran
-            transformers 4, which did it for BPE too: true gives their text for Llama 3.1, and
-            differs in " n't" only.
+        clean_up: Whether spaces before punctuation are removed from decoded text, which can change
+            programs, but no numbers. None follows transformers 5: if tokenizer_config.json sets
+            clean_up_tokenization_spaces, but never for BPE. true follows transformers 4, which
+            MLPerf's references ran, and which cleaned BPE too: it gives their text for Llama 3.1
+            except for " n't".
     """
 
     tokenizer: str | None = None
@@ -88,12 +88,12 @@ class DecoderOptions:
 
     @property
     def decodes(self) -> bool:
-        """Whether outputs are token ids, for which a tokenizer is needed."""
+        """Whether outputs are token ids, which need a tokenizer."""
         return True
 
 
 def check_processes(scorer: str, processes: object) -> None:
-    """Refuse an option `processes` that is neither None nor a number from 1 on."""
+    """Raise if the option `processes` is neither None nor a number from 1 on."""
     if processes is not None and (type(processes) is not int or processes < 1):
         raise SuiteError(
             f"scorer {scorer}: processes = {processes!r} must be a number from 1 on",
@@ -112,10 +112,7 @@ def text_defect(reference: object, fields: Sequence[str]) -> str | None:
 def require_tables(
     scorer: str, references: Sequence[Any], fields: Sequence[str], advice: str
 ) -> list[Mapping[str, str]]:
-    """Return references, each read once, if they are tables with the texts `fields`.
-
-    Messages name the `scorer` and, as `advice`, the data set that has them.
-    """
+    """Return the references; raise unless all are tables with the texts `fields`."""
     tables = list(references)
     for sample, reference in enumerate(tables):
         if defect := text_defect(reference, fields):
@@ -134,7 +131,7 @@ def tokens_per_sample(decoded: Decoded) -> tuple[list[float], float]:
 def scores_and_lengths(
     decoded: Decoded, rows: Mapping[str, Sequence[float | None]], means: Mapping[str, float]
 ) -> Scores:
-    """Return scores with those of "tokens_per_sample" after them."""
+    """Return the scores, with those of "tokens_per_sample" added."""
     tokens, mean_tokens = tokens_per_sample(decoded)
     return Scores(
         per_sample={**rows, "tokens_per_sample": tokens},
@@ -159,12 +156,11 @@ def token_ids(scorer: str, dtype: str, outputs: Sequence[bytes]) -> list[NDArray
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """Decodes the outputs of a language model.
+    """Decode the outputs of a language model.
 
     Attributes:
         scorer: Name of the scorer, for messages.
-        folder: Where the tokenizer is, in Hugging Face's files.
-        options: How outputs are read.
+        folder: Folder of the tokenizer, in Hugging Face's files.
         special: Whether texts keep special tokens.
     """
 
@@ -177,7 +173,7 @@ class Decoder:
     def of(
         cls, scorer: str, model: str | None, options: DecoderOptions, *, special: bool = False
     ) -> Self:
-        """Check the options, and that the tokenizer is here: in their folder, else the model's."""
+        """Check the options, and that the tokenizer exists in their folder, else in the model's."""
         dtype, clean_up = options.dtype, options.clean_up
         require_choice(scorer, "dtype", dtype, TOKEN_DTYPES)
         if clean_up not in {None, False, True}:
@@ -185,14 +181,14 @@ class Decoder:
                 f"scorer {scorer}: clean_up = {clean_up!r} is neither true nor false",
                 option="clean_up",
             )
-        named = options.tokenizer or model
-        if named is None:
+        folder_name = options.tokenizer or model
+        if folder_name is None:
             raise SuiteError(
                 f"scorer {scorer} decodes tokens, but neither its option tokenizer nor the "
                 "workload's model is set; set one of them to the folder that holds the tokenizer",
                 option="tokenizer",
             )
-        folder = Path(named)
+        folder = Path(folder_name)
         if not any((folder / file).is_file() for file in TOKENIZER_FILES):
             defect = "holds no tokenizer" if folder.is_dir() else "is not here"
             raise UnavailableError(
@@ -204,20 +200,20 @@ class Decoder:
         return cls(scorer=scorer, folder=folder, options=options, special=special)
 
     def require(self) -> None:
-        """Look for the library that reads the tokenizer; nothing is imported."""
+        """Check that the tokenizer's library is installed; import nothing."""
         name = library_for(self.folder)
         if importlib.util.find_spec(name) is None:
             raise self._lacks(name)
 
     def decode(self, outputs: Sequence[bytes]) -> Decoded:
-        """Decode the token ids of each sample; no ids are the empty text."""
+        """Decode the token ids of each sample; an output without ids is the empty text."""
         ids = token_ids(self.scorer, self.options.dtype, outputs)
         tokenizer = self._load()
         self._require_known(ids, tokenizer)
         texts: list[str] = []
         for start in range(0, len(ids), BATCH_SAMPLES):
-            texts += tokenizer.decode([one.tolist() for one in ids[start : start + BATCH_SAMPLES]])
-        return Decoded(texts=texts, tokens=[len(one) for one in ids])
+            texts += tokenizer.decode([row.tolist() for row in ids[start : start + BATCH_SAMPLES]])
+        return Decoded(texts=texts, tokens=[len(row) for row in ids])
 
     def _load(self) -> Tokenizer:
         try:
@@ -242,7 +238,7 @@ class Decoder:
         tokens, valid = np.concatenate(ids), np.fromiter(tokenizer.ids, np.int64)
         wrong = np.flatnonzero(~np.isin(tokens, valid))
         if len(wrong):
-            ends = np.cumsum([len(one) for one in ids])
+            ends = np.cumsum([len(row) for row in ids])
             raise scorer_error(
                 f"scorer {self.scorer}: token {tokens[wrong[0]]} of sample "
                 f"{np.searchsorted(ends, wrong[0], side='right')} is not in the vocabulary of "
@@ -256,10 +252,10 @@ D = TypeVar("D", bound=DecoderOptions)
 
 
 class TextScorer(Generic[D]):
-    """A scorer of texts, which are decoded from tokens; its options are those of a `Decoder`.
+    """A scorer of texts decoded from tokens, with the options of a `Decoder`.
 
     Attributes:
-        name: Its name in messages.
+        name: Name of the scorer in messages.
         special: Whether texts keep special tokens.
     """
 
@@ -270,18 +266,17 @@ class TextScorer(Generic[D]):
     special: ClassVar[bool] = False
 
     def __init__(self, *, model: str | None = None, **options: Any) -> None:
-        """Choose how outputs are read.
+        """Set the options, those of the class attribute `options`, and prepare the decoder.
 
         Args:
             model: Folder of the model in Hugging Face's files, for its tokenizer.
-            options: Those of the class attribute `options`.
         """
         self._asked: D = self.options(**options)
         if self._asked.decodes:
             self._decoder = Decoder.of(self.name, model, self._asked, special=self.special)
 
     def require(self) -> None:
-        """Look for what decodes; nothing is imported."""
+        """Check that the decoder's library is installed; import nothing."""
         if self._asked.decodes:
             self._decoder.require()
 
@@ -290,10 +285,10 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt
 CONFIG_FILE, TOKENIZER_FILE = "tokenizer_config.json", "tokenizer.json"
 
 LIGHT, FULL = "tokenizers", "transformers"
-"""The libraries that read them."""
+"""Libraries that read these files."""
 
 INSTALL_NAMES = {LIGHT: "'pytest-mlperf[scoring]'"}
-"""What brings a library, where that is not its own name."""
+"""Argument of pip install for a library, if it is not the library's name."""
 
 CLEAN_UP = (
     (" .", "."),
@@ -307,7 +302,7 @@ CLEAN_UP = (
     (" 've", "'ve"),
     (" 're", "'re"),
 )
-"""What transformers' `clean_up_tokenization_spaces` replaces, in this order."""
+"""Replacements of transformers' `clean_up_tokenization_spaces`, in this order."""
 
 CLEAN_UP_SWITCH = "clean_up_tokenization_spaces"
 CLEAN_UP_FORCED = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
@@ -321,22 +316,22 @@ LLAMA_DECODER = {
         {"type": "Strip", "content": " ", "start": 1, "stop": 0},
     ],
 }
-"""How transformers' LlamaTokenizer decodes, as tokenizer.json would say it."""
+"""Decoder of transformers' LlamaTokenizer, in the form of tokenizer.json."""
 
 SPECIAL_BY_DEFAULT = {
     "LlamaTokenizer": {"<unk>", "<s>", "</s>"},
     "GPT2Tokenizer": {"<|endoftext|>"},
 }
-"""Tokens that a class of transformers knows as special, whatever the files say."""
+"""Tokens that are always special for a class of transformers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tokenizer:
-    """What decoding needs of a tokenizer.
+    """The parts of a tokenizer that decoding needs.
 
     Attributes:
-        decode: Gives the text of each list of ids.
-        ids: Every id that stands for a token.
+        decode: Function that returns the text of each list of ids.
+        ids: All valid ids.
     """
 
     decode: Callable[[list[list[int]]], list[str]]
@@ -346,8 +341,7 @@ class Tokenizer:
 def load_tokenizer(folder: Path, clean_up: bool | None, *, special: bool = False) -> Tokenizer:
     """Load the tokenizer in a folder of Hugging Face's files.
 
-    `clean_up` applies `clean`; None does as transformers 5: if tokenizer_config.json asks for it,
-    and the tokenizer is no BPE. `special` keeps special tokens in texts. Raises ImportError without
+    `clean_up` and `special` are those of `DecoderOptions` and `Decoder`. Raises ImportError without
     the library, and the library's own errors for bad files.
     """
     if library_for(folder) == LIGHT:
@@ -364,12 +358,12 @@ def library_for(folder: Path) -> str:
     try:
         settings, content = map(_read, (folder / CONFIG_FILE, folder / TOKENIZER_FILE))
         return LIGHT if is_light(settings, content, _named(folder)) else FULL
-    except Exception:  # files that cannot be read; whatever reads them next says so
+    except Exception:  # the next reader of broken files reports them
         return LIGHT
 
 
 def clean(text: str) -> str:
-    """Remove spaces before punctuation and English short forms, as transformers does."""
+    """Remove spaces before punctuation and English contractions, as transformers does."""
     for spaced, close in CLEAN_UP:
         text = text.replace(spaced, close)
     return text
@@ -378,9 +372,9 @@ def clean(text: str) -> str:
 def is_light(settings: Mapping[str, Any], content: Mapping[str, Any], named: set[str]) -> bool:
     """Return whether tokenizer.json alone decodes as transformers' AutoTokenizer does.
 
-    That is so if transformers uses that file's decoder or an equal one, and `named`, the other
-    files' special tokens, are all in it. `settings` is tokenizer_config.json, `content`
-    tokenizer.json; both are empty without the file.
+    transformers must use that file's decoder or an equal one, and `named`, the special tokens of
+    the other files, must all be in it. `settings` is tokenizer_config.json, `content`
+    tokenizer.json; both are empty if the file is missing.
     """
     kind = str(settings.get("tokenizer_class")).removesuffix("Fast")
     decoder = content.get("decoder") or {}
@@ -421,7 +415,7 @@ def _texts(value: Any) -> set[str]:
         return {value}
     if isinstance(value, Mapping):
         return {value["content"]} if "content" in value else _texts(list(value.values()))
-    return {text for one in value for text in _texts(one)} if isinstance(value, list) else set()
+    return {text for item in value for text in _texts(item)} if isinstance(value, list) else set()
 
 
 def _cleans(settings: Mapping[str, Any], content: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Score classification as MLPerf's scripts for images and graphs do: the share of right classes."""
+"""Score classification by the share of right classes, as MLPerf's scripts do."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ CLASS_FORMATS = {"float32": "<f", "int32": "<i", "int64": "<q", "uint8": "<B"}
 
 @dataclass(frozen=True, kw_only=True)
 class Top1Options:
-    """How outputs are read.
+    """Options of scorer top1.
 
     Attributes:
-        dtype: Type of the one number in each output, little-endian: "float32", "int32", "int64",
-            or "uint8", which MLPerf's reference of R-GAT writes though it holds no class above 255.
+        dtype: Type of the number in each output, little-endian: "float32", "int32", "int64", or
+            "uint8", which MLPerf's reference of R-GAT writes though it holds no class above 255.
     """
 
     dtype: str = "int64"
@@ -34,12 +34,11 @@ class Top1Options:
 
 
 class Top1Scorer(ModelFreeScorer[Top1Options]):
-    """Compares the predicted class of each sample with its label.
+    """Compare the predicted class of each sample with its label.
 
     Source: vision/classification_and_detection/tools/accuracy-imagenet.py and
     graph/R-GAT/tools/accuracy_igbh.py of https://github.com/mlcommons/inference, whose `--dtype` is
-    `dtype` here. The latter reads uint8 unless asked otherwise, as its reference logs: of R-GAT's
-    2,983 classes 256 to 2,982 are then others and wrong. Log int64.
+    `dtype` here. The latter's default, uint8, makes R-GAT's classes 256 to 2,982 wrong. Log int64.
     """
 
     metrics = ("top1",)
@@ -47,10 +46,7 @@ class Top1Scorer(ModelFreeScorer[Top1Options]):
     options: ClassVar[type] = Top1Options
 
     def score(self, outputs: Sequence[bytes], references: Sequence[int]) -> Scores:
-        """Score predicted classes, numbers of type `dtype` cut to integers, against labels.
-
-        Returns "top1", in per cent: 100 or 0 per sample, and their mean.
-        """
+        """Score predicted classes, numbers of type `dtype` cut to integers, against labels."""
         require_outputs("top1", outputs, references)
         labels = list(references)
         right = [

@@ -1,4 +1,4 @@
-"""Score videos by VBench as the user has installed it: a command that is run on the videos."""
+"""Score videos by VBench, a command of the user's installation that is run on the videos."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ DIMENSIONS = (
     *("subject_consistency", "dynamic_degree", "motion_smoothness", "appearance_style"),
     *("scene", "background_consistency"),
 )
-"""Those that MLPerf takes of VBench; their mean is the score."""
+"""VBench's dimensions in MLPerf's score, which is their mean."""
 
 VIDEOS, OUTPUT = "{videos}", "{output}"
 RESULTS = "*_eval_results.json"
 VIDEO_QUALITY, MACRO_BLOCK_PIXELS = 5.0, 16
-"""As diffusers' export_to_video, by which the reference writes its videos, has them."""
+"""Values of diffusers' export_to_video, which the reference uses."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VBenchScorerOptions:
-    """Who judges the videos, and what videos they are.
+    """Options of scorer vbench.
 
     Attributes:
         command: Program and arguments, in which `{videos}` is the folder with the videos, and
-            `{output}` the one where its results go, a file `*_eval_results.json`. It is run.
-        height: Of a video, pixels.
-        width: Of a video, pixels.
-        fps: Frames in a second of a video.
+            `{output}` the folder for its results, a file `*_eval_results.json`. It is run.
+        height: Height of a video [pixels].
+        width: Width of a video [pixels].
+        fps: Frames per second of a video.
     """
 
     command: Sequence[str]
@@ -58,7 +58,7 @@ class VBenchScorerOptions:
             isinstance(word, str) for word in self.command
         )
         named = words and all(
-            any(place in word for word in self.command[1:]) for place in (VIDEOS, OUTPUT)
+            any(field in word for word in self.command[1:]) for field in (VIDEOS, OUTPUT)
         )
         expected = f"a list of a program and arguments, with {VIDEOS} and {OUTPUT} in them"
         sizes = [
@@ -69,14 +69,13 @@ class VBenchScorerOptions:
 
 
 class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
-    """Writes each video to `PROMPT-0.mp4`, has VBench score them all, and reads its results.
+    """Write each video to `PROMPT-0.mp4`, run VBench on all, and read its results.
 
-    Metrics, in per cent as VBench's means: the six dimensions that MLPerf takes, and "vbench",
-    their mean. A dimension is only asked of the prompts that VBench has for it. What comes is the
-    opinion of the VBench that was given, and no score of MLPerf's.
-
+    Metrics, in per cent as VBench's means: the six dimensions of MLPerf's score, and "vbench",
+    their mean. VBench scores a dimension only for its own prompts of that dimension. The results
+    depend on the installed VBench and are no MLPerf scores.
     Source: text_to_video/wan-2.2-t2v-a14b/run_evaluation.py of
-    https://github.com/mlcommons/inference, for the dimensions and how results are read.
+    https://github.com/mlcommons/inference, for the dimensions and for reading results.
     """
 
     metrics = (*DIMENSIONS, "vbench")
@@ -87,14 +86,13 @@ class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score videos, uint8 (frames, height, width, 3), by the prompts of data set vbench.
 
-        Returns the metrics of the class. A sample's dimension is None if VBench did not ask it, or
-        gave no number for the video; its "vbench" is a pseudo-value.
+        A sample's dimension is None if VBench has no number for it; its "vbench" is a pseudo-value.
         """
         require_outputs("vbench", outputs, references)
         prompts = require_texts("vbench", references, "the prompt")
         names = [_name(sample, prompt, prompts) for sample, prompt in enumerate(prompts)]
-        with tempfile.TemporaryDirectory() as place:
-            videos, output = Path(place, "videos"), Path(place, "output")
+        with tempfile.TemporaryDirectory() as folder:
+            videos, output = Path(folder, "videos"), Path(folder, "output")
             videos.mkdir()
             output.mkdir()
             for sample, (name, frames) in enumerate(zip(names, outputs, strict=True)):
@@ -138,7 +136,7 @@ class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
             for word in self._asked.command
         ]
         try:
-            ended = subprocess.run(
+            process = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, check=False
             )
         except OSError as error:
@@ -146,9 +144,9 @@ class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
                 f"scorer vbench: {command[0]} cannot be started ({error.strerror}); set command to "
                 "the Python that has VBench, and its evaluate.py"
             ) from error
-        if ended.returncode:
-            last = repr(ended.stderr.decode("utf-8", "replace").strip()[-500:])
-            raise _failed(f"ended with {ended.returncode}: {last}")
+        if process.returncode:
+            last = repr(process.stderr.decode("utf-8", "replace").strip()[-500:])
+            raise _failed(f"ended with {process.returncode}: {last}")
         files = sorted(output.glob(RESULTS))
         if len(files) != 1:
             raise _failed(f"left {len(files)} files {RESULTS} in its output")
@@ -196,19 +194,19 @@ def _scores(results: Mapping[str, Any], names: Sequence[str]) -> Scores:
 
 
 def _share(row: Sequence[float | None], samples: int) -> NDArray[np.float64]:
-    """Return each sample's part of a dimension's mean, times their number."""
+    """Return each sample's contribution to a dimension's mean, times the number of samples."""
     import numpy as np
 
-    there = np.array([one is not None for one in row])
-    values = np.array([one or 0.0 for one in row])
-    if not there.any():
+    is_scored = np.array([value is not None for value in row])
+    values = np.array([value or 0.0 for value in row])
+    if not is_scored.any():
         return np.zeros(samples)
-    centred = np.where(there, values - values[there].mean(), 0.0)
-    return np.asarray(centred * samples / there.sum(), np.float64)
+    centred = np.where(is_scored, values - values[is_scored].mean(), 0.0)
+    return np.asarray(centred * samples / is_scored.sum(), np.float64)
 
 
 def _mean(name: str, results: Mapping[str, Any]) -> float:
-    """Return VBench's mean of a dimension: its results are [mean, [video, ...]]."""
+    """Return VBench's mean of a dimension; its results are [mean, [video, ...]]."""
     result: Any = results.get(name)
     mean = _number(result[0]) if isinstance(result, list) and result else None
     if mean is None or isinstance(result[0], bool):
@@ -223,13 +221,13 @@ def _number(value: object) -> float | None:
 
 
 def _row(result: Sequence[Any], names: Sequence[str]) -> Iterator[float | None]:
-    """Yield the value of each video in per cent, None where VBench gave no number."""
+    """Yield the value of each video in per cent, None if VBench has no number."""
     videos = result[1] if len(result) > 1 and isinstance(result[1], list) else []
-    listed = {
-        Path(str(one.get("video_path"))).name: one.get("video_results")
-        for one in videos
-        if isinstance(one, dict)
+    values_by_name = {
+        Path(str(video.get("video_path"))).name: video.get("video_results")
+        for video in videos
+        if isinstance(video, dict)
     }
     for name in names:
-        value = _number(listed.get(name))
+        value = _number(values_by_name.get(name))
         yield None if value is None else 100.0 * value

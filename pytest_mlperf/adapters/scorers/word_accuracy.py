@@ -1,4 +1,4 @@
-"""Score transcribed speech as MLPerf's Whisper benchmark does: 100 less the word error rate."""
+"""Score transcribed speech as MLPerf's Whisper benchmark does: 100 minus the word error rate."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pytest_mlperf.adapters.scorers import scorer_error
 from pytest_mlperf.adapters.scorers.leverage import ratio_scores
 
 MAX_ANSWER_CHARACTERS = 8192
-"""Characters of an answer; 30 seconds of speech have a tenth. The normaliser's time grows with
-their square."""
+"""Maximum characters of an answer, as the normaliser's time is quadratic; 30 s of speech have 10 %.
+"""
 
 MAX_JOINED_WORDS = 3
 NEWER = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
@@ -21,18 +21,18 @@ NEWER = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
 
 
 class WordAccuracyScorer(scorers.ModelFreeScorer[scorers.NoOptions]):
-    """Compares the words that were heard with those that were spoken.
+    """Compare the transcribed words with the spoken words.
 
-    Both are normalised by OpenAI's EnglishTextNormalizer (package whisper-normalizer, less what it
-    has beyond openai-whisper, which the reference calls). The error rate is Levenshtein's distance
-    between the words of all samples by the number of words spoken, after up to three words that are
-    written as one on the other side count as that one.
+    Both are normalised by OpenAI's EnglishTextNormalizer (package whisper-normalizer, without its
+    additions to openai-whisper, which the reference calls). The error rate is Levenshtein's
+    distance between the words of all samples, divided by the number of spoken words; up to three
+    words that are one word on the other side count as that word.
     Source: speech2text/accuracy_eval.py and helpers.py of https://github.com/mlcommons/inference.
 
-    Like there, words are joined on the way from the left without looking back, an answer to silence
-    adds errors and no words, so that accuracy may be below 0, and what is spoken loses characters
-    that are no label. Unlike there, a number that is no label's is an error that names its sample.
-    An answer that ends the normaliser with an error, such as 5,000 digits, keeps its words.
+    As there, words are joined from the left without backtracking, an answer to silence adds errors
+    but no words, so that accuracy may be below 0, and characters of a transcript that are no label
+    are removed. Unlike there, a number that is no label is an error that names its sample. An
+    answer on which the normaliser fails, such as 5,000 digits, is not normalised.
     """
 
     metrics = ("accuracy",)
@@ -41,9 +41,8 @@ class WordAccuracyScorer(scorers.ModelFreeScorer[scorers.NoOptions]):
     def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
         """Score transcriptions against lower-case transcripts.
 
-        Each character of an answer is an int64, little-endian, its place in `SPEECH_LABELS`; others
-        are left out. Returns "accuracy", in per cent, over all words. A sample's score is its
-        pseudo-value, accuracy + samples x influence.
+        Each character of an answer is an int64, little-endian: its index in `SPEECH_LABELS`. A
+        sample's score is its pseudo-value, accuracy + samples x influence, in per cent.
         """
         import numpy as np
 
@@ -80,7 +79,7 @@ class WordAccuracyScorer(scorers.ModelFreeScorer[scorers.NoOptions]):
 
 
 def normaliser() -> Callable[[str], str]:
-    """Return OpenAI's normaliser of English, as MLPerf's reference gets it from openai-whisper."""
+    """Return OpenAI's normaliser of English, equal to that of openai-whisper."""
     try:
         from whisper_normalizer.english import EnglishTextNormalizer
     except ImportError as error:
@@ -103,19 +102,19 @@ def _answer(sample: int, output: bytes) -> str:
             f"is {len(output)} bytes, which are not up to {MAX_ANSWER_CHARACTERS:,} numbers "
             "of 8 bytes",
         )
-    places = np.frombuffer(output, "<i8")
-    if len(bad := places[(places < 0) | (places >= len(SPEECH_LABELS))]):
+    indices = np.frombuffer(output, "<i8")
+    if len(invalid := indices[(indices < 0) | (indices >= len(SPEECH_LABELS))]):
         raise _wrong(
-            sample, f"has the number {bad[0]}, which is none of 0 to {len(SPEECH_LABELS) - 1}"
+            sample, f"has the number {invalid[0]}, which is none of 0 to {len(SPEECH_LABELS) - 1}"
         )
-    return "".join(SPEECH_LABELS[place] for place in places.tolist())
+    return "".join(SPEECH_LABELS[index] for index in indices.tolist())
 
 
 def _normal(text: str, normalise: Callable[[str], str]) -> list[str] | None:
-    """Return normalised words; None for a text that ends the normaliser with an error."""
+    """Return the normalised words; None if the normaliser fails."""
     try:
         return normalise(text).split()
-    except Exception:  # such as of a number of 5,000 digits, which no int is made of
+    except Exception:  # such as int()'s for 5,000 digits
         return None
 
 
@@ -127,7 +126,7 @@ def _wrong(sample: int, defect: str) -> RunError:
 
 
 def word_errors(heard: Sequence[str], spoken: Sequence[str]) -> tuple[int, int]:
-    """Return the errors in the words heard, and how many words were spoken.
+    """Return the number of errors in the transcribed words, and the number of spoken words.
 
     >>> word_errors(["every", "one", "left"], ["everyone", "left"])
     (0, 2)
@@ -144,17 +143,17 @@ def _joined(heard: Sequence[str], spoken: Sequence[str]) -> tuple[list[str], lis
     right: list[str] = []
     i = j = 0
     while i < len(spoken) and j < len(heard):
-        many_spoken, many_heard = _run(heard, spoken, i, j)
-        right.append("".join(spoken[i : i + many_spoken]))
-        left.append("".join(heard[j : j + many_heard]))
-        i, j = i + many_spoken, j + many_heard
+        spoken_count, heard_count = _run(heard, spoken, i, j)
+        right.append("".join(spoken[i : i + spoken_count]))
+        left.append("".join(heard[j : j + heard_count]))
+        i, j = i + spoken_count, j + heard_count
     return [*left, *heard[j:]], [*right, *spoken[i:]]
 
 
 def _run(heard: Sequence[str], spoken: Sequence[str], i: int, j: int) -> tuple[int, int]:
-    for many in range(1, MAX_JOINED_WORDS + 1):
-        if "".join(spoken[i : i + many]) == heard[j]:
-            return many, 1
-        if "".join(heard[j : j + many]) == spoken[i]:
-            return 1, many
+    for count in range(1, MAX_JOINED_WORDS + 1):
+        if "".join(spoken[i : i + count]) == heard[j]:
+            return count, 1
+        if "".join(heard[j : j + count]) == spoken[i]:
+            return 1, count
     return 1, 1

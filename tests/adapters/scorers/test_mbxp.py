@@ -47,8 +47,8 @@ def node_path(lodash: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_PATH", str(lodash.parent))
 
 
-def problem(code: str, language: str = "python", test: str = CHECK, name: str = "x") -> Problem:
-    return Problem(language=language, code=code, entry_point="f", test=test, name=name)
+def problem(code: str, language: str = "python", test: str = CHECK) -> Problem:
+    return Problem(language=language, code=code, entry_point="f", test=test)
 
 
 def outcomes(codes: list[str], language: str = "python", test: str = CHECK) -> list[bool]:
@@ -84,17 +84,16 @@ EXTRACTED = [
 
 def test_an_answer_is_cut_and_cleaned_as_by_the_reference() -> None:
     assert [
-        (language, completion, extract(language, "def f():", completion))
+        (language, completion, extract(language, completion))
         for language, completion, _ in EXTRACTED
     ] == EXTRACTED
 
 
 @given(
     language=st.sampled_from(LANGUAGES),
-    prompt=st.text(max_size=5),
     parts=st.lists(st.sampled_from(["```", "``", "\\_", "_", "\\", " ", "\n", "x", "é"])),
 )
-def test_extraction_is_the_reference_rule(language: str, prompt: str, parts: list[str]) -> None:
+def test_extraction_is_the_reference_rule(language: str, parts: list[str]) -> None:
     completion = "".join(parts)
     code = completion
     for position in range(len(completion)):
@@ -104,7 +103,7 @@ def test_extraction_is_the_reference_rule(language: str, prompt: str, parts: lis
     while language == "python" and code and code[0].isspace():
         code = code[1:]
 
-    assert extract(language, prompt, completion) == "_".join(code.split("\\_"))
+    assert extract(language, completion) == "_".join(code.split("\\_"))
 
 
 def test_a_program_is_the_answer_and_its_test() -> None:
@@ -468,11 +467,11 @@ def test_without_a_program_that_counts_there_is_no_score(build: Build) -> None:
 def test_programs_that_have_run_are_counted_aloud_which_is_the_scorers_progress(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert list(mbxp_programs._shown([True, False], "mbxp")) == [True, False]
+    assert list(mbxp_programs._with_progress([True, False], "mbxp")) == [True, False]
     assert capsys.readouterr().out == ""
 
     monkeypatch.setattr(mbxp_programs, "PROGRESS_LINE_SECONDS", 0.0)
-    assert list(mbxp_programs._shown([True, False], "mbxp")) == [True, False]
+    assert list(mbxp_programs._with_progress([True, False], "mbxp")) == [True, False]
     assert capsys.readouterr().out == "mbxp: 1 programs have run\nmbxp: 2 programs have run\n"
 
 

@@ -1,4 +1,4 @@
-"""Engines that load a language model into this process by a library, as vLLM and TensorRT-LLM."""
+"""Run engines that load a language model into this process, such as vLLM and TensorRT-LLM."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size")
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryOptions(TextOptions):
-    """What a suite may say to each of them; None leaves the library's own choice.
+    """Options of all these engines; None keeps the library's default.
 
     Attributes:
         tensor_parallel_size: GPUs that share each layer.
-        pipeline_parallel_size: Groups of them that share the layers among each other.
+        pipeline_parallel_size: Groups of such GPUs, among which the layers are divided.
         load_format: "auto", or "dummy" for random weights: speed without the model's files.
-        stream: Take tokens as they come; None: where LoadGen waits for first tokens, which is
-            everywhere but in Offline. False takes answers whole, which is less work for the process
-            they come to, and is for Offline only; True keeps the times of tokens there too.
+        stream: Whether tokens are taken as they come; None: in all scenarios but Offline, as
+            LoadGen waits for first tokens. False takes whole answers, which costs this process
+            less, in Offline only; True measures token times in Offline too.
     """
 
     engine: ClassVar[str]
@@ -51,11 +51,11 @@ class LibraryOptions(TextOptions):
     counts: ClassVar[tuple[str, ...]]
     """Options that are whole numbers, at least 1, or None."""
     share: ClassVar[str]
-    """The option that is above 0 and at most 1, or None."""
+    """Option that is above 0 and at most 1, or None."""
     table: ClassVar[str]
-    """The option that holds further arguments by the library's own names."""
+    """Option that holds further arguments by the library's own names."""
     reserved: ClassVar[Mapping[str, str]]
-    """Arguments of the library that have another way in than `table`, which the value names."""
+    """Arguments that `table` must not have, each with the option that sets it."""
 
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
@@ -68,15 +68,15 @@ class LibraryOptions(TextOptions):
 
     @property
     def whole(self) -> tuple[str, str] | None:
-        """The option that takes all answers whole, and its value; None where tokens are seen."""
+        """The option that takes whole answers, and its value; None if tokens may be streamed."""
         return ("stream", "false") if self.stream is False else None
 
     def streams(self, sink: Sink) -> bool:
-        """Whether tokens are to be taken as they come."""
+        """Return whether tokens are taken as they come."""
         return sink.needs_first_tokens if self.stream is None else self.stream and sink.times_tokens
 
     def check(self, precision: str) -> None:
-        """Refuse options that the library would refuse only after a long load."""
+        """Raise for options that the library would refuse only after a long load."""
         require_options(f"engine {self.engine}", self._rules(precision))
         for name in getattr(self, self.table):
             if name in self.reserved:
@@ -100,15 +100,15 @@ class LibraryOptions(TextOptions):
 
 
 class LibraryEngine(Engine):
-    """What their engines have in common; a subclass makes `_task` and `_put` in `_open`."""
+    """Base class of these engines; `_open` of a subclass sets `_task` and `_put`."""
 
     library: ClassVar[str]
     options: ClassVar[type[LibraryOptions]]
     divides: ClassVar[Mapping[str, bool]]
-    """Arguments in the options' `table` that divide the work among GPUs too, and whether each makes
-    whole copies of the model."""
+    """Arguments in `table` that divide the work among GPUs; True if by whole copies of the model.
+    """
     hears: ClassVar[bool] = False
-    """Whether clips of sound are taken."""
+    """Whether the engine takes clips of sound."""
 
     _task: GenerateTask
     _put: Callable[[Sequence[int], Sequence[int], Sink], None]
@@ -144,7 +144,7 @@ class LibraryEngine(Engine):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._tell_gaps()
+        self._log_gaps()
         self._undo.close()
 
     def load_samples(self, indices: Sequence[int]) -> None:
@@ -152,9 +152,9 @@ class LibraryEngine(Engine):
         self._task.answers.expect(len(self._task.prompts))
 
     def unload_samples(self, indices: Sequence[int]) -> None:
-        """Forget these samples, and log how our stamps compare with the library's."""
+        """Forget these samples, and log the delays after the library's time stamps."""
         self._task.prompts.unload(indices)
-        self._tell_gaps()
+        self._log_gaps()
 
     def answer_counts(self) -> Mapping[str, int]:
         return self._task.answers.take_counts()
@@ -171,9 +171,9 @@ class LibraryEngine(Engine):
         self._put(ids, indices, sink)
 
     def describe(self) -> Mapping[str, str]:
-        return {**self._facts, **self._together(), **self._generation.describe()}
+        return {**self._facts, **self._replica_fact(), **self._generation.describe()}
 
-    def _together(self) -> Mapping[str, str]:
+    def _replica_fact(self) -> Mapping[str, str]:
         sizes = dict(self.parallelism(dataclasses.asdict(self._options)))
         for name, copies in self.divides.items():
             if copies:
@@ -181,7 +181,7 @@ class LibraryEngine(Engine):
         return {"work.replica_gpus": str(prod(sizes.values()))}
 
     def _open(self, undo: contextlib.ExitStack) -> None:
-        """Load the model; `undo` gets what ends it."""
+        """Load the model; add its clean-up to `undo`."""
         raise NotImplementedError
 
     def _load_tokenizer(self) -> Any:
@@ -193,13 +193,13 @@ class LibraryEngine(Engine):
         self,
         tokenizer: Any,
         config: Config,
-        most_tokens: int | None,
+        max_tokens: int | None,
         chats: PictureChats | ToolChats | None = None,
         clips: SpeechClips | None = None,
     ) -> GenerateTask:
-        limits = (config.vocabulary, config.context, most_tokens)
+        limits = (config.vocabulary, config.context, max_tokens)
         generation, dataset = self._generation, self._dataset
-        # Answers that are as long as the data set says are meant to be cut.
+        # Answers whose length the data set states are meant to be cut.
         watch_ends = not generation.check_lengths(dataset) and not self._options.dummy
         if clips is not None:
             answers: Answers = Transcripts(generation, tokenizer, watch_ends=watch_ends)
@@ -215,14 +215,14 @@ class LibraryEngine(Engine):
             gaps=StampGaps(self.options.engine, self.library),
         )
 
-    def _tell_gaps(self) -> None:
+    def _log_gaps(self) -> None:
         if line := self._task.gaps.take():
             print(line, file=sys.stderr, flush=True)
 
 
 @dataclass(kw_only=True, slots=True)
 class GenerateTask:
-    """What a library is asked, what an answer must be, and who checks and reports it."""
+    """The prompts and answers of a library, with their checks."""
 
     library: str
     prompts: TokenPrompts
@@ -233,14 +233,14 @@ class GenerateTask:
     def report_prompt(
         self, request: StreamedRequest, tokens: Sequence[int], logprobs: Sequence[float]
     ) -> None:
-        """Report a prompt that was evaluated, with the tokens that the library evaluated."""
+        """Report an evaluated prompt, with the tokens that the library evaluated."""
         output = logprobs_output(request.index, tokens, logprobs)
         request.done(output if request.sink.wants_output else None, None)
 
     def report(
         self, request: StreamedRequest, row: Sequence[int], prompt: int | None = None
     ) -> None:
-        """Report an answer; `prompt` is the prompt's tokens where the library makes more of it."""
+        """Report an answer; `prompt` is the number of prompt tokens if the library adds some."""
         outputs, counts = self.answers.checked([request.index], [row], request.sink)
         (reason,) = self.answers.reasons([row])
         tokens = len(self.prompts[request.index]) if prompt is None else prompt
@@ -250,15 +250,15 @@ class GenerateTask:
         return self.generation.of(self.prompts.lengths.get(index))
 
     def check(self, index: int, row: Sequence[int], finish_reason: Any, cut: str = "") -> None:
-        """Refuse an answer with a wrong end; `cut` is the limit that cuts one early."""
-        ends, most = self.generation.ends, self.generation_of(index).max_new_tokens
+        """Raise if an answer ended wrongly; `cut` names a limit that cuts answers early."""
+        ends, limit = self.generation.ends, self.generation_of(index).max_new_tokens
         if finish_reason == "stop" and (not row or row[-1] not in ends):
             fault = (
                 f"ended with token {row[-1] if row else 'none'}, which is no end token of the "
                 f"model ({', '.join(map(str, ends)) or 'none'}): it would be counted without it"
             )
-        elif finish_reason == "length" and len(row) != most:
-            fault = f"was cut at {len(row)} tokens, before max_new_tokens = {most}{cut}"
+        elif finish_reason == "length" and len(row) != limit:
+            fault = f"was cut at {len(row)} tokens, before max_new_tokens = {limit}{cut}"
         elif finish_reason not in ("stop", "length"):
             fault = (
                 f"was given up by {self.library} after {len(row)} tokens: finish_reason is "
@@ -270,17 +270,14 @@ class GenerateTask:
 
 
 STAMP_ROUNDING_SECONDS = 1e-3
-"""Our stamp may come this much before the library's, for rounding. More is impossible."""
+"""Maximum lead of our stamp over the library's, from rounding."""
 
 MAX_GAP_SECONDS = 20e-3
-"""A median gap above this is a warning: so much of a time to first token is this process's."""
+"""Median delay above which this process adds too much to times to first token."""
 
 
 class StampGaps:
-    """How much later than a library we saw tokens: the way from its process to here, with queues.
-
-    Of TensorRT-LLM's first tokens 1.4 ms at p50 and 12 ms at p99 were reported.
-    """
+    """Measure the delay from a library's stamp of a token until this process has the token."""
 
     def __init__(self, engine: str, library: str) -> None:
         self._engine = engine
@@ -288,7 +285,7 @@ class StampGaps:
         self._gaps_s: dict[str, list[float]] = {}
 
     def add(self, index: int, token: str, ours_s: float, theirs_s: float) -> None:
-        """Take when we saw a sample's "first" or "last" token, and the library's stamp of it."""
+        """Add our time and the library's time of a sample's "first" or "last" token."""
         if ours_s < theirs_s - STAMP_ROUNDING_SECONDS:
             raise impossible(
                 index,
@@ -298,14 +295,14 @@ class StampGaps:
         self._gaps_s.setdefault(token, []).append(ours_s - theirs_s)
 
     def take(self) -> str:
-        """Return a log line about the gaps since the last call; "" if there were none."""
+        """Return a log line about the delays since the last call; "" if there were none."""
         gaps_s, self._gaps_s = self._gaps_s, {}
         if not gaps_s:
             return ""
         parts = [
-            f"{token} token {percentile(each, 0.5) * 1e3:.1f} and "
-            f"{percentile(each, 0.99) * 1e3:.1f} ms"
-            for token, each in gaps_s.items()
+            f"{token} token {percentile(delays_s, 0.5) * 1e3:.1f} and "
+            f"{percentile(delays_s, 0.99) * 1e3:.1f} ms"
+            for token, delays_s in gaps_s.items()
         ]
         line = (
             f"engine {self._engine}: tokens were here after {self._library}'s own stamps of them "
@@ -315,13 +312,12 @@ class StampGaps:
             return line
         return (
             f"{line}; WARNING: the median is above {MAX_GAP_SECONDS * 1e3:.0f} ms, so the "
-            "time to first "
-            "token of this run is in part this process's, which may be short of CPU"
+            "time to first token of this run is in part this process's, which may be short of CPU"
         )
 
 
 def impossible(index: int, contradiction: str) -> RunError:
-    """Return the error of a sample whose stamps contradict each other."""
+    """Return the error of a sample whose time stamps contradict each other."""
     return engine_error(
         f"sample {index} of the data set: {contradiction}; one of the two is wrong, so no time of "
         "a token of this run can be trusted",
@@ -329,10 +325,10 @@ def impossible(index: int, contradiction: str) -> RunError:
 
 
 def check_names(
-    options: LibraryOptions, arguments: Iterable[str], taken: Iterable[str], library: str, kind: str
+    options: LibraryOptions, arguments: Iterable[str], valid: Iterable[str], library: str, kind: str
 ) -> None:
-    """Refuse arguments that this version of a library does not take; the nearest is named."""
-    names = list(taken)
+    """Raise for arguments that this version of a library does not take; name the nearest."""
+    names = list(valid)
     for name in arguments:
         if name not in names:
             near = get_close_matches(name, names, n=1)

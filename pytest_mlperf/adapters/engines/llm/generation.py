@@ -1,4 +1,4 @@
-"""How text is generated: prompts as token ids, lengths, and what a finished answer must pass."""
+"""Define how text is generated: prompts as token ids, lengths, and checks of finished answers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class Chats(Protocol):
-    """Makes token ids of chats, and keeps what else belongs to each until it is forgotten."""
+    """Make token ids of chats, and keep each chat's other data until it is forgotten."""
 
-    def tokens(self, index: int, asked: Mapping[str, Any]) -> list[int]: ...
+    def tokens(self, index: int, request: Mapping[str, Any]) -> list[int]: ...
 
     def pictures(self, index: int) -> list[Any]: ...
 
@@ -32,16 +32,16 @@ class Chats(Protocol):
 
 @dataclass(kw_only=True, slots=True)
 class TokenPrompts:
-    """The loaded samples' token ids by index, and what they must fit.
+    """The token ids of loaded samples by index, and the limits that they must fit.
 
     Attributes:
-        tokenizer: None where the data set gives token ids.
-        vocabulary: Token ids are below this.
-        context: Most tokens of prompt and answer together; None when the model states none.
-        max_prompt_tokens: Prompts are cut to so many tokens; None cuts none.
-        lengths: How long the answer is to be, of loaded samples of which the data set says it.
-        chats: Makes tokens of chats; None where such samples are refused.
-        clips: Makes tokens of clips of sound; None where samples are none.
+        tokenizer: Tokenizer of texts; None if the data set has token ids.
+        vocabulary: Exclusive upper bound of token ids.
+        context: Maximum tokens of prompt and answer together; None if unknown.
+        max_prompt_tokens: Length to which prompts are cut; None cuts none.
+        lengths: Answer lengths of loaded samples, if the data set states them.
+        chats: Makes tokens of chats; None refuses chats.
+        clips: Makes tokens of clips of sound; None if samples are no clips.
     """
 
     dataset: Dataset
@@ -106,15 +106,15 @@ class TokenPrompts:
         if not tokens:
             raise refused_sample(index, "is an empty prompt; leave it out of the data set")
         if min(tokens) < 0 or max(tokens) >= self.vocabulary:
-            wrong = next(token for token in tokens if not 0 <= token < self.vocabulary)
+            invalid = next(token for token in tokens if not 0 <= token < self.vocabulary)
             raise refused_sample(
                 index,
-                f"has token id {wrong}, but the model's vocabulary has {self.vocabulary} tokens; "
+                f"has token id {invalid}, but the model's vocabulary has {self.vocabulary} tokens; "
                 "use the data set that was tokenised for this model",
             )
         length = self.lengths.get(index)
-        most = self.max_new_tokens if length is None else length
-        if self.context is not None and len(tokens) + most > self.context:
+        limit = self.max_new_tokens if length is None else length
+        if self.context is not None and len(tokens) + limit > self.context:
             if length is not None:
                 raise refused_sample(
                     index,
@@ -134,40 +134,40 @@ class TokenPrompts:
 
 
 MAX_ENDLESS_SAMPLES = 32
-"""Finished samples after which a model that never ended by itself is an error."""
+"""Number of first samples of which one must end by itself."""
 
 ANY_TOKEN = 1 << 63
-"""Token ids are below this where no configuration says more."""
+"""Exclusive upper bound of token ids if the vocabulary is unknown."""
 
 Tokens = Sequence[int]
 
 
 SEEDS = 1 << 31
-"""Seeds are below this, as every library takes them."""
+"""Exclusive upper bound of seeds, which every library accepts."""
 
 DRAWING: Mapping[str, object] = {"top_p": 1.0, "top_k": None, "seed": None}
-"""Options of drawn tokens alone, with what they are by default."""
+"""Options that apply only to sampled tokens, with their defaults."""
 
 SAMPLING = ("temperature", *DRAWING)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """How long answers are and how they are chosen, as every engine of language models takes it.
+    """Options of every engine of language models for the length and choice of answers.
 
     Attributes:
-        max_new_tokens: Most tokens per answer. Where the data set says how long each is to be, that
-            is the most, and this as long as the longest.
-        min_new_tokens: Tokens before an end token may come; 1 lets no answer be empty.
-        ignore_eos: Give every answer its most tokens.
-        max_prompt_tokens: Longer prompts are cut at their end, as MLPerf's GPT-J reference cuts
-            articles at 1919; None cuts none, and one too long for the model is an error.
-        temperature: 0 takes the likeliest token each time; above, tokens are drawn, the likelier
-            the lower it is.
-        top_p: Drawn are the likeliest tokens alone that together have this share.
-        top_k: Drawn are so many of the likeliest tokens alone; None: all.
-        seed: Of what is drawn, plus the sample's index: each sample then has the same answer in
-            every run as far as the library keeps to it. None draws others each time.
+        max_new_tokens: Maximum tokens per answer; if the data set states answer lengths, at least
+            the longest of them.
+        min_new_tokens: Tokens before an end token may come; 1 prevents empty answers.
+        ignore_eos: Give every answer its maximum of tokens.
+        max_prompt_tokens: Length to which longer prompts are cut at their end, as MLPerf's GPT-J
+            reference cuts articles at 1919. None cuts none: too long prompts are errors.
+        temperature: 0 takes the likeliest token; above, tokens are sampled, with more variety the
+            higher it is.
+        top_p: Sample only from the likeliest tokens that together have this probability.
+        top_k: Sample only from this number of likeliest tokens; None from all.
+        seed: Seed of sampling, to which the sample's index is added: if the library supports it, a
+            sample has the same answer in every run. None samples differently each time.
         prompt_logprobs: Answer each prompt with the log-probabilities of its own tokens, for scorer
             perplexity, and generate nothing; options of generated tokens are not used.
     """
@@ -187,19 +187,19 @@ class TextOptions:
         return self.temperature > 0
 
     def generation(self, engine: str, *, num_beams: int = 1) -> Generation:
-        """Return how answers are made; a length out of range is refused in the engine's name."""
-        most, fewest, cut = self.max_new_tokens, self.min_new_tokens, self.max_prompt_tokens
-        evaluates = self.prompt_logprobs
+        """Return the checked settings of generation; errors name the engine."""
+        most, least, cut = self.max_new_tokens, self.min_new_tokens, self.max_prompt_tokens
+        logprobs_only = self.prompt_logprobs
         rules = (
             *self._sampling_rules(),
             ("max_new_tokens", most, is_count(most), "at least 1"),
-            ("min_new_tokens", fewest, 0 <= fewest <= most, f"from 0 to max_new_tokens = {most}"),
+            ("min_new_tokens", least, 0 <= least <= most, f"from 0 to max_new_tokens = {most}"),
             ("max_prompt_tokens", cut, cut is None or is_count(cut), "at least 1"),
-            ("prompt_logprobs", evaluates, type(evaluates) is bool, "true or false"),
+            ("prompt_logprobs", logprobs_only, type(logprobs_only) is bool, "true or false"),
         )
         require_options(f"engine {engine}", rules)
-        asked = {each.name: getattr(self, each.name) for each in fields(TextOptions)}
-        unused = [name for name in DRAWING if not self.is_drawn and asked[name] != DRAWING[name]]
+        settings = {f.name: getattr(self, f.name) for f in fields(TextOptions)}
+        unused = [name for name in DRAWING if not self.is_drawn and settings[name] != DRAWING[name]]
         if unused or (self.is_drawn and num_beams > 1):
             names = " and ".join(unused) or "num_beams"
             raise SuiteError(
@@ -208,33 +208,33 @@ class TextOptions:
                 + f": leave {names} out, or set temperature",
                 option=unused or ("num_beams", "temperature"),
             )
-        if evaluates and (self.is_drawn or num_beams > 1):
+        if logprobs_only and (self.is_drawn or num_beams > 1):
             name = "temperature" if self.is_drawn else "num_beams"
             raise SuiteError(
                 f"engine {engine}: prompt_logprobs = true generates nothing: leave {name} out",
                 option=("prompt_logprobs", name),
             )
-        if evaluates:  # libraries and servers generate a token at least
-            asked |= {"max_new_tokens": 1, "min_new_tokens": 1, "ignore_eos": True}
-        return Generation(**asked, num_beams=num_beams)
+        if logprobs_only:  # libraries and servers generate at least one token
+            settings |= {"max_new_tokens": 1, "min_new_tokens": 1, "ignore_eos": True}
+        return Generation(**settings, num_beams=num_beams)
 
     def _sampling_rules(self) -> Iterator[Rule]:
-        heat, share, most, seed = self.temperature, self.top_p, self.top_k, self.seed
+        heat, share, count, seed = self.temperature, self.top_p, self.top_k, self.seed
         yield "temperature", heat, 0 <= heat < math.inf, "a number from 0 on"
         yield "top_p", share, 0 < share <= 1, "above 0 and at most 1"
-        yield "top_k", most, most is None or is_count(most), "a number of tokens, at least 1"
-        right = seed is None or (is_count(seed + 1) and seed < SEEDS)
-        yield "seed", seed, right, f"a whole number from 0 to {SEEDS - 1}"
+        yield "top_k", count, count is None or is_count(count), "a number of tokens, at least 1"
+        is_valid = seed is None or (is_count(seed + 1) and seed < SEEDS)
+        yield "seed", seed, is_valid, f"a whole number from 0 to {SEEDS - 1}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generation(TextOptions):
-    """The likeliest token each time, beam search, or drawn tokens.
+    """Settings of generation: greedy, beam search, or sampling.
 
     Attributes:
-        num_beams: 1 is greedy.
-        eos: The model's end tokens, known once it is loaded; the one that ends an answer belongs
-            to it, and counts in `max_new_tokens`.
+        num_beams: Number of beams; 1 is greedy.
+        eos: End tokens of the loaded model; the end token of an answer belongs to it, and counts in
+            `max_new_tokens`.
     """
 
     num_beams: int = 1
@@ -242,12 +242,12 @@ class Generation(TextOptions):
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """The tokens that end an answer here: none where they are ignored."""
+        """The tokens that end an answer; none if they are ignored."""
         return () if self.ignore_eos else self.eos
 
     @property
     def padding(self) -> int:
-        """A token for positions that are masked."""
+        """A token for masked positions."""
         return self.eos[0] if self.eos else 0
 
     def prompts(
@@ -259,7 +259,7 @@ class Generation(TextOptions):
         chats: Chats | None = None,
         clips: SpeechClips | None = None,
     ) -> TokenPrompts:
-        """Return prompts that fit a vocabulary and all that limits a context; None is unknown."""
+        """Return prompts that fit a vocabulary and the smallest known context; None is unknown."""
         if self.max_prompt_tokens is not None and (chats is not None or clips is not None):
             raise SuiteError(
                 "max_prompt_tokens cuts prompts of text; leave it out where a data set has chats "
@@ -276,7 +276,7 @@ class Generation(TextOptions):
             dataset=dataset,
             tokenizer=tokenizer,
             vocabulary=vocabulary or ANY_TOKEN,
-            context=min((each for each in contexts if each is not None), default=None),
+            context=min((context for context in contexts if context is not None), default=None),
             max_new_tokens=self.max_new_tokens,
             max_prompt_tokens=self.max_prompt_tokens,
             chats=chats,
@@ -284,13 +284,13 @@ class Generation(TextOptions):
         )
 
     def of(self, length: int | None) -> Generation:
-        """Return how one sample is answered: as all are, or with a length of its own."""
+        """Return the settings of a sample, with its own answer length if it has one."""
         if length is None:
             return self
         return replace(self, max_new_tokens=length, min_new_tokens=min(self.min_new_tokens, length))
 
     def check_lengths(self, dataset: Dataset) -> bool:
-        """Return whether samples state answer lengths; refuse a mix, and lengths over the limit."""
+        """Return whether samples state answer lengths; raise for a mix, and for too long ones."""
         samples = range(len(dataset))
         if not samples or own_length(dataset, 0) is None:
             return False
@@ -304,7 +304,7 @@ class Generation(TextOptions):
 
     def describe(self) -> Mapping[str, str]:
         cut = self.max_prompt_tokens
-        if self.prompt_logprobs:  # nothing else decides them, so that engines can be compared
+        if self.prompt_logprobs:  # other options have no effect, so that engines are comparable
             cuts = {} if cut is None else {"generation.max_prompt_tokens": str(cut)}
             return {"generation.prompt_logprobs": "true", **cuts}
         return {
@@ -315,23 +315,20 @@ class Generation(TextOptions):
             "generation.eos": ",".join(map(str, self.eos)) or "none",
             **({} if cut is None else {"generation.max_prompt_tokens": str(cut)}),
             **(
-                {f"generation.{name}": _worded(getattr(self, name)) for name in SAMPLING}
+                {f"generation.{name}": _in_words(getattr(self, name)) for name in SAMPLING}
                 if self.is_drawn
                 else {}
             ),
         }
 
     def packed(self, ids: Sequence[int], finish: str | None) -> bytes:
-        """Return an answer as scorers take it: int64, little-endian, end token included.
-
-        `finish` says why it ended; "length" if it was cut.
-        """
+        """Return an answer with its end token as int64; `finish` is "length" if it was cut."""
         if self.ends and finish != "length" and (not ids or ids[-1] not in self.ends):
             ids = [*ids, self.ends[0]]
         return packed(ids)
 
     def seed_of(self, index: int) -> int | None:
-        """Return the seed of the answer to a sample; repeats of a question have different ones."""
+        """Return the seed of a sample's answer; repeats of a question have different ones."""
         return None if self.seed is None else (self.seed + index) % SEEDS
 
     def cut(self, row: Sequence[int]) -> Tokens:
@@ -341,37 +338,34 @@ class Generation(TextOptions):
 
 
 def packed(ids: Sequence[int]) -> bytes:
-    """Return token ids as scorers take them: int64, little-endian."""
+    """Return token ids in the form of scorers: int64, little-endian."""
     return struct.pack(f"<{len(ids)}q", *ids)
 
 
 def logprobs_output(index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> bytes:
-    """Return the output of a sample whose prompt was evaluated, see `pack_logprobs`.
-
-    The first log-probability is not used: nothing comes before that token.
-    """
+    """Return an evaluated prompt's `pack_logprobs`; the first log-probability is not used."""
     if len(logprobs) != len(tokens):
         raise refused_sample(
             index,
             f"has {len(tokens)} tokens, and {len(logprobs)} log-probabilities came: the prompt was "
             "not evaluated as it is",
         )
-    for place, logprob in enumerate(logprobs[1:], 1):
+    for number, logprob in enumerate(logprobs[1:], 1):
         if not -math.inf < logprob <= MAX_LOGPROB:
             raise refused_sample(
                 index,
-                f"has the log-probability {logprob:g} for its token {place}: the model's numbers "
+                f"has the log-probability {logprob:g} for its token {number}: the model's numbers "
                 "overflow or its weights are damaged",
             )
     return pack_logprobs(tokens, [math.nan, *logprobs[1:]])
 
 
 MAX_LOGPROB = 1e-3
-"""Rounding may leave a log-probability this much above 0."""
+"""Maximum log-probability; rounding may exceed 0."""
 
 
 def refuse_times(generation: Generation, engine: str, sink: Sink) -> None:
-    """Refuse to time tokens where prompts are evaluated and none are generated."""
+    """Raise if tokens are to be timed, but prompts are only evaluated."""
     if generation.prompt_logprobs and sink.times_tokens:
         raise SuiteError(
             f"engine {engine}: prompt_logprobs = true generates no tokens that could be timed; set "
@@ -380,12 +374,12 @@ def refuse_times(generation: Generation, engine: str, sink: Sink) -> None:
         )
 
 
-def _worded(value: float | None) -> str:
+def _in_words(value: float | None) -> str:
     return "none" if value is None else f"{value:.12g}"
 
 
 class EndWatch:
-    """Refuses a model of which none of the first samples ends by itself; for several threads."""
+    """Raise if each of the first samples is cut instead of ending by itself; thread-safe."""
 
     def __init__(self, generation: Generation, *, watching: bool, check: str) -> None:
         self._most = generation.max_new_tokens
@@ -396,16 +390,16 @@ class EndWatch:
         self._watched = MAX_ENDLESS_SAMPLES
 
     def expect(self, samples: int) -> None:
-        """Take the number of samples that are loaded: fewer than 32 decide the sooner."""
+        """Set the number of loaded samples; fewer than 32 decide sooner."""
         self._watched = min(MAX_ENDLESS_SAMPLES, samples)
 
     def note(self, ended: Iterable[bool]) -> None:
-        """Take whether samples ended before they were cut; one that did is enough."""
+        """Note whether samples ended before they were cut; one that did is enough."""
         if not self._watching:
             return
         with self._lock:
-            for each in ended:
-                if each:
+            for has_ended in ended:
+                if has_ended:
                     self._watching = False
                     return
                 self._endless += 1
@@ -418,7 +412,7 @@ class EndWatch:
 
 
 class Answers:
-    """Reports finished samples; safe from several threads."""
+    """Report finished samples; thread-safe."""
 
     def __init__(
         self,
@@ -427,11 +421,7 @@ class Answers:
         watch_ends: bool,
         output: Callable[[int, Tokens], bytes] = lambda _, row: packed(row),
     ) -> None:
-        """Report answers for a model.
-
-        `watch_ends` makes a model that never ends an answer an error; `output` encodes a sample's
-        index and tokens for the scorer.
-        """
+        """Raise for a model that never ends if `watch_ends`; encode outputs by index and tokens."""
         self._generation = generation
         self._output = output
         self._counts, self._lock = Counter[str](), threading.Lock()
@@ -444,7 +434,7 @@ class Answers:
     def deliver(
         self, ids: Sequence[int], indices: Sequence[int], rows: Sequence[Tokens], sink: Sink
     ) -> None:
-        """Report samples as done; rows are their generated tokens, without prompt and padding."""
+        """Report samples as done; rows are generated tokens, without prompt and padding."""
         outputs, counts = self.checked(indices, rows, sink)
         sink.ended(ids, self.reasons(rows))
         sink.done(ids, outputs, counts)
@@ -454,7 +444,7 @@ class Answers:
         return ["stop" if len(row) and row[-1] in ends else "length" for row in rows]
 
     def take_counts(self) -> Mapping[str, int]:
-        """Return what answers were since this was last asked, see `Engine.answer_counts`."""
+        """Return the counts of answers since the last call, see `Engine.answer_counts`."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
         return counts
@@ -462,26 +452,27 @@ class Answers:
     def checked(
         self, indices: Sequence[int], rows: Sequence[Tokens], sink: Sink
     ) -> tuple[list[bytes] | None, list[int]]:
-        """Return outputs, where they are read, and counts of tokens of finished samples."""
+        """Return outputs, if they are read, and numbers of tokens of finished samples."""
         counts = [len(row) for row in rows]
         empty = sum(not len(row) or row[0] in self._generation.ends for row in rows)
         with self._lock:
             self._counts.update(answers=len(rows), empty=empty)
         if sink.times_tokens and min(counts) < 2:
-            fewest = self._generation.min_new_tokens
+            least = self._generation.min_new_tokens
             advice = (
-                f"the engine did not keep to min_new_tokens = {fewest}: leave the sample out, or "
+                f"the engine did not keep to min_new_tokens = {least}: leave the sample out, or "
                 "set ignore_eos = true to measure fixed lengths"
-                if fewest
+                if least
                 else "set min_new_tokens to at least 1"
             )
             index = indices[counts.index(min(counts))]
             raise too_short(self._generation, index, min(counts), advice)
-        # Where outputs are read, their scores say what text without an end is worth.
+        # If outputs are read, the scores judge text without an end.
         if not sink.wants_output:
             self._watch.note(row[-1] in self._generation.ends for row in rows)
             return None, counts
-        return [self._output(*each) for each in zip(indices, rows, strict=True)], counts
+        pairs = zip(indices, rows, strict=True)
+        return [self._output(index, row) for index, row in pairs], counts
 
 
 def too_short(generation: Generation, index: int, tokens: int, advice: str) -> RunError:

@@ -1,4 +1,4 @@
-"""A language model's folder as every engine finds it: plain JSON and a tokenizer, never code."""
+"""Read a language model's folder: plain JSON and a tokenizer, never code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOKENIZER_FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
 )
-"""What a tokenizer may consist of; one of the first three has its vocabulary."""
+"""Possible files of a tokenizer; one of the first three has its vocabulary."""
 
 MAIN_TOKENIZER_FILES = frozenset(TOKENIZER_FILES[:3])
 
@@ -37,7 +37,7 @@ def find_model(
     file: str = "config.json",
     parts: str = "config.json, the safetensors files and the tokenizer",
 ) -> Path:
-    """Return the folder of an engine's model, which has this file, or refuse it."""
+    """Return the folder of an engine's model, which must have this file."""
     if model is None:
         raise SuiteError(f"engine {engine}: no model; set workload.model to the model's folder")
     folder = Path(model)
@@ -58,10 +58,10 @@ def find_model(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """What a model's configuration says to all engines; None where it does not say.
+    """Facts in a model's configuration; None if it does not state them.
 
     `context` is for prompt and answer together; `quantization` is empty for plain weights; a model
-    that `sees` has an encoder of pictures, whatever it is asked.
+    that `sees` has an encoder of pictures, even if the data set has none.
     """
 
     architecture: str = "unknown"
@@ -87,19 +87,16 @@ def read_config(folder: Path) -> Config:
 
 
 def end_tokens(folder: Path, named: Any) -> tuple[int, ...]:
-    """Return the end tokens that generation_config.json names, or else config.json: `named`.
-
-    Each file has one token, a list, nothing, or -1 for none.
-    """
+    """Return the end tokens of generation_config.json, else those `named` in config.json."""
     file = folder / "generation_config.json"
     generation_eos = read_json(file).get("eos_token_id") if file.is_file() else None
     eos = named if generation_eos is None else generation_eos
-    listed = eos if isinstance(eos, list) else [eos]
-    return tuple(sorted({int(token) for token in listed if token is not None and token >= 0}))
+    tokens = eos if isinstance(eos, list) else [eos]
+    return tuple(sorted({int(token) for token in tokens if token is not None and token >= 0}))
 
 
 def check_ends(folder: Path, eos: tuple[int, ...]) -> None:
-    """Refuse a model without an end token, whose answers would not end."""
+    """Raise for a model without an end token, whose answers would not end."""
     if not eos:
         raise broken(
             folder,
@@ -109,7 +106,7 @@ def check_ends(folder: Path, eos: tuple[int, ...]) -> None:
 
 
 def with_ends(generation: Generation, folder: Path, config: Config, *, dummy: bool) -> Generation:
-    """Return how a language model generates: as the suite says, with end tokens of its own."""
+    """Return the settings of generation with the model's end tokens."""
     if config.vocabulary is None:
         raise broken(folder / "config.json", "names no vocab_size, so this is no language model")
     if not (generation.ignore_eos or dummy):
@@ -127,7 +124,7 @@ def weights_fact(
 
 
 def tokenizer_for(engine: str, folder: Path, dataset: Dataset) -> tuple[Any, Mapping[str, str]]:
-    """Return the tokenizer for a data set's text, and its facts; both are empty for token ids."""
+    """Return the tokenizer for a data set's text, and its facts; both empty for token ids."""
     if not len(dataset) or not isinstance(dataset.input(0), str | Mapping):
         return None, {}
     tokenizer, digest = load_tokenizer(engine, folder)
@@ -135,7 +132,7 @@ def tokenizer_for(engine: str, folder: Path, dataset: Dataset) -> tuple[Any, Map
 
 
 def load_tokenizer(engine: str, folder: Path, kind: str = "AutoTokenizer") -> tuple[Any, str]:
-    """Return the tokenizer of a class of transformers, and 16 hex digits of its files' SHA-256."""
+    """Load a tokenizer by a class of transformers; return 16 hex digits of its SHA-256 too."""
     try:
         import transformers
     except ImportError as error:
@@ -152,7 +149,7 @@ def load_tokenizer(engine: str, folder: Path, kind: str = "AutoTokenizer") -> tu
         tokenizer = getattr(transformers, kind).from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
-    # What a broken file raises depends on the library that reads it.
+    # A broken file raises errors of the library that reads it.
     except Exception as error:
         raise broken(folder, f"transformers cannot read the tokenizer: {text_of(error)}") from error
     return tokenizer, sha256(files)[:16]
@@ -161,7 +158,7 @@ def load_tokenizer(engine: str, folder: Path, kind: str = "AutoTokenizer") -> tu
 def picture_chats(
     engine: str, folder: Path, tokenizer: Any, *, processes: bool = True
 ) -> PictureChats:
-    """Return how a model takes chats; `processes`: patches are made here."""
+    """Return a model's handling of chats; `processes` makes patches of pictures here."""
     token = read_json(folder / "config.json").get("image_token_id")
     if not isinstance(token, int):
         raise broken(
@@ -173,13 +170,13 @@ def picture_chats(
 
 
 POSITIONS_PER_SECOND = 50
-"""Of a Whisper's encoder: 100 frames, two of them each."""
+"""Encoder positions of Whisper: 100 frames per second, two per position."""
 
 
 def speech_clips(
     engine: str, folder: Path, dataset: Dataset, tokenizer: Any, context: int | None, most: int
 ) -> SpeechClips:
-    """Return how a Whisper model takes clips; prompt and `most` tokens must fit its `context`."""
+    """Return a Whisper model's handling of clips; prompt and `most` tokens must fit `context`."""
     prompt = prompt_tokens(engine, tokenizer, folder, context, most)
     positions = read_json(folder / "config.json").get("max_source_positions")
     file = folder / "preprocessor_config.json"
@@ -194,7 +191,7 @@ def speech_clips(
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; anything else is a RunError."""
+    """Return the JSON object in a file; raise RunError for anything else."""
     try:
         content = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -211,7 +208,7 @@ COMPRESSED = "compressed-tensors"
 TORCH_DTYPES: Mapping[str, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 Names = tuple[PrecisionName, ...]
-"""Words that one kind of weights may be called by, the usual one first; () where none is known."""
+"""Precisions that a kind of weights may be called by, the usual one first; () if unknown."""
 
 ALGORITHMS: Mapping[str, Names] = {
     "FP8": ("fp8",),
@@ -237,7 +234,7 @@ ALGORITHMS: Mapping[str, Names] = {
     "W8A16_GPTQ": ("gptq", "int8"),
     "MIXED_PRECISION": ("mixed",),
 }
-"""By quant_algo, in ModelOpt's and TensorRT-LLM's words."""
+"""Precisions by quant_algo of ModelOpt and TensorRT-LLM."""
 
 METHODS: Mapping[str, Names] = {
     "fp8": ("fp8",),
@@ -246,7 +243,7 @@ METHODS: Mapping[str, Names] = {
     "mxfp4": ("mxfp4",),
     "awq": ("int4-awq", "int4"),
 }
-"""By quant_method of config.json, where that needs no further word."""
+"""Precisions by quant_method of config.json, if it needs no further key."""
 
 COMPRESSED_TYPES: Mapping[tuple[Any, Any], Names] = {
     ("float", 8): ("fp8",),
@@ -254,10 +251,10 @@ COMPRESSED_TYPES: Mapping[tuple[Any, Any], Names] = {
     ("int", 4): ("int4",),
     ("float", 4): ("nvfp4", "mxfp4"),
 }
-"""By type and num_bits of compressed-tensors."""
+"""Precisions by type and num_bits of compressed-tensors."""
 
 FOUR_BIT_GROUPS: Mapping[Any, Names] = {16: ("nvfp4",), 32: ("mxfp4",)}
-"""Floats of four bits by the weights that share a scale."""
+"""Precisions of 4-bit floats by the number of weights that share a scale."""
 
 TORCHAO_TYPES: Mapping[str, Names] = {
     "Int8": ("int8",),
@@ -265,19 +262,19 @@ TORCHAO_TYPES: Mapping[str, Names] = {
     "Float8": ("fp8",),
     "NVFP4": ("nvfp4",),
 }
-"""By how the names of torchao's configurations begin."""
+"""Precisions by the prefix of the names of torchao's configurations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantisation:
-    """How a checkpoint's weights are quantised.
+    """Quantisation of a checkpoint's weights.
 
     Attributes:
         method: quant_method, in lower case; None for plain weights.
-        weights: What each kind of weights may be called; () for plain ones, and where nothing says.
-        algorithm: In the checkpoint's words; "none" for plain weights.
+        weights: Names of each kind of weights; () for plain or unknown ones.
+        algorithm: Algorithm, in the checkpoint's words; "none" for plain weights.
         kv_cache: Algorithm of the key-value cache that it was calibrated for, or "none".
-        file: Where it says so.
+        file: File that states it.
     """
 
     method: str | None = None
@@ -288,7 +285,7 @@ class Quantisation:
 
     @property
     def names(self) -> Names:
-        """What the weights may be called; () for plain ones, for several kinds, and if unknown."""
+        """Names of the weights; () for plain weights, for several kinds, and if unknown."""
         return self.weights[0] if len(self.weights) == 1 else ()
 
     def describe(self) -> Mapping[str, str]:
@@ -296,16 +293,16 @@ class Quantisation:
 
 
 def read_quantisation(folder: Path, config: Config) -> Quantisation:
-    """Return how the weights in a folder are quantised."""
-    beside = folder / "hf_quant_config.json"
-    if beside.is_file():  # it says more than what ModelOpt repeats in config.json
-        table = read_json(beside).get("quantization")
-        return _modelopt(table if isinstance(table, Mapping) else {}, beside.name)
+    """Return the quantisation of the weights in a folder."""
+    file = folder / "hf_quant_config.json"
+    if file.is_file():  # it has more than ModelOpt's copy in config.json
+        table = read_json(file).get("quantization")
+        return _modelopt(table if isinstance(table, Mapping) else {}, file.name)
     return quantisation_of(config.quantization)
 
 
 def quantisation_of(table: Mapping[str, Any]) -> Quantisation:
-    """Return what quantization_config says, as transformers and other tools write it."""
+    """Return the quantisation in quantization_config, as transformers and other tools write it."""
     if not table:
         return Quantisation()
     method = str(table.get("quant_method", "unknown")).lower()
@@ -332,9 +329,9 @@ def check_agrees(
     words: Collection[str],
     otherwise: str,
 ) -> None:
-    """Refuse a precision that the weights of a folder do not have.
+    """Raise for a precision that the weights of a folder do not have.
 
-    If the checkpoint does not say its precision in the engine's `words`, any is accepted.
+    If the checkpoint states no precision in the engine's `words`, any of them is accepted.
     `otherwise` is the advice for plain weights.
     """
     if quantisation.method is None:
@@ -348,10 +345,10 @@ def check_agrees(
         )
     fitting = [name for name in quantisation.names if name in words] or words
     if precision not in fitting:
-        named = " or ".join(f'"{name}"' for name in fitting)
+        options = " or ".join(f'"{name}"' for name in fitting)
         raise SuiteError(
             f'engine {engine}: precision = "{precision}", but {folder / quantisation.file} says '
-            f"{quantisation.algorithm}; set precision = {named}, or model to another checkpoint",
+            f"{quantisation.algorithm}; set precision = {options}, or model to another checkpoint",
             option="precision",
         )
 
@@ -387,8 +384,8 @@ def _torchao(configuration: Mapping[str, Any]) -> Names:
     if not name.startswith("Intx"):
         return next((names for start, names in TORCHAO_TYPES.items() if name.startswith(start)), ())
     dtype = (configuration.get("_data") or {}).get("weight_dtype") or {}
-    written = str(dtype.get("_data", dtype) if isinstance(dtype, Mapping) else dtype)
-    return _integers(written.rpartition(".")[2].removeprefix("int"))
+    dtype_name = str(dtype.get("_data", dtype) if isinstance(dtype, Mapping) else dtype)
+    return _integers(dtype_name.rpartition(".")[2].removeprefix("int"))
 
 
 def _integers(bits: object) -> Names:

@@ -1,4 +1,4 @@
-"""Chats with pictures: token ids by the model's own template, and what its encoder sees."""
+"""Turn chats with pictures into token ids, by the model's own template, and encoder inputs."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from pytest_mlperf.adapters.engines import broken, not_installed, refused_sample
 from pytest_mlperf.extension import text_of
 
 PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-"""Of pictures, by Pillow's names: none of them starts another program."""
+"""Picture formats, by Pillow's names, that start no other program."""
 
 DATA, BASE64 = "data:image/", ";base64,"
 
 
 def has_chats(dataset: Dataset) -> bool:
-    """Whether a data set's samples are messages, and not text or token ids."""
+    """Return whether a data set's samples are messages, and not text or token ids."""
     sample = dataset.input(0) if len(dataset) else None
     return isinstance(sample, Mapping) and "messages" in sample
 
 
 @dataclass(kw_only=True, slots=True)
 class PictureChats:
-    """Chats of one user's message each, as one model takes them.
+    """Chats with one user message each, as one model takes them.
 
     Attributes:
-        tokenizer: The model's, with its chat template.
-        picture_token: What stands for a picture, or for each part of one.
-        processor: Makes patches of pictures; None where what is asked does that itself: a picture
-            is one token then.
+        tokenizer: The model's tokenizer, with its chat template.
+        picture_token: Token of a picture, or of each part of one.
+        processor: Makes patches of pictures; None if the library does so, with one token per
+            picture.
     """
 
     tokenizer: Any
@@ -42,21 +42,21 @@ class PictureChats:
     processor: Any = None
     _pictures: dict[int, list[bytes]] = field(default_factory=dict)
 
-    def tokens(self, index: int, asked: Mapping[str, Any]) -> list[int]:
+    def tokens(self, index: int, request: Mapping[str, Any]) -> list[int]:
         """Return a chat's token ids, and keep its pictures."""
-        if further := sorted(set(asked) - {"messages"}):
+        if further := sorted(set(request) - {"messages"}):
             fault = f"asks for {', '.join(further)}, which engine openai leaves to a server"
             raise refused_sample(index, fault)
         pictures: list[bytes] = []
         messages = [
             {**message, "content": _parts(index, message.get("content"), pictures)}
-            for message in asked["messages"]
+            for message in request["messages"]
         ]
         try:
             ids = self.tokenizer.apply_chat_template(
                 messages, add_generation_prompt=True, tokenize=True, return_dict=False
             )
-        except Exception as error:  # a template raises what it likes
+        except Exception as error:  # a template may raise any error
             raise refused_sample(index, f"is no chat of this model: {text_of(error)}") from error
         if ids.count(self.picture_token) != len(pictures):
             raise refused_sample(
@@ -68,9 +68,9 @@ class PictureChats:
         counts = iter(self._counts(index, pictures))
         self._pictures[index] = pictures
         return [
-            each
+            part
             for token in ids
-            for each in ([token] * next(counts) if token == self.picture_token else [token])
+            for part in ([token] * next(counts) if token == self.picture_token else [token])
         ]
 
     def pictures(self, index: int) -> list[Any]:
@@ -98,7 +98,7 @@ class PictureChats:
 
 
 def picture_processor(engine: str, folder: Path) -> Any:
-    """Return what makes patches of pictures as a folder says, without torchvision."""
+    """Load the folder's processor, which makes patches of pictures, without torchvision."""
     require_module(f"engine {engine}", "jinja2", "pictures", "the model's chat template")
     try:
         import PIL.Image  # noqa: F401
@@ -107,11 +107,11 @@ def picture_processor(engine: str, folder: Path) -> Any:
         library = f"{error.name} for the data set's pictures"
         raise not_installed(f"engine {engine}", library, "pictures") from error
     try:
-        # Pillow's: the one of torchvision makes other pixels where a picture is resized.
+        # Pillow, since torchvision resizes to other pixels.
         return AutoImageProcessor.from_pretrained(
             folder, backend="pil", local_files_only=True, trust_remote_code=False
         )
-    # What a broken file raises depends on the library that reads it.
+    # A broken file raises errors of the library that reads it.
     except Exception as error:
         raise broken(
             folder, f"transformers cannot read preprocessor_config.json: {text_of(error)}"
@@ -119,7 +119,7 @@ def picture_processor(engine: str, folder: Path) -> Any:
 
 
 def _parts(index: int, content: Any, pictures: list[bytes]) -> Any:
-    """Return content as chat templates take it; its pictures are added to `pictures`."""
+    """Return content in the form of chat templates; add its pictures to `pictures`."""
     if isinstance(content, str):
         return content
     parts = []
@@ -154,6 +154,6 @@ def _decoded(index: int, content: bytes, *, header: bool = False) -> Any:
         image = Image.open(io.BytesIO(content), formats=PICTURE_FORMATS)
         if not header:
             image.load()
-    except Exception as error:  # damage makes decoders raise anything
+    except Exception as error:  # decoders may raise any error
         raise refused_sample(index, f"has a picture that is damaged ({error})") from error
     return image

@@ -1,4 +1,4 @@
-"""Speech as engines of Whisper models take it, and transcripts as MLPerf logs them."""
+"""Prepare speech for engines of Whisper models, and encode transcripts as MLPerf logs them."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 RATE = 16_000
 TRANSCRIPT_START = ("<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>")
-"""What MLPerf's reference lets every transcript begin with: English, and no times."""
+"""Beginning of every transcript in MLPerf's reference: English, without times."""
 
-_PLACES = {label: place.to_bytes(8, "little") for place, label in enumerate(SPEECH_LABELS)}
+_CODES = {label: index.to_bytes(8, "little") for index, label in enumerate(SPEECH_LABELS)}
 
 
 def spelled(text: str) -> bytes:
     """Return a transcript as MLPerf's Whisper logs it: an int64 for each character.
 
-    Each is the character's place in `SPEECH_LABELS`, in lower case; others are left out.
+    Each is the index in `SPEECH_LABELS` of the lower-case character; others are left out.
 
     >>> spelled(" A, b.").hex(" ", 8)
     '0100000000000000 0000000000000000 0200000000000000'
     """
-    return b"".join(filter(None, map(_PLACES.get, text.lower().strip())))
+    return b"".join(filter(None, map(_CODES.get, text.lower().strip())))
 
 
 def clip_of(dataset: Dataset, index: int, seconds: float) -> NDArray[Any]:
-    """Return a clip as float32 at 16 kHz; one that is no sound, or above `seconds`, is refused."""
+    """Return a clip as float32 at 16 kHz; raise if it is no sound, or longer than `seconds`."""
     import numpy as np
 
     sample = dataset.input(index)
@@ -71,9 +71,8 @@ def prompt_tokens(
         )
     if positions is not None and len(TRANSCRIPT_START) + most > positions:
         raise SuiteError(
-            f"engine {engine}: max_new_tokens = {most} and {len(TRANSCRIPT_START)} of the "
-            "prompt do not "
-            f"fit the model's {positions} positions; set max_new_tokens to at most "
+            f"engine {engine}: max_new_tokens = {most} and {len(TRANSCRIPT_START)} of the prompt "
+            f"do not fit the model's {positions} positions; set max_new_tokens to at most "
             f"{positions - len(TRANSCRIPT_START)}",
             option="max_new_tokens",
         )
@@ -82,11 +81,11 @@ def prompt_tokens(
 
 @dataclass(kw_only=True, slots=True)
 class SpeechClips:
-    """Clips of sound that one model is asked to write down.
+    """Clips of sound that a model transcribes.
 
     Attributes:
-        prompt: The tokens that every transcript begins with.
-        seconds: Longer clips are refused.
+        prompt: Tokens that every transcript begins with.
+        seconds: Maximum length of a clip.
     """
 
     dataset: Dataset
@@ -95,7 +94,7 @@ class SpeechClips:
     _clips: dict[int, NDArray[Any]] = field(default_factory=dict)
 
     def tokens(self, index: int) -> list[int]:
-        """Return the tokens with which a clip's transcript begins, and keep the clip."""
+        """Return the tokens that a clip's transcript begins with, and keep the clip."""
         self._clips[index] = clip_of(self.dataset, index, self.seconds)
         return list(self.prompt)
 

@@ -1,4 +1,4 @@
-"""Requests as coroutines: one long-lived thread with an event loop answers and reports them."""
+"""Answer requests by coroutines on an event loop in one long-lived thread."""
 
 from __future__ import annotations
 
@@ -19,25 +19,24 @@ from typing import Any, TypeVar
 from pytest_mlperf import Sink
 
 PROBE_PERIOD_SECONDS = 25e-3
-"""Mean time between two looks at the loop, while something is under way: 0.4 % of a core."""
+"""Mean time between two probes of the loop, while requests are open; they use 0.4 % of a core."""
 
 RESOLUTION_S = 1e-3
-"""A selector waits for whole milliseconds, so that no timer is late that is late by less."""
+"""Lateness that is ignored: a selector waits for whole milliseconds."""
 
 CLOSE_TIMEOUT_SECONDS = 10.0
-"""A loop that waits longer for connections that it gave up is left to end with the process."""
+"""Maximum wait for a loop's cancelled connections; then it ends with the process."""
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
-KEPT_LOOKS = 2_400
-"""Looks that are kept, each as time, the thread's processor time and its wait for a core, and the
-sum of the timers' lateness with their number."""
+KEPT_PROBES = 2_400
+"""Number of kept probes: (time, processor time, wait for a core, summed lateness, timers)."""
 
 LATE_SHARE = 0.5
-"""Share of an answer's life, or of its time per message, from which on the client was late."""
+"""Share of an answer's duration, or of its time per message, above which the client was late."""
 
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
-"""Linux: nanoseconds that the calling thread computed, and that it waited for a core."""
+"""Linux: nanoseconds of computing, and of waiting for a core, of the calling thread."""
 
 
 def _waited_s() -> float:
@@ -49,60 +48,60 @@ def _waited_s() -> float:
 
 
 class Lateness:
-    """Holds the moments at which things happen against those at which they were due.
+    """Measure how late this process issues requests and notices messages.
 
-    "issue" is the time from a sample's hand-over to the start of its request. "loop" is how long
-    what comes in at any moment waits until the loop looks: a timer's lateness. A loop that was held
-    up for long missed many looks, and what came meanwhile waited for what was left of it: each
-    missed look counts with its rest, or a rare long block would vanish among short ones.
+    "issue" is the time from a sample's hand-over to the start of its request. "loop" is the time
+    that a message at a random moment waits for the loop, measured as a timer's lateness. A long
+    block skips several probes: each skipped probe counts with the rest of the block, so that a rare
+    long block does not vanish among short ones.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        under_way: Callable[[], bool],
-        now: Callable[[], float] = monotonic,
+        is_busy: Callable[[], bool],
+        clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Start with nothing; `now` is in seconds: a loop's own time may stand still in a pass."""
-        self.now = now
+        """Measure by a clock [seconds], since a loop's own time may stand still in a pass."""
+        self.now = clock
         self._loop = loop
-        self._under_way = under_way
+        self._is_busy = is_busy
         self._issue = array("d")
         self._lag = array("d")
         self._due_s: float | None = None
         self._lag_s, self._lags, self._waited = 0.0, 0, (-inf, 0.0)
-        self._looks: deque[tuple[float, float, float, float, int]] = deque(maxlen=KEPT_LOOKS)
+        self._probes: deque[tuple[float, float, float, float, int]] = deque(maxlen=KEPT_PROBES)
 
     def begun(self, issued_s: float) -> None:
-        """Note that the request of a sample that was handed over then starts now."""
+        """Note that the request of a sample handed over at `issued_s` starts."""
         self._issue.append(self.now() - issued_s)
         if self._due_s is None:
-            self._look_again()
+            self._schedule_probe()
 
     def held_up(self, since_s: float, events: int) -> bool:
         """Return whether this process may have merged messages of an answer that ends now.
 
-        This is so if the loop's thread computed or waited for a core in half of the time since the
-        request, at `since_s`. It is also so if timers were late by half of the mean time between
-        its `events`, the messages.
+        That is so if the loop's thread computed or waited for a core during half of the time since
+        the request, at `since_s`, or if timers were late by half of the mean time between the
+        messages, `events`.
         """
-        now_s, looks = self.now(), self._looks
-        begin = next((look for look in reversed(looks) if look[0] <= since_s), looks[0])
+        now_s, probes = self.now(), self._probes
+        begin = next((probe for probe in reversed(probes) if probe[0] <= since_s), probes[0])
         begin_s, cpu_s, waited_s, lag_s, lags = begin
-        lasted_s, busy_s = now_s - begin_s, time.thread_time() - cpu_s
-        if busy_s >= LATE_SHARE * lasted_s:
+        duration_s, busy_s = now_s - begin_s, time.thread_time() - cpu_s
+        if busy_s >= LATE_SHARE * duration_s:
             return True
-        # A client of thousands of answers a second asks this of each of them, and it costs 20 us.
+        # Reading it takes 20 us, too long for each of thousands of answers a second.
         if now_s - self._waited[0] > PROBE_PERIOD_SECONDS / 5:
             self._waited = now_s, _waited_s()
-        if busy_s + self._waited[1] - waited_s >= LATE_SHARE * lasted_s:
+        if busy_s + self._waited[1] - waited_s >= LATE_SHARE * duration_s:
             return True
         overdue_s = 0.0 if self._due_s is None else max(0.0, now_s - self._due_s - RESOLUTION_S)
         mean_s = (self._lag_s + overdue_s - lag_s) / max(1, self._lags + (overdue_s > 0) - lags)
-        return mean_s >= LATE_SHARE * lasted_s / events
+        return mean_s >= LATE_SHARE * duration_s / events
 
     def take(self) -> Mapping[str, float]:
-        """Return percentiles of both, seconds, and reset them; {} if nothing was issued."""
+        """Return percentiles of both [seconds], and reset them; {} if nothing was issued."""
         issue, self._issue = self._issue, array("d")
         lag, self._lag = self._lag, array("d")
         times = {"issue": issue, "loop": lag} if issue and lag else {}
@@ -112,15 +111,15 @@ class Lateness:
             for label, share in QUANTILES.items()
         }
 
-    def _look_again(self) -> None:
+    def _schedule_probe(self) -> None:
         spent_s = time.thread_time(), _waited_s()
-        self._looks.append((self.now(), *spent_s, self._lag_s, self._lags))
-        # Looks at even intervals would never meet what holds up the loop as evenly.
+        self._probes.append((self.now(), *spent_s, self._lag_s, self._lags))
+        # Random intervals, so that probes do not miss periodic blocks.
         every_s = random.uniform(0.5, 1.5) * PROBE_PERIOD_SECONDS
         self._due_s = self.now() + every_s
-        self._loop.call_later(every_s, self._look)
+        self._loop.call_later(every_s, self._probe)
 
-    def _look(self) -> None:
+    def _probe(self) -> None:
         assert self._due_s is not None
         late_s = max(0.0, self.now() - self._due_s - RESOLUTION_S)
         missed = int(late_s / PROBE_PERIOD_SECONDS)
@@ -129,29 +128,27 @@ class Lateness:
         self._lag_s += sum(lags)
         self._lags += len(lags)
         self._due_s = None
-        if self._under_way():
-            self._look_again()
+        if self._is_busy():
+            self._schedule_probe()
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the least of some values that a share of them is not above."""
+    """Return the smallest value that at least a share of the values do not exceed."""
     return sorted(values)[ceil(share * len(values)) - 1]
 
 
 T = TypeVar("T")
 
 Answer = Callable[["StreamedRequest"], Awaitable[None]]
-"""Answers one sample: tells its tokens as they come, and ends with `StreamedRequest.done`."""
+"""Answers one sample: reports its tokens as they come, then calls `StreamedRequest.done`."""
 
 
 @dataclass(eq=False, slots=True)
 class StreamedRequest:
-    """One sample on its way; `stamped` of its tokens are told so far.
+    """An open request for one sample; `stamped` of its tokens are reported.
 
-    `sent_s` is when its request began, on the clock of `_lateness`.
-
-    Tokens are told to the sink at once, which stamps them: gathered over a pass of the event loop,
-    those that came first in it would be stamped late by the rest of it.
+    `sent_s` is the start of its request, on the clock of `_lateness`. Tokens are reported to the
+    sink at once, which stamps them: tokens collected over a pass of the event loop would be late.
     """
 
     sample: int
@@ -163,10 +160,10 @@ class StreamedRequest:
     stamped: int = 0
 
     def tokens(self, count: int = 1) -> None:
-        """Report `count` new tokens, now; needed only where `sink.times_tokens`.
+        """Report `count` new tokens, now; needed only if `sink.times_tokens`.
 
-        An engine that cannot count a message's tokens reports one token for the first message only:
-        then time per token is known, and time between tokens is not.
+        An engine that cannot count a message's tokens reports one token, for the first message
+        only: then the time per token is known, but not the time between tokens.
         """
         if count < 1 or not self.sink.times_tokens:
             return
@@ -185,48 +182,29 @@ class StreamedRequest:
         reason: str | None = None,
         prompt_tokens: int | None = None,
     ) -> None:
-        """Report a finished sample; its tokens are None if unknown.
-
-        `reason` and `prompt_tokens` are those of `Sink.ended`; None if unknown.
-        """
+        """Report a finished sample; tokens, and values for `Sink.ended`, are None if unknown."""
         ended = self._ends.of(self.sink)
         if reason is not None:
             ended.reasons.append((self.sample, reason, prompt_tokens))
         ended.done.append((self.sample, output, tokens))
 
     def streamed(self, after_first: int | None, hidden: int | None) -> None:
-        """Tell before `done` how the answer was streamed, see `Sink.streamed`."""
+        """Report, before `done`, how the answer was streamed, see `Sink.streamed`."""
         if self.sink.times_tokens:
             self._ends.of(self.sink).streamed.append((self.sample, after_first, hidden))
 
     def held_up(self, events: int) -> bool:
-        """Return whether this process may have joined messages of the answer."""
         return self._lateness.held_up(self.sent_s, events)
 
     def lost(self) -> None:
-        """Tell that the sample failed, to a sink that lets some fail."""
-        lost = getattr(self.sink, "lost")  # noqa: B009 - of such sinks alone, see `Sink`
+        """Report a failed sample to a sink that lets some fail."""
+        lost = getattr(self.sink, "lost")  # noqa: B009 - only such sinks have it
         lost([self.sample])
 
 
 @dataclass(slots=True)
-class Arrivals:
-    """Tokens that came in for one sink: ids whose first one is here, and one for each further."""
-
-    sink: Sink
-    first: list[int] = field(default_factory=list)
-    further: list[int] = field(default_factory=list)
-
-    def tell_tokens(self) -> None:
-        if self.first:
-            self.sink.first_tokens(self.first)
-        if self.further:
-            self.sink.next_tokens(self.further)
-
-
-@dataclass(slots=True)
 class _Ended:
-    """Samples that ended: how they were streamed, why they ended, their outputs and tokens."""
+    """Ended samples of a sink: streaming, reasons, outputs and token counts."""
 
     sink: Sink
     streamed: list[tuple[int, int | None, int | None]] = field(default_factory=list)
@@ -244,17 +222,14 @@ class _Ended:
 
 
 class Ends:
-    """Gathers what ended in one pass of the event loop, and tells each sink when it is over.
-
-    Who waits for an end to issue what is next is then woken once for all of them.
-    """
+    """Collect samples that end in one pass of the event loop, so that waiting threads wake once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._ended: dict[int, _Ended] = {}
 
     def of(self, sink: Sink) -> _Ended:
-        """Return where to put what ended for a sink."""
+        """Return the ended samples of a sink."""
         if not self._ended:
             self._loop.call_soon(self._tell)
         return self._ended.setdefault(id(sink), _Ended(sink))
@@ -264,15 +239,15 @@ class Ends:
         for ended in gathered.values():
             try:
                 ended.tell()
-            except BaseException as error:  # a sink that refuses ends the run
+            except BaseException as error:  # an error of the sink ends the run
                 ended.sink.failed(error)
 
 
 class Streams:
-    """An event loop in a thread of its own that answers samples, each in a task of its own.
+    """An event loop in its own thread that answers each sample in its own task.
 
-    LoadGen can crash when a thread that completed samples ends during a run: this one lives until
-    `close`. What an answer raises ends the run as ERROR.
+    LoadGen can crash if a thread that completed samples ends during a run, so that this one lives
+    until `close`. An error of an answer ends the run as ERROR.
     """
 
     def __init__(
@@ -282,10 +257,7 @@ class Streams:
         concurrency: int | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Start the thread, which answers at most `concurrency` samples at a time; None for all.
-
-        A given loop is closed with the rest; the default is asyncio's.
-        """
+        """Start the thread, which answers at most `concurrency` samples at a time; None for all."""
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency={concurrency!r}; at least 1")
         self._answer = answer
@@ -298,21 +270,20 @@ class Streams:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine from another thread and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     def put(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        handed = (tuple(ids), tuple(indices), sink, self._lateness.now())
+        arguments = (tuple(ids), tuple(indices), sink, self._lateness.now())
         if threading.get_ident() == self._thread.ident:
-            self._begin(*handed)
+            self._begin(*arguments)
         else:
-            self.loop.call_soon_threadsafe(self._begin, *handed)
+            self.loop.call_soon_threadsafe(self._begin, *arguments)
 
     def take_lateness(self) -> Mapping[str, float]:
-        """Return how late this process was since the last time, see `Lateness.take`."""
+        """Return this process's lateness since the last call, see `Lateness.take`."""
 
         async def taken() -> Mapping[str, float]:
-            await asyncio.sleep(0)  # a look that is due comes first
+            await asyncio.sleep(0)  # a due probe runs first
             return self._lateness.take()
 
         return self.run(taken())
@@ -345,11 +316,11 @@ class Streams:
                 await self._answer(request)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # a lost sample would hang the run
+        except BaseException as error:  # a sample without an answer would hang the run
             request.sink.failed(error)
 
     async def _cancel(self) -> None:
-        # What an answer cancels, as a request to a server, is done when this returns.
+        # Answers cancel their own work, such as requests to a server, before this returns.
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Chats that offer tools: token ids by the model's own template, and calls out of what it wrote."""
+"""Turn chats with tools into token ids, and extract calls from the answers."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from pytest_mlperf.extension import Rule, is_deeper, text_of
 
 HERMES, TAGGED = "hermes", "qwen3_coder"
 CALL_FORMATS = (HERMES, TAGGED)
-"""How calls are written, in the words of vLLM's parsers: as JSON, or with tags for arguments."""
+"""Forms of calls, by the names of vLLM's parsers: as JSON, or with tags for arguments."""
 
 CALL, CALL_END = "<tool_call>", "</tool_call>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 THOUGHT_START, THOUGHT_END = "<think>", "</think>"
 TAGS = frozenset({CALL, CALL_END, THOUGHT_START, THOUGHT_END})
-"""What may be a token of its own, and is read also where it is a special one."""
+"""Tags that may be a token of their own, and are read even as special tokens."""
 
 REQUEST_FIELDS = frozenset({"messages", "tools", "tool_choice"})
 
 MAX_ARGUMENT_LEVELS = 64
-"""Levels of an argument; a deeper one, which not every reader of JSON takes, is no call."""
+"""Maximum nesting of a call's argument, which every JSON reader accepts."""
 
 MAX_LITERAL_CHARACTERS = 4096
-"""Characters of a list or a table that is looked at for Python's way to write it."""
+"""Maximum characters of a list or table that is tried as a Python literal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolOptions:
-    """What a suite may say of chats that offer tools.
+    """Options of chats that offer tools.
 
     Attributes:
-        tool_format: How the model writes calls of tools. "hermes": as JSON in <tool_call>.
-            "qwen3_coder": as <function=…> with a <parameter=…> for each argument, as Qwen3.5 and
-            3.6 do. "auto": as its chat template shows it.
-        chat_template_kwargs: Further variables of the chat template, of chats that offer tools, as
-            { enable_thinking = false }.
+        tool_format: Form of the model's tool calls. "hermes": JSON in <tool_call>. "qwen3_coder":
+            <function=…> with a <parameter=…> for each argument, as Qwen3.5 and 3.6 write. "auto":
+            as its chat template shows.
+        chat_template_kwargs: Further variables of the chat template in chats that offer tools, such
+            as { enable_thinking = false }.
     """
 
     tool_format: str = "auto"
@@ -74,16 +74,16 @@ class ToolOptions:
 
 
 def offers_tools(dataset: Dataset) -> bool:
-    """Whether a data set's samples are chats in which tools may be called."""
+    """Return whether a data set's samples are chats in which tools may be called."""
     sample = dataset.input(0) if len(dataset) else None
     return isinstance(sample, Mapping) and bool(sample.get("tools"))
 
 
 class Offered(NamedTuple):
-    """What belongs to a chat's prompt when its answer is read.
+    """Facts of a chat that are needed to read its answer.
 
     Attributes:
-        schemas: JSON schemas of each function's parameters by their names; none: no tools.
+        schemas: JSON schemas of each function's parameters by their names; empty without tools.
         is_thinking: Whether the answer begins within a thought.
     """
 
@@ -93,12 +93,12 @@ class Offered(NamedTuple):
 
 @dataclass(kw_only=True, slots=True)
 class ToolChats:
-    """Chats as one model takes them, and its answers as scorers of function calls take them.
+    """Convert chats to token ids, and answers to outputs for scorers of function calls.
 
     Attributes:
-        tokenizer: The model's, with its chat template.
+        tokenizer: The model's tokenizer, with its chat template.
         form: One of `CALL_FORMATS`.
-        variables: Further ones of the template.
+        variables: Further variables of the template.
     """
 
     tokenizer: Any
@@ -114,26 +114,28 @@ class ToolChats:
             if added.special and added.content not in TAGS
         )
 
-    def tokens(self, index: int, asked: Mapping[str, Any]) -> list[int]:
-        """Return a chat's token ids, and keep what its answer is read by."""
-        if further := sorted(set(asked) - REQUEST_FIELDS):
+    def tokens(self, index: int, request: Mapping[str, Any]) -> list[int]:
+        """Return a chat's token ids, and keep the data for reading its answer."""
+        if further := sorted(set(request) - REQUEST_FIELDS):
             fault = f"asks for {', '.join(further)}, which engine openai leaves to a server"
             raise refused_sample(index, fault)
-        if (choice := asked.get("tool_choice", "auto")) != "auto":
+        if (choice := request.get("tool_choice", "auto")) != "auto":
             fault = f'has tool_choice {choice!r:.80}; only "auto" leaves it to the model to call'
             raise refused_sample(index, fault)
-        tools = asked.get("tools") or []
+        tools = request.get("tools") or []
         try:
-            named = {one["function"]["name"]: one["function"].get("parameters") for one in tools}
-            schemas = {n: dict((given or {}).get("properties") or {}) for n, given in named.items()}
+            schemas = {
+                f["name"]: dict((f.get("parameters") or {}).get("properties") or {})
+                for f in (tool["function"] for tool in tools)
+            }
             text = self.tokenizer.apply_chat_template(
-                asked["messages"],
+                request["messages"],
                 tools=tools or None,
                 add_generation_prompt=True,
                 tokenize=False,
                 **self.variables,
             )
-        except Exception as error:  # a template raises what it likes
+        except Exception as error:  # a template may raise any error
             raise refused_sample(index, f"is no chat of this model: {text_of(error)}") from error
         self._offered[index] = Offered(schemas, text.rstrip().endswith(THOUGHT_START))
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -146,7 +148,7 @@ class ToolChats:
             self._offered.pop(index, None)
 
     def output(self, index: int, row: Sequence[int]) -> bytes:
-        """Return an answer as scorers take it: calls as JSON, else text; tokens without tools."""
+        """Return an answer for scorers: calls as JSON, or text; tokens for a chat without tools."""
         offered = self._offered[index]
         if not offered.schemas:
             return packed(row)
@@ -191,7 +193,7 @@ def tool_chats(
 
 def _template(folder: Path, tokenizer: Any) -> str:
     template = getattr(tokenizer, "chat_template", None)
-    if isinstance(template, Mapping):  # several, by what they are for
+    if isinstance(template, Mapping):  # several, by purpose
         template = template.get("tool_use") or template.get("default")
     if not template:
         raise broken(
@@ -220,17 +222,17 @@ def without_thought(text: str, *, is_thinking: bool) -> str:
 
 
 def calls_or_text(text: str, form: str, schemas: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """Return an answer in UTF-8 as engine openai has it from a server: its calls, else its text.
+    """Return an answer in UTF-8 as engine openai returns it: its calls, else its text.
 
-    Calls are a JSON list of tables as OpenAI's API has them. One that cannot be read has the name
-    "" and its text for arguments: no right call, but a call where nothing was to be called.
+    Calls are a JSON list of tables as in OpenAI's API. An unreadable call has the name "" and its
+    text as arguments: never a right call, but a call if none was expected.
     """
     calls = [_logged(*call) for call in READERS[form](text, schemas)]
     return (f"[{', '.join(calls)}]" if calls else text).encode("utf-8", "replace")
 
 
-def _logged(name: str, arguments: Any, written: str) -> str:
-    for function in ({"name": name, "arguments": arguments}, {"name": "", "arguments": written}):
+def _logged(name: str, arguments: Any, original: str) -> str:
+    for function in ({"name": name, "arguments": arguments}, {"name": "", "arguments": original}):
         with contextlib.suppress(TypeError, ValueError, RecursionError):
             if not is_deeper(function, MAX_ARGUMENT_LEVELS - 1):
                 return json.dumps({"type": "function", "function": function}, allow_nan=False)
@@ -238,12 +240,12 @@ def _logged(name: str, arguments: Any, written: str) -> str:
 
 
 Called = tuple[str, Any, str]
-"""A function's name, its arguments, and both as they were written; "" names what is unreadable."""
+"""A function's name, its arguments, and its original text; the name "" is unreadable."""
 
 
 def _pieces(text: str) -> tuple[str, list[str]]:
-    before, *parts = text.split(CALL)
-    return before, [part.partition(CALL_END)[0] for part in parts]
+    head, *parts = text.split(CALL)
+    return head, [part.partition(CALL_END)[0] for part in parts]
 
 
 def _of_json(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Iterator[Called]:  # noqa: ARG001
@@ -257,29 +259,29 @@ def _of_json(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Iterator[Ca
 
 
 def _of_tags(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Iterator[Called]:
-    before, pieces = _pieces(text)
-    # Some answers leave the tag around a call out.
-    for piece in [before] * (FUNCTION in before) + pieces:
+    head, pieces = _pieces(text)
+    # Some answers omit the tag around a call.
+    for piece in [head] * (FUNCTION in head) + pieces:
         functions = piece.split(FUNCTION)[1:]
         if not functions:
             yield "", piece, piece
-        for each in functions:
-            yield _tagged(each.partition(FUNCTION_END)[0], schemas)
+        for function in functions:
+            yield _tagged(function.partition(FUNCTION_END)[0], schemas)
 
 
 def _tagged(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Called:
     name, end, body = text.partition(">")
     name = name.strip()
-    between, *parameters = body.split(PARAMETER)
-    if not end or not name or between.strip():
+    head, *parameters = body.split(PARAMETER)
+    if not end or not name or head.strip():
         return "", text, text
     arguments: dict[str, Any] = {}
-    for each in parameters:
-        parameter, end, value = each.partition(">")
+    for part in parameters:
+        parameter, end, value = part.partition(">")
         if not end:
             return "", text, text
-        written = value.partition(PARAMETER_END)[0].removeprefix("\n").removesuffix("\n")
-        arguments[parameter.strip()] = _typed(written, schemas.get(name, {}).get(parameter.strip()))
+        content = value.partition(PARAMETER_END)[0].removeprefix("\n").removesuffix("\n")
+        arguments[parameter.strip()] = _typed(content, schemas.get(name, {}).get(parameter.strip()))
     return name, arguments, text
 
 
@@ -287,19 +289,16 @@ READERS: Mapping[str, Callable[[str, Mapping[str, Mapping[str, Any]]], Iterator[
     HERMES: _of_json,
     TAGGED: _of_tags,
 }
-"""Of the calls in a text, by how they are written."""
+"""Readers of the calls in a text, by form."""
 
 
 def _typed(text: str, schema: Any) -> Any:
-    """Return an argument by its JSON schema, as vLLM's parser qwen3_coder; else as text.
-
-    Unlike there, a boolean that is neither true nor false stays text.
-    """
+    """Return an argument by its JSON schema, as vLLM's parser qwen3_coder does; else as text."""
     if not isinstance(schema, Mapping):
         return text
     kind = schema.get("type", "object" if "anyOf" in schema else "string")
     if isinstance(kind, list):
-        kind = next((one for one in kind if one != "null"), "string")
+        kind = next((name for name in kind if name != "null"), "string")
     if text.lower() == "null":
         return None
     if kind == "string":
@@ -325,7 +324,7 @@ def _number(text: str, *, whole: bool) -> Any:
 
 
 def _literal(text: str) -> Any:
-    """Return a list or a table as Python writes it; nothing of it is run."""
+    """Return a list or a table in Python's syntax, without running code."""
     if len(text) > MAX_LITERAL_CHARACTERS:
         return text
     try:

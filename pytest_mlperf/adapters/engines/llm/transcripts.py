@@ -1,4 +1,4 @@
-"""Answers of Whisper models: tokens are counted, characters are logged."""
+"""Report answers of Whisper models: tokens are counted, characters are logged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_mlperf.adapters.engines.llm.speech import spelled
 
 
 class Transcripts(Answers):
-    """Reports transcripts as their characters; tokens are counted with the end token."""
+    """Report transcripts as characters; the token count includes the end token."""
 
     def __init__(self, generation: Generation, tokenizer: Any, *, watch_ends: bool) -> None:
         super().__init__(generation, watch_ends=watch_ends)

@@ -19,7 +19,7 @@ from pytest_mlperf.adapters.engines.tensorrt_llm import _requests
 from pytest_mlperf.extension import PLAIN_PRECISIONS, PrecisionName
 
 KV_CACHE_DTYPES = ("auto", "fp8", "nvfp4", "float16", "bfloat16", "float32", "fp8_ds_mla")
-"""Words of all versions; one that a version does not have it refuses itself."""
+"""Names of all versions; an older version refuses newer ones itself."""
 SCHEDULER_POLICIES = ("guaranteed_no_evict", "max_utilization", "static_batch")
 
 QUANTISED_PRECISIONS: tuple[PrecisionName, ...] = (
@@ -47,7 +47,7 @@ RESERVED: Mapping[str, str] = {
     "return_perf_metrics": "nothing: the engine's own stamps are always compared with ours",
     "backend": "nothing: this is the PyTorch backend",
 }
-"""LLM arguments that have another way in, which the value names."""
+"""Arguments that `llm` must not have, and their replacements."""
 
 EXPERT_RANKS = (
     *("moe_tensor_parallel_size", "moe_expert_parallel_size"),
@@ -73,27 +73,26 @@ RESERVED_CONFIG: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRtLlmOptions(LibraryOptions):
-    """What a suite may say; None leaves TensorRT-LLM's own choice.
+    """Options of engine tensorrt_llm; None keeps TensorRT-LLM's default.
 
     Attributes:
-        max_batch_size: Samples in flight at most; None and the like: TensorRT-LLM's own choice.
-        max_num_tokens: Tokens per forward pass at most.
-        max_seq_len: Tokens of prompt and answer together at most.
-        kv_cache_dtype: "auto", "fp8" or "nvfp4"; of newer ones than 1.2 also "float16", "bfloat16",
-            "float32" and "fp8_ds_mla".
-        kv_cache_free_gpu_memory_fraction: Of the memory that is free once weights are loaded.
-        tokens_per_block: Of the paged key-value cache.
-        enable_block_reuse: Take what a prompt has in common with an earlier one from the cache.
-            MLPerf's closed division forbids it, and repeated samples would look fast.
-        cuda_graphs: Record CUDA graphs, or for these batch sizes only, or none.
-        cuda_graph_padding: Pad a batch to the next size that is recorded, as NVIDIA advises; None:
-            wherever graphs are.
+        max_batch_size: Maximum samples in flight.
+        max_num_tokens: Maximum tokens per forward pass.
+        max_seq_len: Maximum tokens of prompt and answer together.
+        kv_cache_dtype: "auto", "fp8" or "nvfp4"; after 1.2 also "float16", "bfloat16", "float32"
+            and "fp8_ds_mla".
+        kv_cache_free_gpu_memory_fraction: Share of the memory that is free after loading weights.
+        tokens_per_block: Tokens per block of the paged key-value cache.
+        enable_block_reuse: Reuse cached beginnings of earlier prompts. MLPerf's closed division
+            forbids it, and repeated samples would look fast.
+        cuda_graphs: Record CUDA graphs: true, false, or a list of batch sizes.
+        cuda_graph_padding: Pad a batch to the next recorded size, as NVIDIA advises; None: if
+            graphs are recorded.
         scheduler_policy: "guaranteed_no_evict", "max_utilization" or "static_batch".
-        enable_chunked_prefill: Let prompts be longer than max_num_tokens, in several passes.
+        enable_chunked_prefill: Split prompts longer than max_num_tokens into several passes.
         attn_backend: Attention kernels, e.g. "TRTLLM" or "FLASHINFER".
-        stream_interval: Tokens of an answer per message; above 1 they come in clumps.
-        llm: Further arguments of LLM, as TensorRT-LLM names them; tables where it has
-            configurations.
+        stream_interval: Tokens of an answer per message; above 1 they come in groups.
+        llm: Further arguments of LLM by TensorRT-LLM's names; tables for its configurations.
     """
 
     engine = "tensorrt_llm"
@@ -183,12 +182,12 @@ class TensorRtLlmOptions(LibraryOptions):
         sizes = {name: self.llm[name] for name in EXPERT_RANKS if is_count(self.llm.get(name))}
         both = {"moe_tensor_parallel_size", "moe_expert_parallel_size"} <= sizes.keys()
         product = prod(sizes.values())
-        # With context parallelism experts may be divided among its ranks, too.
+        # Context parallelism may divide experts among its ranks, too.
         fits = product == ranks if both else ranks % product == 0
         if not fits and "context_parallel_size" not in self.llm:
-            named = " x ".join(f"llm.{name} = {size}" for name, size in sizes.items())
+            product_text = " x ".join(f"llm.{name} = {size}" for name, size in sizes.items())
             raise self.refused(
-                f"{named} is {product}, but experts are divided among the GPUs of tensor "
+                f"{product_text} is {product}, but experts are divided among the GPUs of tensor "
                 f"parallelism, and tensor_parallel_size = {ranks}; set them so that "
                 + ("the product is the same" if both else "it is a multiple"),
                 *("llm", "tensor_parallel_size"),
@@ -201,7 +200,7 @@ CHECKPOINT_FORMATS = (model_folder.MODELOPT, *model_folder.METHODS, "gptq", "gpt
 def read_weights(
     folder: Path, precision: str, config: model_folder.Config
 ) -> model_folder.Quantisation:
-    """Return how the weights in a folder are quantised; refuse unknown or other formats."""
+    """Return the quantisation of the weights in a folder; raise for unknown or other formats."""
     weights = model_folder.read_quantisation(folder, config)
     is_known = weights.method in CHECKPOINT_FORMATS and any(
         name in QUANTISED_PRECISIONS for name in weights.names
@@ -225,24 +224,21 @@ def read_weights(
 
 
 def llm_arguments(folder: Path, precision: str, options: TensorRtLlmOptions) -> dict[str, Any]:
-    """Return the arguments of LLM; TensorRT-LLM decides what the suite leaves open.
-
-    A quantised precision is the checkpoint's own, and its other layers keep their type.
-    """
+    """Return the arguments of LLM that the suite sets; others keep TensorRT-LLM's defaults."""
     arguments = {
         "model": str(folder),
-        # Its tokenizer would cost time in every request: prompts are token ids, answers too.
+        # Its tokenizer would cost time in every request; prompts and answers are token ids.
         "skip_tokenizer_init": True,
         "dtype": model_folder.TORCH_DTYPES.get(precision, "auto"),
         "return_perf_metrics": True,
         **{name: getattr(options, name) for name in PASSED_OPTIONS},
     }
-    made = {name: value for name, value in arguments.items() if value is not None}
+    result = {name: value for name, value in arguments.items() if value is not None}
     further = dict(options.llm)
     for name, config in _configs(options).items():
         more = further.pop(name, {})
-        made[name] = config and _requests.ConfigObject(config.cls, {**config.values, **more})
-    return {**made, **further}
+        result[name] = config and _requests.ConfigObject(config.cls, {**config.values, **more})
+    return {**result, **further}
 
 
 def _configs(options: TensorRtLlmOptions) -> dict[str, _requests.ConfigObject | None]:
@@ -250,7 +246,7 @@ def _configs(options: TensorRtLlmOptions) -> dict[str, _requests.ConfigObject | 
     cache = {name: getattr(options, option) for name, option in names.items()}
     configs: dict[str, _requests.ConfigObject | None] = {
         "kv_cache_config": _requests.ConfigObject(
-            "KvCacheConfig", {name: each for name, each in cache.items() if each is not None}
+            "KvCacheConfig", {name: value for name, value in cache.items() if value is not None}
         ),
         "cuda_graph_config": _graphs(options),
     }
@@ -269,24 +265,24 @@ def _graphs(options: TensorRtLlmOptions) -> _requests.ConfigObject | None:
     if isinstance(options.cuda_graphs, list):
         values["batch_sizes"] = sorted(options.cuda_graphs)
     elif options.max_batch_size is not None:
-        # Its own choice ends at 128, and larger batches would run without a graph.
+        # Its default ends at 128, and larger batches would run without a graph.
         values["max_batch_size"] = options.max_batch_size
     return _requests.ConfigObject("CudaGraphConfig", values)
 
 
 class TensorRtLlmEngine(LibraryEngine):
-    """Answers each prompt with the tokens it generates: int64, little-endian, end token included.
+    """Answer each prompt with generated tokens: int64, little-endian, end token included.
 
     Prompts are text, tokenised by the model's own tokenizer, or lists of token ids. Each sample is
-    a request of its own, so batches form in flight; where tokens are timed, answers are streamed.
+    its own request, so batches form in flight; if tokens are timed, answers are streamed.
 
     Args:
         dataset: Its inputs are text or lists of token ids.
         model: Folder of the model: config.json, safetensors files, and for text a tokenizer.
             Nothing is downloaded and no code of the folder is run.
         precision: "fp32", "bf16" or "fp16" for plain weights; "fp8", "nvfp4", "mxfp4", "int8",
-            "int4-awq", "w4a8-awq", "gptq" or "mixed" as the checkpoint says itself
-            (hf_quant_config.json or quantization_config): TensorRT-LLM quantises nothing.
+            "int4-awq", "w4a8-awq", "gptq" or "mixed" as the checkpoint itself states
+            (hf_quant_config.json or quantization_config); TensorRT-LLM quantises nothing.
     """
 
     first_suite: ClassVar[str] = "model, accelerator"
@@ -308,16 +304,15 @@ class TensorRtLlmEngine(LibraryEngine):
         _requests.import_package()
 
     def require(self) -> None:
-        """Import TensorRT-LLM, and check the model's folder; nothing is loaded."""
         self._read_folder()
         self.check_library()
 
     def load_samples(self, indices: Sequence[int]) -> None:
         super().load_samples(indices)
-        longest, most = self._task.prompts.longest, self._most_prompt_tokens
-        if most is not None and longest > most:
+        longest, limit = self._task.prompts.longest, self._max_prompt_tokens
+        if limit is not None and longest > limit:
             raise self._options.refused(
-                f"the longest prompt has {longest} tokens, but max_num_tokens = {most} fit one "
+                f"the longest prompt has {longest} tokens, but max_num_tokens = {limit} fit one "
                 "forward pass; set max_num_tokens higher, or enable_chunked_prefill = true",
                 *("max_num_tokens", "enable_chunked_prefill"),
             )
@@ -353,7 +348,7 @@ class TensorRtLlmEngine(LibraryEngine):
         self._facts |= self._settings(model)
         self._task = self._make_task(tokenizer, self._config, model.args.max_seq_len)
         chunked = self._options.enable_chunked_prefill
-        self._most_prompt_tokens = None if chunked else model.args.max_num_tokens
+        self._max_prompt_tokens = None if chunked else model.args.max_num_tokens
         self._drafts = _requests.DraftCount()
         sampling = _requests.SamplingByPrompt(
             make=package.SamplingParams, generation=self._generation
@@ -373,29 +368,29 @@ class TensorRtLlmEngine(LibraryEngine):
             self._facts["min_tokens"] = _requests.COUNTED_TOKENS[sampling.counted]
 
     def _settings(self, model: Any) -> Mapping[str, str]:
-        of_text = {each.name for each in dataclasses.fields(TextOptions)}
-        asked = dataclasses.asdict(self._options)
-        knobs = {name: value for name, value in asked.items() if name not in of_text}
+        text_options = {option.name for option in dataclasses.fields(TextOptions)}
+        options = dataclasses.asdict(self._options)
+        knobs = {name: value for name, value in options.items() if name not in text_options}
         further = knobs.pop("llm")
         knobs |= {
             name: getattr(model.args, name)
             for name in ("max_batch_size", "max_num_tokens", "max_seq_len")
         }
-        del knobs["load_format"]  # told as weights
+        del knobs["load_format"]  # the fact "weights" has it
         if knobs["cuda_graph_padding"] is None:
             knobs["cuda_graph_padding"] = knobs["cuda_graphs"] is not False
         batch = knobs["max_batch_size"]
         if batch:
-            # Ranks with requests of their own share experts: one step is of all their batches.
+            # Ranks with their own requests share experts: one step runs all their batches.
             ranks = self._options.tensor_parallel_size if further.get("enable_attention_dp") else 1
             knobs["work.batch"] = batch * ranks
         if "speculative_config" in further:
             knobs["work.drafts"] = True
-        facts = {name: _worded(value) for name, value in knobs.items() if value is not None}
-        return {**facts, **{f"llm.{name}": _worded(value) for name, value in further.items()}}
+        facts = {name: _fact_text(value) for name, value in knobs.items() if value is not None}
+        return {**facts, **{f"llm.{name}": _fact_text(value) for name, value in further.items()}}
 
 
-def _worded(value: Any) -> str:
+def _fact_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)

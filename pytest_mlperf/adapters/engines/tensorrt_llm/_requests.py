@@ -1,4 +1,4 @@
-"""Each sample as a request to TensorRT-LLM; all that is read from its objects is read here."""
+"""Send each sample as a request to TensorRT-LLM, and read its objects."""
 
 from __future__ import annotations
 
@@ -31,19 +31,18 @@ OFFLINE_ENVIRONMENT: Mapping[str, str] = {
     "TRTLLM_NO_USAGE_STATS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-"""Nothing is fetched or sent while a run is measured; set where the environment says nothing."""
+"""Defaults of environment variables, so that nothing is downloaded or sent during a run."""
 
 
 AFFINITY = "TLLM_NUMA_AWARE_WORKER_AFFINITY"
-"""Whether it binds its threads to processors near the GPU: where "1" is set, or nothing is."""
+"""Binds its threads to processors near the GPU, if "1" or unset."""
 
 
 def import_package() -> Any:
-    """Import the package and its `llmapi`; refuse one that is missing or too old."""
     for name, value in OFFLINE_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # Left to itself it takes such a binding away, and 1.2 binds by a GPU's place among those that
-    # the process sees: a replica's processors are those next to its GPU already.
+    # By default it would undo the replica's binding to processors near its GPU, and 1.2 binds by
+    # the GPU's index among those that the process sees.
     if len(usable_cores()) < (os.cpu_count() or 1):
         os.environ.setdefault(AFFINITY, "0")
     try:
@@ -56,23 +55,20 @@ def import_package() -> Any:
                 f"{ENVIRONMENT_ADVICE}"
             ) from error
         raise _broken_installation(error) from error
-    # A library of CUDA, MPI or TensorRT that does not load.
+    # A library of CUDA, MPI or TensorRT may not load.
     except (ImportError, OSError, RuntimeError) as error:
         raise _broken_installation(error) from error
     version = str(package.__version__)
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < MIN_TENSORRT_LLM:
         raise EnvironmentFault(
             f"engine tensorrt_llm needs TensorRT-LLM {'.'.join(map(str, MIN_TENSORRT_LLM))} "
-            "or newer; "
-            f"{version} is installed"
+            f"or newer; {version} is installed"
         )
     return package
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigObject:
-    """A configuration object to be made."""
-
     cls: str
     values: Mapping[str, Any]
 
@@ -92,35 +88,37 @@ def make(value: Any, api: Any) -> Any:
     if isinstance(value, Member):
         return getattr(getattr(api, value.cls), value.name)
     if isinstance(value, dict):
-        return {name: make(each, api) for name, each in value.items()}
+        return {name: make(item, api) for name, item in value.items()}
     return value
 
 
 def drafting(value: Any, api: Any) -> Any:
-    """Return the object for drafting: 1.2 takes its class, newer ones read `decoding_type`."""
+    """Return the value for drafting: 1.2 takes an object, newer ones read `decoding_type`."""
     kind = value.get("decoding_type") if isinstance(value, Mapping) else None
     name = f"{kind}DecodingConfig".replace("_", "").lower()
-    cls = next((getattr(api, each) for each in dir(api) if each.lower() == name), None)
+    cls = next((getattr(api, key) for key in dir(api) if key.lower() == name), None)
     if kind is None or cls is None or "decoding_type" in cls.model_fields:
         return value
-    return cls(**{name: each for name, each in value.items() if name != "decoding_type"})
+    return cls(**{key: item for key, item in value.items() if key != "decoding_type"})
 
 
 def load_model(package: Any, arguments: Mapping[str, Any], options: LibraryOptions) -> Any:
-    """Return a loaded LLM; arguments that it does not take are refused before it loads anything."""
+    """Return a loaded LLM; raise for unknown arguments before anything is loaded."""
     version = package.__version__
-    taken = package.llmapi.TorchLlmArgs.model_fields
-    check_names(options, arguments, taken, f"TensorRT-LLM {version}", "LLM argument")
+    valid = package.llmapi.TorchLlmArgs.model_fields
+    check_names(options, arguments, valid, f"TensorRT-LLM {version}", "LLM argument")
     try:
-        made = make(dict(arguments), package.llmapi)
-        if "speculative_config" in made:
-            made["speculative_config"] = drafting(made["speculative_config"], package.llmapi)
-    # Of a configuration: pydantic's own error is a ValueError, some checks are assertions.
+        converted = make(dict(arguments), package.llmapi)
+        if "speculative_config" in converted:
+            converted["speculative_config"] = drafting(
+                converted["speculative_config"], package.llmapi
+            )
+    # Configurations raise pydantic's error, a ValueError, or assertions.
     except (ValueError, TypeError, AttributeError, AssertionError) as error:
         raise _refused(version, error) from error
     try:
-        return package.LLM(**made)
-    # What loading fails with depends on where in TensorRT-LLM, CUDA or MPI it failed.
+        return package.LLM(**converted)
+    # TensorRT-LLM, CUDA and MPI raise different types.
     except Exception as error:
         if type(error).__name__ == "ValidationError":
             raise _refused(version, error) from error
@@ -150,23 +148,23 @@ def _refused(version: str, error: BaseException) -> SuiteError:
 
 
 def _reasons(error: BaseException) -> str:
-    listed = getattr(error, "errors", None)
-    if not callable(listed):
+    details = getattr(error, "errors", None)
+    if not callable(details):
         return text_of(error)
-    each = ((".".join(map(str, one["loc"])), " ".join(str(one["msg"]).split())) for one in listed())
-    return some([f"{place}: {reason}" if place else reason for place, reason in each])
+    pairs = ((".".join(map(str, d["loc"])), " ".join(str(d["msg"]).split())) for d in details())
+    return some([f"{key}: {reason}" if key else reason for key, reason in pairs])
 
 
 def sampling_arguments(
-    generation: Generation, *, beside: int = 0, index: int = 0
+    generation: Generation, *, further: int = 0, index: int = 0
 ) -> dict[str, Any]:
     """Return the arguments of SamplingParams: token ids only.
 
-    The first end token ends an answer as TensorRT-LLM's end_id, which min_tokens holds back; the
-    others as stop tokens, which it does not. `beside` tokens count in min_tokens, too. Answers that
-    are drawn differ by the `index` of the sample; top_k = 0 draws from all tokens.
+    The first end token is TensorRT-LLM's end_id, which min_tokens holds back; the others are stop
+    tokens, which it does not. `further` tokens count in min_tokens, too. Sampled answers differ by
+    the `index` of the sample; top_k = 0 samples from all tokens.
     """
-    drawn = {
+    sampling = {
         "temperature": generation.temperature,
         "top_p": generation.top_p,
         "top_k": generation.top_k or 0,
@@ -174,21 +172,21 @@ def sampling_arguments(
     }
     end = generation.eos[0] if generation.eos else -1
     others = list(generation.eos[1:])
-    # With ignore_eos there is no end to hold back, and the last token of all would be held back.
+    # With ignore_eos, min_tokens would hold back the vocabulary's last token (end_id -1).
     held = generation.min_new_tokens and not generation.ignore_eos
-    least = generation.min_new_tokens + beside if held else None
-    made: dict[str, Any] = {
+    least = generation.min_new_tokens + further if held else None
+    arguments: dict[str, Any] = {
         "max_tokens": generation.max_new_tokens,
         "min_tokens": least,
-        **(drawn if generation.is_drawn else {"top_k": 1}),
+        **(sampling if generation.is_drawn else {"top_k": 1}),
         "end_id": end,
         "pad_id": generation.padding,
         "ignore_eos": generation.ignore_eos,
         "detokenize": False,
     }
     if others and not generation.ignore_eos:
-        made |= {"stop_token_ids": others, "include_stop_str_in_output": True}
-    return {name: value for name, value in made.items() if value is not None}
+        arguments |= {"stop_token_ids": others, "include_stop_str_in_output": True}
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 Counted = Literal["answer", "prompt and answer", "nothing"]
@@ -205,31 +203,30 @@ Ask = Callable[[Sequence[int], Any], Awaitable[Sequence[int]]]
 
 @dataclass(kw_only=True, slots=True)
 class SamplingByPrompt:
-    """SamplingParams by prompt; `counted` is what TensorRT-LLM compares `min_tokens` with."""
+    """SamplingParams by prompt; `counted` tells which tokens TensorRT-LLM counts for min_tokens."""
 
     make: Callable[..., Any]
     generation: Generation
     counted: Counted = "answer"
-    _made: dict[tuple[int, int | None, int | None], Any] = field(default_factory=dict)
+    _cache: dict[tuple[int, int | None, int | None], Any] = field(default_factory=dict)
 
     @property
     def matters(self) -> bool:
-        """Whether an end token is to be held back at all."""
         return bool(self.generation.min_new_tokens and self.generation.ends)
 
     def of(self, prompt: Sequence[int], length: int | None = None, index: int = 0) -> Any:
-        """Return those of a sample's prompt; its answer may have a `length` of its own."""
-        beside = len(prompt) if self.counted == "prompt and answer" else 0
-        key = beside, length, self.generation.seed_of(index)
-        if key not in self._made:
+        """Return the parameters of a sample's prompt; its answer may have its own `length`."""
+        further = len(prompt) if self.counted == "prompt and answer" else 0
+        key = further, length, self.generation.seed_of(index)
+        if key not in self._cache:
             generation = self.generation.of(length)
-            self._made[key] = self.make(
-                **sampling_arguments(generation, beside=beside, index=index)
+            self._cache[key] = self.make(
+                **sampling_arguments(generation, further=further, index=index)
             )
-        return self._made[key]
+        return self._cache[key]
 
     async def find_out(self, ask: Ask, version: str) -> None:
-        """Ask for a token, then for an answer that may not end with it at once."""
+        """Test whether min_tokens counts the answer, or prompt and answer; set `counted`."""
         prompt = [self.generation.padding]
         plain = {"top_k": 1, "pad_id": self.generation.padding, "detokenize": False}
         (first,) = await ask(prompt, self.make(**plain, max_tokens=1, end_id=-1, ignore_eos=True))
@@ -261,25 +258,22 @@ CUT_NOTE = (
 
 @dataclass(slots=True)
 class DraftCount:
-    """Tokens of answers that took no step of their own; None: TensorRT-LLM tells of no steps."""
+    """Number of answer tokens without a step of their own; None if steps are not reported."""
 
     accepted: float | None = None
 
     def add(self, tokens: int, a_step: float | None) -> None:
-        """Count an answer, and how many tokens a step gave it on average."""
+        """Count an answer, given its mean number of tokens per step."""
         if a_step:
             self.accepted = (self.accepted or 0.0) + max(0.0, tokens - tokens / a_step)
 
     def take(self) -> int | None:
-        """Return how many there were since the last call."""
         accepted, self.accepted = self.accepted, None
         return None if accepted is None else round(accepted)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestLoop:
-    """Answers samples on the event loop of `Streams`."""
-
     llm: Any
     sampling: SamplingByPrompt
     streams: Callable[[Sink], bool]
@@ -305,10 +299,10 @@ class RequestLoop:
                     request.tokens(new)
             else:
                 await output
-        # What a request fails with depends on where in TensorRT-LLM it failed.
+        # TensorRT-LLM raises different types.
         except Exception as error:
             raise _failed(request.index, _cause(error)) from error
-        # Newer ones than 1.2 tell here of a request that failed.
+        # Versions after 1.2 report a failed request here.
         if failure := getattr(output, "error", None):
             raise _failed(request.index, " ".join(str(failure).split()))
         completion = output.outputs[0]
@@ -323,22 +317,19 @@ class RequestLoop:
                 list(prompt), sampling_params=sampling, streaming=False
             )
             await output
-        # As in a run.
+        # As above.
         except Exception as error:
             raise engine_error(f"TensorRT-LLM failed a first request: {_cause(error)}") from error
         return list(output.outputs[0].token_ids)
 
     def _compare(self, index: int, completion: Any, first_s: float | None) -> None:
-        """Check our time to first token against TensorRT-LLM's, if there are both.
-
-        Both count from the request's start, ours just before it is handed over: it is the longer.
-        """
+        """Compare our time to first token, which must be longer, with TensorRT-LLM's."""
         metrics = completion.request_perf_metrics
         if metrics is None or first_s is None:
             return
         timing = metrics.timing_metrics
         theirs_s = (timing.first_token_time - timing.arrival_time).total_seconds()
-        if theirs_s > 0:  # 0 where it kept no stamps
+        if theirs_s > 0:  # 0 if it keeps no stamps
             self.task.gaps.add(index, "first", first_s, theirs_s)
 
     def _report(self, request: StreamedRequest, completion: Any) -> None:
@@ -346,7 +337,7 @@ class RequestLoop:
         self.task.check(request.index, row, completion.finish_reason, CUT_NOTE)
         generation = self.task.generation_of(request.index)
         held_back, least = generation.ends[:1], generation.min_new_tokens
-        # The other end tokens end an answer at any time.
+        # Other end tokens may end an answer at any time.
         if least > 1 and len(row) <= least and tuple(row[-1:]) == held_back:
             raise engine_error(
                 f"the answer to sample {request.index} of the data set ended after {len(row) - 1} "

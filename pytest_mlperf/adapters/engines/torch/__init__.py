@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 
 class TorchEngine(TokenBase):
-    """Answers each prompt with the tokens it generates: int64, little-endian, end token included.
+    """Answer each prompt with generated tokens: int64, little-endian, end token included.
 
-    Prompts are text, tokenised by the model's own tokenizer, lists of token ids, or chats by its
-    own template. Of chats with pictures, patches are made while a sample is worked on, as a server
-    would, in static batches. To chats that offer tools the answer is in UTF-8: the calls in it as
-    JSON, as a server has them, or its text where it has none, without what it thought.
+    Prompts are text, tokenised by the model's own tokenizer, lists of token ids, or chats in its
+    own template. Patches of pictures in chats are made within the timed part, as on a server, in
+    static batches. Answers to chats that offer tools are UTF-8: their calls as JSON, as a server
+    returns them, else their text, without the thought.
 
     Args:
         dataset: Its inputs are text, lists of token ids, or chats.
         model: Folder of the model: config.json, safetensors files, and for text a tokenizer.
             Nothing is downloaded and no code of the folder is run.
-        precision: "fp32", "bf16" or "fp16"; "int8" or "int4": weights of linear layers and
-            experts as such (torchao), the rest in the checkpoint's own type, or with int4 on
-            GPUs in bfloat16; "fp8": these weights and their inputs, the rest in bfloat16, on
-            GPUs of compute capability 8.9 and later; "mxfp4": of a checkpoint whose experts are
-            stored so, as gpt-oss's, expanded to its own type.
+        precision: "fp32", "bf16" or "fp16"; "int8" or "int4" for weights of linear layers and
+            experts (torchao), the rest in the checkpoint's own type, or with int4 on GPUs in
+            bfloat16; "fp8" for these weights and their inputs, the rest in bfloat16, on GPUs of
+            compute capability 8.9 and later; "mxfp4" for a checkpoint with such experts, as
+            gpt-oss's, expanded to its own type.
     """
 
     first_suite: ClassVar[str] = "model, data, accelerator"
@@ -148,30 +148,30 @@ class TorchEngine(TokenBase):
         pictured = isinstance(self._samples.chats, PictureChats)
         if not can_join(model):
             self._facts["linear_attention"] = state_kernels()
-        evaluates = self._generation.prompt_logprobs
-        batches = LogprobBatches if evaluates else StaticBatches
+        logprobs_only = self._generation.prompt_logprobs
+        batches = LogprobBatches if logprobs_only else StaticBatches
         static = batches(text, batch_size=self._options.batch_size)
         self._work = self._lists = static.run
-        one = self._options.batching
-        if one == "auto":
-            joins = self._options.may_join and not (pictured or evaluates) and can_join(model)
-            one = "continuous" if joins else "dynamic"
-        elif one == "continuous" and pictured:
+        batching = self._options.batching
+        if batching == "auto":
+            joins = self._options.may_join and not (pictured or logprobs_only) and can_join(model)
+            batching = "continuous" if joins else "dynamic"
+        elif batching == "continuous" and pictured:
             raise SuiteError(
                 'engine torch: batching = "continuous" takes no pictures, which the data set has; '
                 'set batching = "dynamic", or leave it out',
                 option="batching",
             )
-        elif one == "continuous" and not can_join(model):
+        elif batching == "continuous" and not can_join(model):
             raise SuiteError(
                 'engine torch: batching = "continuous" cannot run this model, whose layers with '
                 'linear attention keep a state and no tokens; set batching = "dynamic", or leave '
                 "it out",
                 option="batching",
             )
-        if one == "dynamic":
+        if batching == "dynamic":
             self._start_queue(static.run, undo)
-        elif one == "continuous":
+        elif batching == "continuous":
             self._continuous = ContinuousBatching(text, self._options)
             undo.callback(self._continuous.close)
             self._work = self._continuous.put

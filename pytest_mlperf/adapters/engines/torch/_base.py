@@ -1,4 +1,4 @@
-"""What a suite may say to torch engines, and how they are opened and left; light to import."""
+"""Define the options of torch engines, and open and close them; light to import."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pytest_mlperf.extension import PLAIN_PRECISIONS, PrecisionName, Rule, requi
 QUANTISED_PRECISIONS: tuple[PrecisionName, ...] = ("int8", "int4", "fp8")
 PRECISIONS: tuple[PrecisionName, ...] = (*PLAIN_PRECISIONS, *QUANTISED_PRECISIONS)
 STORED: PrecisionName = "mxfp4"
-"""A precision that checkpoints of language models have, and nothing here makes."""
+"""Precision that checkpoints of language models may have, and that is never made here."""
 
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 IMAGE_ATTENTIONS = ("sdpa", "eager")
@@ -49,18 +49,17 @@ VAE_DTYPES = ("auto", "fp32", "bf16", "fp16")
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 BLOCK_MODES = ("default", "max-autotune-no-cudagraphs")
-"""Modes of torch.compile without CUDA graphs, which would overwrite what a block keeps for another.
-"""
+"""Modes of torch.compile without CUDA graphs, which would overwrite a block's saved outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions:
-    """What a suite may say to every torch engine.
+    """Options of every torch engine.
 
     Attributes:
         device: "cpu", "cuda" or "cuda:N".
-        batch_size: Samples at a time at most.
-        threads: Threads of the CPU's operators; None leaves torch's own choice.
+        batch_size: Maximum samples at a time.
+        threads: Threads of the CPU's operators; None leaves torch's default.
     """
 
     engine: ClassVar[str]
@@ -76,22 +75,22 @@ class DeviceOptions:
     def rules(self, precision: str) -> Iterator[Rule]:
         device = self.device
         yield one_of("precision", precision, self.precisions)
-        right = re.fullmatch(r"cpu|cuda(:\d+)?", str(device)) is not None
-        yield "device", device, right, "cpu, cuda or cuda:N"
+        is_valid = re.fullmatch(r"cpu|cuda(:\d+)?", str(device)) is not None
+        yield "device", device, is_valid, "cpu, cuda or cuda:N"
         yield number_of("batch_size", self.batch_size, "samples")
         yield number_of("threads", self.threads, "threads")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenOptions(DeviceOptions, TextOptions):
-    """What a suite may say to the engines that generate tokens.
+    """Options of the engines that generate tokens.
 
     Attributes:
-        batch_size: Samples generated together at most.
+        batch_size: Maximum samples generated together.
         weights: "checkpoint", or "dummy" for random weights: speed without the model's files.
         attention: "sdpa", "eager", "flash_attention_2" or "flash_attention_3".
-        sparsity: "2:4": of each four weights of a linear layer at most two are not zero, or loading
-            fails. GPUs of compute capability 8.0 and later then use kernels for it.
+        sparsity: "2:4" requires that at most two of each four weights of a linear layer are not
+            zero, and uses kernels for it on GPUs of compute capability 8.0 and later.
     """
 
     batch_size: int = 32
@@ -101,8 +100,8 @@ class TokenOptions(DeviceOptions, TextOptions):
 
     def check(self, precision: str) -> None:
         super().check(precision)
-        for wrong, problem, *option in self.conflicts(precision):
-            if wrong:
+        for is_invalid, problem, *option in self.conflicts(precision):
+            if is_invalid:
                 raise SuiteError(f"engine {self.engine}: {problem}", option=option)
 
     def rules(self, precision: str) -> Iterator[Rule]:
@@ -111,7 +110,7 @@ class TokenOptions(DeviceOptions, TextOptions):
         yield one_of("attention", self.attention, ATTENTIONS)
 
     def conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
-        """Yield invalid combinations: whether present, the message, and the options."""
+        """Yield combinations of options: whether it is invalid, the message, and the options."""
         sparsity = self.sparsity
         if sparsity is not None:
             yield (
@@ -134,18 +133,18 @@ class TokenOptions(DeviceOptions, TextOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TorchOptions(TokenOptions, ToolOptions):
-    """What a suite may say to torch.
+    """Options of engine torch.
 
     Attributes:
-        batching: "static": in batches inside `submit`, a single sample alone. "dynamic": in batches
-            of what has gathered while the last one was generated. "continuous": transformers'
+        batching: "static": batches within `submit`, a single sample alone. "dynamic": batches of
+            the samples that queued up during the previous batch. "continuous": transformers'
             continuous batching, where samples join and leave at every token. "auto": lists static,
-            single samples continuous (with beams or drawn tokens: dynamic).
-        num_beams: 1 is greedy; more search with as many beams, and end at the first found.
+            single samples continuous (with beams or sampling: dynamic).
+        num_beams: 1 is greedy; more is beam search, which ends when that many beams are finished.
         kv_blocks: Blocks of 256 tokens in the key-value cache of continuous batching; None holds
             `batch_size` samples as long as the longest.
-        max_batch_tokens: Tokens per forward pass of continuous batching; None is 512, or
-            `batch_size` where that is more.
+        max_batch_tokens: Tokens per forward pass of continuous batching; None is the larger of 512
+            and `batch_size`.
     """
 
     engine: ClassVar[str] = "torch"
@@ -158,7 +157,7 @@ class TorchOptions(TokenOptions, ToolOptions):
 
     @property
     def may_join(self) -> bool:
-        """Whether transformers' continuous batching can make such answers."""
+        """Whether transformers' continuous batching supports such answers."""
         return self.num_beams == 1 and not (self.is_drawn or self.prompt_logprobs)
 
     def rules(self, precision: str) -> Iterator[Rule]:
@@ -169,15 +168,15 @@ class TorchOptions(TokenOptions, ToolOptions):
 
     def conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
         yield from super().conflicts(precision)
-        blocks, most = self.kv_blocks, self.max_batch_tokens
+        blocks, limit = self.kv_blocks, self.max_batch_tokens
         yield (
             blocks is not None and blocks < 1,
             f"kv_blocks = {blocks!r} is not at least 1",
             "kv_blocks",
         )
         yield (
-            most is not None and most < self.batch_size,
-            f"max_batch_tokens = {most!r} is less than batch_size = {self.batch_size}; a sample "
+            limit is not None and limit < self.batch_size,
+            f"max_batch_tokens = {limit!r} is less than batch_size = {self.batch_size}; a sample "
             "needs one token per forward pass",
             *("max_batch_tokens", "batch_size"),
         )
@@ -209,21 +208,20 @@ class TorchOptions(TokenOptions, ToolOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TorchModuleOptions(DeviceOptions):
-    """What a suite may say of a module.
+    """Options of engine torch-module.
 
     Attributes:
         factory: "dlrm-v2", "dlrm-v3", "rgat", "question-answering" or "package.module:factory".
-        arguments: What else the factory takes.
-        batch_size: Samples per call of the module at most.
+        arguments: Further arguments of the factory.
+        batch_size: Maximum samples per call of the module.
         batching: "stack": samples of one shape, with the batch as a new first dimension. "concat":
-            joined along their first dimension, in which they may differ. "pad": stacked, the
-            shorter ones filled with zeros along their first dimension. None asks the module, and
-            stacks where it does not say.
-        workers: Long-lived threads that run batches of what has queued up, for Server; 0 works
-            inside `submit`.
+            samples joined along their first dimension, in which they may differ. "pad": samples
+            stacked, shorter ones padded with zeros along their first dimension. None: as the module
+            states, by default "stack".
+        workers: Threads that run batches of queued samples, for Server; 0 runs them in `submit`.
         compile: False, or a mode of torch.compile; compiled before time is measured.
-        weights: "checkpoint", or "dummy" for random weights, where the factory knows it.
-        output: Key or position of the tensor to answer with; None takes the only one.
+        weights: "checkpoint", or "dummy" for random weights, if the factory supports it.
+        output: Key or position of the result's tensor; None takes the only one.
     """
 
     engine: ClassVar[str] = "torch-module"
@@ -240,32 +238,32 @@ class TorchModuleOptions(DeviceOptions):
     def rules(self, precision: str) -> Iterator[Rule]:
         yield from super().rules(precision)
         yield one_of("weights", self.weights, WEIGHT_SOURCES)
-        right = self.compile is False or self.compile in COMPILE_MODES
-        yield "compile", self.compile, right, f"false or one of {', '.join(COMPILE_MODES)}"
-        right = self.workers >= 0
-        yield "workers", self.workers, right, "a number of threads; 0: inside submit"
+        is_valid = self.compile is False or self.compile in COMPILE_MODES
+        yield "compile", self.compile, is_valid, f"false or one of {', '.join(COMPILE_MODES)}"
+        is_valid = self.workers >= 0
+        yield "workers", self.workers, is_valid, "a number of threads; 0: inside submit"
         if self.batching is not None:
             yield one_of("batching", self.batching, JOINS)
-        right = not isinstance(self.output, int) or self.output >= 0
-        yield "output", self.output, right, "a name, or a position counted from 0"
+        is_valid = not isinstance(self.output, int) or self.output >= 0
+        yield "output", self.output, is_valid, "a name, or a position counted from 0"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiffusionOptions(DeviceOptions):
-    """What a suite may say of images.
+    """Options of engine torch-diffusion.
 
     Attributes:
-        batch_size: Images made together at most.
+        batch_size: Maximum images made together.
         steps: Denoising steps.
         guidance_scale: Weight of the prompt against the negative prompt.
-        negative_prompt: What images should not be like; encoded once.
-        height: Pixels; None is what the UNet is made for.
-        width: Pixels; None is what the UNet is made for.
-        seed: Of latents, where the data set gives none; each sample has its own.
-        deepcache: Run the UNet's deep blocks every so many steps only, and reuse their features in
-            between; 1 runs all blocks at every step. Changes the images.
-        vae_dtype: Type the images are decoded in: "fp32", "bf16", "fp16"; "auto" is that of
-            `precision`, or fp32 where that is fp16 and the model asks for it, as SDXL does.
+        negative_prompt: Description of images to avoid; encoded once.
+        height: Height of an image [pixels]; None is the UNet's default.
+        width: Width of an image [pixels]; None is the UNet's default.
+        seed: Seed of latents, if the data set has none; each sample has its own latents.
+        deepcache: Run the UNet's deep blocks only every this many steps, and reuse their features
+            in between; 1 runs all blocks at every step. Changes the images.
+        vae_dtype: Type in which images are decoded: "fp32", "bf16", "fp16"; "auto" is that of
+            `precision`, but fp32 instead of fp16 if the model requires it, as SDXL does.
         vae_slicing: Decode images one by one, which needs less memory.
         attention: "sdpa" or "eager".
         compile: False, or a mode of torch.compile without CUDA graphs, for each block of the UNet;
@@ -298,8 +296,8 @@ class DiffusionOptions(DeviceOptions):
         yield "deepcache", self.deepcache, is_count(self.deepcache), "a number of steps; 1 is off"
         yield one_of("vae_dtype", self.vae_dtype, VAE_DTYPES)
         yield one_of("attention", self.attention, IMAGE_ATTENTIONS)
-        right = self.compile is False or self.compile in BLOCK_MODES
-        yield "compile", self.compile, right, f"false or one of {', '.join(BLOCK_MODES)}"
+        is_valid = self.compile is False or self.compile in BLOCK_MODES
+        yield "compile", self.compile, is_valid, f"false or one of {', '.join(BLOCK_MODES)}"
 
 
 FORMAT_LIBRARIES = {TORCHAO: "torchao", COMPRESSED: "compressed_tensors"}
@@ -311,8 +309,7 @@ DEQUANTISATION_NOTES = {
     "answers, and no faster",
     STORED: "by the checkpoint, expanded when it is loaded: right in its answers, and no faster",
 }
-"""transformers has no kernels for compressed tensors, and fetches those of mxfp4 from the network:
-both are expanded when they are loaded."""
+"""Formats without kernels in transformers, or with downloaded ones, are expanded on loading."""
 
 
 def method_of(config: Any) -> str | None:
@@ -321,7 +318,6 @@ def method_of(config: Any) -> str | None:
 
 
 def quantization_table(config: Any) -> Mapping[str, Any]:
-    """Return what transformers read of quantised weights; empty for plain ones."""
     table = getattr(config, "quantization_config", None)
     if table is None:
         return {}
@@ -329,7 +325,6 @@ def quantization_table(config: Any) -> Mapping[str, Any]:
 
 
 def check_quantised(folder: Path, quantization: Mapping[str, Any], precision: str) -> None:
-    """Refuse quantised weights that cannot be loaded, or that are of another precision."""
     if not quantization:
         if precision == STORED:
             raise broken(folder, f'its weights are plain, and the suite says "{STORED}"')
@@ -344,10 +339,10 @@ def check_quantised(folder: Path, quantization: Mapping[str, Any], precision: st
         )
     if not weights.weights or not all(precision in names for names in weights.weights):
         names = [names[0] if names else "an unknown precision" for names in weights.weights]
-        written = " and ".join(sorted(names)) or "an unknown precision"
-        advice = f'; write precision = "{written}"' if weights.names else ""
+        stated = " and ".join(sorted(names)) or "an unknown precision"
+        advice = f'; write precision = "{stated}"' if weights.names else ""
         raise broken(
-            folder, f'config.json says {written} weights, and the suite "{precision}"{advice}'
+            folder, f'config.json says {stated} weights, and the suite "{precision}"{advice}'
         )
     if method in FORMAT_LIBRARIES:
         who = f"engine torch: {folder} is a checkpoint of {method}, which"
@@ -376,26 +371,25 @@ def quantised_facts(method: str, model: Any) -> dict[str, str]:
 
 
 def require_device(engine: str, *, device: str, precision: str, is_quantised: bool = False) -> None:
-    """Ask torch for the device and for kernels; where neither is in question it is not imported."""
-    as_it_is = is_quantised or precision in PLAIN_PRECISIONS
-    if device == "cpu" and as_it_is:
+    """Check that torch has the device and kernels; do not import torch if neither is needed."""
+    needs_no_kernels = is_quantised or precision in PLAIN_PRECISIONS
+    if device == "cpu" and needs_no_kernels:
         return
     from pytest_mlperf.adapters.engines.torch._devices import find_device, require_kernels
 
     torch_device = find_device(device, engine=engine)
-    if not as_it_is:
+    if not needs_no_kernels:
         require_kernels(precision, torch_device, engine=engine)
 
 
 def require_attention(name: str) -> None:
-    """Ask transformers for an implementation of attention that is a library of its own."""
     if not name.startswith("flash_attention_"):
         return
     from transformers import utils
 
     number = name.removeprefix("flash_attention_")
-    here = getattr(utils, f"is_flash_attn_{number}_available")
-    if not (here() or utils.is_kernels_available()):
+    is_available = getattr(utils, f"is_flash_attn_{number}_available")
+    if not (is_available() or utils.is_kernels_available()):
         raise EnvironmentFault(
             f"engine torch: attention = {name!r} cannot be used here: flash attention {number} is "
             "not installed; pip install flash-attn, or leave attention out",
@@ -404,15 +398,13 @@ def require_attention(name: str) -> None:
 
 
 class LoadedSamples(Protocol):
-    """What keeps samples that are ready to be worked on."""
-
     def load(self, indices: Sequence[int]) -> None: ...
 
     def unload(self, indices: Sequence[int]) -> None: ...
 
 
 class TorchBase(Engine):
-    """Opens what a subclass needs in `_open`, and lets go of it in the other order."""
+    """Open a subclass's resources in `_open`, and release them in reverse order."""
 
     name: ClassVar[str]
     extra: ClassVar[str] = "lm"
@@ -427,7 +419,6 @@ class TorchBase(Engine):
     def __init__(
         self, *, dataset: Dataset, model: str | None, precision: str, **options: Any
     ) -> None:
-        """Keep the options and check that the model is there."""
         self._options = self.options(**options)
         self._options.check(precision)
         self._dataset = dataset
@@ -489,7 +480,7 @@ class TorchBase(Engine):
         raise NotImplementedError
 
     def _open(self, undo: ExitStack) -> None:
-        """Load the model and start threads; add to the facts, and to `undo` what ends them."""
+        """Load the model and start threads; add to the facts, and the clean-up to `undo`."""
         raise NotImplementedError
 
     def _start_queue(
@@ -509,13 +500,12 @@ class TorchBase(Engine):
 
 
 class TokenBase(TorchBase):
-    """Opens a model that generates tokens, with the weights in its folder or with random ones."""
+    """Open a model that generates tokens, with its checkpoint's weights or random ones."""
 
     _options: TokenOptions
     _generation: Generation
 
     def require(self) -> None:
-        """Check the device and the needs of the options; load nothing."""
         quantization = read_config(self._folder).quantization
         if not self._dummy:
             check_quantised(self._folder, quantization, self._precision)

@@ -1,7 +1,7 @@
-"""How a loaded model generates: in static batches, or in transformers' continuous batching.
+"""Generate with a loaded model: in static batches, or by transformers' continuous batching.
 
-Static ones are left-padded prompts of similar length; tokens are reported as they are made. What
-continuous batching finishes is reported by one long-lived thread.
+Static batches are left-padded prompts of similar length, whose tokens are reported step by step.
+One long-lived thread reports the results of continuous batching.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from pytest_mlperf.adapters.engines.llm.generation import (
     logprobs_output,
 )
 from pytest_mlperf.adapters.engines.llm.pictures import PictureChats
-from pytest_mlperf.adapters.engines.llm.streaming import Arrivals
 from pytest_mlperf.adapters.engines.torch._base import TorchOptions
 from pytest_mlperf.adapters.engines.torch._devices import enough_memory
 from pytest_mlperf.adapters.engines.torch._sampling import DrawnOnly, numbers
@@ -42,7 +41,7 @@ from pytest_mlperf.adapters.engines.torch._stages import StageTimes, Stopwatch
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """The rows of one call of `generate`: ids and data set indices by row, and where to report."""
+    """The rows of one call of `generate`: ids, data set indices, and the sink."""
 
     ids: Sequence[int]
     indices: Sequence[int]
@@ -58,7 +57,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextModel:
-    """A model that is loaded, and what answers with it need."""
+    """A loaded model, with the objects that prepare prompts and check answers."""
 
     model: Any
     generation: Generation
@@ -68,7 +67,7 @@ class TextModel:
 
 
 class StaticBatches:
-    """Generates in the calling thread, batch by batch, longest prompts first."""
+    """Generate in the calling thread, batch by batch, longest prompts first."""
 
     def __init__(self, text: TextModel, *, batch_size: int) -> None:
         self._text = text
@@ -89,7 +88,7 @@ class StaticBatches:
         device = self._text.model.device
         watch = Stopwatch(self._text.stages, device)
         tokens, mask = self._pad(batch.indices)
-        tokens, mask = (each.to(device, non_blocking=True) for each in (tokens, mask))
+        tokens, mask = (t.to(device, non_blocking=True) for t in (tokens, mask))
         generation, processors = self._text.generation, []
         if generation.is_drawn:
             draws = numbers(generation, batch.indices, device)
@@ -103,7 +102,7 @@ class StaticBatches:
             }
             if isinstance(chats := self._text.prompts.chats, PictureChats):
                 features = chats.features(batch.indices, tokens)
-                inputs |= {name: each.to(device) for name, each in features.items()}
+                inputs |= {name: feature.to(device) for name, feature in features.items()}
             if generation.num_beams == 1:
                 streamer = Streamer(batch, generation, self._text.answers, watch)
                 self._text.model.generate(**inputs, streamer=streamer)
@@ -126,7 +125,7 @@ class StaticBatches:
 
 
 class LogprobBatches(StaticBatches):
-    """Evaluates prompts in place of generating, batch by batch, longest first."""
+    """Evaluate prompts instead of generating, batch by batch, longest first."""
 
     def _generate(self, batch: Batch) -> None:
         rows = [self._text.prompts[index] for index in batch.indices]
@@ -148,40 +147,36 @@ class LogprobBatches(StaticBatches):
 def _logprobs(logits: Any, row: Sequence[int]) -> list[float]:
     """Return the log-probability of each token but the first; logits have (tokens, vocabulary)."""
     following = torch.tensor(row[1:], device=logits.device)
-    scores = logits[: len(row) - 1].float()  # a row at a time: float32 takes twice the room
+    scores = logits[: len(row) - 1].float()  # row by row, since float32 doubles the memory
     chosen = scores.gather(1, following[:, None])[:, 0]
     logprobs: list[float] = (chosen - scores.logsumexp(1)).tolist()
     return logprobs
 
 
 def has_static_cache(model: Any) -> bool:
-    """Check whether static batches use transformers' static cache."""
-    # It costs time on the CPU (docs/benchmarks.md), and Falcon with ALiBi fails with it.
+    # It is slower on the CPU (docs/benchmarks.md), and Falcon with ALiBi fails with it.
     return model.device.type == "cuda" and not getattr(model.config, "alibi", False)
 
 
 def generation_config(generation: Generation, *, static_cache: bool = False) -> Any:
-    """Return transformers' settings; nothing of the model's own is left to fill in."""
+    """Return transformers' settings, in full, so that none of the model's own apply."""
     return transformers.GenerationConfig(
         max_new_tokens=generation.max_new_tokens,
         min_new_tokens=generation.min_new_tokens,
         num_beams=generation.num_beams,
-        # MLPerf's references stop at the first finished beams; transformers' default goes on.
+        # MLPerf's references stop at the first finished beams, unlike transformers' default.
         early_stopping=generation.num_beams > 1,
         do_sample=False,
         eos_token_id=list(generation.ends) or None,
         pad_token_id=generation.padding,
         cache_implementation="static" if static_cache else None,
-        # Else transformers compiles for each new shape of a batch, also in the measured window.
+        # Else transformers compiles for each new batch shape, even while time is measured.
         disable_compile=True,
     )
 
 
 class Streamer:
-    """Takes every step's tokens; a row is reported when it ends, not later.
-
-    The first step is the stage "prefill", all others are "decode".
-    """
+    """Report each row as soon as it ends; time stages "prefill" (first step) and "decode"."""
 
     def __init__(
         self, batch: Batch, generation: Generation, answers: Answers, watch: Stopwatch
@@ -208,14 +203,14 @@ class Streamer:
         last = len(self._steps) == self._last_step
         ended = [row for row in self._alive if last or tokens[row] in self._ends]
         if ended:
-            # What comes for an ended row from now on is of no use.
+            # Later tokens of an ended row are ignored.
             self._alive = [row for row in self._alive if row not in set(ended)]
             part = self._batch.take(ended)
             rows = [[step[row] for step in self._steps] for row in ended]
             self._answers.deliver(part.ids, part.indices, rows, part.sink)
 
     def end(self) -> None:
-        """Nothing is held back."""
+        """Do nothing, since no tokens are held back."""
 
     def _stamp(self) -> None:
         ids = [self._batch.ids[row] for row in self._alive]
@@ -226,7 +221,7 @@ class Streamer:
 
 
 class _FirstStep:
-    """Reports the first tokens of a beam search, whose later tokens may still change."""
+    """Report the first tokens of a beam search, whose later tokens may still change."""
 
     def __init__(self, batch: Batch, watch: Stopwatch) -> None:
         self._batch = batch
@@ -244,10 +239,7 @@ class _FirstStep:
 
 
 class LateEnd:
-    """Forbids the end tokens in the first tokens of an answer, request by request.
-
-    transformers' own processor for this sees the whole batch as one age, and is left out there.
-    """
+    """Forbid early end tokens by request; transformers' own processor ignores requests' ages."""
 
     supported_kwargs: Mapping[str, type] = {}
     ignored_kwargs: tuple[str, ...] = ()
@@ -275,39 +267,39 @@ class LateEnd:
         return scores
 
     def _generated(self, state: Any) -> int:
-        # position_offset counts all tokens that have been read, this step's included; the token
-        # lists lag one step behind where transformers prepares batches ahead.
+        # position_offset counts all tokens read, this step's included; the token lists are one
+        # step behind if transformers prepares batches ahead.
         prompt = state._true_initial_tokens or len(state.initial_tokens)
         return int(state.position_offset) - prompt
 
 
-# transformers looks for its own base class; a subclass could not be typed where it is missing.
+# transformers checks for its own base class, which mypy cannot type if it is not installed.
 ContinuousBatchingLogitsProcessor.register(LateEnd)
 
 
 def late_end(generation: Generation, device: Any) -> Any:
-    """Return the processors of a manager that lets no answer end before its fewest tokens."""
+    """Return the processors of a manager that enforce the minimum of tokens."""
     processors = ContinuousBatchingLogitsProcessorList(
         transformers.LogitsProcessorList([LateEnd(generation, device)])
     )
-    # What transformers counts only where it made the processors per request itself.
+    # transformers sets it only for processors that it makes itself.
     processors.tensors_required = 1
     return processors
 
 
 PAGE_TOKENS = 256
-"""Tokens of one block of the key-value cache; transformers' default."""
+"""Tokens of a block of the key-value cache; transformers' default."""
 
 MIN_BATCH_TOKENS = 512
 """Tokens per forward pass of continuous batching, unless more samples are batched."""
 
 QUEUED_BATCHES = 2
-"""Batches of requests in transformers' hands: its scheduler looks at each of them at every step."""
+"""Batches of requests in transformers' queue, which its scheduler scans at every step."""
 
 
 @dataclass(kw_only=True, slots=True)
 class BatchedRequest:
-    """One sample on its way: its id, its data set index, where to report, and tokens stamped."""
+    """A sample in flight: its id, its data set index, its sink, and the tokens reported."""
 
     sample: int
     index: int
@@ -316,28 +308,34 @@ class BatchedRequest:
 
 
 @dataclass(slots=True)
-class _BatchArrivals(Arrivals):
-    """What came in for one sink, finished requests with their tokens and an error too."""
+class _Arrivals:
+    """Results for one sink.
 
+    `first` are ids of samples with a first token, `further` an id for each later token.
+    """
+
+    sink: Sink
+    first: list[int] = field(default_factory=list)
+    further: list[int] = field(default_factory=list)
     finished: list[tuple[BatchedRequest, list[int]]] = field(default_factory=list)
     error: str | None = None
 
 
 STATEFUL = "linear_attention"
-"""A kind of layers that keeps a state in place of tokens, which no page of a cache can hold."""
+"""Type of layers that keep a state instead of tokens, and do not fit a paged cache."""
 
 
 def can_join(model: Any) -> bool:
-    """Whether continuous batching, which keeps keys and values in pages, can run a model."""
+    """Return whether continuous batching, with its paged cache, can run a model."""
     return STATEFUL not in (getattr(model.config.get_text_config(), "layer_types", None) or ())
 
 
 STATE_KERNELS = ("flash-linear-attention", "causal-conv1d")
-"""Packages that transformers takes kernels for such layers from, where they are installed."""
+"""Packages with kernels for such layers, which transformers uses if they are installed."""
 
 
 def state_kernels() -> str:
-    """Return which of them are installed; "torch" computes the same more slowly."""
+    """Return the installed packages of STATE_KERNELS; "torch", which is slower, if none is."""
     installed = []
     for package in STATE_KERNELS:
         with contextlib.suppress(PackageNotFoundError):
@@ -346,13 +344,10 @@ def state_kernels() -> str:
 
 
 class ContinuousBatching:
-    """Feeds transformers' manager and reports what it gives back."""
+    """Pass requests to transformers' manager, and report its results."""
 
     def __init__(self, text: TextModel, options: TorchOptions) -> None:
-        """Start the reporting thread.
-
-        With batching = "auto", no memory is taken for the cache before the first sample is put.
-        """
+        """Start the reporting thread; allocate the cache later."""
         self._text = text
         self._options = options
         self._cache_needed = options.batching != "auto"
@@ -363,12 +358,11 @@ class ContinuousBatching:
         self._waiting: deque[BatchedRequest] = deque()
         self._running: dict[str, BatchedRequest] = {}
         self._results: SimpleQueue[Any] = SimpleQueue()
-        # LoadGen can crash when a thread that completed samples ends before it does.
+        # LoadGen can crash if a thread that completed samples ends before it.
         self._thread = threading.Thread(target=self._serve, name="continuous", daemon=True)
         self._thread.start()
 
     def reserve(self) -> None:
-        """Make the key-value cache, once it is needed, large enough for the loaded prompts."""
         if not self._cache_needed:
             return
         longest = self._text.prompts.longest + self._text.generation.max_new_tokens
@@ -416,7 +410,7 @@ class ContinuousBatching:
 
     def _make_manager(self, blocks: int) -> Any:
         generation, options = self._text.generation, self._options
-        most = options.max_batch_tokens or max(MIN_BATCH_TOKENS, options.batch_size)
+        max_tokens = options.max_batch_tokens or max(MIN_BATCH_TOKENS, options.batch_size)
         manager = self._text.model.init_continuous_batching(
             generation_config=transformers.GenerationConfig(
                 max_new_tokens=generation.max_new_tokens,
@@ -427,13 +421,13 @@ class ContinuousBatching:
             continuous_batching_config=transformers.ContinuousBatchingConfig(
                 page_size=PAGE_TOKENS,
                 num_blocks=blocks,
-                max_batch_tokens=most,
+                max_batch_tokens=max_tokens,
                 max_requests_per_batch=options.batch_size,
-                # MLPerf forbids to keep anything from one query for another.
+                # MLPerf forbids reuse of data between queries.
                 allow_block_sharing=False,
-                # Attention is what the suite says, and nothing else.
+                # The suite chooses the attention.
                 auto_switch_to_flash=False,
-                # A cache that holds every sample of a batch needs no room to spare.
+                # A cache for every sample of a batch needs no margin.
                 safety_margin=None if options.kv_blocks else 0.0,
                 seed=0,
             ),
@@ -477,38 +471,41 @@ class ContinuousBatching:
                     results.append(self._results.get_nowait())
             serving = None not in results
             with self._lock:
-                sorted_news = self._sort([each for each in results if each is not None])
+                sorted_news = self._sort([result for result in results if result is not None])
                 self._feed()
             for news in sorted_news:
                 try:
                     self._report(news)
-                except BaseException as error:  # a dead thread would hang the run
+                except BaseException as error:  # without this thread the run would hang
                     news.sink.failed(error)
 
-    def _sort(self, results: Iterable[Any]) -> list[_BatchArrivals]:
-        """Return the new arrivals by sink; the lock is held."""
-        arrivals: dict[int, _BatchArrivals] = {}
+    def _sort(self, results: Iterable[Any]) -> list[_Arrivals]:
+        """Return the new results by sink; the lock is held."""
+        arrivals: dict[int, _Arrivals] = {}
         for result in results:
             request = self._running.get(result.request_id)
             if request is None:  # dropped by close()
                 continue
-            if over := result.is_finished():
+            if is_finished := result.is_finished():
                 del self._running[result.request_id]
-            news = arrivals.setdefault(id(request.sink), _BatchArrivals(request.sink))
+            news = arrivals.setdefault(id(request.sink), _Arrivals(request.sink))
             if result.error is not None:
                 news.error = result.error
                 continue
             if request.sink.times_tokens:
                 (news.further if request.stamped else news.first).append(request.sample)
                 request.stamped += 1
-            if over:
+            if is_finished:
                 news.finished.append((request, result.generated_tokens))
         return list(arrivals.values())
 
-    def _report(self, news: _BatchArrivals) -> None:
+    def _report(self, news: _Arrivals) -> None:
         if news.error is not None:
             raise _failed(news.error)
-        news.tell_tokens()
+        if news.first:
+            news.sink.first_tokens(news.first)
+        if news.further:
+            news.sink.next_tokens(news.further)
         if news.finished:
             requests, rows = zip(*news.finished, strict=True)
             self._text.answers.deliver(

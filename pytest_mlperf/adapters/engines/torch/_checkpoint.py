@@ -1,4 +1,4 @@
-"""Models that are ready to generate: a folder's safetensors weights, or random ones."""
+"""Open models that generate, from a folder's safetensors weights or with random ones."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from pytest_mlperf.extension import sha256, some, text_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """Models of one purpose in transformers: their classes, and one that is widely known.
+    """A kind of models in transformers: their classes, and a well-known one.
 
     Attributes:
-        loader: The class that loads them.
-        trial: Returns what a model that generates takes for its first token.
+        loader: Name of the class that loads them.
+        trial: Returns the inputs for the first token of a generating model.
     """
 
     name: str
@@ -77,7 +77,7 @@ PICTURES = Kind(
 
 
 def text_kind(architecture: str) -> Kind:
-    """Return the kind of model that text is asked of: one that sees pictures takes text too."""
+    """Return the kind of model for text; a model for pictures takes text too."""
     sees = architecture in PICTURES.architectures - CAUSAL.architectures
     return PICTURES if sees else CAUSAL
 
@@ -91,7 +91,6 @@ QUESTION_ANSWERING = Kind(
 
 @contextlib.contextmanager
 def quiet_and_offline() -> Iterator[None]:
-    """Keep transformers from the network and from progress bars."""
     offline, bars = constants.HF_HUB_OFFLINE, logging.is_progress_bar_enabled()
     constants.HF_HUB_OFFLINE = True
     logging.disable_progress_bar()
@@ -104,15 +103,12 @@ def quiet_and_offline() -> Iterator[None]:
 
 
 def read_config(folder: Path, kind: Kind, *, quantised: str | None = None) -> Any:
-    """Return the configuration of a model of this kind that needs no code of its own.
-
-    Its weights may be quantised to a precision; with None they must be plain.
-    """
+    """Return a model's configuration; raise unless its weights are plain or have a precision."""
     try:
         config = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
-    # What transformers raises depends on what is wrong; each kind says it well.
+    # transformers raises many types, all with good texts.
     except Exception as error:
         raise broken(folder, f"transformers cannot read config.json: {text_of(error)}") from error
     architectures = config.architectures or ["no architecture"]
@@ -134,10 +130,7 @@ WEIGHTS_SEED = 20_240_828
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedModel:
-    """A model that is ready to generate.
-
-    Token ids are below `vocabulary`; `context` is the most tokens of prompt and answer together.
-    """
+    """A model that is ready to generate, and its limits and facts."""
 
     model: Any
     eos: tuple[int, ...]
@@ -168,7 +161,7 @@ def open_model(
     if dummy:
         model = make_dummy(auto, config, **placement)
     else:
-        # Given, so that the sampling settings beside the weights are not read.
+        # An explicit argument, so that transformers does not read the folder's sampling settings.
         settings = transformers.GenerationConfig()
         more = {"quantization_config": transformers.Mxfp4Config(dequantize=True)}
         more = more if method == _base.STORED else {}
@@ -217,8 +210,8 @@ def _method(folder: Path, config: Any, *, dummy: bool) -> str | None:
 def load(
     auto: Any, folder: Path, config: Any, *, dtype: Any, attention: str, device: Any, **more: Any
 ) -> Any:
-    """Return a checkpoint as a model of `auto`, complete and ready to run; `more` is for `auto`."""
-    with _attention_there(attention):
+    """Load a checkpoint completely, as a model of `auto`; `more` are arguments for `auto`."""
+    with _attention_available(attention):
         model, info = auto.from_pretrained(
             folder,
             config=config,
@@ -227,27 +220,27 @@ def load(
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
-            # Else transformers prints a table and raises without a name.
+            # Else transformers prints a table and raises without a weight's name.
             ignore_mismatched_sizes=True,
             output_loading_info=True,
             **more,
         )
-    # transformers only warns, and goes on with random weights.
+    # transformers only warns, and continues with random weights.
     if info["missing_keys"]:
         raise broken(folder, f"the checkpoint lacks {some(sorted(info['missing_keys']))}")
     if info["mismatched_keys"]:
-        wrong = [
+        mismatches = [
             f"{name} is {list(actual)} and should be {list(expected)}"
             for name, actual, expected in sorted(info["mismatched_keys"])
         ]
-        raise broken(folder, f"weights do not fit config.json: {some(wrong)}")
+        raise broken(folder, f"weights do not fit config.json: {some(mismatches)}")
     return model.to(device)
 
 
 def make_dummy(auto: Any, config: Any, *, dtype: Any, attention: str, device: Any) -> Any:
-    """Return the model with random weights, made on the device: the same on every call."""
+    """Return the model with random weights, made on the device, equal on every call."""
     cuda = [device] if device.type == "cuda" else []
-    with _attention_there(attention), torch.random.fork_rng(devices=cuda), device:
+    with _attention_available(attention), torch.random.fork_rng(devices=cuda), device:
         torch.manual_seed(WEIGHTS_SEED)
         model = auto.from_config(
             config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
@@ -256,7 +249,6 @@ def make_dummy(auto: Any, config: Any, *, dtype: Any, attention: str, device: An
 
 
 def check_logits(model: Any, folder: Path, kind: Kind = CAUSAL) -> None:
-    """Run one token through the model, and refuse scores that are NaN."""
     with torch.inference_mode():
         logits = model(**kind.trial(model)).logits
     if bool(logits.isnan().any()):
@@ -268,7 +260,7 @@ def check_logits(model: Any, folder: Path, kind: Kind = CAUSAL) -> None:
 
 
 @contextlib.contextmanager
-def _attention_there(attention: str) -> Iterator[None]:
+def _attention_available(attention: str) -> Iterator[None]:
     try:
         yield
     except (ImportError, ValueError) as error:

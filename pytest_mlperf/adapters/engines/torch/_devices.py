@@ -1,12 +1,12 @@
-"""The device of a torch engine, and what its kernels take: plain, quantised and sparse weights.
+"""Find the device of a torch engine, and prepare weights for its kernels: quantised and sparse.
 
-Weights of linear layers in eight or four bits are torchao's. Experts that transformers keeps as one
-parameter of three dimensions are quantised one by one, and run one after the other: torchao has no
-grouped product for them.
+torchao quantises weights of linear layers to eight or four bits. Experts that transformers keeps as
+one parameter of three dimensions are quantised and run one by one, since torchao has no grouped
+product.
 
-2:4 sparsity: of each four weights along a layer's inputs at least two are zero. GPUs of compute
-capability 8.0 and later multiply such matrices at up to twice the rate of dense ones, and keep only
-the other two and their places: 9/16 of the size in 16 bits.
+2:4 sparsity: at least two of each four weights along a layer's inputs are zero. GPUs of compute
+capability 8.0 and later multiply such matrices at up to twice the rate of dense ones, and store
+only the other two and their positions: 9/16 of the size in 16 bits.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.flo
 
 
 def find_device(name: str, *, engine: str = "torch") -> Any:
-    """Return the torch device of this name; one that is not here is an EnvironmentFault."""
     device = torch.device(name)
     if device.type != "cuda":
         return device
     problem, count = None, torch.cuda.device_count()
     if not torch.cuda.is_available():
-        problem = f"torch {torch.__version__} sees no CUDA device: {_why_not()}"
+        problem = f"torch {torch.__version__} sees no CUDA device: {_no_cuda_reason()}"
     elif (device.index or 0) >= count:
         problem = f"there are {count} CUDA devices, counted from 0"
     if problem is not None:
@@ -46,7 +45,7 @@ def find_device(name: str, *, engine: str = "torch") -> Any:
     return torch.device("cuda", device.index or 0)
 
 
-def _why_not() -> str:
+def _no_cuda_reason() -> str:
     if torch.version.cuda is None and torch.version.hip is None:
         return (
             f"it is a build without CUDA (in {sys.executable}); pip uninstall torch, then install "
@@ -64,7 +63,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 def use_threads(threads: int | None, undo: contextlib.ExitStack) -> str:
-    """Set the threads of the CPU's operators until `undo`; return how many there are then."""
+    """Set the threads of the CPU's operators until `undo`; return their number."""
     if threads is not None:
         undo.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(threads)
@@ -88,22 +87,22 @@ def release_memory() -> None:
 
 
 GROUP = 32
-"""Weights of int4 that share a scale: the smallest group that GPUs have kernels for."""
+"""Weights of int4 that share a scale: the smallest group with GPU kernels."""
 
 SMALL_GROUP = 16
-"""On CPUs, of layers whose inputs are no multiple of 32."""
+"""Group on CPUs, for layers whose inputs are no multiple of 32."""
 
 TILE = 16
-"""Kernels for fp8 multiply matrices whose two sides are multiples of this."""
+"""Divisor of both sides of matrices that fp8 kernels multiply."""
 
 MIN_CAPABILITY = {"int4": (8, 0), "fp8": (8, 9)}
 Step = tuple[Any, Callable[[Any], bool]]
-"""A configuration of torchao, and whether it is for a weight of shape (outputs, inputs)."""
+"""A configuration of torchao, and whether it applies to a weight (outputs, inputs)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantisingPlan:
-    """How weights are quantised, which layers can be, and steps, of which no weight fits two."""
+    """A way to quantise weights, the layers that it supports, and disjoint steps."""
 
     how: str
     needs: str
@@ -118,7 +117,6 @@ def base_dtype(precision: str, checkpoint_dtype: Any, device: Any) -> Any:
 
 
 def require_kernels(precision: str, device: Any, *, engine: str = "torch") -> None:
-    """Refuse, before a model is loaded, a precision that nothing here can run."""
     if precision in PLAIN_PRECISIONS:
         return
     try:
@@ -131,19 +129,19 @@ def require_kernels(precision: str, device: Any, *, engine: str = "torch") -> No
         return
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     if capability is None or capability < least:
-        here = "a CPU has none"
+        reason = "a CPU has none"
         if capability is not None:
-            here = f"this GPU's is {capability[0]}.{capability[1]}"
+            reason = f"this GPU's is {capability[0]}.{capability[1]}"
         raise EnvironmentFault(
             f"engine {engine}: precision {precision!r} needs a GPU of compute capability "
-            f"{least[0]}.{least[1]} or later for its kernels, and {here}; use another precision "
+            f"{least[0]}.{least[1]} or later for its kernels, and {reason}; use another precision "
             f"on {device}",
             option="precision",
         )
 
 
 def require_exact_int8(engine: str) -> None:
-    """Refuse to multiply int8 by int8 if torch's products are wrong on this CPU.
+    """Raise if torch's products of int8 are wrong on this CPU.
 
     oneDNN adds products in 16 bits, which saturate, if ONEDNN_MAX_CPU_ISA hides VNNI from it.
     """
@@ -159,33 +157,29 @@ def require_exact_int8(engine: str) -> None:
 
 
 def quantise(model: Any, precision: str, *, device: Any, engine: str = "torch") -> dict[str, str]:
-    """Quantise the weights of linear layers and of experts, in place; return the facts.
-
-    Layers that the kernels do not support, embeddings, convolutions and norms stay unchanged.
-    Raises RunError for a model without a supported layer.
-    """
+    """Quantise supported linear layers and experts, in place; return the facts."""
     import torchao
     from torchao.utils import TorchAOBaseTensor
 
     plan = _plan(precision, device)
     _apply(plan, model)
     for module, name in list(_experts(model)):
-        _part(module, name, plan)
+        _quantise_experts(module, name, plan)
         model.set_experts_implementation("eager")
     matrices = list(_matrices(model))
-    done = sum(isinstance(weight, TorchAOBaseTensor) for weight in matrices)
-    if not done:
+    count = sum(isinstance(weight, TorchAOBaseTensor) for weight in matrices)
+    if not count:
         raise engine_error(
             f"engine {engine}: precision {precision!r} quantises {plan.needs}, and this model "
             "has none; use another precision",
         )
     parameters = list(model.parameters())
-    small = sum(each.numel() for each in parameters if isinstance(each, TorchAOBaseTensor))
-    total = sum(each.numel() for each in parameters)
+    small = sum(p.numel() for p in parameters if isinstance(p, TorchAOBaseTensor))
+    total = sum(p.numel() for p in parameters)
     return {
         "torchao": str(torchao.__version__),
         "quantisation": plan.how,
-        "quantised": f"{done} of {len(matrices)} matrices, {small / total:.1%} of all parameters",
+        "quantised": f"{count} of {len(matrices)} matrices, {small / total:.1%} of all parameters",
     }
 
 
@@ -212,7 +206,7 @@ def _plan(precision: str, device: Any) -> QuantisingPlan:
             needs=f"linear layers whose inputs are a multiple of {GROUP}",
             steps=[(packed, lambda weight: weight.shape[1] % GROUP == 0)],
         )
-    # Packed weights have fast kernels for bfloat16 on some CPUs, and elsewhere slow loops.
+    # Packed weights have fast kernels for bfloat16 on some CPUs, and slow loops on others.
     large, small = (
         ao.IntxWeightOnlyConfig(
             weight_dtype=torch.int4,
@@ -235,22 +229,18 @@ def _apply(plan: QuantisingPlan, model: Any) -> None:
     from torchao.quantization import quantize_
 
     # Torch's attention reads the weight of its last layer itself.
-    read = torch.nn.modules.linear.NonDynamicallyQuantizableLinear
+    excluded = torch.nn.modules.linear.NonDynamicallyQuantizableLinear
     for config, fits in plan.steps:
 
         def chosen(module: Any, _: str, fits: Callable[[Any], bool] = fits) -> bool:
-            linear = isinstance(module, torch.nn.Linear) and not isinstance(module, read)
+            linear = isinstance(module, torch.nn.Linear) and not isinstance(module, excluded)
             return linear and fits(module.weight)
 
         quantize_(model, config, chosen)
 
 
 def _experts(model: Any) -> Iterator[tuple[Any, str]]:
-    """Yield modules of fused experts, and the names of their parameters of three dimensions.
-
-    Only modules that run one expert after the other, as (outputs, inputs): transformers marks them
-    as not transposed.
-    """
+    """Yield modules of fused, not transposed experts, and names of their 3D parameters."""
     for module in model.modules():
         if getattr(module, "is_transposed", None) is False:
             for name, parameter in module.named_parameters(recurse=False):
@@ -258,7 +248,7 @@ def _experts(model: Any) -> Iterator[tuple[Any, str]]:
                     yield module, name
 
 
-def _part(module: Any, name: str, plan: QuantisingPlan) -> None:
+def _quantise_experts(module: Any, name: str, plan: QuantisingPlan) -> None:
     fused = getattr(module, name).detach()
     delattr(module, name)
     layer = torch.nn.Linear(1, 1, bias=False, device="meta")
@@ -285,16 +275,12 @@ def _matrices(model: Any) -> Iterator[Any]:
 
 SPARSE_GROUP, SPARSE_KEPT = 4, 2
 CAPABILITY = (8, 0)
-"""The least compute capability with kernels for it (Ampere)."""
+"""Minimum compute capability with kernels for it (Ampere)."""
 KERNEL_TYPES = (torch.float16, torch.bfloat16)
 
 
 def make_sparse(model: Any, folder: Path, *, device: Any) -> Mapping[str, str]:
-    """Check a model on the CPU, move it to the device, and return the facts.
-
-    If the device has sparse kernels, layers move one by one, each compressed before the next: the
-    dense model need not fit.
-    """
+    """Check a model on the CPU, move it to the device, compressed if possible; return the facts."""
     layers = dict(sparse_layers(model, folder))
     facts = {"zeros": check_layers(layers, folder)}
     lacking = no_kernels(device, model.dtype)
@@ -307,7 +293,7 @@ def make_sparse(model: Any, folder: Path, *, device: Any) -> Mapping[str, str]:
 
 
 def sparse_layers(model: Any, folder: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the linear layers with their names: all but the one that scores the vocabulary."""
+    """Yield the linear layers by name, without the one that scores the vocabulary."""
     head = model.get_output_embeddings()
     covered = {id(head.weight)} if head is not None else set()
     has_linear = False
@@ -328,10 +314,7 @@ def sparse_layers(model: Any, folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def check_layers(layers: Mapping[str, Any], folder: Path) -> str:
-    """Return the share of zeros, e.g. "50.00% of the weights of 28 linear layers".
-
-    Raises RunError with the place of a layer (outputs, inputs) that is not 2:4 sparse.
-    """
+    """Return the share of zeros as text; raise with the place of a layer that is not 2:4 sparse."""
     zeros = total = 0
     for name, layer in layers.items():
         weights = layer.weight.detach()
@@ -359,7 +342,7 @@ def check_layers(layers: Mapping[str, Any], folder: Path) -> str:
 
 
 def no_kernels(device: Any, dtype: Any) -> str | None:
-    """Return why this device runs dense kernels for these weights, or None where it need not."""
+    """Return the reason why this device has no sparse kernels for these weights, or None."""
     if device.type == "cpu":
         return "a CPU has none for it"
     if dtype not in KERNEL_TYPES:
@@ -371,7 +354,7 @@ def no_kernels(device: Any, dtype: Any) -> str | None:
 
 
 def compress(model: Any, layers: Mapping[str, Any], *, device: Any) -> None:
-    """Bring a model from the CPU to a GPU with these 2:4 sparse layers compressed, in place."""
+    """Move a model from the CPU to a GPU with these 2:4 sparse layers compressed, in place."""
     weights = {name: layer.weight.detach() for name, layer in layers.items()}
     for layer in layers.values():
         layer.weight = None
@@ -379,7 +362,7 @@ def compress(model: Any, layers: Mapping[str, Any], *, device: Any) -> None:
     for name, layer in layers.items():
         try:
             small = _compressed(weights.pop(name).to(device))
-        # What it raises depends on the library that refuses; its text says why.
+        # Its libraries raise different types; the text has the reason.
         except (RuntimeError, NotImplementedError) as error:
             raise EnvironmentFault(
                 f'engine torch: sparsity = "2:4", but torch {torch.__version__} cannot compress '
@@ -391,6 +374,6 @@ def compress(model: Any, layers: Mapping[str, Any], *, device: Any) -> None:
 
 def _compressed(weights: Any) -> Any:
     with warnings.catch_warnings():
-        # That torch may change this interface is no news for a suite.
+        # torch warns that this interface may change, which does not matter to a suite.
         warnings.filterwarnings("ignore", "The PyTorch API of SparseSemiStructuredTensor is in")
         return torch.sparse.to_sparse_semi_structured(weights.contiguous())

@@ -1,4 +1,4 @@
-"""Tokens that are drawn: each row by numbers of its own, whatever rows are beside it."""
+"""Sample tokens for each row by its own random numbers, independently of the batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_mlperf.adapters.engines.llm.generation import Generation
 
 
 def numbers(generation: Generation, indices: Sequence[int], device: Any) -> Any:
-    """Return what samples' tokens are drawn by, from 0 to 1: (tokens, rows)."""
+    """Return the random numbers, 0 to 1, that select samples' tokens: (tokens, rows)."""
     rows = []
     for index in indices:
         source = torch.Generator()
@@ -26,22 +26,19 @@ def numbers(generation: Generation, indices: Sequence[int], device: Any) -> Any:
 
 
 def drawn(scores: Any, numbers: Any, generation: Generation) -> Any:
-    """Draw a token for each row of scores (rows, vocabulary), by its number from 0 to 1.
-
-    Tokens stand in the order of their scores, each as wide as its share.
-    """
+    """Select each row's token by its number, in the cumulative distribution of sorted scores."""
     ordered, tokens = (scores.double() / generation.temperature).sort(1, descending=True)
     shares = ordered.softmax(1)
     kept = shares.cumsum(1) - shares < generation.top_p
     if generation.top_k is not None:
         kept[:, generation.top_k :] = False
     ends = (shares * kept).cumsum(1)
-    places = torch.searchsorted(ends, numbers[:, None] * ends[:, -1:], right=True)
-    return tokens.gather(1, places.clamp(max=kept.sum(1, keepdim=True) - 1)).squeeze(1)
+    positions = torch.searchsorted(ends, numbers[:, None] * ends[:, -1:], right=True)
+    return tokens.gather(1, positions.clamp(max=kept.sum(1, keepdim=True) - 1)).squeeze(1)
 
 
 class DrawnOnly(LogitsProcessor):
-    """Leaves each row the score of the drawn token alone, which greedy search then takes."""
+    """Keep only the score of each row's sampled token, so that greedy search takes it."""
 
     def __init__(self, generation: Generation, numbers: Any, width: int) -> None:
         self._generation = generation

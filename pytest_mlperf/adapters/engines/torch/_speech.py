@@ -1,4 +1,4 @@
-"""Whisper through transformers: features of clips, and transcripts in static batches."""
+"""Transcribe clips with Whisper through transformers, in static batches."""
 
 from __future__ import annotations
 
@@ -23,30 +23,29 @@ from pytest_mlperf.extension import text_of
 
 
 def open_features(folder: Path, config: Any) -> Any:
-    """Return what makes features of clips, by the model's own settings."""
     try:
         extractor = transformers.WhisperFeatureExtractor.from_pretrained(
             folder, local_files_only=True
         )
-    # What transformers raises depends on what is wrong.
+    # transformers raises many types.
     except Exception as error:
         raise broken(
             folder, f"transformers cannot read preprocessor_config.json: {text_of(error)}"
         ) from error
-    made = extractor.sampling_rate, extractor.feature_size, extractor.nb_max_frames
-    taken = RATE, config.num_mel_bins, 2 * config.max_source_positions
-    if made != taken:
+    sizes = extractor.sampling_rate, extractor.feature_size, extractor.nb_max_frames
+    valid = RATE, config.num_mel_bins, 2 * config.max_source_positions
+    if sizes != valid:
         raise broken(
             folder / "preprocessor_config.json",
-            f"features are of {made[0]} Hz, {made[1]} mels and {made[2]} frames, and the model "
-            f"takes {taken[0]}, {taken[1]} and {taken[2]}; copy the file that belongs to it",
+            f"features are of {sizes[0]} Hz, {sizes[1]} mels and {sizes[2]} frames, and the model "
+            f"takes {valid[0]}, {valid[1]} and {valid[2]}; copy the file that belongs to it",
         )
     return extractor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HearingModel:
-    """A Whisper model that is loaded, and what goes with it."""
+    """A loaded Whisper model, with the objects that prepare clips and check transcripts."""
 
     model: Any
     features: Any
@@ -57,10 +56,7 @@ class HearingModel:
 
 
 class Speech:
-    """The clips that are loaded, written down batch by batch in the calling thread.
-
-    Features are made in the timed part, as by MLPerf's reference; files are decoded before.
-    """
+    """Keep loaded clips, and transcribe them in batches; features count as measured time."""
 
     def __init__(self, dataset: Dataset, hearing: HearingModel, *, batch_size: int) -> None:
         self._dataset = dataset
@@ -86,9 +82,9 @@ class Speech:
         for start in range(0, len(ids), self._batch_size):
             rows = range(start, min(start + self._batch_size, len(ids)))
             with enough_memory(self._batch_size, "lower batch_size"), torch.inference_mode():
-                self._write_down(samples.take(rows))
+                self._transcribe(samples.take(rows))
 
-    def _write_down(self, batch: Batch) -> None:
+    def _transcribe(self, batch: Batch) -> None:
         hearing = self._hearing
         device, dtype = hearing.model.device, hearing.model.dtype
         watch = Stopwatch(hearing.stages, device)
@@ -103,11 +99,11 @@ class Speech:
         if generation.is_drawn:
             draws = numbers(generation, batch.indices, device)
             processors.append(DrawnOnly(generation, draws, tokens.shape[1]))
-        # Whisper's own `generate` is for clips of any length, and decides by itself how to decode.
+        # Whisper's own `generate`, for clips of any length, would choose the decoding itself.
         transformers.GenerationMixin.generate(
             hearing.model,
             input_features=features.to(device, dtype),
-            # Whisper reads no mask; without one transformers warns.
+            # Whisper ignores the mask, but transformers warns without one.
             attention_mask=torch.ones(features.shape[::2], dtype=torch.long, device=device),
             decoder_input_ids=tokens,
             logits_processor=processors,

@@ -1,4 +1,4 @@
-"""How long the stages of a torch engine took; light to import."""
+"""Measure the stages of a torch engine; light to import."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class StageTimes:
-    """Sums the seconds of stages until they are taken; any thread may add some."""
+    """Sum the seconds of stages until they are taken; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -26,18 +26,18 @@ class StageTimes:
 
 
 class Stopwatch:
-    """Divides the time of one batch among stages, one after the other."""
+    """Divide the time of one batch among successive stages."""
 
     def __init__(self, stages: StageTimes, device: Any) -> None:
         self._stages, self._device = stages, device
         self._begun_s = perf_counter()
 
     def end(self, stage: str) -> None:
-        """End a stage: what is queued on a GPU belongs to it, so that is waited for."""
+        """End a stage, after all its work that is queued on a GPU."""
         if self._device.type == "cuda":
             import torch
 
             torch.cuda.synchronize(self._device)
-        ended_s = perf_counter()
-        self._stages.add(stage, ended_s - self._begun_s)
-        self._begun_s = ended_s
+        now_s = perf_counter()
+        self._stages.add(stage, now_s - self._begun_s)
+        self._begun_s = now_s

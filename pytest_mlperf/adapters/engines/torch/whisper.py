@@ -1,4 +1,4 @@
-"""Write speech down with Whisper through transformers, as MLPerf's reference does."""
+"""Transcribe speech with Whisper through transformers, as MLPerf's reference does."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class WhisperOptions(TokenOptions):
-    """What a suite may say to torch-whisper.
+    """Options of engine torch-whisper.
 
     Attributes:
-        max_new_tokens: Most tokens of a transcript, its end token included; MLPerf's are 200.
+        max_new_tokens: Maximum tokens of a transcript, its end token included; MLPerf's is 200.
     """
 
     engine: ClassVar[str] = "torch-whisper"
@@ -34,21 +34,21 @@ class WhisperOptions(TokenOptions):
     def rules(self, precision: str) -> Iterator[Rule]:
         yield from super().rules(precision)
         yield "temperature", self.temperature, not self.is_drawn, "0: transcripts are greedy"
-        evaluates = self.prompt_logprobs
-        yield "prompt_logprobs", evaluates, evaluates is False, "false: transcripts are generated"
+        value = self.prompt_logprobs
+        yield "prompt_logprobs", value, value is False, "false: transcripts are generated"
 
 
 class WhisperEngine(TokenBase):
-    """Answers each clip with its transcript: int64, little-endian, a character's label each.
+    """Answer each clip with its transcript: int64, little-endian, a label for each character.
 
     Transcripts are greedy and begin with MLPerf's prompt: English, without times. A list of samples
-    is worked on inside `submit`, in batches; single ones as many as have gathered.
+    runs in batches within `submit`; single samples run in batches of those that queued up.
 
     Args:
         dataset: Its inputs are dicts of "audio", float32, and "sampling_rate", 16000.
-        model: Folder of a Whisper model of many languages: config.json, preprocessor_config.json,
+        model: Folder of a multilingual Whisper model: config.json, preprocessor_config.json,
             safetensors files, tokenizer. Nothing is downloaded and no code of the folder is run.
-        precision: As of engine torch.
+        precision: As in engine torch.
     """
 
     name = "torch-whisper"
@@ -80,8 +80,8 @@ class WhisperEngine(TokenBase):
             loaded = open_model(self._folder, options, self._precision, SPEECH)
             features = _speech.open_features(self._folder, loaded.model.config)
             tokenizer, digest = load_tokenizer(self.name, self._folder)
-        positions, most = loaded.model.config.max_target_positions, options.max_new_tokens
-        prompt = prompt_tokens(self.name, tokenizer, self._folder, positions, most)
+        positions, max_tokens = loaded.model.config.max_target_positions, options.max_new_tokens
+        prompt = prompt_tokens(self.name, tokenizer, self._folder, positions, max_tokens)
         generation = dataclasses.replace(self._generation, eos=loaded.eos)
         self._generation = generation
         self._facts |= {

@@ -44,7 +44,7 @@ QUANTISED_PRECISIONS: tuple[PrecisionName, ...] = (
     "int4-awq",
     "gptq",
 )
-"""Precisions of quantised weights; what is not quantised keeps the checkpoint's type."""
+"""Precisions of quantised weights; other weights keep the checkpoint's type."""
 
 PRECISIONS: tuple[PrecisionName, ...] = (*PLAIN_PRECISIONS, *QUANTISED_PRECISIONS)
 
@@ -56,7 +56,7 @@ AT_LOADING: Mapping[str, tuple[PrecisionName, ...]] = {
     "fp8_per_tensor": ("fp8",),
     "fp8_per_block": ("fp8",),
 }
-"""What vLLM makes of plain weights while it loads them, by the option quantization."""
+"""Precisions to which vLLM quantises plain weights on loading, by the option quantization."""
 
 PASSED_OPTIONS = (
     *("quantization", "load_format", "tensor_parallel_size", "pipeline_parallel_size"),
@@ -79,33 +79,32 @@ RESERVED: Mapping[str, str] = {
         "nothing: nothing is downloaded",
     ),
 }
-"""Engine arguments of vLLM that are no business of `engine_args`, and what sets them instead."""
+"""Arguments of vLLM that `engine_args` must not have, and their replacements."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VllmOptions(LibraryOptions, tools.ToolOptions):
-    """What a suite may say to vLLM; None leaves vLLM's own choice.
+    """Options of engine vllm; None keeps vLLM's default.
 
     Attributes:
-        api: "async": AsyncLLM, which servers are built on; tokens are seen as they come. "offline":
+        api: "async": AsyncLLM, the base of vLLM's servers, which streams tokens. "offline":
             LLM.generate, for scenarios whose tokens are not timed.
-        batch_size: With `api = "offline"`, samples per call of LLM.generate at most; None is all
+        batch_size: Maximum samples per call of LLM.generate with `api = "offline"`; None is all
             that wait. The last samples of each call run alone.
-        max_model_len: Tokens of prompt and answer together at most; None is the model's.
-        max_num_seqs: Samples in flight at most.
-        max_num_batched_tokens: Tokens per forward pass at most.
+        max_model_len: Maximum tokens of prompt and answer together; None is the model's.
+        max_num_seqs: Maximum samples in flight.
+        max_num_batched_tokens: Maximum tokens per forward pass.
         gpu_memory_utilization: Share of each GPU's memory that vLLM takes.
-        kv_cache_dtype: Type of the key-value cache, in vLLM's words.
-        quantization: Method of quantised weights, in vLLM's words; None is the checkpoint's. "fp8"
-            quantises plain weights while they are loaded.
-        enable_prefix_caching: Keep what prompts have in common from one to the next. MLPerf forbids
-            it in its closed division, and as LoadGen issues the same samples again and again it
-            would measure memory rather than work.
-        mm_processor_cache_gb: GB for what is made of pictures, kept from one query to the next.
-            0 keeps nothing, as MLPerf asks for in its closed division, and while prefix caching is
-            off too, pictures of two queries are never taken for the same.
+        kv_cache_dtype: Type of the key-value cache, by vLLM's name.
+        quantization: Method of quantised weights, by vLLM's name; None is the checkpoint's. "fp8"
+            quantises plain weights on loading.
+        enable_prefix_caching: Cache common beginnings of prompts. MLPerf's closed division forbids
+            it; as LoadGen repeats samples, it would measure the cache instead of the work.
+        mm_processor_cache_gb: GB for prepared pictures, kept between queries. 0 keeps none, as
+            MLPerf's closed division requires; then, without prefix caching, no query reuses another
+            one's pictures.
         enforce_eager: No CUDA graphs and no torch.compile: loads faster, runs slower.
-        request_metrics: Let vLLM stamp each request itself; ours are held against its stamps.
+        request_metrics: Let vLLM stamp each request too, and compare the stamps with ours.
         engine_args: Further engine arguments by vLLM's names.
     """
 
@@ -132,7 +131,6 @@ class VllmOptions(LibraryOptions, tools.ToolOptions):
 
     @property
     def whole(self) -> tuple[str, str] | None:
-        """The option that takes answers whole, and its value; None where tokens are seen."""
         return ("api", '"offline"') if self.api == "offline" else super().whole
 
     def check(self, precision: str) -> None:
@@ -163,17 +161,17 @@ class VllmOptions(LibraryOptions, tools.ToolOptions):
                 f"{', '.join(QUANTISED_PRECISIONS)}",
                 *("quantization", "precision"),
             )
-        made = AT_LOADING.get(quantization, QUANTISED_PRECISIONS)
-        if precision not in made:
+        valid = AT_LOADING.get(quantization, QUANTISED_PRECISIONS)
+        if precision not in valid:
             raise self.refused(
-                f'quantization = "{quantization}" makes {" or ".join(made)}, but precision = '
+                f'quantization = "{quantization}" makes {" or ".join(valid)}, but precision = '
                 f'"{precision}"',
                 *("quantization", "precision"),
             )
 
 
 def check_agrees(folder: Path, precision: str, quantization: str | None, config: Config) -> None:
-    """Refuse a precision that the weights in a folder do not have."""
+    """Raise for a precision that the weights in a folder do not have."""
     weights = read_quantisation(folder, config)
     if weights.method is None and quantization is not None:
         return
@@ -193,9 +191,9 @@ def engine_arguments(folder: Path, precision: str, options: VllmOptions) -> dict
         "model": str(folder),
         "dtype": TORCH_DTYPES.get(precision, "auto"),
         **{name: getattr(options, name) for name in PASSED_OPTIONS},
-        # Prompts and answers are token ids; a tokenizer might bring an end token of its own.
+        # Prompts and answers are token ids; a tokenizer might add its own end token.
         "skip_tokenizer_init": True,
-        # Sampling settings beside the weights are not read.
+        # Do not read the folder's sampling settings.
         "generation_config": "vllm",
         "seed": 0,
         "disable_log_stats": not options.request_metrics,
@@ -205,14 +203,11 @@ def engine_arguments(folder: Path, precision: str, options: VllmOptions) -> dict
 
 
 def media_arguments(options: VllmOptions, *, pictures: bool, sees: bool) -> dict[str, Any]:
-    """Return further arguments for a model that takes pictures or sound.
-
-    `pictures` says that prompts have some; a model that `sees` may get text alone.
-    """
-    # Else room is kept for the longest film that fits, which no data set has, and for pictures.
+    """Return further arguments for a model that takes media; `pictures` if prompts have some."""
+    # Else vLLM reserves memory for the longest video, and for pictures.
     unused = ("video",) if pictures else ("image", "video") if sees else ()
     return {
-        # vLLM's own processors make patches and features, and want a tokenizer for that.
+        # vLLM's own processors of media need a tokenizer.
         "skip_tokenizer_init": False,
         "mm_processor_cache_gb": options.mm_processor_cache_gb,
         **({"limit_mm_per_prompt": dict.fromkeys(unused, 0)} if unused else {}),
@@ -224,28 +219,27 @@ def most_together(
     arguments: Mapping[str, Any], settled: Mapping[str, str], batch_size: int | None
 ) -> dict[str, str]:
     """Return the fact of the largest batch; copies that share experts run one step together."""
-    most = settled.get("settled.max_num_seqs", "")
-    if not most.isdecimal():
+    per_copy = settled.get("settled.max_num_seqs", "")
+    if not per_copy.isdecimal():
         return {}
-    together = int(most) * int(arguments.get("data_parallel_size") or 1)
-    return {"work.batch": str(min(together, batch_size or together))}
+    total = int(per_copy) * int(arguments.get("data_parallel_size") or 1)
+    return {"work.batch": str(min(total, batch_size or total))}
 
 
 class VllmEngine(LibraryEngine):
-    """Answers each prompt with the tokens it generates: int64, little-endian, end token included.
+    """Answer each prompt with generated tokens: int64, little-endian, end token included.
 
-    Prompts are text, tokenised by the model's own tokenizer, or lists of token ids; vLLM itself
-    gets and gives token ids only, and beside them the pictures of chats, or clips of sound. The
-    answer to a clip is its transcript: int64, little-endian, a character's label each.
+    Prompts are text, tokenised by the model's own tokenizer, or lists of token ids; vLLM takes and
+    returns token ids only, and takes pictures of chats or clips of sound with them. The answer to a
+    clip is its transcript: int64, little-endian, a label for each character.
 
     Args:
         dataset: Its inputs are text or lists of token ids, chats with pictures, or clips of sound,
-            as data set librispeech gives them to a Whisper model.
+            as data set librispeech has them, for a Whisper model.
         model: Folder of the model: config.json, safetensors files, and for text a tokenizer.
             Nothing is downloaded.
-        precision: "fp32", "bf16" or "fp16": the type of plain weights. "fp8", "nvfp4", "mxfp4",
-            "int8", "int4", "int4-awq", "gptq": of a checkpoint that is quantised so, or by
-            `quantization`.
+        precision: "fp32", "bf16" or "fp16" for plain weights; "fp8", "nvfp4", "mxfp4", "int8",
+            "int4", "int4-awq" or "gptq" for a checkpoint with such weights, or by `quantization`.
     """
 
     first_suite: ClassVar[str] = "model, accelerator"
@@ -275,7 +269,6 @@ class VllmEngine(LibraryEngine):
             _library.find_version()
 
     def require(self) -> None:
-        """Import vLLM, and hold options and the model's folder against it; nothing is loaded."""
         with _library.environment():
             self._prepare()
 
@@ -298,7 +291,7 @@ class VllmEngine(LibraryEngine):
             arguments |= media_arguments(self._options, pictures=pictures, sees=config.sees)
         dummy = self._options.dummy
         self._generation = with_ends(self._generation, self._folder, config, dummy=dummy)
-        # Without the folder, so that they are the same on every machine.
+        # Without the folder, so that facts are equal on every machine.
         self._facts |= {
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in arguments.items()
@@ -319,8 +312,8 @@ class VllmEngine(LibraryEngine):
         config = read_config(self._folder)
         check_agrees(self._folder, self._precision, self._options.quantization, config)
         arguments = engine_arguments(self._folder, self._precision, self._options)
-        taken = [each.name for each in dataclasses.fields(_library.find("AsyncEngineArgs"))]
-        check_names(self._options, arguments, taken, f"vLLM {version}", "engine argument")
+        valid = [field.name for field in dataclasses.fields(_library.find("AsyncEngineArgs"))]
+        check_names(self._options, arguments, valid, f"vLLM {version}", "engine argument")
         return version, config, arguments
 
     def _make_media_task(self, config: Config) -> GenerateTask:
@@ -333,7 +326,7 @@ class VllmEngine(LibraryEngine):
         elif has_chats(self._dataset):
             chats = picture_chats("vllm", self._folder, tokenizer, processes=False)
         elif is_speech(self._dataset):
-            limits = [each for each in (config.context, options.max_model_len) if each is not None]
+            limits = [n for n in (config.context, options.max_model_len) if n is not None]
             clips = speech_clips(
                 "vllm",
                 self._folder,

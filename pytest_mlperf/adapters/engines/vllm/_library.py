@@ -1,4 +1,4 @@
-"""vLLM itself: found, checked against what is asked of it, and kept from the network."""
+"""Import vLLM, check its version and arguments, and keep it from the network."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from pytest_mlperf.extension import text_of
 ERROR_STREAM = 2
 
 CAUSE = re.compile(r"^.*\bERROR\b.*?\] *((?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception): .+)$", re.M)
-"""A line of vLLM's log that ends a traceback."""
+"""Last line of a traceback in vLLM's log."""
 
 MAX_LOG_BYTES = 1 << 20
 MAX_QUOTED_CHARACTERS = 400
 
 
 class Log:
-    """What is written to this process's error output from now on, where that is a file."""
+    """Text written to this process's stderr from its creation on, if stderr is a file."""
 
     def __init__(self) -> None:
         self._begin: int | None = None
@@ -67,39 +67,39 @@ EXIT_GRACE_SECONDS = 10.0
 
 
 def below(root: int) -> set[int]:
-    """Return the ids of all processes that descend from one and have not ended."""
+    """Return the ids of all running descendants of a process."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # it has ended
-                # The name, in brackets, may have blanks and brackets of its own.
+            with contextlib.suppress(OSError):  # the process has ended
+                # The name, in brackets, may contain blanks and brackets.
                 rest = (entry / "stat").read_text("utf-8", "replace").rpartition(")")[2]
                 state, parent = rest.split()[:2]
                 if state != "Z":
                     children.setdefault(int(parent), []).append(int(entry.name))
     processes: set[int] = set()
-    waiting = [root]
-    while waiting:
-        new = children.get(waiting.pop(), [])
-        processes.update(new)
-        waiting += new
+    open_ids = [root]
+    while open_ids:
+        next_ids = children.get(open_ids.pop(), [])
+        processes.update(next_ids)
+        open_ids += next_ids
     return processes
 
 
 class Started:
-    """Processes that are started below this one from now on."""
+    """Descendants of this process that start after its creation."""
 
     def __init__(self) -> None:
-        self._before = below(os.getpid())
+        self._earlier = below(os.getpid())
 
     def now(self) -> set[int]:
-        """Return the ids of those that run; Python's own helper for shared memory is left out."""
-        # It ends by itself with this process, and complains when it is ended before.
+        """Return the ids of the running ones, without Python's own helper for shared memory."""
+        # The helper ends with this process, and reports an error if it is killed.
         helper = getattr(getattr(resource_tracker, "_resource_tracker", None), "_pid", None)
-        return below(os.getpid()) - self._before - {helper}
+        return below(os.getpid()) - self._earlier - {helper}
 
     def end(self, grace_s: float = EXIT_GRACE_SECONDS) -> Collection[int]:
-        """Wait for them to end, and kill those that do not, whose ids are returned."""
+        """Wait for them to end, kill the others, and return the ids of the killed ones."""
         left = {}
         for pid in self.now():
             with contextlib.suppress(ProcessLookupError):
@@ -112,20 +112,20 @@ class Started:
         _wait(left, grace_s)
         for handle in left.values():
             os.close(handle)
-        multiprocessing.active_children()  # takes the exit codes of those that it started
+        multiprocessing.active_children()  # collects the exit codes of its own children
         return killed
 
 
 def _wait(left: dict[int, int], limit_s: float) -> None:
-    """Take out of `left` (handle by id) what ends within a time."""
-    until_s = time.monotonic() + limit_s
-    watched = select.poll()
+    """Remove processes from `left` (handle by id) that end within a time."""
+    end_s = time.monotonic() + limit_s
+    poll = select.poll()
     ids = {handle: pid for pid, handle in left.items()}
     for handle in ids:
-        watched.register(handle, select.POLLIN)
-    while left and (rest_s := until_s - time.monotonic()) > 0:
-        for handle, _ in watched.poll(rest_s * 1000):
-            watched.unregister(handle)
+        poll.register(handle, select.POLLIN)
+    while left and (rest_s := end_s - time.monotonic()) > 0:
+        for handle, _ in poll.poll(rest_s * 1000):
+            poll.unregister(handle)
             os.close(handle)
             del left[ids[handle]]
 
@@ -162,7 +162,7 @@ VLLM_ENVIRONMENT: Mapping[str, str] = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
-    # This process has threads, and a forked one could wait for ever for a lock of theirs.
+    # This process has threads, whose locks could block a forked process for ever.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
 }
 
@@ -177,7 +177,6 @@ ENVIRONMENT_ADVICE = (
 
 @contextlib.contextmanager
 def environment() -> Iterator[None]:
-    """Set vLLM's variables, and put things back afterwards."""
     added = {name: value for name, value in VLLM_ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -196,10 +195,10 @@ def find_version() -> str:
                 f"engine vllm needs vllm, which is not installed; {ENVIRONMENT_ADVICE}"
             ) from error
         raise _broken(error) from error
-    # Its own checks of the machine, and torch's of other packages, raise all kinds.
+    # Checks by vLLM and torch on import may raise any error.
     except Exception as error:
         raise _broken(error) from error
-    # A build between releases may say 0.0 or 0.1.dev.
+    # A development build may report 0.0 or 0.1.dev.
     if (0, 2) <= tuple(map(int, re.findall(r"\d+", vllm_version)[:2])) < MIN_VLLM:
         oldest = ".".join(map(str, MIN_VLLM))
         raise EnvironmentFault(
@@ -210,7 +209,6 @@ def find_version() -> str:
 
 
 def find(name: str) -> Any:
-    """Return what `IMPORTED` names, where this vLLM has it."""
     try:
         return getattr(importlib.import_module(IMPORTED[name]), name)
     except Exception as error:
@@ -223,7 +221,7 @@ def loading(vllm_version: str, log: Log) -> Iterator[None]:
         yield
     except MlperfError:
         raise
-    # Wrong values, a full GPU and a dead process of its own raise what they like.
+    # Invalid values, a full GPU and a dead process of vLLM raise different types.
     except Exception as error:
         raise engine_error(
             f"vLLM {vllm_version} cannot load the model: {type(error).__name__}: {text_of(error)}"
@@ -232,7 +230,7 @@ def loading(vllm_version: str, log: Log) -> Iterator[None]:
 
 
 def describe(vllm_version: str, settled: Any) -> dict[str, str]:
-    """Return versions, what vLLM settled on, and the variables that it reads."""
+    """Return versions, vLLM's final settings, and the variables that it reads."""
     facts = {"vllm": vllm_version}
     for package in SPEED_PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
@@ -265,7 +263,7 @@ def _broken(error: Exception) -> EnvironmentFault:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeenRequest:
-    """What we saw of one request; times by `time.monotonic`, which vLLM stamps by too."""
+    """Our measurements of a request; times by `time.monotonic`, vLLM's clock."""
 
     index: int
     tokens: int
@@ -274,7 +272,7 @@ class SeenRequest:
 
 
 def compare(gaps: StampGaps, seen: SeenRequest, theirs: Any) -> None:
-    """Compare one request's times with vLLM's RequestStateStats; None if it keeps none."""
+    """Compare our times of a request with vLLM's RequestStateStats; None if it keeps none."""
     if theirs is None or not theirs.first_token_ts:
         return
     if theirs.num_generation_tokens != seen.tokens:
@@ -290,37 +288,32 @@ def compare(gaps: StampGaps, seen: SeenRequest, theirs: Any) -> None:
 
 
 ACCEPTED_COUNTER = "vllm:spec_decode_num_accepted_tokens"
-"""vLLM's counter of drafted tokens that were accepted, since it was loaded."""
+"""vLLM's counter of accepted draft tokens since it was loaded."""
 
 
 class AcceptedDrafts:
-    """What vLLM counts of speculative decoding."""
-
     def __init__(self) -> None:
         self._snapshot = find("get_metrics_snapshot")
-        self._before = 0
+        self._earlier = 0
 
     def take(self) -> int:
-        """Return how many drafted tokens were accepted since the last call."""
-        # One for each copy of the model with data parallelism.
-        total = sum(int(each.value) for each in self._snapshot() if each.name == ACCEPTED_COUNTER)
-        before, self._before = self._before, total
-        return total - before
+        """Return the number of draft tokens accepted since the last call."""
+        # There is a counter for each copy of the model with data parallelism.
+        total = sum(int(m.value) for m in self._snapshot() if m.name == ACCEPTED_COUNTER)
+        earlier, self._earlier = self._earlier, total
+        return total - earlier
 
 
 def sampling_arguments(generation: Generation, output_kind: Any, index: int = 0) -> dict[str, Any]:
-    """Return the arguments of SamplingParams: ended by our end tokens and no others.
-
-    Drawn answers differ by the `index` of the sample.
-    """
-    drawn = {
+    """Return the arguments of SamplingParams for a sample, with our end tokens only."""
+    sampling = {
         "top_p": generation.top_p,
         "top_k": generation.top_k or 0,
         "seed": generation.seed_of(index),
     }
     return {
         "temperature": float(generation.temperature),
-        **(drawn if generation.is_drawn else {}),
+        **(sampling if generation.is_drawn else {}),
         "max_tokens": generation.max_new_tokens,
         "min_tokens": generation.min_new_tokens,
         "ignore_eos": generation.ignore_eos,
@@ -332,10 +325,7 @@ def sampling_arguments(generation: Generation, output_kind: Any, index: int = 0)
 
 
 def logprobs_of(output: Any) -> list[float]:
-    """Return the log-probabilities of a prompt's tokens, NaN for the first.
-
-    vLLM gives for each token a table by token id: its own, and the likeliest one's.
-    """
+    """Return the log-probabilities of a prompt's tokens, NaN for the first."""
     tables = [None, *output.prompt_logprobs[1:]]
     return [
         math.nan if table is None else float(table[token].logprob)
@@ -344,28 +334,28 @@ def logprobs_of(output: Any) -> list[float]:
 
 
 class SamplingByLength:
-    """SamplingParams of samples, the same for all with answers of one length and one seed."""
+    """SamplingParams of samples, shared by answers of equal length and seed."""
 
     def __init__(self, task: GenerateTask, kind: str) -> None:
         self._task = task
         self._kind = getattr(find("RequestOutputKind"), kind)
         self._make = find("SamplingParams")
-        self._made: dict[tuple[int, int | None], Any] = {}
+        self._cache: dict[tuple[int, int | None], Any] = {}
 
     def of(self, index: int) -> Any:
         generation = self._task.generation_of(index)
         key = generation.max_new_tokens, generation.seed_of(index)
-        if key not in self._made:
-            self._made[key] = self._make(**sampling_arguments(generation, self._kind, index))
-        return self._made[key]
+        if key not in self._cache:
+            self._cache[key] = self._make(**sampling_arguments(generation, self._kind, index))
+        return self._cache[key]
 
 
 QUEUED_MULTIPLE = 2
-"""Samples with pictures or sound that vLLM has at a time, as a multiple of those it works on."""
+"""Maximum samples with media in vLLM, as a multiple of those it works on."""
 
 
 class AsyncBackend:
-    """AsyncLLM: samples come and go one by one, tokens are told as they come."""
+    """Run AsyncLLM: samples come and go one by one, and tokens are reported as they come."""
 
     def __init__(
         self,
@@ -393,8 +383,8 @@ class AsyncBackend:
         self.settled = self._llm.vllm_config
         self._room: AbstractAsyncContextManager[Any] = contextlib.nullcontext()
         if self._prompts.has_media:
-            # Samples wait until vLLM may need them soon. What is made of a picture is many times
-            # its file: of all at once, as in Offline, it would fill the machine's memory.
+            # Samples wait until vLLM may need them soon: prepared pictures are many times larger
+            # than their files, and all at once, as in Offline, would fill the memory.
             copies = int(arguments.get("data_parallel_size") or 1)
             at_once = copies * self.settled.scheduler_config.max_num_seqs
             self._room = asyncio.Semaphore(QUEUED_MULTIPLE * at_once)
@@ -422,14 +412,14 @@ class AsyncBackend:
             media = self._prompts.has_media
             self._task.report(request, row, len(output.prompt_token_ids) if media else None)
         except Exception as error:
-            if self._closing:  # nobody waits for it any more
+            if self._closing:  # the answer is not needed any more
                 return
             if isinstance(error, MlperfError):
                 raise
             raise _failed(f"sample {request.index} of the data set", error, self._log) from error
 
     async def _ask(self, request: StreamedRequest) -> tuple[Any, list[int], SeenRequest]:
-        """Return the last output, all tokens, and when the first and the last came."""
+        """Return the last output, all tokens, and the times of the first and the last."""
         prompt = await self._prompts.rendered(self._llm, request.index)
         piecewise = self._is_piecewise(request.sink)
         params = (self._piecewise if piecewise else self._whole).of(request.index)
@@ -450,7 +440,7 @@ class AsyncBackend:
 
 
 class OfflineBackend:
-    """LLM: a thread hands over all samples that have gathered, and takes all answers at once."""
+    """Run LLM: a thread passes all samples that queued up, and takes all answers at once."""
 
     def __init__(
         self, arguments: Mapping[str, Any], task: GenerateTask, log: Log, batch_size: int | None
@@ -468,7 +458,7 @@ class OfflineBackend:
         try:
             self._queue.close()
         finally:
-            # LLM itself has no way to end but to be forgotten.
+            # LLM itself has no method to end it.
             self._llm.llm_engine.engine_core.shutdown()
 
     def _work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
@@ -498,7 +488,7 @@ def _failed(step: str, error: Exception, log: Log) -> RunError:
 
 
 async def _open(kind: Any, engine_args: Any) -> Any:
-    # On the loop that will run its requests: it starts its own tasks where it is made.
+    # A coroutine, since AsyncLLM starts tasks on the loop that creates it.
     return kind.from_engine_args(engine_args)
 
 

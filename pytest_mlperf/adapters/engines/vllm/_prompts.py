@@ -1,4 +1,4 @@
-"""Samples as vLLM takes them: token ids, with pictures beside them, or after sound."""
+"""Convert samples for vLLM: token ids, with pictures, or after sound."""
 
 from __future__ import annotations
 
@@ -12,36 +12,26 @@ from pytest_mlperf.adapters.engines.llm.speech import RATE
 
 
 class Prompts:
-    """Makes of each loaded sample what vLLM is handed for it."""
-
     def __init__(self, prompts: TokenPrompts, as_rendered: Any = None) -> None:
         self._prompts = prompts
         self._as_rendered = as_rendered
 
     @property
     def has_media(self) -> bool:
-        """Whether vLLM has more to prepare than token ids."""
         return isinstance(self._prompts.chats, PictureChats) or self._prompts.clips is not None
 
     def of(self, index: int) -> dict[str, Any]:
-        """Return a prompt as LLM.generate takes it; pictures are decoded here.
-
-        vLLM expands a picture's one token. An encoder gets no tokens; its decoder begins with all.
-        """
+        """Return a prompt for LLM.generate; clips go to the encoder, all tokens to the decoder."""
         tokens = list(self._prompts[index])
         chats, clips = self._prompts.chats, self._prompts.clips
         if clips is not None:
-            heard = _beside([], {"audio": (clips[index], RATE)})
-            return {"encoder_prompt": heard, "decoder_prompt": _beside(tokens, {})}
+            sound = _prompt([], {"audio": (clips[index], RATE)})
+            return {"encoder_prompt": sound, "decoder_prompt": _prompt(tokens, {})}
         pictures = chats.pictures(index) if chats is not None else []
-        return _beside(tokens, {"image": pictures} if pictures else {})
+        return _prompt(tokens, {"image": pictures} if pictures else {})
 
     async def rendered(self, llm: Any, index: int) -> Any:
-        """Return a prompt as AsyncLLM.generate takes it.
-
-        Threads decode and prepare media: on the event loop this would delay the tokens of other
-        samples.
-        """
+        """Return a prompt for AsyncLLM.generate; threads prepare media, not to block the loop."""
         if not self.has_media:
             return self._as_rendered(self._prompts[index])
         prompt = await asyncio.to_thread(self.of, index)
@@ -49,5 +39,5 @@ class Prompts:
         return rendered
 
 
-def _beside(tokens: list[int], media: Mapping[str, Any]) -> dict[str, Any]:
+def _prompt(tokens: list[int], media: Mapping[str, Any]) -> dict[str, Any]:
     return {"prompt_token_ids": tokens, **({"multi_modal_data": media} if media else {})}

@@ -1,4 +1,4 @@
-"""Programs that a model wrote: taken out of its answer, run in a sandbox, told apart."""
+"""Extract the programs that a model wrote, and run them in a sandbox."""
 
 from pytest_mlperf.adapters.scorers.code._programs import (
     LANGUAGES,

@@ -1,4 +1,4 @@
-"""How a program of MBXP is put together, compiled and run in each language, as mxeval does it.
+"""Assemble, compile and run programs of MBXP in each language, as mxeval does.
 
 Source: mxeval/execution.py of https://github.com/amazon-science/mxeval (e09974f), with `tsc` in
 place of `npx tsc` as in language/mixtral-8x7b/Dockerfile.eval of
@@ -24,14 +24,14 @@ from pytest_mlperf.adapters.scorers.code.sandbox import (
 )
 
 RUN_SECONDS = 20.0
-"""MLPerf's limit for a program; evaluate_mbxp.py of its Mixtral 8x7B benchmark."""
+"""MLPerf's limit for a program, in evaluate_mbxp.py of its Mixtral 8x7B benchmark."""
 
 COMPILE_SECONDS = 100.0
 MAX_PROGRAM_BYTES = 2048 * MIB
 ADDRESS_BYTES = 4096 * MIB
 PROCESSES = 32
 NODE_PROCESSES = 64
-"""Node has about ten threads of its own."""
+"""Limit for Node, which has about ten threads of its own."""
 
 LIBRARIES_FOLDER = "/libraries"
 NODE_FOLDERS = ("/usr/share/nodejs", "/usr/lib/node_modules", "/usr/local/lib/node_modules")
@@ -40,18 +40,18 @@ DRIVER = Path(__file__).with_name("python.py")
 
 
 class MissingError(Exception):
-    """What a language needs is not here; the message names it."""
+    """A tool that a language needs is missing; the message names it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Toolchain:
-    """How the programs of one language are run.
+    """The commands that run a program of one language.
 
     Attributes:
         file: Name of the program's file.
         steps: Commands, see SandboxStep.
-        readable: What they must see besides the system's folders.
-        environment: Variables that they get.
+        readable: Paths that they can read besides the system's folders.
+        environment: Additional environment variables.
         files: Files besides the program.
     """
 
@@ -67,15 +67,12 @@ def source(language: str, code: str, test: str, entry_point: str) -> str:
 
 
 def toolchain(language: str) -> Toolchain:
-    """Return how to run a language with programs on PATH; raise MissingError without them."""
+    """Return the toolchain of a language; raise MissingError if a program is not on PATH."""
     return TOOLCHAINS[language]()
 
 
 def python_toolchain(driver: Path, *packages: str) -> Toolchain:
-    """Return how to run a script, which may run DRIVER as `guard`, by this Python.
-
-    Programs can import numpy and `packages`, those of them that are installed here.
-    """
+    """Return the toolchain of this Python for a script, with numpy and installed `packages`."""
     program, readable = readable_python()
     readable = dict(readable)
     for name in ("numpy", *packages):
@@ -130,10 +127,7 @@ def _javascript() -> Toolchain:
 
 
 def _typescript() -> Toolchain:
-    """Return tsc and node; after exit code 2 of tsc, errors but output, the program still runs.
-
-    The tests import "assert", whose types are missing, so that every program has one error.
-    """
+    """Return tsc and node; tsc exits with 2, as types of the tests' "assert" are missing."""
     node, readable = _tool("node")
     tsc, more = _tool("tsc")
     command = (node, os.path.realpath(tsc), f"{BOX}/main", "--target", "es5", "--lib", "es2016")

@@ -1,4 +1,4 @@
-"""Programs that a model wrote: what is run of an answer, and whether it passes its test."""
+"""Extract a program from an answer, and check whether it passes its test."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pytest_mlperf.adapters.scorers.code.sandbox import StepResult, run_isolated
 from pytest_mlperf.extension import usable_cores
 
 LANGUAGES = tuple(_languages.TOOLCHAINS)
-"""What the reference script runs; programs in other languages do not count."""
+"""The languages that the reference script runs; programs in other languages do not count."""
 
 CODE_FENCE = "```"
 
 PROGRESS_LINE_SECONDS = 30.0
-"""Time between two lines that say how many programs have run."""
+"""Time between two lines of progress."""
 
 TRIALS = {
     "cpp": ("#include <bits/stdc++.h>\nusing namespace std;\n", "int main() { return 0; }"),
@@ -38,7 +38,7 @@ TRIALS = {
         "import * as assert from 'assert'\nassert.deepEqual(f(1), 1, 'unequal')",
     ),
 }
-"""A right program and its test by language: whether the language can be run here."""
+"""A right program and its test by language, to check that the language can run here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,30 +47,26 @@ class Problem:
 
     Attributes:
         language: One of LANGUAGES.
-        code: What the model wrote, as `extract` returns it.
+        code: The program, as `extract` returns it.
         entry_point: Name of the function that is tested.
         test: The program that tests it, in the same language.
-        name: Name of the problem, for messages.
     """
 
     language: str
     code: str
     entry_point: str
     test: str
-    name: str
 
 
-def extract(language: str, prompt: str, completion: str) -> str:
+def extract(language: str, completion: str) -> str:
     r"""Return the code to run from a completion without special tokens.
 
-    It ends at the first ```; "\_" becomes "_", which Mixtral likes to write. The prompt is not put
-    before it: the model was asked to repeat it. Go and Scala are changed as in the reference too,
+    It ends at the first ```; "\_", which Mixtral writes often, becomes "_". The prompt is not
+    prepended, since the model was asked to repeat it. Go and Scala are changed as in the reference,
     which does not run them.
-
     Source: worker in language/mixtral-8x7b/evaluate_mbxp.py of
     https://github.com/mlcommons/inference.
     """
-    del prompt
     code = completion.partition(CODE_FENCE)[0]
     if language == "python":
         code = code.lstrip()
@@ -83,7 +79,7 @@ def extract(language: str, prompt: str, completion: str) -> str:
 
 
 def _without_main(code: str) -> str:
-    """Remove from a Go program the parts that its test has: package, imports and main."""
+    """Remove package, imports and main, which the test has, from a Go program."""
     code = code.replace("package main", "")
     code = re.sub(r"^import \(\n.+(?:\n.+)+\n\)", "", code, flags=re.MULTILINE)
     code = re.sub(r'^import ".*"', "", code)
@@ -93,16 +89,16 @@ def _without_main(code: str) -> str:
 def passed(problems: Sequence[Problem], *, processes: int | None = None) -> list[bool]:
     """Run programs with their tests, each in its own sandbox; return which pass, in order.
 
-    A program passes if it ends without an error within 20 seconds (compilers have 100), as in the
-    reference; output that is not UTF-8 fails. No program is run if one cannot be. `processes` run
+    As in the reference, a program passes if it ends without an error within 20 seconds (compilers
+    have 100), with output in UTF-8. No program runs if one of the languages cannot. `processes` run
     at a time; None for one per core.
     """
     counts = Counter(problem.language for problem in problems)
     _require_known(counts)
     _require_toolchains(counts)
-    how = {language: _languages.toolchain(language) for language in counts}
+    chains = {language: _languages.toolchain(language) for language in counts}
     return in_parallel(
-        [partial(_passes, one, how[one.language]) for one in problems],
+        [partial(_passes, problem, chains[problem.language]) for problem in problems],
         processes=processes,
         name="mbxp",
     )
@@ -117,15 +113,15 @@ def in_parallel(
     """
     workers = processes or len(usable_cores())
     with ThreadPoolExecutor(workers) as pool:
-        running = [pool.submit(one) for one in attempts]
+        futures = [pool.submit(attempt) for attempt in attempts]
         try:
-            return list(_shown((one.result() for one in running), name))
+            return list(_with_progress((future.result() for future in futures), name))
         finally:
-            for one in running:
-                one.cancel()
+            for future in futures:
+                future.cancel()
 
 
-def _shown(results: Iterable[bool], name: str) -> Iterator[bool]:
+def _with_progress(results: Iterable[bool], name: str) -> Iterator[bool]:
     due_s = time.monotonic() + PROGRESS_LINE_SECONDS
     for number, result in enumerate(results, start=1):
         if (now_s := time.monotonic()) >= due_s:
@@ -135,29 +131,29 @@ def _shown(results: Iterable[bool], name: str) -> Iterator[bool]:
 
 
 def toolchains() -> dict[str, str | None]:
-    """Run a program in each language; return why each cannot run here, or None."""
-    return {language: _why_not(language) for language in LANGUAGES}
+    """Run a program in each language; return the reason why it cannot run here, or None."""
+    return {language: _defect_of(language) for language in LANGUAGES}
 
 
-def _why_not(language: str) -> str | None:
+def _defect_of(language: str) -> str | None:
     node_path = os.environ.get("NODE_PATH", "") if language == "javascript" else ""
-    return _tried(language, os.environ.get("PATH", ""), node_path)
+    return _trial_defect(language, os.environ.get("PATH", ""), node_path)
 
 
 @cache
-def _tried(language: str, path: str, node_path: str) -> str | None:
-    """Run the trial of a language; the variables by which programs are found are its key."""
+def _trial_defect(language: str, path: str, node_path: str) -> str | None:
+    """Run the trial of a language; the variables that locate programs are part of the cache key."""
     del path, node_path
     code, test = TRIALS[language]
-    trial = Problem(language=language, code=code, entry_point="f", test=test, name="trial")
+    trial = Problem(language=language, code=code, entry_point="f", test=test)
     try:
-        right, finished = _run(trial, _languages.toolchain(language))
+        right, result = _run(trial, _languages.toolchain(language))
     except (_languages.MissingError, EnvironmentFault) as error:
         return str(error)
-    if right or finished is None:
+    if right or result is None:
         return None
-    words = (finished.stderr or finished.stdout).decode(errors="replace").strip()[-300:]
-    ending = "took too long" if finished.timed_out else f"ended with {finished.returncode}"
+    words = (result.stderr or result.stdout).decode(errors="replace").strip()[-300:]
+    ending = "took too long" if result.timed_out else f"ended with {result.returncode}"
     return f"a program that is right {ending}: {words or 'it wrote nothing'}"
 
 
@@ -171,7 +167,7 @@ def _require_known(counts: Mapping[str, int]) -> None:
 
 
 def _require_toolchains(counts: Counter[str]) -> None:
-    lacking = {language: _why_not(language) for language in sorted(counts)}
+    lacking = {language: _defect_of(language) for language in sorted(counts)}
     parts = [
         f"{counts[language]} in {language} ({reason})"
         for language, reason in lacking.items()
@@ -184,29 +180,32 @@ def _require_toolchains(counts: Counter[str]) -> None:
         )
 
 
-def _passes(problem: Problem, how: _languages.Toolchain) -> bool:
-    return _run(problem, how)[0]
+def _passes(problem: Problem, toolchain: _languages.Toolchain) -> bool:
+    return _run(problem, toolchain)[0]
 
 
-def _run(problem: Problem, how: _languages.Toolchain) -> tuple[bool, StepResult | None]:
+def _run(problem: Problem, toolchain: _languages.Toolchain) -> tuple[bool, StepResult | None]:
     text = _languages.source(problem.language, problem.code, problem.test, problem.entry_point)
     try:
-        files = {**how.files, how.file: text.encode()}
-    except UnicodeEncodeError:  # half a character: the reference cannot write it either
+        files = {**toolchain.files, toolchain.file: text.encode()}
+    except UnicodeEncodeError:  # a lone surrogate, which the reference cannot write either
         return False, None
     word = secrets.token_hex(16) if problem.language == "python" else ""
     if word:
         files["word.txt"] = word.encode()
-    finished = run_isolated(
-        *how.steps, files=files, readable=how.readable, environment=how.environment
+    result = run_isolated(
+        *toolchain.steps,
+        files=files,
+        readable=toolchain.readable,
+        environment=toolchain.environment,
     )
     right = (
-        finished.step == len(how.steps) - 1
-        and finished.returncode == 0
-        and (not word or finished.stdout == word.encode())
-        and all(_is_text(one, finished.truncated) for one in (finished.stdout, finished.stderr))
+        result.step == len(toolchain.steps) - 1
+        and result.returncode == 0
+        and (not word or result.stdout == word.encode())
+        and all(_is_text(output, result.truncated) for output in (result.stdout, result.stderr))
     )
-    return right, finished
+    return right, result
 
 
 def _is_text(output: bytes, cut: bool) -> bool:
@@ -219,30 +218,26 @@ def _is_text(output: bytes, cut: bool) -> bool:
 
 
 REFERENCE_FIELDS = ("target", "id", "language", "entry_point", "prompt")
-"""What a reference must have, as text; data set mixtral gives it."""
+"""Texts that a reference must have; data set mixtral provides them."""
 
 Reference = Mapping[str, str]
 
 
 def counted_programs(references: Sequence[Reference]) -> list[int]:
     """Return the samples in languages that MLPerf's reference runs; others do not count."""
-    return [n for n, each in enumerate(references) if each.get("language") in LANGUAGES]
+    return [n for n, row in enumerate(references) if row.get("language") in LANGUAGES]
 
 
 def score_programs(
     texts: Sequence[str], references: Sequence[Reference], *, processes: int | None
 ) -> list[bool]:
-    """Return which texts are programs that pass the tests in REFERENCE_FIELDS.
-
-    `processes` run at a time; None for one per core.
-    """
+    """Return which texts are programs that pass the tests in REFERENCE_FIELDS, see `passed`."""
     problems = [
         Problem(
             language=reference["language"],
-            code=extract(reference["language"], reference["prompt"], text),
+            code=extract(reference["language"], text),
             entry_point=reference["entry_point"],
             test=reference["target"],
-            name=reference["id"],
         )
         for text, reference in zip(texts, references, strict=True)
     ]
@@ -250,7 +245,6 @@ def score_programs(
 
 
 def check_running(scorer: str, run_generated_code: object) -> None:
-    """Refuse an option `run_generated_code` that is neither true nor false."""
     if type(run_generated_code) is not bool:
         raise SuiteError(
             f"scorer {scorer}: run_generated_code = {run_generated_code!r} is neither true nor "

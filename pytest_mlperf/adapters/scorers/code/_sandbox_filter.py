@@ -1,9 +1,9 @@
-"""Which system calls a sandboxed program may not make: a small seccomp filter, as bytes.
+"""Deny system calls to a sandboxed program by a small seccomp filter, as bytes.
 
-The namespaces and limits of the sandbox do not rest on it. It closes what they leave open: memory
-that no limit counts (memfd_create, shmget), keys of the user, sockets that no network namespace
-holds (AF_VSOCK reaches the host of a virtual machine), and new user namespaces, which would open
-parts of the kernel that the program does not need.
+The namespaces and limits of the sandbox do not depend on it. It covers what they do not: memory
+without a limit (memfd_create, shmget), the user's keys, sockets outside network namespaces
+(AF_VSOCK reaches the host of a virtual machine), and new user namespaces, which would open parts of
+the kernel that the program does not need.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ NAMESPACES = 0x7E020000
 """All CLONE_NEW* flags of clone."""
 
 FAMILIES = (1, 2, 10)
-"""AF_UNIX, AF_INET and AF_INET6; their addresses are all within the sandbox's own namespaces."""
+"""AF_UNIX, AF_INET and AF_INET6, whose addresses are within the sandbox's own namespaces."""
 
 X32 = 0x40000000
-"""Bit of the numbers of x86_64's other set of system calls."""
+"""Bit of the call numbers of x86_64's x32 ABI."""
 
 _LOAD, _EQUAL, _SET, _ABOVE, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
@@ -60,7 +60,7 @@ _CALL_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENT_OFFSET = 0, 4, 16
 
 
 def program(machine: str) -> bytes | None:
-    """Return the filter as `struct sock_filter`s for a machine of os.uname; None: unknown."""
+    """Return the filter as `struct sock_filter`s for a machine of os.uname; None if unknown."""
     if machine not in ARCHITECTURES:
         return None
     column = list(ARCHITECTURES).index(machine)

@@ -1,4 +1,4 @@
-"""LiveCodeBench's tests, read from its files, and programs that are run on them in sandboxes."""
+"""Read LiveCodeBench's tests from its files, and run programs on them in sandboxes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from pytest_mlperf.extension import inflate, parse_json
 
 TEST_SECONDS = 60
 MAX_PROGRAM_SECONDS = 1200
-"""Of one program with all its tests: after so long without a result MLPerf's scripts crash."""
+"""Limit for a program with all its tests; MLPerf's scripts crash after this time without a result.
+"""
 
 MAX_TESTS_BYTES = 2**30
 MAX_LINE_BYTES = 2**30
@@ -36,18 +37,18 @@ MAX_LINE_BYTES = 2**30
 INSIDE_SCRIPT = Path(__file__).with_name("livecodebench_inside.py")
 
 IMPORTABLE = ("sympy", "mpmath")
-"""Packages besides numpy that MLPerf's image of the evaluation has, for PRM800K's grader."""
+"""Packages besides numpy in MLPerf's image of the evaluation."""
 
 IDENTIFIER = re.compile(rb'(?<!\\)"question_id":\s*"([^"\\]+)"')
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemTests:
-    """What a program must do.
+    """The tests of a problem.
 
     Attributes:
-        function: Name of the function that is called; None where it reads and prints.
-        tests: What goes in and what comes out.
+        function: Name of the function that is called; None if the program reads and prints.
+        tests: Pairs of input and expected output.
     """
 
     function: str | None
@@ -55,17 +56,14 @@ class ProblemTests:
 
 
 class Archive:
-    """The tests of problems, in LiveCodeBench's files: a JSON object a line.
-
-    Tests of one problem are read when its program is run: all of them take 21 GB.
-    """
+    """The tests of problems in LiveCodeBench's files, read one by one, as all take 21 GB."""
 
     def __init__(self, scorer: str, path: str) -> None:
         self._scorer = scorer
         self._path = Path(path)
 
     def files(self) -> list[Path]:
-        """Return the files."""
+        """Return the files; raise UnavailableError if there are none."""
         files = sorted(self._path.glob("*.jsonl")) if self._path.is_dir() else [self._path]
         if not files or not files[0].is_file():
             raise UnavailableError(
@@ -78,35 +76,35 @@ class Archive:
         return files
 
     def find(self, identifiers: Iterable[str]) -> dict[str, tuple[Path, int]]:
-        """Return the file and the place in it where each of these problems begins, if any."""
-        asked = {identifier.encode() for identifier in identifiers}
-        places: dict[str, tuple[Path, int]] = {}
+        """Return the file and byte offset of each of these problems that the files have."""
+        ids = {identifier.encode() for identifier in identifiers}
+        offsets: dict[str, tuple[Path, int]] = {}
         for path in self.files():
-            place = 0
+            offset = 0
             with path.open("rb") as file:
                 for line in file:
                     first = IDENTIFIER.search(line)
-                    if first and first[1] in asked:
-                        places.setdefault(first[1].decode(), (path, place))
-                    place += len(line)
-        if asked and not places:
+                    if first and first[1] in ids:
+                        offsets.setdefault(first[1].decode(), (path, offset))
+                    offset += len(line)
+        if ids and not offsets:
             raise scorer_error(
-                f"scorer {self._scorer}: {self._path} has none of the {len(asked)} problems that "
-                f"the data set asks, such as {min(asked).decode()!r:.60}; set the option tests to "
+                f"scorer {self._scorer}: {self._path} has none of the {len(ids)} problems that "
+                f"the data set asks, such as {min(ids).decode()!r:.60}; set the option tests to "
                 "LiveCodeBench's files",
             )
-        return places
+        return offsets
 
-    def task(self, path: Path, place: int) -> ProblemTests:
-        """Read the tests of one problem."""
+    def task(self, path: Path, offset: int) -> ProblemTests:
+        """Read the tests of one problem at a byte offset."""
         with path.open("rb") as file:
-            file.seek(place)
+            file.seek(offset)
             line = file.readline(MAX_LINE_BYTES)
         try:
             return _task(parse_json(line))
         except _BROKEN_ROWS as error:
             raise scorer_error(
-                f"scorer {self._scorer}: the line at byte {place} of {path} is no problem of "
+                f"scorer {self._scorer}: the line at byte {offset} of {path} is no problem of "
                 f"LiveCodeBench ({type(error).__name__}: {error!s:.100}); get the file anew",
             ) from error
 
@@ -134,7 +132,7 @@ _BROKEN_ROWS = (
     *(ValueError, LookupError, TypeError, AttributeError, EOFError, OverflowError, MemoryError),
     RecursionError,
 )
-"""What a row raises that is none."""
+"""Errors that reading a broken row raises."""
 
 
 _TEXT_OPCODES = re.compile(
@@ -143,7 +141,7 @@ _TEXT_OPCODES = re.compile(
 
 
 def _pickled_text(content: bytes) -> str:
-    """Return a pickle's text; others would run something, or take memory without end."""
+    """Return the text in a pickle; refuse other content, which may run code or exhaust memory."""
     operations = list(islice(pickletools.genops(content), 6))
     names = " ".join(operation.name for operation, _, _ in operations)
     if not _TEXT_OPCODES.fullmatch(names):
@@ -160,17 +158,17 @@ def passed_tests(
 ) -> list[bool]:
     """Run programs on their tests, each in its own sandbox; return which pass all tests.
 
-    Each comes with its problem's identifier; None if the model wrote none. As in MLPerf's scripts,
-    a problem missing from the archive fails. `processes` run at a time; None for one per core.
+    A program is (its problem's identifier, its code or None). As in MLPerf's scripts, a problem
+    missing from the archive fails. `processes` run at a time; None for one per core.
     """
-    places = archive.find({identifier for identifier, _ in programs})
-    missing = sum(identifier not in places for identifier, _ in programs)
+    offsets = archive.find({identifier for identifier, _ in programs})
+    missing = sum(identifier not in offsets for identifier, _ in programs)
     if missing:
         print(f"{scorer}: {missing:,} programs have no tests and count as wrong, as in MLPerf's")
     toolchain = python_toolchain(INSIDE_SCRIPT, *IMPORTABLE)
     return in_parallel(
         [
-            partial(_passes, archive, places.get(identifier), code, toolchain)
+            partial(_passes, archive, offsets.get(identifier), code, toolchain)
             for identifier, code in programs
         ],
         processes=processes,
@@ -179,11 +177,9 @@ def passed_tests(
 
 
 def _passes(
-    archive: Archive, place: tuple[Path, int] | None, code: str | None, toolchain: Toolchain
+    archive: Archive, location: tuple[Path, int] | None, code: str | None, toolchain: Toolchain
 ) -> bool:
-    return bool(place and code) and passes(
-        archive.task(*place or (Path(), 0)), code or "", toolchain
-    )
+    return bool(location and code and passes(archive.task(*location), code, toolchain))
 
 
 def passes(task: ProblemTests, code: str, toolchain: Toolchain | None = None) -> bool:
@@ -202,11 +198,11 @@ def passes(task: ProblemTests, code: str, toolchain: Toolchain | None = None) ->
         address_bytes=4 * MAX_PROGRAM_BYTES,
         processes=PROCESSES,
     )
-    finished = run_isolated(
+    result = run_isolated(
         step,
         files={**toolchain.files, "task.json": content, "word.txt": word},
         readable=toolchain.readable,
         environment=toolchain.environment,
         disk_bytes=max(64 * MIB, 2 * len(content)),
     )
-    return finished.returncode == 0 and finished.stdout == word
+    return result.returncode == 0 and result.stdout == word

@@ -1,13 +1,13 @@
-"""Runs one program in a sandbox on the tests of LiveCodeBench; a script, never imported.
+"""Run one program in a sandbox on the tests of LiveCodeBench; a script, never imported.
 
 It reads task.json and word.txt from its folder, and writes the word to its stdout if the program
-passed all tests: an exit code says less, since a program can leave early with any.
+passed all tests; a program could fake an exit code by leaving early.
 
-A program meets what LiveCodeBench's runner gives it, with its peculiarities. A program that reads
-is the body of a function. `sys.stdin.readline()` and `input()` read line by line,
-`sys.stdin.read()` returns the whole input each time, and `sys.stdin` cannot be iterated. A `stdin`
-imported from sys is the process's own, with other functions: see `run`. `open(0)` is empty.
-Functions that end processes or change files are missing. The sandbox is what protects.
+Programs get the environment of LiveCodeBench's runner. A program that reads is the body of a
+function. `sys.stdin.readline()` and `input()` read line by line, `sys.stdin.read()` returns the
+whole input each time, and `sys.stdin` cannot be iterated. A `stdin` imported from sys is the
+process's own, with other functions, see `run`. `open(0)` is empty. Functions that end processes or
+change files are missing; the protection is the sandbox.
 
 Source: lcb_runner/evaluation/testing_util.py of https://github.com/LiveCodeBench/LiveCodeBench
 (28fef95; b1e7cab, which MLPerf pins, has the same).
@@ -35,7 +35,7 @@ MODULES = (
     *("statistics", "itertools", "functools", "operator", "io", "sys", "json"),
 )
 STARS = (*MODULES, "builtins", "typing")
-"""What a program finds imported, in this order: later names hide earlier ones."""
+"""Modules that a program finds imported, in this order: later names hide earlier ones."""
 
 PREAMBLE = "\n".join(
     [
@@ -49,11 +49,11 @@ FUNCTION = "wrapped_function"
 
 
 class TestTimeoutException(Exception):
-    """A test takes too long."""
+    """A test exceeded its time limit."""
 
 
 class Input:
-    """The stdin of a program that reads: a StringIO, but for `read`, `readlines` and iteration."""
+    """A program's stdin: a StringIO with other `read` and `readlines`, and without iteration."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -61,7 +61,7 @@ class Input:
         self.stream = io.StringIO(text)
 
     def read(self, *_: object) -> str:
-        """Return all of it, each time."""
+        """Return the whole text, each time."""
         return self.text
 
     def readlines(self, *_: object) -> list[str]:
@@ -73,13 +73,13 @@ class Input:
 
 
 class Bytes:
-    """The same as bytes."""
+    """The stdin of a program as bytes."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
 
     def read(self, *_: object) -> bytes:
-        """Return all of it, each time."""
+        """Return all bytes, each time."""
         return self.content
 
     def readline(self, *_: object) -> bytes:
@@ -88,28 +88,28 @@ class Bytes:
 
 
 def as_function(code: str) -> str:
-    """Return a program as a function, its imports before it; as it is where it cannot be read."""
+    """Return a program as a function after its imports; return unparsable code unchanged."""
     try:
         body = ast.parse(_without_guard(code)).body
         imports: list[ast.stmt] = [
-            one for one in body if isinstance(one, ast.Import | ast.ImportFrom)
+            node for node in body if isinstance(node, ast.Import | ast.ImportFrom)
         ]
-        rest = [one for one in body if one not in imports]
+        rest = [node for node in body if node not in imports]
         function = ast.parse(f"def {FUNCTION}(): pass").body[0]
         assert isinstance(function, ast.FunctionDef)
         function.body = rest
         parts = (ast.unparse(ast.Module(imports, [])), ast.unparse(function))
-    except Exception:  # whatever the parser makes of it
+    except Exception:  # the parser raises several errors
         return code
     return "\n".join((PREAMBLE, *parts))
 
 
 def _without_guard(code: str) -> str:
-    """Return a program whose last block under `if __name__ == '__main__'` is run."""
-    with contextlib.suppress(Exception):  # what cannot be read is run as it is
-        *before, last = ast.parse(code).body
+    """Return a program whose last block runs without its guard `if __name__ == '__main__'`."""
+    with contextlib.suppress(Exception):  # unparsable code runs unchanged
+        *statements, last = ast.parse(code).body
         if isinstance(last, ast.If) and ast.unparse(last.test) == "__name__ == '__main__'":
-            return ast.unparse(ast.Module([*before, *last.body], []))
+            return ast.unparse(ast.Module([*statements, *last.body], []))
     return code
 
 
@@ -117,7 +117,7 @@ def load(code: str, name: str, seconds: int) -> Callable[..., Any]:
     """Run a program, and return its function, or the method of its class Solution."""
     signal.alarm(seconds)
     module = types.ModuleType("tmp_sol", "")
-    exec(code, module.__dict__)  # noqa: S102 -- what this is for
+    exec(code, module.__dict__)  # noqa: S102 -- in a sandbox
     owner = module.Solution() if "class Solution" in code else module
     signal.alarm(0)
     function: Callable[..., Any] = getattr(owner, name)
@@ -125,7 +125,7 @@ def load(code: str, name: str, seconds: int) -> Callable[..., Any]:
 
 
 def calls(task: dict[str, Any]) -> Iterator[bool]:
-    """Yield whether a function gives what each test expects of it."""
+    """Yield for each test whether a function returns the expected value."""
     function = load(f"{PREAMBLE}\n\n{task['code']}", task["function"], task["seconds"])
     tests = [
         (list(map(json.loads, text.split("\n"))), json.loads(right))
@@ -139,11 +139,11 @@ def calls(task: dict[str, Any]) -> Iterator[bool]:
 
 
 def prints(task: dict[str, Any]) -> Iterator[bool]:
-    """Yield whether a program prints what each test expects of it."""
+    """Yield for each test whether a program prints the expected text."""
     function = load(as_function(task["code"]), FUNCTION, task["seconds"])
     for text, right in tests_of(task):
         printed = io.StringIO()
-        setattr(printed, "close", lambda _: 1)  # noqa: B010 -- it cannot be closed
+        setattr(printed, "close", lambda _: 1)  # noqa: B010 -- closing it has no effect
         signal.alarm(task["seconds"])
         with contextlib.redirect_stdout(printed):
             run(function, text)
@@ -152,16 +152,16 @@ def prints(task: dict[str, Any]) -> Iterator[bool]:
 
 
 def tests_of(task: dict[str, Any]) -> Sequence[tuple[str, str]]:
-    """Return what goes in and what comes out."""
+    """Return pairs of input and expected output."""
     pairs: list[tuple[str, str]] = task["tests"]
     return pairs
 
 
 def run(function: Callable[..., Any], text: str) -> None:
-    """Let a program read a text; it may end itself.
+    """Let a program read a text; it may exit.
 
-    LiveCodeBench's decorators take effect from the bottom: the three functions replace those of the
-    process's own stdin, which `from sys import stdin` binds, and only then sys.stdin is replaced.
+    LiveCodeBench's decorators apply from the bottom: the three functions replace those of the
+    process's own stdin, which `from sys import stdin` binds, before sys.stdin is replaced.
     """
     lines = iter(text.split("\n"))
     functions: dict[str, Any] = {
@@ -179,7 +179,7 @@ def run(function: Callable[..., Any], text: str) -> None:
 
 
 def same_lines(printed: str, right: str) -> bool:
-    """Return whether lines are equal, as text or as numbers, spaces at their ends apart."""
+    """Return whether lines are equal, as text or as numbers, without spaces at their ends."""
     lines = [[line.strip() for line in text.strip().split("\n")] for text in (printed, right)]
     return len(lines[0]) == len(lines[1]) and all(map(_same_line, *lines))
 
@@ -194,13 +194,13 @@ def _same_line(printed: str, right: str) -> bool:
 
 
 def too_late(*_: object) -> None:
-    """End a test; the message is part of what a program prints that goes on all the same."""
+    """End a test; a program that catches the exception has the message in its output."""
     print("timeout occured: alarm went off")
     raise TestTimeoutException
 
 
 def main() -> None:
-    """Run the program on its tests and write the word; the first that fails ends it."""
+    """Run the program on its tests, up to the first failure; write the word if all pass."""
     with open("task.json", encoding="utf-8") as file:
         task = json.load(file)
     with open("word.txt", "rb") as file:
@@ -209,14 +209,14 @@ def main() -> None:
     os.remove("word.txt")
     out, write, leave = os.dup(1), os.write, os._exit
     nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in range(3):  # what a function prints is nobody's, and no word
+    for stream in range(3):  # a function's own output must not pass for the word
         os.dup2(nothing, stream)
     sys.set_int_max_str_digits(MAX_DIGITS)
     runpy.run_path("guard")["prepare"](task["code"], ending=("quit", "help"))
     signal.signal(signal.SIGALRM, too_late)
     try:
         right = all(calls(task) if task["function"] else prints(task))
-    except BaseException:  # SystemExit of a function is no end either
+    except BaseException:  # SystemExit of a function fails too
         leave(1)
     if right:
         write(out, word)

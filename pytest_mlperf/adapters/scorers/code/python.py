@@ -1,13 +1,12 @@
-"""Runs one Python program of MBXP in a sandbox as mxeval does; a script, never imported.
-
-livecodebench_inside.py prepares programs as this does.
+"""Run one Python program of MBXP in a sandbox as mxeval does; a script, never imported.
 
 It reads program.py and word.txt from its folder, and writes the word to its stdout if the program
-ran to its end: an exit code says less, since a program can leave early with any.
+ran to its end; a program could fake an exit code by leaving early. livecodebench_inside.py uses
+`prepare` too.
 
-As in mxeval: the program has no name (`__name__` is "builtins", so what follows `if __name__ ==
-"__main__"` is not run), cannot read stdin, and lacks functions that end processes or change files.
-The sandbox is what protects; they are missing so that programs that use them fail as they do there.
+As in mxeval, `__name__` is "builtins", so that code under `if __name__ == "__main__"` does not run,
+stdin cannot be read, and functions that end processes or change files are missing, so that programs
+that use them fail. The protection is the sandbox.
 
 Source: check_correctness in mxeval/execution.py of https://github.com/amazon-science/mxeval.
 """
@@ -31,10 +30,7 @@ from typing import NoReturn
 PYTHON_LIBRARIES_FOLDER = "/libraries/python"
 
 PRELOADED = ("multiprocessing", "random", "shutil", "signal", "tempfile", "threading")
-"""Modules that a program meets imported already, as in mxeval, which forks with them.
-
-Some of them keep functions that are missing later, or ask for the working folder as they load.
-"""
+"""Modules that mxeval imports; some keep functions that are removed, or read the working folder."""
 
 MISSING = {
     os: (
@@ -48,14 +44,14 @@ MISSING = {
 """Names that are None while the program runs."""
 
 MODULES = ("ipdb", "joblib", "resource", "psutil", "tkinter")
-"""What cannot be imported."""
+"""Modules that cannot be imported."""
 
 
 class Closed(io.StringIO):
-    """Takes what is printed; there is nothing to read."""
+    """Stream that accepts output, and from which nothing can be read."""
 
     def read(self, *_: object) -> NoReturn:
-        """Refuse."""
+        """Raise OSError."""
         raise OSError
 
     readline = readlines = read
@@ -66,15 +62,12 @@ class Closed(io.StringIO):
 
 
 def prepare(program: str, *, ending: Sequence[str]) -> None:
-    """Import the modules that programs expect; remove the built-in functions `ending`.
-
-    Most of these functions end a program.
-    """
+    """Import the modules that programs expect; remove built-in functions, also those `ending`."""
     sys.path = [*(entry for entry in sys.path if entry), PYTHON_LIBRARIES_FOLDER]
     for name in PRELOADED:
         importlib.import_module(name)
-    tempfile.gettempdir()  # it is looked for once; mxeval has made a temporary folder by now
-    if "numpy" in program:  # it cannot be imported without the functions that will be missing
+    tempfile.gettempdir()  # cached; mxeval has made a temporary folder before
+    if "numpy" in program:  # its import needs functions that are removed below
         with contextlib.suppress(ImportError):
             importlib.import_module("numpy")
     faulthandler.disable()
@@ -89,7 +82,7 @@ def prepare(program: str, *, ending: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Run the program and write the word."""
+    """Run the program; write the word if it ran to its end."""
     with open("program.py", encoding="utf-8", newline="") as file:
         program = file.read()
     with open("word.txt", "rb") as file:
@@ -104,8 +97,8 @@ def main() -> None:
     prepare(program, ending=("exit", "quit", "help"))
     sys.stdin = sys.stdout = sys.stderr = Closed()
     try:
-        exec(program, {})  # noqa: S102 -- what this is for
-    except BaseException:  # SystemExit is no end either
+        exec(program, {})  # noqa: S102 -- in a sandbox
+    except BaseException:  # SystemExit fails too
         leave(1)
     write(out, word)
     leave(0)

@@ -1,20 +1,20 @@
-"""Run a program that nobody has read, so that it can do no harm; refuse where that cannot be had.
+"""Run an untrusted program in a sandbox; refuse to run it if the sandbox cannot be built.
 
-What a command has (Linux only; sandbox_child.py builds it):
+Environment of a command (Linux only; sandbox_child.py builds it):
 
-- Namespaces of its own for user, mounts, processes, network, IPC and host name. The network has no
-  route and not even a loopback.
-- To read: the system's programs and libraries (`USR`, /lib, /etc/alternatives), five devices and
-  what `readable` names. No settings of the machine (/etc, /usr/local/etc), no home folder, no
-  temporary folder, no project, no /proc, no /sys, and no environment variable but those given.
-- To write: one folder in memory, of limited size, gone afterwards.
-- No privileges and none to gain; a filter refuses system calls that no limit covers.
-- Limits on time, memory, processes, open files and the size of a file; see SandboxStep.
-- No life after it: when a command ends, its time is up, or the process that called `run_isolated`
-  is gone, the kernel ends all that the command started.
+- Namespaces of its own for user, mounts, processes, network, IPC and host name. The network has
+  neither a route nor a loopback.
+- Readable: the system's programs and libraries (`USR`, /lib, /etc/alternatives), five devices and
+  the paths of `readable`. Not visible: settings of the machine (/etc, /usr/local/etc), home and
+  temporary folders, the project, /proc, /sys, and the caller's environment variables.
+- Writable: one folder in memory, of limited size, deleted afterwards.
+- No privileges and no way to gain any; a filter denies system calls that no limit covers.
+- Limits on time, memory, processes, open files and file size; see SandboxStep.
+- When a command ends or its time is up, or the process that called `run_isolated` dies, the kernel
+  kills every process that the command started.
 
-It protects from programs that are wrong or hostile, as far as the kernel has no hole; programs on
-the same kernel can still slow each other down.
+It protects from wrong and hostile programs except for bugs of the kernel; programs on the same
+kernel can still slow each other down.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from pytest_mlperf.adapters.scorers import scorer_error
 from pytest_mlperf.adapters.scorers.code import _sandbox_filter as sandbox_filter
 
 BOX = "/box"
-"""The folder of a command, as it sees it: where it starts, its files are, and it may write."""
+"""Folder of a command in the sandbox: working folder with its files, and writable."""
 
 USR = tuple(
     f"{prefix}/{name}"
     for prefix in ("/usr", "/usr/local")
     for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "libexec", "include", "share"]
 )
-"""What commands see of /usr, where it is there; `readable` adds to it."""
+"""Folders of /usr that commands see, if they exist; `readable` adds to them."""
 
 COMMAND_ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -60,7 +60,7 @@ COMMAND_ENVIRONMENT = {
 
 MIB = 2**20
 SETUP_GRACE_SECONDS = 10.0
-"""Time to build a sandbox and to end it; the limits of the steps come on top."""
+"""Time to build and to end a sandbox, in addition to the limits of the steps."""
 
 CHILD = Path(__file__).with_name("sandbox_child.py")
 
@@ -71,10 +71,10 @@ ADVICE = (
 
 
 class UnisolatedError(EnvironmentFault):
-    """Programs cannot be isolated here.
+    """This machine cannot isolate programs.
 
     Attributes:
-        reason: Why not, without the advice.
+        reason: The reason, without the advice.
     """
 
     def __init__(self, reason: str) -> None:
@@ -88,14 +88,13 @@ class SandboxStep:
     """A command and its limits.
 
     Attributes:
-        command: Program, by its whole path, and arguments.
-        wall_s: Seconds until it is ended, with all that it started.
-        cpu_s: Seconds of processor time of each process.
-        memory_bytes: Private memory of each process, as RLIMIT_DATA counts it. All together can
-            have at most `processes` times as much.
+        command: Absolute path of the program, and arguments.
+        wall_s: Time until it is killed, with all that it started [seconds].
+        cpu_s: Processor time of each process [seconds].
+        memory_bytes: Private memory of each process, as RLIMIT_DATA counts it.
         address_bytes: Address space of each process (RLIMIT_AS), which also bounds shared memory.
             None sets no limit: Node reserves far more than it uses.
-        processes: How many processes and threads there can be at a time.
+        processes: Maximum number of processes and threads at a time.
         goes_on: Exit codes after which the next step runs.
     """
 
@@ -110,14 +109,13 @@ class SandboxStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
-    """How the last step that ran has ended.
+    """Result of the last step that ran.
 
     Attributes:
-        step: Its number, from 0.
-        returncode: Its exit code, -N where signal N ended it, None where its time was up.
-        stdout: What the steps wrote, its first `output_bytes`.
-        stderr: Likewise.
-        truncated: Whether they wrote more.
+        step: Number of the step, from 0.
+        returncode: Exit code; -N if signal N ended it; None if its time was up.
+        stdout, stderr: Output of all steps, its first `output_bytes`.
+        truncated: Whether the output was longer.
     """
 
     step: int
@@ -128,19 +126,19 @@ class StepResult:
 
     @property
     def timed_out(self) -> bool:
-        """Whether the step was ended because its time was up."""
+        """Whether the step was killed because its time was up."""
         return self.returncode is None
 
 
 def readable_python() -> tuple[str, dict[str, str]]:
-    """Return the Python that runs this, without its venv, and what commands must see to use it."""
+    """Return this process's Python, outside its venv, and the paths that commands need for it."""
     program = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
     return program, shown(program, os.path.realpath(Path(sysconfig.get_path("stdlib")).parent))
 
 
 def shown(*paths: str) -> dict[str, str]:
-    """Return those paths that commands do not see anyway, as `readable` takes them."""
-    return {path: path for path in paths if not any(Path(path).is_relative_to(one) for one in USR)}
+    """Return the paths outside `USR`, in the form of `readable`."""
+    return {path: path for path in paths if not any(map(Path(path).is_relative_to, USR))}
 
 
 def settings(
@@ -150,9 +148,9 @@ def settings(
     environment: Mapping[str, str] = MappingProxyType({}),
     disk_bytes: int = 64 * MIB,
 ) -> dict[str, Any]:
-    """Return what sandbox_child.py reads, see `run_isolated`."""
-    if wrong := [name for name in files if "/" in name or name in {"", ".", ".."}]:
-        raise ValueError(f"{wrong[0]!r} is no name of a file without a folder")
+    """Return the input of sandbox_child.py, see `run_isolated`."""
+    if invalid := [name for name in files if "/" in name or name in {"", ".", ".."}]:
+        raise ValueError(f"{invalid[0]!r} is no name of a file without a folder")
     code = sandbox_filter.program(os.uname().machine)
     if code is None:
         raise UnisolatedError(
@@ -163,7 +161,7 @@ def settings(
         name: text.encode() if isinstance(text, str) else text for name, text in files.items()
     }
     return {
-        "steps": [_step(one, disk_bytes) for one in steps],
+        "steps": [_step(step, disk_bytes) for step in steps],
         "files": {name: base64.b64encode(text).decode() for name, text in contents.items()},
         "system": USR,
         "readable": dict(readable),
@@ -174,11 +172,11 @@ def settings(
     }
 
 
-def _step(one: SandboxStep, disk_bytes: int) -> dict[str, Any]:
+def _step(step: SandboxStep, disk_bytes: int) -> dict[str, Any]:
     limits = {
-        "RLIMIT_CPU": one.cpu_s,
-        "RLIMIT_DATA": one.memory_bytes,
-        "RLIMIT_NPROC": one.processes,
+        "RLIMIT_CPU": step.cpu_s,
+        "RLIMIT_DATA": step.memory_bytes,
+        "RLIMIT_NPROC": step.processes,
         "RLIMIT_FSIZE": disk_bytes,
         "RLIMIT_STACK": 8 * MIB,
         "RLIMIT_NOFILE": 256,
@@ -186,23 +184,23 @@ def _step(one: SandboxStep, disk_bytes: int) -> dict[str, Any]:
         "RLIMIT_MSGQUEUE": 0,
         "RLIMIT_CORE": 0,
     }
-    if one.address_bytes is not None:
-        limits["RLIMIT_AS"] = one.address_bytes
+    if step.address_bytes is not None:
+        limits["RLIMIT_AS"] = step.address_bytes
     return {
-        "command": list(one.command),
-        "wall_s": one.wall_s,
-        "goes_on": sorted(one.goes_on),
+        "command": list(step.command),
+        "wall_s": step.wall_s,
+        "goes_on": sorted(step.goes_on),
         "limits": limits,
     }
 
 
-def launch(made: Mapping[str, Any], output_bytes: int) -> StepResult:
-    """Start sandbox_child.py and wait for it. Only `run_isolated` and the check call this."""
-    limit_s = SETUP_GRACE_SECONDS + sum(one["wall_s"] for one in made["steps"])
+def launch(config: Mapping[str, Any], output_bytes: int) -> StepResult:
+    """Start sandbox_child.py and wait for it; only `run_isolated` and the check call this."""
+    limit_s = SETUP_GRACE_SECONDS + sum(step["wall_s"] for step in config["steps"])
     status, status_end = os.pipe()
     with tempfile.TemporaryFile() as stream, os.fdopen(status, "rb") as report:
         try:
-            stream.write(json.dumps(made).encode())
+            stream.write(json.dumps(config).encode())
             stream.seek(0)
             child = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(CHILD), str(status_end), str(os.getpid())],
@@ -219,7 +217,7 @@ def launch(made: Mapping[str, Any], output_bytes: int) -> StepResult:
             assert child.stdout is not None
             assert child.stderr is not None
             try:
-                # One byte more than is kept shows that there was one.
+                # One more byte than is kept shows that the output was longer.
                 keep = output_bytes + 1
                 sources = {child.stdout.fileno(): keep, child.stderr.fileno(): keep}
                 stdout, stderr, lines = _read({**sources, report.fileno(): MIB}, limit_s)
@@ -247,7 +245,7 @@ def _finished(
     lines: bytearray, stdout: bytearray, stderr: bytearray, output_bytes: int
 ) -> StepResult:
     reports = [json.loads(line) for line in lines.splitlines()]
-    if trouble := [one["trouble"] for one in reports if "trouble" in one]:
+    if trouble := [report["trouble"] for report in reports if "trouble" in report]:
         raise UnisolatedError(trouble[0])
     if not reports or "done" not in reports.pop():
         log = stderr.decode(errors="replace").strip()[-500:] or "nothing"
@@ -272,11 +270,7 @@ MAX_MEMORY_BYTES = 256 * MIB
 
 @cache
 def why_not() -> str | None:
-    """Return why generated code cannot be isolated here; None if it can.
-
-    A program in a sandbox tries network, files, variables, privileges, memory and processes: once
-    per process, in 0.1 s.
-    """
+    """Test the sandbox, once per process (0.1 s); return why it cannot isolate code, or None."""
     if platform.system() != "Linux":
         return f"{platform.system()} has no namespaces; run on Linux"
     try:
@@ -290,7 +284,7 @@ def why_not() -> str | None:
 def _tried() -> str | None:
     python, readable = readable_python()
     with tempfile.NamedTemporaryFile() as secret, socket.create_server(("127.0.0.1", 0)) as server:
-        asked = {
+        expectations = {
             "port": server.getsockname()[1],
             "hidden": _hidden(secret.name, readable),
             "readable": list(readable),
@@ -300,27 +294,27 @@ def _tried() -> str | None:
             "processes": PROCESSES,
         }
         step = SandboxStep(
-            command=[python, "-S", "inside.py", json.dumps(asked)],
+            command=[python, "-S", "inside.py", json.dumps(expectations)],
             wall_s=20,
             cpu_s=CPU_SECONDS,
             memory_bytes=MAX_MEMORY_BYTES,
             address_bytes=8 * MAX_MEMORY_BYTES,
             processes=PROCESSES,
         )
-        finished = launch(
+        result = launch(
             settings([step], {"inside.py": INSIDE_SCRIPT.read_bytes()}, readable),
             output_bytes=10_000,
         )
-    *sentences, last = finished.stdout.decode(errors="replace").splitlines() or [""]
-    if finished.returncode != 0 or last != "checked":
-        words = finished.stderr.decode(errors="replace").strip()[-300:]
-        return f"a Python program ended with {finished.returncode} in the sandbox: {words}"
+    *sentences, last = result.stdout.decode(errors="replace").splitlines() or [""]
+    if result.returncode != 0 or last != "checked":
+        words = result.stderr.decode(errors="replace").strip()[-300:]
+        return f"a Python program ended with {result.returncode} in the sandbox: {words}"
     return "; ".join(sentences) or None
 
 
 def _hidden(secret: str, readable: dict[str, str]) -> list[str]:
-    """Return the paths a program must not see: a new file, and the folders of other users."""
-    here = [
+    """Return paths that a program must not see: a new file, and the folders of other users."""
+    paths = [
         "/old",
         "/proc/1",
         "/sys/kernel",
@@ -332,25 +326,11 @@ def _hidden(secret: str, readable: dict[str, str]) -> list[str]:
         str(Path.cwd()),
         secret,
     ]
-    return [path for path in here if not any(Path(one).is_relative_to(path) for one in readable)]
-
-
-__all__ = [
-    "BOX",
-    "MIB",
-    "SandboxStep",
-    "StepResult",
-    "UnisolatedError",
-    "readable_python",
-    "require_sandbox",
-    "run_isolated",
-    "shown",
-    "why_not",
-]
+    return [path for path in paths if not any(Path(r).is_relative_to(path) for r in readable)]
 
 
 def require_sandbox() -> None:
-    """Refuse to go on where commands cannot be isolated."""
+    """Raise UnisolatedError if commands cannot be isolated."""
     if reason := why_not():
         raise UnisolatedError(reason)
 
@@ -363,17 +343,16 @@ def run_isolated(
     output_bytes: int = 64 * 1024,
     disk_bytes: int = 64 * MIB,
 ) -> StepResult:
-    """Run commands one after another in one sandbox; the sandbox of this module's description.
+    """Run commands one after another in one sandbox, see this module's description.
 
     Args:
-        steps: Each runs only if the one before it ended with one of its `goes_on`.
-        files: Contents of the files that are in the commands' folder, by name, without folders.
-        readable: Further files and folders of the machine that commands may read: the path that
-            they see, and the real path (no link in it).
+        steps: Each runs only if the previous one ended with one of its `goes_on`.
+        files: Contents of the files in the commands' folder, by name, without folders.
+        readable: Real paths, without links, of further readable paths by path in the sandbox.
         environment: Variables besides PATH, HOME, TMPDIR and LANG.
-        output_bytes: How much of stdout and of stderr is kept; the rest is read and dropped.
-        disk_bytes: Size of the commands' folder, and of a file.
+        output_bytes: Maximum of stdout and of stderr that is kept.
+        disk_bytes: Maximum size of the commands' folder, and of a file.
     """
     require_sandbox()
-    made = settings(steps, files, readable or {}, environment or {}, disk_bytes)
-    return launch(made, output_bytes)
+    config = settings(steps, files, readable or {}, environment or {}, disk_bytes)
+    return launch(config, output_bytes)

@@ -1,14 +1,13 @@
-"""The process that builds a sandbox and runs commands in it: a script, never imported.
+"""Build a sandbox and run commands in it: a script, never imported.
 
-`python -I -S sandbox_child.py STATUS PARENT < SETTINGS`; SETTINGS comes from sandbox.py. It
-knows the standard library only. Every step either works or ends it with a sentence on the
-descriptor STATUS: there is no way on without.
+`python -I -S sandbox_child.py STATUS PARENT < SETTINGS`; SETTINGS comes from sandbox.py. It uses
+the standard library only. Every failure ends it with a sentence on the descriptor STATUS.
 
-Three processes: this one enters the namespaces and waits; its child is process 1 of them, with
-whose end the kernel ends all others; its children are the commands.
+Three processes: this one enters the namespaces and waits; its child is their process 1, whose end
+makes the kernel kill all others; the child's children are the commands.
 """
 
-# pathlib would take a third of the time in which this starts.
+# Importing pathlib would take a third of the start-up time.
 # ruff: noqa: PTH102, PTH103, PTH106, PTH110, PTH112, PTH114, PTH115, PTH120, PTH123, PTH211
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ Settings = dict[str, Any]
 
 INSIDE_USER = 1000
 NOBODY_USER = 65534
-"""Who root's commands are outside: root itself is under no limit on processes."""
+"""Outside user of root's commands, since root is under no limit on processes."""
 
 BOX = "/box"
 OLD_ROOT_FOLDER = "/old"
@@ -51,11 +50,11 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class TroubleError(Exception):
-    """A step that did not work, in words."""
+    """A step failed; the message says which and why."""
 
 
 def main() -> NoReturn:
-    """Build the sandbox, run the commands, say how they ended."""
+    """Build the sandbox, run the commands, report how they ended."""
     status, parent = int(sys.argv[1]), int(sys.argv[2])
     os.set_inheritable(status, False)
     with wording(status):
@@ -68,21 +67,21 @@ def main() -> NoReturn:
             with step(f"reset {name}"):
                 signal.signal(number, signal.SIG_DFL)
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-            score.write("1000")  # when memory runs out, this goes first
-        two = enter()
+            score.write("1000")  # the kernel kills it first if memory runs out
+        has_two_users = enter()
         build(settings)
-        held, alive = os.pipe()
-        first = os.fork()
-        if first == 0:
+        hold, alive = os.pipe()
+        leader = os.fork()
+        if leader == 0:
             os.close(alive)
-            lead(settings, status, held, two)
-    os.waitpid(first, 0)
+            lead(settings, status, hold, has_two_users)
+    os.waitpid(leader, 0)
     os._exit(0)
 
 
 @contextlib.contextmanager
 def wording(status: int) -> Iterator[None]:
-    """Say on STATUS what did not work, and end."""
+    """Report an error on STATUS, and exit."""
     try:
         yield
     except BaseException as error:
@@ -92,7 +91,7 @@ def wording(status: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def step(task: str) -> Iterator[None]:
-    """Name what is being done in the error that it gives."""
+    """Name the task in the message of an OSError."""
     try:
         yield
     except OSError as error:
@@ -100,12 +99,12 @@ def step(task: str) -> Iterator[None]:
 
 
 def tell(status: int, **report: object) -> None:
-    """Write one line of JSON; short enough to arrive whole."""
+    """Write one line of JSON, short enough to arrive whole."""
     os.write(status, json.dumps(report).encode() + b"\n")
 
 
 def enter() -> bool:
-    """Enter new namespaces; return whether there is a user besides the one that started this."""
+    """Enter new namespaces; return whether they have a second user, for the commands."""
     uid, gid = os.geteuid(), os.getegid()
     me = os.getpid()
     mapped, unshared = os.pipe()
@@ -130,7 +129,7 @@ def enter() -> bool:
 
 
 def map_two(process: int) -> bool:
-    """Give the namespace root, for the mounts, and nobody, for the commands."""
+    """Map root, for the mounts, and nobody, for the commands; return whether this succeeds."""
     try:
         for file in ("gid_map", "uid_map"):
             write(f"/proc/{process}/{file}", f"0 0 1\n{INSIDE_USER} {NOBODY_USER} 1")
@@ -140,7 +139,7 @@ def map_two(process: int) -> bool:
 
 
 def build(settings: Settings) -> None:
-    """Make a root folder with what commands may read, and one folder that they may write."""
+    """Make a root folder with the readable paths, and one writable folder."""
     with step("keep mounts to itself"):
         mount(None, "/", None, MS_REC | MS_PRIVATE)
     with step("mount a root of its own"):
@@ -189,12 +188,12 @@ def show(source: str, target: str, *, device: bool = False) -> None:
         restrict(target, NO_SUID if device else READ_ONLY | NO_SUID | NO_DEVICES, AT_RECURSIVE)
 
 
-def lead(settings: Settings, status: int, held: int, two: bool) -> NoReturn:
-    """Be process 1: run the commands, end all others."""
+def lead(settings: Settings, status: int, hold: int, has_two_users: bool) -> NoReturn:
+    """Be process 1: run the commands, then kill all processes."""
     with wording(status):
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         hang_up = select.poll()
-        hang_up.register(held, 0)
+        hang_up.register(hold, 0)
         if hang_up.poll(0):
             os._exit(1)
         prctl(PR_SET_DUMPABLE, 0)
@@ -209,7 +208,7 @@ def lead(settings: Settings, status: int, held: int, two: bool) -> NoReturn:
         for number, command in enumerate(settings["steps"]):
             process = os.fork()
             if process == 0:
-                start(settings, command, status, two)
+                start(settings, command, status, has_two_users)
             code = wait(process, command["wall_s"])
             tell(status, step=number, returncode=code)
             if code not in command["goes_on"]:
@@ -219,7 +218,7 @@ def lead(settings: Settings, status: int, held: int, two: bool) -> NoReturn:
 
 
 def wait(process: int, wall_s: float) -> int | None:
-    """Return how a command ended, None where its time was up; nothing it started is left."""
+    """Return how a command ended, None if its time was up; kill every process it started."""
     deadline = time.monotonic() + wall_s
     code = None
     while True:
@@ -243,15 +242,17 @@ def wait(process: int, wall_s: float) -> int | None:
     return code
 
 
-def start(settings: Settings, command: dict[str, Any], status: int, two: bool) -> NoReturn:
-    """Give up what a command must not have, and become it."""
+def start(
+    settings: Settings, command: dict[str, Any], status: int, has_two_users: bool
+) -> NoReturn:
+    """Drop privileges, set limits, and execute a command."""
     with wording(status), step(f"start {command['command'][0]}"):
         os.setsid()
         os.dup2(os.open("/dev/null", os.O_RDWR), 0)
         for name, value in command["limits"].items():
             # Without a second user the two processes of the sandbox count too.
-            limit(name, value + 2 * (name == "RLIMIT_NPROC" and not two))
-        if two:
+            limit(name, value + 2 * (name == "RLIMIT_NPROC" and not has_two_users))
+        if has_two_users:
             os.setresgid(INSIDE_USER, INSIDE_USER, INSIDE_USER)
             os.setresuid(INSIDE_USER, INSIDE_USER, INSIDE_USER)
         prctl(PR_SET_NO_NEW_PRIVS, 1)
@@ -261,7 +262,7 @@ def start(settings: Settings, command: dict[str, Any], status: int, two: bool) -
         try:
             os.execve(words[0], words, settings["environment"])  # noqa: S606
         except OSError:
-            if words[0].startswith(f"{BOX}/"):  # what a step should have made, and has not
+            if words[0].startswith(f"{BOX}/"):  # an earlier step did not make it
                 os._exit(127)
             raise
 
@@ -293,25 +294,25 @@ def restrict(path: str, attributes: int, flags: int) -> None:
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, options: str = "") -> None:
-    """mount(2)."""
-    texts = [None if one is None else os.fsencode(one) for one in (source, target, kind)]
+    """Call mount(2)."""
+    texts = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
     call(LIBC.mount, *texts, ctypes.c_ulong(flags), options.encode() or None)
 
 
 def prctl(option: int, value: int) -> None:
-    """prctl(2) with one number."""
+    """Call prctl(2) with one number."""
     call(LIBC.prctl, option, *map(ctypes.c_ulong, (value, 0, 0, 0)))
 
 
 def call(function: Any, *arguments: Any) -> None:
-    """Call a function of the C library that returns -1 where it fails."""
+    """Call a function of the C library; raise OSError if it returns -1."""
     if function(*arguments) == -1:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 
 def write(path: str, text: str) -> None:
-    """Write a file of /proc at once, as it wants it."""
+    """Write a file of /proc in one call, as the kernel requires."""
     descriptor = os.open(path, os.O_WRONLY)
     try:
         os.write(descriptor, text.encode())

@@ -18,26 +18,25 @@ if TYPE_CHECKING:
 SIMPLE_SUBSETS = ("simple_python", "simple_java", "simple_javascript")
 LIVE_SUBSETS = ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple")
 IRRELEVANT = ("irrelevance", "live_irrelevance")
-"""Subsets whose right answer calls nothing."""
+"""Subsets whose right answer calls no function."""
 
 NON_LIVE = (SIMPLE_SUBSETS, ("multiple",), ("parallel",), ("parallel_multiple",))
 SUBSETS = (*SIMPLE_SUBSETS, *(name for (name,) in NON_LIVE[1:]), *LIVE_SUBSETS, *IRRELEVANT)
 
 
 class FunctionCallsScorer(ModelFreeScorer[NoOptions]):
-    """Compares the functions that a model calls with the right calls of BFCL v4's single turns.
+    """Compare the functions that a model calls with the right calls of BFCL v4's single turns.
 
-    - "accuracy": 100 where the calls are right, else 0; their mean.
-    - "normalized": mean of three: not live, which is the mean of its simple subsets' mean with its
-      other subsets; live, over all its samples; and irrelevance, the mean of its subsets.
+    - "accuracy": 100 if the calls are right, else 0; their mean.
+    - "normalized": mean of three scores: non-live (mean of the simple subsets' mean and of the
+      other subsets), live (all samples), and irrelevance (mean of its subsets).
 
     Source: src/inference_endpoint/evaluation/bfcl_v4_scorer.py and extractor.py of
-    https://github.com/mlcommons/endpoints, and the AST checker of bfcl-eval 2026.3.23. Like there a
-    call to nothing is right where the answer is no JSON list of tool calls, Java's and JavaScript's
-    arguments must be text, and parallel calls are matched without looking back. Answers that end
-    the reference's scoring with an error are wrong here, and so are arguments in Java or JavaScript
-    of more than 1,000 characters; calls in prose are looked for in 4,096. Nothing of an answer is
-    run.
+    https://github.com/mlcommons/endpoints, and the AST checker of bfcl-eval 2026.3.23. As there, an
+    answer calls nothing if it is not a JSON list of tool calls, arguments in Java and JavaScript
+    must be text, and parallel calls are matched without backtracking. Answers that end the
+    reference's scoring with an error are wrong, and so are arguments in Java or JavaScript of more
+    than 1,000 characters; calls in prose are searched in 4,096. No part of an answer is executed.
     """
 
     metrics = ("accuracy", "normalized")
@@ -45,11 +44,10 @@ class FunctionCallsScorer(ModelFreeScorer[NoOptions]):
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score answers against right calls; return the metrics of the class, in per cent.
 
-        Outputs are UTF-8: tool calls as JSON if there are any, else text. References are tables
-        with BFCL's `subset`, `ground_truth` and `func_description`, the list of functions.
-        `ground_truth` lists for each call a function's name and its arguments' allowed values. Both
-        lists may be JSON. The "normalized" score of a sample is its pseudo-value, normalized +
-        samples x influence.
+        Outputs are UTF-8: tool calls as JSON, or text. References are tables with BFCL's `subset`,
+        `func_description`, the list of functions, and `ground_truth`, which lists for each call the
+        function's name and its arguments' allowed values. Both lists may be JSON. The "normalized"
+        score of a sample is its pseudo-value, normalized + samples x influence.
         """
         import numpy as np
 
@@ -60,11 +58,11 @@ class FunctionCallsScorer(ModelFreeScorer[NoOptions]):
             subsets.append(subset)
             right.append(_is_right(outputs[sample], subset, allowed, functions))
         scores = 100.0 * np.array(right, np.float64)
-        named = np.array(subsets)
-        weights = _weights(named)
+        subset_names = np.array(subsets)
+        weights = _weights(subset_names)
         value = float(weights @ scores)
         # Each sample moves the mean of its own subset, or of all live.
-        strata = np.where(np.isin(named, LIVE_SUBSETS), "live", named)
+        strata = np.where(np.isin(subset_names, LIVE_SUBSETS), "live", subset_names)
         deviations = np.empty(len(scores))
         for stratum in np.unique(strata):
             chosen = strata == stratum
@@ -95,7 +93,7 @@ def _reference(sample: int, reference: Any) -> tuple[str, Any, Any]:
             lists.append(json.loads(value) if isinstance(value, str) else value)
         except ValueError:
             lists.append(None)
-    if subset not in SUBSETS or not all(isinstance(one, list) for one in lists):
+    if subset not in SUBSETS or not all(isinstance(value, list) for value in lists):
         raise scorer_error(
             f"scorer function_calls: the reference of sample {sample} is {reference!r:.120}; it "
             "must be a table with subset, one of "

@@ -1,4 +1,4 @@
-"""Whether function calls are among the right ones: BFCL's check of single turns."""
+"""Check whether function calls are among the right ones, as BFCL does for single turns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from pytest_mlperf.adapters.scorers.function_calls import _foreign
 
 Call = Mapping[str, Any]
-"""A function's name with its arguments."""
+"""A function's arguments by its name."""
 
 PYTHON: Mapping[str, type] = {
     "string": str,
@@ -43,16 +43,16 @@ JAVASCRIPT: Mapping[str, type] = {
 }
 
 Language = tuple[Mapping[str, type], Callable[..., Any] | None]
-"""Its types, and what reads its values from text."""
+"""Types of a language, and the function that reads its values from text."""
 
 LANGUAGES: Mapping[str, Language] = {
     "simple_java": (JAVA, _foreign.java_value),
     "simple_javascript": (JAVASCRIPT, _foreign.js_value),
 }
-"""Of subsets that are not in Python."""
+"""Languages of the subsets that are not in Python."""
 
 DEFECTS = (*(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),)
-"""What BFCL's own checker ends with for answers that nobody expected; here they are wrong."""
+"""Errors that BFCL's checker raises for unexpected answers; here these answers are wrong."""
 
 
 def is_right(
@@ -61,7 +61,7 @@ def is_right(
     """Return whether the calls are the allowed ones, in any order.
 
     `allowed` has a function's name and its arguments' values for each call; `functions` are
-    descriptions with name and parameters. BFCL's `subset` gives the language.
+    descriptions with name and parameters. BFCL's `subset` determines the language.
     """
     language = LANGUAGES.get(subset, (PYTHON, None))
     if len(calls) != (len(allowed) if re.search("parallel|multiple", subset) else 1):
@@ -70,27 +70,27 @@ def is_right(
         if "parallel" in subset:
             return _match(calls, allowed, functions, language)
         name = next(iter(allowed[0]))
-        described = _described(functions, name) if "multiple" in subset else functions[0]
+        described = _description(functions, name) if "multiple" in subset else functions[0]
         return _is_allowed(calls[0], allowed[0], described, language)
     except DEFECTS:
         return False
 
 
-def _described(functions: Sequence[Any], name: str) -> Any:
-    return next((one for one in functions if one["name"] == name), None)
+def _description(functions: Sequence[Any], name: str) -> Any:
+    return next((function for function in functions if function["name"] == name), None)
 
 
 def _match(
     calls: Sequence[Call], allowed: Sequence[Any], functions: Sequence[Any], language: Language
 ) -> bool:
-    """Give each right call the first one that fits, as BFCL does, without looking back."""
+    """Match each right call with the first call that fits, without backtracking, as BFCL does."""
     left = list(calls)
     for right in allowed:
-        described = _described(functions, next(iter(right)))
-        fitting = next((one for one in left if _is_allowed(one, right, described, language)), None)
-        if fitting is None:
+        described = _description(functions, next(iter(right)))
+        match = next((call for call in left if _is_allowed(call, right, described, language)), None)
+        if match is None:
             return False
-        left = [one for one in left if one is not fitting]
+        left = [call for call in left if call is not match]
     return True
 
 
@@ -98,7 +98,7 @@ def _is_allowed(call: Call, right: Any, described: Any, language: Language) -> b
     values = next(iter(right.values()))
     parameters = described["parameters"]
     name = described["name"].replace(".", "_")
-    if name not in call or any(one not in call[name] for one in parameters["required"]):
+    if name not in call or any(key not in call[name] for key in parameters["required"]):
         return False
     arguments = call[name]
     for parameter, value in arguments.items():
@@ -107,7 +107,7 @@ def _is_allowed(call: Call, right: Any, described: Any, language: Language) -> b
             return False
         if not _fits(value, values[parameter], details[parameter], language):
             return False
-    return all(one in arguments or "" in values[one] for one in values)
+    return all(key in arguments or "" in values[key] for key in values)
 
 
 def _fits(value: Any, allowed: Any, details: Any, language: Language) -> bool:
@@ -130,25 +130,25 @@ def _is_value(value: Any, allowed: Any, nested: Any) -> bool:
     if isinstance(value, dict):
         return _is_dict(value, allowed)
     if isinstance(value, str):
-        return _plain(value) in [_plain(one) for one in allowed if type(one) is str]
+        return _plain(value) in [_plain(text) for text in allowed if type(text) is str]
     if not isinstance(value, list):
         return value in allowed
     if nested is dict:
         return _is_list_of_dicts(value, allowed)
-    return [_plain(one) for one in value] in [[_plain(i) for i in one] for one in allowed]
+    return [*map(_plain, value)] in [[*map(_plain, items)] for items in allowed]
 
 
 def _type_of(value: Any, allowed: Any, expected: Any, nested: Any) -> tuple[bool, bool]:
     """Return whether the type is right, and whether the value stands for a variable's name."""
-    kind = next((type(one) for one in allowed if one != ""), None)
+    kind = next((type(option) for option in allowed if option != ""), None)
     if type(value) is not expected:
         return kind is not None and type(value) is kind, True
     is_variable = kind is not None and kind is not expected
     if nested is None:
         return True, is_variable
     fitting = any(
-        type(one) is not list or all(_type_of(item, one, nested, None)[0] for item in value)
-        for one in allowed
+        type(option) is not list or all(_type_of(item, option, nested, None)[0] for item in value)
+        for option in allowed
     )
     return fitting, is_variable
 
@@ -162,8 +162,8 @@ def _plain(value: Any) -> Any:
 def _is_dict(value: Any, allowed: Any) -> bool:
     return any(
         all(
-            key in right and _plain(own) in [_plain(one) for one in right[key]]
-            for key, own in value.items()
+            key in right and _plain(entry) in map(_plain, right[key])
+            for key, entry in value.items()
         )
         and all(key in value or "" in values for key, values in right.items())
         for right in allowed
@@ -174,6 +174,6 @@ def _is_dict(value: Any, allowed: Any) -> bool:
 def _is_list_of_dicts(value: Any, allowed: Any) -> bool:
     return any(
         len(value) == len(right)
-        and all(_is_dict(one, [own]) for one, own in zip(value, right, strict=True))
+        and all(_is_dict(entry, [option]) for entry, option in zip(value, right, strict=True))
         for right in allowed
     )

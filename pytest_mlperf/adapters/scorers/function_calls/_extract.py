@@ -1,4 +1,4 @@
-"""Function calls in an answer: OpenAI's tool calls as JSON, a plainer list, or Python in prose."""
+"""Extract function calls: OpenAI's tool calls as JSON, a simpler list, or Python in prose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from pytest_mlperf.adapters.conventions import json_in
 
 MAX_ANSWER_CHARACTERS = 4096
-"""Characters of an answer that is searched for calls in prose; 1,024 tokens have about as many."""
+"""Characters of an answer that are searched for calls in prose, about 1,024 tokens."""
 
 START = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 
@@ -20,7 +20,7 @@ NO_CALLS = re.compile(
     "list|dict|set|tuple|type|isinstance|range|enumerate|zip|map|filter|Note|Example|Here|This|The|"
     "For"
 )
-"""Words before a parenthesis that call nothing."""
+"""Words before a parenthesis that are no calls."""
 
 
 def tool_calls(text: str) -> list[dict[str, Any]] | None:
@@ -38,7 +38,7 @@ def tool_calls(text: str) -> list[dict[str, Any]] | None:
 
 
 def calls_in(text: str) -> list[dict[str, Any]]:
-    """Return the calls of an answer, as name with arguments: the first form that it has."""
+    """Return the calls of an answer, as arguments by name, in the first form that it has."""
     text = text.strip()
     calls = tool_calls(text)
     if calls is None:
@@ -59,7 +59,7 @@ def _call(name: Any, arguments: Any) -> dict[str, Any]:
 
 
 def _in_prose(text: str) -> Iterator[dict[str, Any]]:
-    """Yield calls such as `book(city="Oslo")`, none within another; heuristic, as MLPerf's is."""
+    """Yield calls such as `book(city="Oslo")` that are not nested; a heuristic, as in MLPerf."""
     end = 0
     for match in START.finditer(text[:MAX_ANSWER_CHARACTERS]):
         if match.start() < end or NO_CALLS.fullmatch(match[1]):
@@ -74,30 +74,30 @@ def _in_prose(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _closing(text: str, start: int) -> int | None:
-    depth, quote, place = 0, "", start
-    while place < len(text):
-        sign = text[place]
+    depth, quote, position = 0, "", start
+    while position < len(text):
+        character = text[position]
         if quote:
-            place += sign == "\\"
-            quote = "" if sign == quote else quote
-        elif sign in "'\"":
-            quote = sign
+            position += character == "\\"
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
         else:
-            depth += (sign == "(") - (sign == ")")
+            depth += (character == "(") - (character == ")")
             if not depth:
-                return place
-        place += 1
+                return position
+        position += 1
     return None
 
 
 def _is_signature(inside: str) -> bool:
-    """Whether there are names alone, as in a declaration."""
+    """Return whether there are only names, as in a declaration."""
     parts = (part.strip() for part in inside.split(","))
     return all(re.fullmatch(r"[A-Za-z_]\w*(?:\s*:\s*\w+)?", part) for part in parts if part)
 
 
 def _arguments(inside: str) -> dict[str, Any]:
-    """Return arguments by name; under "_raw" those that Python cannot parse or write again."""
+    """Return arguments by name, or under "_raw" if Python cannot parse them."""
     try:
         body = ast.parse(f"dict({inside})", mode="eval").body
         keywords = body.keywords if isinstance(body, ast.Call) else []
@@ -107,7 +107,7 @@ def _arguments(inside: str) -> dict[str, Any]:
 
 
 def _value(node: ast.expr) -> Any:
-    """Return a literal, which nothing is computed for, or the text of anything else."""
+    """Return the value of a literal, or the text of another expression, without evaluating it."""
     try:
         return json.loads(json.dumps(ast.literal_eval(node)))
     except (ValueError, TypeError, RecursionError, MemoryError):

@@ -1,7 +1,7 @@
-"""Values written in Java or JavaScript, read as BFCL's converters read them.
+"""Read values written in Java or JavaScript as BFCL's converters read them.
 
-What is no value of the type stays text. Patterns that could go back and forth without end are
-written so that they cannot; they match what BFCL's match.
+A text that is no value of the type stays text. Regular expressions match what BFCL's match, but
+without catastrophic backtracking.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 MAX_VALUE_CHARACTERS = 1000
-"""Characters; the longest value of BFCL's right answers has 160."""
+"""Maximum characters of a value; the longest in BFCL's right answers has 160."""
 
 _LITERALS: dict[str, tuple[str, Callable[[str], Any]]] = {
     **dict.fromkeys(("byte", "short", "integer"), (r"-?\d+", int)),
@@ -24,18 +24,18 @@ _LITERALS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "js Bigint": (r"-?\d+n", lambda text: int(text[:-1])),
     "js Boolean": ("true|false", lambda text: text == "true"),
 }
-"""Of each type its literals, and what they are."""
+"""Literals of each type, and the function that converts them."""
 
 
 def _literal(text: str, kind: str) -> Any:
     pattern, value = _LITERALS[kind]
-    # Like BFCL's "$", which a line break may follow; not for words.
+    # BFCL's "$" allows a line break at the end, but its comparison of words does not.
     plain = text.removesuffix("\n") if "|" not in pattern else text
     return value(text) if re.fullmatch(pattern, plain) else text
 
 
 def java_value(text: str, kind: str, nested: str | None = None) -> Any:
-    """Return what a text is as a Java value of a type; a KeyError says that there is no such type.
+    """Return a text as a Java value of a type; raise KeyError for an unknown type.
 
     >>> java_value("5L", "long"), java_value("5", "long")
     (5, '5')
@@ -130,10 +130,10 @@ def _js_array(text: str, nested: str | None) -> Any:
 
 
 def _end_of_rows(text: str) -> int | None:
-    """Return where an array of arrays at the beginning of a text ends, or None.
+    """Return the end of an array of arrays at the beginning of a text, or None.
 
-    BFCL's pattern, rows with commas between them, tries every "]" as the end of every row. Here
-    each is examined once, from the last one on: is the rest well formed?
+    BFCL's pattern, rows separated by commas, tries every "]" as the end of every row. Here each "]"
+    is examined once, from the last one on: is the rest well formed?
     """
     head = re.match(r"\[\s*\[|new\s+Array\(\s*\[", text)
     if head is None:
@@ -141,20 +141,20 @@ def _end_of_rows(text: str) -> int | None:
     last = "]" if text.startswith("[") else ")"
     following = re.compile(r"\s*(,\s*\[|\]|\))")
     ends: dict[int, int] = {}
-    for place in reversed([place for place, sign in enumerate(text) if sign == "]"]):
-        match = following.match(text, place + 1)
+    for position in reversed([position for position, sign in enumerate(text) if sign == "]"]):
+        match = following.match(text, position + 1)
         end = match.end() if match and match[1] == last else None
         if match and match[1].startswith(","):
             end = _first_end(text, match.end(), ends)
         if end is not None:
-            ends[place] = end
+            ends[position] = end
     return _first_end(text, head.end(), ends)
 
 
 def _first_end(text: str, start: int, ends: Mapping[int, int]) -> int | None:
-    """Return the end that belongs to the first "]" from `start` on in its line that has one."""
-    place = min((place for place in ends if place >= start), default=None)
-    return None if place is None or "\n" in text[start:place] else ends[place]
+    """Return the end for the first "]" from `start` on, in its line, that has one."""
+    position = min((position for position in ends if position >= start), default=None)
+    return None if position is None or "\n" in text[start:position] else ends[position]
 
 
 def _js_object(text: str) -> Any:
@@ -164,16 +164,16 @@ def _js_object(text: str) -> Any:
     match = re.match(r"\{(.*?)\}", text)
     if not match:
         return text
-    made: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in re.findall(r"([^:]+):\s*(.*?)(?:,\s*(?=[^,]+:)|$)", match[1]):
         content = value.strip()
         if content.startswith("[") and content.endswith("]"):
-            made[key.strip().strip("'\"")] = js_value(content, "array")
+            values[key.strip().strip("'\"")] = js_value(content, "array")
         elif content.startswith("{") and content.endswith("}"):
-            made[key.strip().strip("'\"")] = _js_object(content)
+            values[key.strip().strip("'\"")] = _js_object(content)
         else:
-            made[key.strip().strip("'\"")] = _js_guess(content.strip("'\""))
-    return made
+            values[key.strip().strip("'\"")] = _js_guess(content.strip("'\""))
+    return values
 
 
 def _js_guess(text: str) -> Any:

@@ -28,10 +28,10 @@ DEVICES = ("cpu", "cuda")
 
 
 class CaptionScores(Protocol):
-    """Scores images against captions, on a scale of its own, higher is better.
+    """Score images against captions, on a scale of its own; higher is better.
 
-    Your own is built as `factory(model=..., device=...)`: the workload's model as the scorer is
-    given it, and the option `device`. It is called once for each batch, in the order of samples.
+    Your own class is built as `factory(model=..., device=...)` with the workload's model and the
+    option `device`. It is called once for each batch, in the order of samples.
     """
 
     def __call__(self, images: NDArray[np.uint8], captions: Sequence[str]) -> Any:
@@ -40,7 +40,7 @@ class CaptionScores(Protocol):
 
 
 class ImageFeatures(Protocol):
-    """Turns images into features; your own is built as `CaptionScores` is."""
+    """Compute features of images; your own class is built as `CaptionScores` is."""
 
     def __call__(self, images: NDArray[np.uint8]) -> Any:
         """Return shape (images, features) for images of shape (images, height, width, 3)."""
@@ -49,18 +49,18 @@ class ImageFeatures(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ClipFidOptions:
-    """The networks, and how images are scored.
+    """Options of scorer clip_fid.
 
     Attributes:
-        clip: Folder of CLIP ViT-B/32 in Hugging Face's files; or "package.module:factory",
-            see `CaptionScores`.
-        inception: The file pt_inception-2015-12-05-6726825d.pth; or
-            "package.module:factory", see `ImageFeatures`.
-        statistics: MLPerf's val2014.npz: mean "mu" and covariance "sigma" of the features of
-            real images.
-        size: Pixels of an output in height and width, or [height, width].
+        clip: Folder of CLIP ViT-B/32 in Hugging Face's files; or "package.module:factory", see
+            `CaptionScores`.
+        inception: The file pt_inception-2015-12-05-6726825d.pth; or "package.module:factory", see
+            `ImageFeatures`.
+        statistics: MLPerf's val2014.npz: mean "mu" and covariance "sigma" of the features of real
+            images.
+        size: Height and width of an output [pixels], one number or [height, width].
         batch_size: Images that are scored at once.
-        device: Where the networks run, "cpu" or "cuda".
+        device: Device of the networks, "cpu" or "cuda".
     """
 
     clip: str
@@ -79,7 +79,7 @@ class ClipFidOptions:
 
 
 class ClipFidScorer:
-    """Compares images with their captions (CLIP score), and all of them with real ones (FID).
+    """Compare images with their captions (CLIP score), and all of them with real images (FID).
 
     Source: text_to_image/tools/accuracy_coco.py of https://github.com/mlcommons/inference.
     """
@@ -91,22 +91,21 @@ class ClipFidScorer:
     options: ClassVar[type] = ClipFidOptions
 
     def __init__(self, *, model: str | None = None, **options: Any) -> None:
-        """Check options and that the files are here; nothing is loaded yet.
+        """Check the options and that the files exist.
 
         Args:
-            model: The workload's model, for code of your own.
-            options: Those of `ClipFidOptions`.
+            model: The workload's model, for your own code.
         """
-        asked = ClipFidOptions(**options)
-        self._size, self._batch_size = _parse_size(asked.size), asked.batch_size
-        self._arguments = {"model": model, "device": asked.device}
-        self._clip, self._inception = asked.clip, asked.inception
-        self._statistics = Path(asked.statistics)
+        settings = ClipFidOptions(**options)
+        self._size, self._batch_size = _parse_size(settings.size), settings.batch_size
+        self._arguments = {"model": model, "device": settings.device}
+        self._clip, self._inception = settings.clip, settings.inception
+        self._statistics = Path(settings.statistics)
         if missing := list(_missing(self._clip, self._inception, self._statistics)):
             raise UnavailableError("; also ".join(missing))
 
     def require(self) -> None:
-        """Check for the libraries of both networks; import nothing."""
+        """Check that the libraries of both networks are installed; import nothing."""
         needed = [] if CODE.fullmatch(self._clip) else ["torch", "transformers", "PIL"]
         needed += [] if CODE.fullmatch(self._inception) else ["torch"]
         for name in dict.fromkeys(needed):
@@ -119,11 +118,10 @@ class ClipFidScorer:
     def score(
         self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any] | str]
     ) -> Scores:
-        """Score images, height x width x 3 bytes (RGB) each, against captions; keep features alone.
+        """Score RGB images (height x width x 3 bytes) against captions; keep only the features.
 
-        A reference is a caption, as text or under "caption". Returns "clip", 100 x the cosine per
-        sample and its mean, and "fid", lower is better: the distance, and per sample its
-        pseudo-value.
+        A reference is a caption, as text or under "caption". "clip" is 100 x the cosine and its
+        mean; "fid" is the distance, lower is better, and a sample's "fid" is its pseudo-value.
         """
         import numpy as np
 
@@ -132,7 +130,7 @@ class ClipFidScorer:
                 f"scorer clip_fid: got {len(outputs)} outputs for {len(references)} references; it "
                 "needs one output per reference, and at least two: FID compares a covariance",
             )
-        captions = [_caption(each, sample) for sample, each in enumerate(references)]
+        captions = [_caption(reference, n) for n, reference in enumerate(references)]
         real = read_statistics(self._statistics)
         score, describe = self._networks()
         clip, features = np.empty(len(outputs)), np.empty((len(outputs), len(real.mean)))
@@ -222,7 +220,7 @@ def _caption(reference: Mapping[str, Any] | str, sample: int) -> str:
 
 
 def _missing(clip: str, inception: str, statistics: Path) -> Iterator[str]:
-    """Yield a sentence for each of the three missing files: its name and its source."""
+    """Yield a sentence for each missing file, with its source."""
     if not CODE.fullmatch(clip):
         try:
             look_for_clip(Path(clip))

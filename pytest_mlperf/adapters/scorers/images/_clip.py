@@ -1,4 +1,4 @@
-"""The CLIP score: how well images fit their captions, by OpenAI's CLIP ViT-B/32."""
+"""Compute the CLIP score of images and captions by OpenAI's CLIP ViT-B/32."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ TOKENIZER, WHOLE_TOKENIZER = ("vocab.json", "merges.txt"), "tokenizer.json"
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
-"""Of red, green and blue on the scale 0-1, as CLIP was trained."""
+"""Mean and deviation of red, green and blue on the scale 0-1, as CLIP was trained."""
 
 
 def look_for_clip(folder: Path) -> None:
-    """Check that a folder has the files of `ClipScores`, else raise UnavailableError; read none."""
+    """Raise UnavailableError unless a folder has the files of `ClipScores`; read none."""
     missing = [
         " or ".join(names)
         for names in (
             ("config.json",),
             WEIGHT_FILES,
-            *((each, WHOLE_TOKENIZER) for each in TOKENIZER),
+            *((name, WHOLE_TOKENIZER) for name in TOKENIZER),
         )
         if not any((folder / name).is_file() for name in names)
     ]
@@ -46,24 +46,21 @@ def look_for_clip(folder: Path) -> None:
 
 
 class ClipScores:
-    """100 x the cosine between the embeddings of each image and of its caption.
+    """Compute 100 x the cosine between the embeddings of each image and its caption.
 
-    As MLPerf's reference computes it with open_clip (text_to_image/tools/clip/clip_encoder.py of
-    https://github.com/mlcommons/inference): the image is resized to 224 pixels by bicubic
-    interpolation and cropped at the centre, the caption is unescaped and cut to 77 tokens; the
-    score is not clipped at 0. Two things differ: images are scored in batches, which changes the
-    last digits of float32, and captions whose characters were decoded wrongly are not mended, as
-    open_clip does with the library ftfy. The official captions have none.
+    As in MLPerf's reference, which uses open_clip (text_to_image/tools/clip/clip_encoder.py of
+    https://github.com/mlcommons/inference), images are resized to 224 pixels by bicubic
+    interpolation and cropped at the centre, captions are unescaped and cut to 77 tokens, and the
+    score is not clipped at 0. Unlike there, images are scored in batches, which changes the last
+    digits of float32, and mojibake in captions is not repaired (open_clip uses the library ftfy);
+    the official captions have none.
     """
 
     def __init__(self, folder: Path, *, device: str) -> None:
-        """Load model and tokenizer from a folder of Hugging Face's files, never from the network.
-
-        torch computes on `device`, "cpu" or "cuda".
-        """
+        """Load model and tokenizer from a folder onto a torch device, never from the network."""
         look_for_clip(folder)
         try:
-            import PIL.Image  # noqa: F401 - so that all are missed at once
+            import PIL.Image  # noqa: F401 - reported together with the others
             import torch
             from transformers import CLIPModel, CLIPTokenizer
         except ImportError as error:
@@ -77,7 +74,7 @@ class ClipScores:
                 folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
             )
             self._tokenizer: Any = CLIPTokenizer.from_pretrained(folder, local_files_only=True)
-        except Exception as error:  # what transformers raises depends on what is wrong
+        except Exception as error:  # transformers raises many types
             first = str(error).strip().partition("\n")[0]
             raise _broken(folder, f"transformers cannot load it ({first})") from error
         if missing := sorted({*report["missing_keys"], *map(str, report["mismatched_keys"])}):
@@ -113,8 +110,8 @@ class ClipScores:
 def preprocess(image: NDArray[np.uint8], side: int) -> NDArray[np.float32]:
     """Return CLIP's input (3, side, side) of an image (height, width, 3).
 
-    Its shorter side is resized to `side` pixels by Pillow's bicubic filter, the longer one in
-    proportion and rounded down; then it is cropped at the centre and normalised.
+    The shorter side is resized to `side` pixels by Pillow's bicubic filter, the longer one in
+    proportion, rounded down; then the image is cropped at the centre and normalised.
     """
     import numpy as np
     from PIL import Image

@@ -1,4 +1,4 @@
-"""The Fréchet distance of a set of features from given statistics, and each sample's part in it."""
+"""Compute the Fréchet distance of features from given statistics, and each sample's influence."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 OFFSET = 1e-6
-"""What the reference adds to the diagonals of covariances whose product it finds singular."""
+"""Added by the reference to the diagonals of covariances whose product it finds singular."""
 
 
 MAX_ARRAY_BYTES = 256 * 2**20
-"""Bytes of a file of statistics, and of each array when unpacked; 2,048 features take 34e6."""
+"""Maximum bytes of a statistics file, and of each unpacked array; 2,048 features take 34e6."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statistics:
-    """Mean and covariance of the features of real images.
+    """Statistics of the features of real images.
 
     Attributes:
-        mean: Shape (features,).
-        covariance: Shape (features, features), symmetric.
+        mean: Mean, shape (features,).
+        covariance: Covariance, shape (features, features), symmetric.
     """
 
     mean: NDArray[np.float64]
@@ -41,8 +41,8 @@ class Frechet:
 
     Attributes:
         distance: The distance, as the reference prints it.
-        pseudo_values: Shape (samples,): the distance plus each sample's influence on it; their
-            mean is the distance.
+        pseudo_values: The distance plus each sample's influence, shape (samples,); their mean is
+            the distance.
     """
 
     distance: float
@@ -50,7 +50,7 @@ class Frechet:
 
 
 def read_statistics(path: Path) -> Statistics:
-    """Read "mu" and "sigma" from a file as MLPerf's val2014.npz; pickles in it are refused."""
+    """Read "mu" and "sigma" from a file as MLPerf's val2014.npz; refuse pickles."""
     import numpy as np
 
     try:
@@ -77,16 +77,15 @@ def frechet(features: NDArray[np.float64], real: Statistics) -> Frechet:
     """Return the Fréchet distance between Gaussians fitted to features and to real images.
 
     With mean m and covariance S of the features (divided by samples - 1), and m_r, S_r of the real
-    images, the distance is |m - m_r|² + tr(S) + tr(S_r) - 2 tr((S S_r)^½). The trace of the root
-    is the sum of the roots of the eigenvalues of Rᵀ S R, with R Rᵀ = S_r: that matrix is symmetric
-    and has those of the product, whose root the reference takes (calculate_frechet_distance in
+    images, the distance is |m - m_r|² + tr(S) + tr(S_r) - 2 tr((S S_r)^½). The trace of the root is
+    the sum of the roots of the eigenvalues of Rᵀ S R, with R Rᵀ = S_r: this symmetric matrix has
+    the eigenvalues of S S_r, whose root the reference takes (calculate_frechet_distance in
     text_to_image/tools/fid/fid_score.py of https://github.com/mlcommons/inference).
 
-    A sample x moves the distance, per unit of weight, by its derivative in that direction,
-    2 (m - m_r)·c + n/(n-1) cᵀ(I - T)c - const, where c = x - m, T = R (Rᵀ S R)^-½ Rᵀ (the
-    pseudo-inverse where it is singular: no c has a part in its kernel) and const makes the
-    mean 0. It is the infinitesimal jackknife: B. Efron, "The jackknife, the bootstrap and other
-    resampling plans", 1982, chapter 6.
+    The influence of a sample x, the derivative of the distance by its weight, is 2 (m - m_r)·c +
+    n/(n-1) cᵀ(I - T)c - const, with c = x - m, T = R (Rᵀ S R)^-½ Rᵀ (by the pseudo-inverse if it is
+    singular, as no c is in its kernel), and const so that the mean is 0. It is the infinitesimal
+    jackknife: B. Efron, "The jackknife, the bootstrap and other resampling plans", 1982, chapter 6.
 
     Args:
         features: Shape (samples, features), at least two samples, all finite.
@@ -101,7 +100,7 @@ def frechet(features: NDArray[np.float64], real: Statistics) -> Frechet:
     offset = np.eye(width) * (OFFSET if _reference_adds_offset(covariance, real) else 0.0)
     root = _root(real.covariance + offset)
     if samples < width and not offset.any():
-        # The same eigenvalues from a smaller matrix, and without the roots of rounding errors.
+        # The same eigenvalues from a smaller matrix, without roots of rounding errors.
         _, singular, turned = np.linalg.svd(centred @ root, full_matrices=False)
         values, vectors = singular[::-1] ** 2 / (samples - 1), turned[::-1].T
     else:
@@ -119,7 +118,7 @@ def frechet(features: NDArray[np.float64], real: Statistics) -> Frechet:
 
 
 def _root(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return R with R Rᵀ = matrix: Cholesky's where it is regular, which is ten times as fast."""
+    """Return R with R Rᵀ = matrix; Cholesky's, ten times faster, if the matrix is regular."""
     import numpy as np
 
     try:
@@ -130,11 +129,11 @@ def _root(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _reference_adds_offset(covariance: NDArray[np.float64], real: Statistics) -> bool:
-    """Tell whether each side has a constant feature that varies on the other side.
+    """Return whether each side has a constant feature that varies on the other side.
 
-    There SciPy 1.10.1, which the reference pins, finds no root of the product and the reference
-    offsets both diagonals; elsewhere, also with fewer samples than features, it finds one. A
-    handful of samples may differ: rounding decides.
+    Then SciPy 1.10.1, which the reference pins, finds no root of the product, and the reference
+    offsets both diagonals; otherwise it finds one, even with fewer samples than features. With very
+    few samples rounding may decide differently.
     """
     constant, constant_real = covariance.diagonal() == 0, real.covariance.diagonal() == 0
     return bool((constant & ~constant_real).any() and (constant_real & ~constant).any())

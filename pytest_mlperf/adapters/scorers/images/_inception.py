@@ -1,4 +1,4 @@
-"""The Inception network whose features the FID compares, with the weights of the original one."""
+"""Compute the features that the FID compares, by the original weights of the Inception network."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Conv:
     """A convolution without bias, then batch normalisation, then ReLU.
 
     Attributes:
-        name: What the names of its weights begin with.
-        channels: Of its output.
+        name: Prefix of its weights' names.
+        channels: Channels of its output.
         kernel: Height and width.
-        stride: In both directions.
+        stride: Stride in both directions.
         padding: Rows and columns of zeros on each side.
     """
 
@@ -42,8 +42,8 @@ class Pool:
     """Pooling over 3 x 3 pixels.
 
     Attributes:
-        kind: "reduce" is the maximum at stride 2; "maximum" and "average" keep the size, and do
-            not count what lies beyond the edge.
+        kind: "reduce" is the maximum at stride 2; "maximum" and "average" keep the size, and ignore
+            pixels beyond the edge.
     """
 
     kind: str
@@ -51,13 +51,13 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Paths from the same input, whose channels are put one after the other."""
+    """Paths from the same input; their output channels are concatenated."""
 
     paths: tuple[Layers, ...]
 
 
 Layers = tuple[Conv | Pool | Fork, ...]
-"""One after the other."""
+"""Layers in sequence."""
 
 
 def conv(name: str, channels: int, height: int = 1, width: int | None = None) -> Conv:
@@ -68,7 +68,7 @@ def conv(name: str, channels: int, height: int = 1, width: int | None = None) ->
 
 
 def shrink(name: str, channels: int, *, stride: int = 2) -> Conv:
-    """Return a convolution over 3 x 3 pixels that stays within the image."""
+    """Return a convolution over 3 x 3 pixels without padding."""
     return Conv(name=name, channels=channels, kernel=(3, 3), stride=stride, padding=(0, 0))
 
 
@@ -173,7 +173,7 @@ NETWORK: Layers = (
     _block_c("Mixed_6e", 192),
     _block_d("Mixed_7a"),
     _block_e("Mixed_7b", "average"),
-    # The original network pools the last block by the maximum, unlike the paper.
+    # Unlike in the paper, the original network pools the last block by the maximum.
     _block_e("Mixed_7c", "maximum"),
 )
 """Sources: C. Szegedy et al., "Rethinking the Inception architecture for computer vision", 2016, as
@@ -183,7 +183,7 @@ https://github.com/mlcommons/inference.
 
 
 def shapes(layers: Layers, channels: int) -> tuple[dict[str, tuple[int, ...]], int]:
-    """Return name and shape of every weight of layers, and the channels of its output."""
+    """Return the shape of every weight of layers by name, and the number of output channels."""
     weights: dict[str, tuple[int, ...]] = {}
     for layer in layers:
         if isinstance(layer, Conv):
@@ -203,16 +203,16 @@ WEIGHTS_FILE = "pt_inception-2015-12-05-6726825d.pth"
 ADVICE = f"get {WEIGHTS_FILE} from the release fid_weights of the project pytorch-fid"
 
 INPUT_PIXELS = 299
-"""Pixels that the network takes in height and width."""
+"""Height and width of the network's input."""
 
 EPSILON = 1e-3
-"""What TensorFlow's batch normalisation adds to the variance."""
+"""Added by TensorFlow's batch normalisation to the variance."""
 
 CLASSIFIER = {"fc.weight": (1008, 2048), "fc.bias": (1008,)}
-"""In the file, and not used."""
+"""Weights in the file that are not used."""
 
 COUNTER = ".bn.num_batches_tracked"
-"""Weights saved by later versions of torch have it; it does not change the result."""
+"""Suffix of unused weights that later versions of torch save."""
 
 
 def compute(layers: Layers, x: Any, weights: Mapping[str, Any]) -> Any:
@@ -245,12 +245,12 @@ def compute(layers: Layers, x: Any, weights: Mapping[str, Any]) -> Any:
 
 
 class InceptionFeatures:
-    """The 2048 features of each image that pytorch-fid takes, after the last average pooling."""
+    """Compute pytorch-fid's 2048 features of each image, after the last average pooling."""
 
     def __init__(self, file: Path, *, device: str) -> None:
         """Load weights with the names of `WEIGHTS_FILE` onto a torch device, "cpu" or "cuda"."""
         check_device(device)
-        self._weights = {name: each.to(device) for name, each in load_weights(file).items()}
+        self._weights = {name: w.to(device) for name, w in load_weights(file).items()}
         self._device = device
 
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float64]:
@@ -270,7 +270,6 @@ class InceptionFeatures:
 
 
 def check_device(device: str) -> None:
-    """Check that torch is installed and finds a device."""
     try:
         import torch
     except ImportError as error:
@@ -294,11 +293,11 @@ def load_weights(file: Path) -> dict[str, Any]:
 
     _check_name(file)
     try:
-        # Only files of the newer, zipped form can be mapped; the official one is of the older.
+        # Only zipped files can be mapped; the official file has the older format.
         weights = torch.load(
             file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
         )
-    except Exception as error:  # torch raises what its readers of zip, pickle and storage raise
+    except Exception as error:  # torch's readers of zip, pickle and storage raise many types
         first = str(error).partition("\n")[0]
         raise scorer_error(
             f"{file}: torch cannot read these weights ({first}); {ADVICE}"
@@ -331,13 +330,13 @@ def _defect(weights: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]])
 
 
 def _check_name(file: Path) -> None:
-    named = re.search(r"-([0-9a-f]{8,64})\.\w+$", file.name)
-    if named is None:
+    match = re.search(r"-([0-9a-f]{8,64})\.\w+$", file.name)
+    if match is None:
         return
     with file.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    if not digest.startswith(named[1]):
+    if not digest.startswith(match[1]):
         raise scorer_error(
-            f"{file}: its SHA-256 begins with {digest[: len(named[1])]}, not with {named[1]} as "
+            f"{file}: its SHA-256 begins with {digest[: len(match[1])]}, not with {match[1]} as "
             f"its name says: the file is damaged or incomplete; {ADVICE}",
         )

@@ -1,1 +1,1 @@
-"""Answers of reasoning models: taken out of what they wrote, and graded by kind."""
+"""Extract the answers of reasoning models, and grade them by kind."""

@@ -1,7 +1,7 @@
-"""What a reasoning model gives as its answer: a letter, a number or a formula.
+"""Extract the answer of a reasoning model: a letter, a number, a formula or a program.
 
-Patterns take what they take at once (`+` behind a quantifier) where the references' go back, so
-that no text costs more than its length. What they find is the same.
+Possessive quantifiers (`+`) replace the references' backtracking with the same matches, so that the
+cost is linear in the text's length.
 
 Source: language/deepseek-r1/eval_accuracy.py and language/gpt-oss-120b/eval_accuracy.py of
 https://github.com/mlcommons/inference.
@@ -59,25 +59,18 @@ def _unlisted(text: str) -> str:
 
 
 def _alone(text: str, options: str) -> str | None:
-    """Return the last letter that stands alone, for MMLU-Pro's number of options only."""
+    """Return the last single letter, only for MMLU-Pro's number of options."""
     return _last(_letter(options, r"\b([OPTIONS])\b"), text) if options == "A-J" else None
 
 
 def choice(text: str, options: str) -> str | None:
-    """Return the letter that DeepSeek-R1's script reads: after the last "ANSWER".
-
-    `options` is "A-D", or "A-J" if a letter alone suffices.
-    """
+    """Return the letter that DeepSeek-R1's script reads; `options` is "A-D" or "A-J"."""
     text = _unlisted(text.strip())
     return _stated(text, options) or _alone(text, options)
 
 
 def final_choice(text: str, options: str) -> str | None:
-    """Return the letter that gpt-oss's script reads.
-
-    It is the letter that begins the final section, such as the A of "A good choice is C". Else it
-    is the first after "Answer" there, or else that of `choice` in the whole answer.
-    """
+    """Return the letter that gpt-oss's script reads, see `GptOssScorer`."""
     final = _unlisted(BOLD.sub(r"\1", final_section(text)))
     begins = _letter(options, r"[^a-zA-Z]*([OPTIONS])(?:[^a-zA-Z]|$)").match(final.strip())
     first = begins or _letter(options, r"\bAnswer\s*+[:.]?+\s*+([OPTIONS])\b").search(final)
@@ -87,20 +80,20 @@ def final_choice(text: str, options: str) -> str | None:
 
 
 def boxed(text: str) -> str | None:
-    r"""Return what stands in the last \boxed{}; None where it is not closed."""
+    r"""Return the content of the last \boxed{}; None if it is not closed."""
     _, box, rest = text.strip().rpartition(BOXED)
     depth = 1 if box else 0
-    for place, character in enumerate(rest if box else ""):
+    for position, character in enumerate(rest if box else ""):
         depth += (character == "{") - (character == "}")
         if not depth:
-            return rest[:place].strip()
+            return rest[:position].strip()
     return None
 
 
 def number(text: str) -> int | None:
     r"""Return the last number in a \boxed{}, else the last after "Answer:", from 0 to 999."""
     digits = BOXED_NUMBER.findall(text) or NUMBER.findall(text.strip())
-    # int() reads no more than 4,300 digits, and so many are above 999 but for zeros.
+    # int() refuses more than 4,300 digits.
     if not digits or len(digits[-1]) > 4300:
         return None
     value = int(digits[-1])
@@ -108,16 +101,12 @@ def number(text: str) -> int | None:
 
 
 def program(text: str) -> str | None:
-    """Return the program that DeepSeek-R1's script reads: in the first block of Python."""
+    """Return the first block of Python, which DeepSeek-R1's script reads."""
     return _blocks(text, f"{FENCE}python", first=True)
 
 
 def final_program(text: str) -> str | None:
-    """Return the program that gpt-oss's script reads.
-
-    That is the last block of Python in its final section, else the last block of any kind there,
-    else the same in the whole answer.
-    """
+    """Return the program that gpt-oss's script reads, see `GptOssScorer`."""
     text = text.strip()
     for part in (final_section(text), text):
         code = _blocks(part, f"{FENCE}python")
@@ -125,16 +114,16 @@ def final_program(text: str) -> str | None:
             return code
         code = _blocks(part, FENCE)
         if code is not None:
-            named = LANGUAGE.match(code)
-            return code[named.end() :] if named else code
+            match = LANGUAGE.match(code)
+            return code[match.end() :] if match else code
     return None
 
 
 def _blocks(text: str, opening: str, *, first: bool = False) -> str | None:
-    code, place = None, text.find(opening)
-    while place >= 0 and (end := text.find(FENCE, place + len(opening))) >= 0:
-        code = text[place + len(opening) : end].strip()
+    code, start = None, text.find(opening)
+    while start >= 0 and (end := text.find(FENCE, start + len(opening))) >= 0:
+        code = text[start + len(opening) : end].strip()
         if first:
             break
-        place = text.find(opening, end + len(FENCE))
+        start = text.find(opening, end + len(FENCE))
     return code

@@ -1,12 +1,12 @@
-r"""Whether two answers to a question of MATH are the same, as OpenAI's grader of PRM800K has it.
+"""Check whether two answers to a question of MATH are the same, as OpenAI's grader of PRM800K does.
 
-It is a script too: lines of JSON [target, answer] come in, and a 1 or 0 for each goes out.
-sympy may take for ever over an answer, so one that takes too long ends the process.
+It is a script too: it reads lines of JSON [target, answer], and writes a 1 or 0 for each. sympy may
+run for ever on an answer, so that the process is killed at a time limit.
 
-An answer is never evaluated as Python, as sympy's own parser would: its tree is walked, and all
-but arithmetic of numbers, symbols and sympy's functions counts as wrong.
+An answer is never evaluated as Python, unlike in sympy's own parser: its tree is walked, and only
+arithmetic of numbers, symbols and sympy's functions is evaluated.
 
-What is done is that of prm800k/grading of https://github.com/openai/prm800k, by MIT licence.
+Source of the rules: prm800k/grading of https://github.com/openai/prm800k, under the MIT licence.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ RATIO = re.compile(f"({WHOLE})/({WHOLE})")
 
 
 class OddError(Exception):
-    """A text that the first normalisation gives up."""
+    """The normalisation cannot handle a text."""
 
 
 def _replaced(text: str, pairs: Replacements) -> str:
-    return reduce(lambda each, pair: each.replace(*pair), pairs, text)
+    return reduce(lambda result, pair: result.replace(*pair), pairs, text)
 
 
 def _unwrapped(text: str) -> str:
@@ -59,7 +59,7 @@ def _unwrapped(text: str) -> str:
 
 
 def written(text: str) -> str:
-    """Return an answer in one of the ways in which LaTeX may write it."""
+    """Return the normal form of an answer in LaTeX."""
     text = _unwrapped(text.strip()).strip()
     try:
         return _written(text)
@@ -88,7 +88,7 @@ def _written(text: str) -> str:
 
 
 def _fractions(text: str) -> str:
-    r"""Put braces around what \frac takes: its next two characters, if it has none."""
+    r"""Put braces around the arguments of \frac: its next two characters, if it has none."""
     first, *parts = text.split("\\frac")
     braced = [first]
     for part in parts:
@@ -141,7 +141,7 @@ def _without_latex(text: str) -> str:
 
     try:
         read: str = LatexNodes2Text().latex_to_text(_replaced(text, LATEX))
-    except Exception:  # whatever it raises on text that is no LaTeX
+    except Exception:  # text that is no LaTeX raises many types
         return text
     return _replaced(read, SYMBOLS).strip()
 
@@ -156,7 +156,7 @@ def _float(text: str) -> float | None:
 def _is_whole(value: float) -> bool:
     try:
         return abs(value - round(value)) <= 1e-7
-    except (OverflowError, ValueError):  # infinity, and what is no number
+    except (OverflowError, ValueError):  # infinity and NaN
         return False
 
 
@@ -187,7 +187,7 @@ FRACTION = re.compile(r"-?[0-9]+.?/0*[1-9][0-9]*.?$")
 
 
 def same(target: str, answer: str) -> bool:
-    """Return whether an answer is the target: as it is written, as it reads, or by its value."""
+    """Return whether an answer equals the target: as LaTeX, as plain text, or by value."""
     if written(target) == written(answer):
         return True
     target, answer = plain(target), plain(answer)
@@ -204,7 +204,7 @@ def same(target: str, answer: str) -> bool:
 
 def _same_part(target: str, answer: str) -> bool:
     if FRACTION.match(target) and FRACTION.match(answer):
-        return target == answer  # one that is not reduced is wrong
+        return target == answer  # a fraction that is not reduced is wrong
     if _names_whole(target) != _names_whole(answer):
         return False
     return _same_value(f"({target})-({answer})")
@@ -222,7 +222,7 @@ def _same_value(difference: str) -> bool:
         from sympy import simplify
 
         return bool(simplify(_value(_tree(difference.replace("^", "**")))) == 0)
-    except Exception:  # whatever sympy raises on text that is no formula
+    except Exception:  # text that is no formula raises many types
         return False
 
 
@@ -238,7 +238,7 @@ OPERATIONS: Mapping[type[ast.AST], Callable[..., Any]] = {
 }
 
 MAKERS = frozenset({"Symbol", "Function", "Number", "Integer", "Float", "Rational"})
-"""What sympy's parser makes of a text's names and numbers; they alone are given text."""
+"""Functions that sympy's parser calls with a text's names and numbers; only they get text."""
 
 
 @cache
@@ -249,10 +249,7 @@ def _names() -> dict[str, Any]:
 
 
 def _tree(text: str) -> ast.expr:
-    """Return the Python that sympy's parser makes of a formula; it is not run.
-
-    The parser knows built-in functions, too: they are no symbols, and have no value.
-    """
+    """Return the Python that sympy's parser makes of a formula, without running it."""
     from sympy.parsing import sympy_parser as parser
 
     rules = (*parser.standard_transformations, parser.implicit_multiplication_application)
@@ -280,26 +277,26 @@ def _value(node: ast.expr) -> Any:
 def same_answers(
     pairs: Sequence[tuple[str, str]], *, cpu_s: float = COMPARISON_CPU_SECONDS
 ) -> list[bool]:
-    """Return for each target and answer whether they are the same; one that takes longer is not."""
+    """Return for each target and answer whether they are the same; False after the time limit."""
     verdicts: list[bool] = []
     while len(verdicts) < len(pairs):
         rest = "\n".join(map(json.dumps, pairs[len(verdicts) :]))
         command = [sys.executable, "-m", __name__, str(cpu_s)]
-        ended = subprocess.run(command, input=rest, capture_output=True, text=True, check=False)
-        verdicts += map("1".__eq__, ended.stdout)
-        if ended.returncode in {-signal.SIGPROF, -signal.SIGSEGV}:
-            verdicts.append(False)  # of the answer that ended it
-        elif ended.returncode:
+        process = subprocess.run(command, input=rest, capture_output=True, text=True, check=False)
+        verdicts += map("1".__eq__, process.stdout)
+        if process.returncode in {-signal.SIGPROF, -signal.SIGSEGV}:
+            verdicts.append(False)  # the answer that killed the process
+        elif process.returncode:
             raise scorer_error(
                 "the comparison of answers to mathematics ended with exit code "
-                f"{ended.returncode}: {ended.stderr.strip()[-500:]}",
+                f"{process.returncode}: {process.stderr.strip()[-500:]}",
             )
     return verdicts
 
 
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-    import sympy  # noqa: F401 -- its time is no answer's
+    import sympy  # noqa: F401 -- before the time limit starts
 
     for line in sys.stdin.read().splitlines():
         target, answer = json.loads(line)

@@ -6,6 +6,7 @@ import importlib.util
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, ClassVar
 
 from pytest_mlperf import EnvironmentFault, Scores, SuiteError
@@ -24,19 +25,19 @@ MATHEMATICS_LIBRARIES = ("sympy", "pylatexenc")
 
 @dataclass(frozen=True, kw_only=True)
 class ReasoningOptions(language.DecoderOptions):
-    """How outputs are read, and whether programs are run.
+    """Options of scorers deepseek_r1 and gpt_oss.
 
     Attributes:
-        has_programs: Whether the data set may have samples of LiveCodeBench, as MLPerf's have.
-            false, of a data set of your own without them, refuses them.
-        run_generated_code: Whether programs that a model wrote, and nobody has read, are run on
-            this machine. Each runs without network, files of the machine and privileges, with
-            limits on time, memory and processes, and not at all where that cannot be had. Without
-            it programs have no score, there is no "exact_match", and MLPerf's gate is not decided.
-        tests: LiveCodeBench's tests, which `run_generated_code` needs: the folder with test.jsonl
-            and its continuations, of livecodebench/code_generation_lite on Hugging Face, or a
-            file. Programs that they have no tests for are wrong. Pickles in them are not executed.
-        processes: How many programs run at a time; None takes one per core.
+        has_programs: Whether the data set may have samples of LiveCodeBench, as MLPerf's have;
+            false, for your own data set, refuses them.
+        run_generated_code: Whether untrusted programs that a model wrote are run on this machine.
+            Each runs in a sandbox without network, the machine's files and privileges, with limits
+            on time, memory and processes; without a sandbox none runs. If false, programs have no
+            score, there is no "exact_match", and MLPerf's gate is not decided.
+        tests: LiveCodeBench's tests, required by `run_generated_code`: a file, or the folder of
+            test.jsonl and its continuations, of livecodebench/code_generation_lite on Hugging Face.
+            Programs without tests are wrong. Pickles in them are not executed.
+        processes: Number of programs that run at the same time; None is one per core.
     """
 
     has_programs: bool = True
@@ -46,22 +47,20 @@ class ReasoningOptions(language.DecoderOptions):
 
 
 class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
-    r"""Grades each sample by the data set that it is from; None stands for the other parts.
+    r"""Grade each sample by the rules of its data set; other metrics are None.
 
-    The part is the first of gpqa, mmlu_pro, math500, aime and livecodebench in the name of a
-    sample's data set, in lower case; another name is an error, as in the reference. Metrics, per
-    sample (100 where the answer is right, else 0) and as the reference prints them:
+    The data set is the first of gpqa, mmlu_pro, math500, aime and livecodebench in the lower-case
+    name of a sample's data set; another name is an error, as in the reference. Metrics, per sample
+    (100 if the answer is right, else 0) and as the reference prints them:
 
-    - "exact_match" on all; the mean, not rounded. It is left out where a sample is of
+    - "exact_match" on all; the mean, not rounded. It is left out if there are samples of
       LiveCodeBench and programs are not run.
-    - The parts by their names: "gpqa" and "mmlu_pro" by the letter after the last "ANSWER",
-      "aime" by the last number in a \boxed{}, "math500" by what is boxed last, compared as
-      PRM800K's grader does it; one whose comparison takes 10 s of processor time or 2 GiB is wrong,
-      where the reference would go on for ever.
-    - "livecodebench", where programs are run: the first block of Python, which has to pass all
-      tests, each within 60 s. A program that takes 20 minutes or 4 GiB is wrong.
-    - "tokens_per_sample" on all: tokens of the output, special ones counted; their mean, not
-      rounded.
+    - Each data set by its name: "gpqa" and "mmlu_pro" by the letter after the last "ANSWER", "aime"
+      by the last number in a \boxed{}, "math500" by the last \boxed{}, compared as in PRM800K's
+      grader; a comparison of more than 10 s of processor time or 2 GiB is wrong.
+    - "livecodebench", if programs are run: the first block of Python must pass all tests, each
+      within 60 s, and all within 20 minutes and 4 GiB.
+    - "tokens_per_sample" on all: tokens of the output with special ones; their mean, not rounded.
 
     Source: language/deepseek-r1/eval_accuracy.py of https://github.com/mlcommons/inference.
     """
@@ -81,37 +80,36 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
     _program = staticmethod(_answers.program)
 
     def __init__(self, *, model: str | None, **options: Any) -> None:
-        """Choose how outputs are read, and whether programs are run.
+        """Check the options.
 
         Args:
             model: Folder of the model in Hugging Face's files, for its tokenizer.
-            options: Those of `ReasoningOptions`.
         """
         super().__init__(model=model, **options)
-        asked = self._asked
-        language.check_processes(self.name, asked.processes)
-        check_running(self.name, asked.run_generated_code)
-        if asked.run_generated_code != (asked.tests is not None):
+        settings = self._asked
+        language.check_processes(self.name, settings.processes)
+        check_running(self.name, settings.run_generated_code)
+        if settings.run_generated_code != (settings.tests is not None):
             raise SuiteError(
                 f"scorer {self.name}: run_generated_code and tests go together: the one allows to "
                 "run programs, the other is the folder of LiveCodeBench's tests; set both, or none",
                 option=("tests", "run_generated_code"),
             )
-        self._archive = Archive(self.name, asked.tests) if asked.tests is not None else None
+        self._archive = Archive(self.name, settings.tests) if settings.tests is not None else None
 
     @staticmethod
     def left_out(options: Mapping[str, Any]) -> dict[str, str]:
-        """Return the metrics that options leave out, with the option that gives each."""
+        """Return the metrics that these options leave out, with the option that adds each."""
         if options.get("run_generated_code") or not options.get("has_programs", True):
             return {}
         runs = 'run_generated_code = true and tests = "…", LiveCodeBench\'s files'
         return {"exact_match": runs, PROGRAMS: runs}
 
     def require(self) -> None:
-        """Look for what decodes and compares; nothing is imported."""
+        """Check that the libraries, the tests and the sandbox are available."""
         super().require()
         if missing := [
-            each for each in MATHEMATICS_LIBRARIES if importlib.util.find_spec(each) is None
+            name for name in MATHEMATICS_LIBRARIES if importlib.util.find_spec(name) is None
         ]:
             raise EnvironmentFault(
                 f"scorer {self.name} needs {' and '.join(missing)}, which are not installed; "
@@ -122,34 +120,30 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
             require_sandbox()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, str]]) -> Scores:
-        """Score token ids of type `dtype` against references of data set graded.
-
-        Their "metric" is the data set's name, "target" the letter, number or formula, or the
-        problem of LiveCodeBench. Returns the metrics of the class.
-        """
+        """Score token ids of type `dtype` against metric and target of data set graded."""
         require_outputs(self.name, outputs, references)
         checked = language.require_tables(self.name, references, GRADED_FIELDS, "graded")
-        kinds = [self._part(sample, one["metric"]) for sample, one in enumerate(checked)]
+        kinds = [self._part(n, reference["metric"]) for n, reference in enumerate(checked)]
         decoded = self._decoder.decode(outputs)
-        right = self._grade(kinds, decoded.texts, [one["target"] for one in checked])
+        right = self._grade(kinds, decoded.texts, [row["target"] for row in checked])
         graded = [kind for kind in self.metrics if kind in kinds and self._grades(kind)]
         rows = {
             part: [
-                100.0 * one if kind == part else None
-                for one, kind in zip(right, kinds, strict=True)
+                100.0 * is_right if kind == part else None
+                for is_right, kind in zip(right, kinds, strict=True)
             ]
             for part in graded
         }
         tokens = list(map(float, decoded.tokens))
         whole = Scores(per_sample={}, aggregate={})
         if all(map(self._grades, kinds)):
-            whole = self._all([one["metric"].lower() for one in checked], right)
+            whole = self._all([row["metric"].lower() for row in checked], right)
         return Scores(
             per_sample={**whole.per_sample, **rows, "tokens_per_sample": tokens},
             aggregate={
                 **whole.aggregate,
                 **{
-                    part: sum(one or 0.0 for one in row) / kinds.count(part)
+                    part: sum(score or 0.0 for score in row) / kinds.count(part)
                     for part, row in rows.items()
                 },
                 "tokens_per_sample": sum(tokens) / len(tokens),
@@ -158,7 +152,7 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
         )
 
     def _part(self, sample: int, dataset: str) -> str:
-        part = next((own for key, own in self.parts.items() if key in dataset.lower()), None)
+        part = next((part for key, part in self.parts.items() if key in dataset.lower()), None)
         where = f"scorer {self.name}: sample {sample} is of the data set {dataset!r:.60}"
         if part is None:
             raise scorer_error(f"{where}, which has none of {', '.join(self.parts)} in its name")
@@ -180,7 +174,7 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
         programs = [
             (target, self._program(text)) for kind, text, target in rows if kind == PROGRAMS
         ]
-        ran = iter(
+        program_verdicts = iter(
             passed_tests(self.name, self._archive, programs, processes=self._asked.processes)
             if self._archive and programs
             else [False] * len(programs)
@@ -193,9 +187,11 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
         compared = iter(
             [bool(target and formula) and next(verdicts) for target, formula in formulas]
         )
-        later = {MATHEMATICS: compared, PROGRAMS: ran}
+        verdicts_by_kind = {MATHEMATICS: compared, PROGRAMS: program_verdicts}
         return [
-            next(later[kind]) if kind in later else self._is_right(kind, text, target)
+            next(verdicts_by_kind[kind])
+            if kind in verdicts_by_kind
+            else self._is_right(kind, text, target)
             for kind, text, target in rows
         ]
 
@@ -211,28 +207,26 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
 
     def _all(self, names: Sequence[str], right: Sequence[bool]) -> Scores:
         del names
-        row = [100.0 * one for one in right]
+        row = [100.0 * is_right for is_right in right]
         return Scores(
             per_sample={"exact_match": row}, aggregate={"exact_match": sum(row) / len(row)}
         )
 
 
 class GptOssScorer(DeepSeekScorer):
-    """Grades each sample by the data set that it is from, as scorer deepseek_r1, with differences.
+    r"""Grade each sample by the rules of its data set, as scorer deepseek_r1, with differences.
 
-    - Letters are looked for in the final section of harmony's format first: that with which it
-      begins, so the A of "A good choice is C" too; then the first after "Answer". Numbers and what
-      is boxed are looked for in all that the model wrote, its drafts included.
+    - Letters: in the final section of harmony's format, the letter that begins it, even the A of "A
+      good choice is C", else the first after "Answer"; else as deepseek_r1. Numbers and \boxed{}
+      are read in the whole text, drafts included.
     - A program is the last block of Python in the final section, else the last block of any kind
-      there, else likewise in all the model wrote.
-    - "exact_match" weighs a sample of aime25 by 1/8, of gpqa_diamond by 1/5 and of
-      livecodebench_v6 by 1/3, the repeats of each question in MLPerf's data set; to 3 digits. A
-      repeat that is missing is not noticed, in the reference neither. Per sample it is 100 where
-      right, times its share of the weights, so that their mean is the score.
+      there, else the same in the whole text.
+    - "exact_match" weighs a sample of aime25 by 1/8, of gpqa_diamond by 1/5 and of livecodebench_v6
+      by 1/3, the repeats of each question in MLPerf's data set; to 3 digits. As in the reference, a
+      missing repeat is not detected. A sample's score is 100 if right, times its share of the
+      weights.
     - "mmlu" in a name is graded as "mmlu_pro".
-    - "tokens_per_sample" is not printed by the reference, though MLPerf has a limit on it.
-
-    The reference counts a sample that a log has twice both times; an accuracy run asks each once.
+    - "tokens_per_sample" is not printed by the reference, though MLPerf limits it.
 
     Source: language/gpt-oss-120b/eval_mlperf_accuracy.py of https://github.com/mlcommons/inference.
     """
@@ -244,17 +238,14 @@ class GptOssScorer(DeepSeekScorer):
     _program = staticmethod(_answers.final_program)
 
     def _all(self, names: Sequence[str], right: Sequence[bool]) -> Scores:
-        of_all, of_right = (
-            Counter(names),
-            Counter(name for name, one in zip(names, right, strict=True) if one),
-        )
-        total = sum(of_all[name] / REPEATS.get(name, 1) for name in sorted(of_all))
-        score = sum(of_right[name] / REPEATS.get(name, 1) for name in sorted(of_all))
+        counts, hits = Counter(names), Counter(compress(names, right))
+        total = sum(counts[name] / REPEATS.get(name, 1) for name in sorted(counts))
+        score = sum(hits[name] / REPEATS.get(name, 1) for name in sorted(counts))
         return Scores(
             per_sample={
                 "exact_match": [
-                    100.0 * one * len(names) / REPEATS.get(name, 1) / total
-                    for name, one in zip(names, right, strict=True)
+                    100.0 * is_right * len(names) / REPEATS.get(name, 1) / total
+                    for name, is_right in zip(names, right, strict=True)
                 ]
             },
             aggregate={"exact_match": float(f"{score / total * 100:.3f}")},
@@ -263,7 +254,7 @@ class GptOssScorer(DeepSeekScorer):
 
 
 REPEATS = {"aime25": 8, "gpqa_diamond": 5, "livecodebench_v6": 3}
-"""How often gpt-oss's data set has each question."""
+"""Repeats of each question in gpt-oss's data set."""
 
 
 def _whole_number(target: str) -> int | None:

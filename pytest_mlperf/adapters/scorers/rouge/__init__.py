@@ -1,1 +1,1 @@
-"""ROUGE: the scorer, and what it and Mixtral's scorer compute it with."""
+"""Score texts by ROUGE."""

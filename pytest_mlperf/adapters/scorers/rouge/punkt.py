@@ -1,4 +1,4 @@
-"""Sentences as NLTK splits them, with the files of a Punkt model and no download."""
+"""Split texts into sentences as NLTK does, with the files of a Punkt model and no download."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ PUNKT_FILES = ("abbrev_types.txt", "collocations.tab", "ortho_context.tab", "sen
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Punkt:
-    """A Punkt model: abbreviations, collocations, frequent starters of sentences, and case.
+    """A Punkt model: abbreviations, collocations, frequent sentence starters, and case.
 
     Attributes:
         scorer: Name of the scorer, for messages.
-        folder: Where PUNKT_FILES are, in the form that NLTK's package punkt_tab has.
+        folder: Folder of PUNKT_FILES, in the form of NLTK's package punkt_tab.
     """
 
     scorer: str
     folder: Path
 
     def check(self) -> None:
-        """Look whether the files are there."""
+        """Raise UnavailableError if a file is missing."""
         for name in PUNKT_FILES:
             if not (self.folder / name).is_file():
                 raise UnavailableError(
@@ -38,12 +38,12 @@ class Punkt:
                 )
 
     def require(self) -> None:
-        """Look for NLTK; it is not imported."""
+        """Check that NLTK is installed; do not import it."""
         if importlib.util.find_spec("nltk") is None:
             raise self._lacks()
 
     def load(self) -> Callable[[str], list[str]]:
-        """Return what splits a text."""
+        """Return the function that splits a text into sentences."""
         try:
             from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
         except ImportError as error:
@@ -80,11 +80,11 @@ class Punkt:
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceOptions(DecoderOptions):
-    """How texts are compared.
+    """Options of scorers that split texts into sentences.
 
     Attributes:
-        processes: How many processes score; None takes one per core. One scores 24,576 samples in
-            seconds.
+        processes: Number of processes that score; None is one per core. One scores 24,576 samples
+            in seconds.
     """
 
     scorer: ClassVar[str]
@@ -99,16 +99,15 @@ D = TypeVar("D", bound=SentenceOptions)
 
 
 class SentenceScorer(TextScorer[D]):
-    """A scorer by ROUGE of texts, which it splits into sentences with the option `punkt`."""
+    """A ROUGE scorer that splits texts into sentences with the option `punkt`."""
 
     libraries: ClassVar[tuple[str, ...]] = ("rapidfuzz", "rouge_score")
 
     def __init__(self, *, model: str | None, **options: Any) -> None:
-        """Look for the files of the tokenizer and of the Punkt model.
+        """Check the options and the Punkt model's files.
 
         Args:
             model: Folder of the model in Hugging Face's files, for its tokenizer.
-            options: Those of the class attribute `options`.
         """
         super().__init__(model=model, **options)
         self._processes = self._asked.processes or len(usable_cores())
@@ -118,7 +117,7 @@ class SentenceScorer(TextScorer[D]):
             self._punkt.check()
 
     def require(self) -> None:
-        """Look for what decodes and splits; nothing is imported."""
+        """Check that the libraries for decoding and splitting are installed; import nothing."""
         super().require()
         if self._punkt is not None:
             self._punkt.require()

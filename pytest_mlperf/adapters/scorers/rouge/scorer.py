@@ -1,4 +1,4 @@
-"""Score generated text as MLPerf's scripts for summaries and answers do: ROUGE and lengths."""
+"""Score generated text by ROUGE and lengths, as MLPerf's scripts for summaries and answers do."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pytest_mlperf.adapters.scorers.text import tokens_per_sample
 
 @dataclass(frozen=True, kw_only=True)
 class RougeOptions(SentenceOptions):
-    """How texts are compared.
+    """Options of scorer rouge.
 
     Attributes:
-        punkt: Folder with the Punkt model of English sentences, english in NLTK's package
-            punkt_tab, which splits texts for rougeLsum; None leaves rougeLsum out.
+        punkt: Folder of the Punkt model of English sentences, english in NLTK's package punkt_tab,
+            which splits texts for rougeLsum; None leaves rougeLsum out.
     """
 
     scorer: ClassVar[str] = "rouge"
@@ -27,21 +27,20 @@ class RougeOptions(SentenceOptions):
 
 
 class RougeScorer(SentenceScorer[RougeOptions]):
-    """Compares the text of each output with a target text.
+    """Compare the text of each output with a target text.
 
     Metrics, per sample and as the reference prints them over all samples:
 
     - "rouge1", "rouge2", "rougeL": F-measures with stemming, 0 to 100; their mean, to 4 digits.
-    - "tokens_per_sample": tokens of the output, special ones counted; their mean, to 1 digit.
+    - "tokens_per_sample": tokens of the output with special ones; their mean, to 1 digit.
     - "gen_len": characters of the text without white space at its ends; their sum. The reference
-      first replaces the white space between sentences by one line break, so its figure can differ
-      by a few characters a sample. ROUGE cannot: white space between words does not count.
+      replaces white space between sentences by one line break, so that its value can differ by a
+      few characters per sample; ROUGE ignores white space.
     - "rougeLsum", only with `punkt`: ROUGE-L sentence by sentence, 0 to 100; the mean, to 4 digits.
-      MLPerf's gate for Llama 3.1 8B needs it. White space between sentences is then as in the
-      reference, and "gen_len" its figure.
+      MLPerf's gate for Llama 3.1 8B needs it. "gen_len" then equals the reference's.
 
-    Source: language/llama2-70b/evaluate-accuracy.py of https://github.com/mlcommons/inference, as
-    gptj-6b, llama3.1-8b and mixtral-8x7b have it too.
+    Source: language/llama2-70b/evaluate-accuracy.py of https://github.com/mlcommons/inference,
+    equal to those of gptj-6b, llama3.1-8b and mixtral-8x7b.
     """
 
     metrics = (*ROUGE_METRICS, "rougeLsum", "tokens_per_sample", "gen_len")
@@ -50,15 +49,12 @@ class RougeScorer(SentenceScorer[RougeOptions]):
 
     @staticmethod
     def left_out(options: Mapping[str, Any]) -> dict[str, str]:
-        """Return the metrics that options leave out, with the option that gives each."""
+        """Return the metrics that these options leave out, with the option that adds each."""
         split = options.get("punkt") is not None
         return {} if split else {"rougeLsum": 'punkt = "…/punkt_tab/english"'}
 
     def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
-        """Score token ids of type `dtype` against target texts; an empty answer scores 0.
-
-        Returns the metrics of the class.
-        """
+        """Score token ids of type `dtype` against target texts; an empty answer scores 0."""
         require_outputs("rouge", outputs, references)
         require_texts("rouge", references, "the target text")
         decoded = self._decoder.decode(outputs)
@@ -80,7 +76,7 @@ class RougeScorer(SentenceScorer[RougeOptions]):
                 "gen_len": [float(length) for length in lengths],
             },
             aggregate={
-                # In the reference's order of rounding.
+                # The reference multiplies before it rounds.
                 **{k: float(round(values.mean() * 100, 4)) for k, values in measured.items()},
                 "tokens_per_sample": mean_tokens,
                 "gen_len": float(sum(lengths)),

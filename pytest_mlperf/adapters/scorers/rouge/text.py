@@ -1,11 +1,11 @@
-"""ROUGE-1, ROUGE-2 and ROUGE-L of many pairs of texts at once, equal to `rouge_score` to the bit.
+"""Compute ROUGE-1, ROUGE-2 and ROUGE-L of many pairs of texts, bit-equal to `rouge_score`.
 
 `rouge_score` stems every word of every text, counts tuples of words and fills a table of all pairs
-of words. Here its tokenizer and stemmer see each written word once, which is numbers from then on;
-n-grams are one number each, and all texts of a batch are counted by one sort; the longest common
-subsequence comes from RapidFuzz. benchmarks/test_rouge.py has the speed of both.
+of words. Here its tokenizer and stemmer see each distinct word once and number its stems; n-grams
+are single numbers, one sort counts all texts of a batch, and RapidFuzz computes the longest common
+subsequence. benchmarks/test_rouge.py measures the speed of both.
 
-Also a program: `python -m pytest_mlperf.adapters.scorers.rouge.text` is a helper of `f_measures`.
+`python -m pytest_mlperf.adapters.scorers.rouge.text` is a helper process of `f_measures`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 ROUGE_METRICS = ("rouge1", "rouge2", "rougeL")
 
 BATCH_PAIRS = 128
-"""Pairs that are counted together; few enough for a processor's cache."""
+"""Pairs that are counted together; they fit a processor's cache."""
 
 SIZE_BYTES = 8
-"""How many bytes tell a helper how many follow."""
+"""Bytes of the size field that precedes a helper's input."""
 
 WORD_BYTES = bytes(
     c if c > 127 else ord(chr(c).lower() if chr(c).isalnum() else " ") for c in range(256)
 )
-"""For each byte of UTF-8 a space where no word goes on, else the byte, as a lower-case letter."""
+"""Map of UTF-8 bytes: letters to lower case, word separators to spaces, others unchanged."""
 
 Pair = tuple[str, str]
 """Prediction and reference."""
@@ -52,10 +52,9 @@ Pair = tuple[str, str]
 def f_measures(
     predictions: Sequence[str], references: Sequence[str], *, processes: int = 1
 ) -> NDArray[np.float64]:
-    """Return F-measures, 0 to 1, of pairs of texts; shape (3, pairs), rows as in ROUGE_METRICS.
+    """Return F-measures, 0 to 1, of pairs of texts, (3, pairs), rows as in ROUGE_METRICS.
 
-    Equal to `rouge_score.rouge_scorer.RougeScorer(ROUGE_METRICS, use_stemmer=True)`. `processes`,
-    with this one, share the work.
+    Equal to `rouge_score.rouge_scorer.RougeScorer(ROUGE_METRICS, use_stemmer=True)`.
     """
     pairs = list(zip(predictions, references, strict=True))
     processes = max(1, min(processes, len(pairs)))
@@ -63,11 +62,7 @@ def f_measures(
 
 
 class Vocabulary(dict[bytes, tuple[int, ...]]):
-    """The stems of each written word, as numbers.
-
-    A written word is what stands between ASCII's spaces and signs. `rouge_score` takes none, one or
-    several words from it, and the same from it alone as from a text that it stands in.
-    """
+    """The numbered stems of each written word, which is the text between ASCII spaces and signs."""
 
     def __init__(self) -> None:
         try:
@@ -81,14 +76,14 @@ class Vocabulary(dict[bytes, tuple[int, ...]]):
         self._stemmer = SimpleNamespace(stem=cache(PorterStemmer().stem))
 
     def __missing__(self, written: bytes) -> tuple[int, ...]:
-        """Number the stems of a written word when it is first met."""
+        """Number the stems of a new written word."""
         stems = self._tokenize(written.decode("utf-8", "surrogatepass"), self._stemmer)
         numbers = tuple(self.stems.setdefault(stem, len(self.stems)) for stem in stems)
         self[written] = numbers
         return numbers
 
     def numbers(self, text: str) -> list[int]:
-        """Return the stems of a text."""
+        """Return the numbered stems of a text."""
         written = text.encode("utf-8", "surrogatepass").translate(WORD_BYTES).split()
         return list(chain.from_iterable(map(self.__getitem__, written)))
 
@@ -140,11 +135,11 @@ def _score_batch(pairs: Sequence[Pair], vocabulary: Vocabulary) -> NDArray[np.fl
 def _shared_ngrams(
     words: Sequence[int], lengths: NDArray[np.int64], bits: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Count the words and the pairs of neighbours that both texts of a pair have.
+    """Count the words and the bigrams that both texts of a pair have.
 
     `words` are those of first prediction, first reference, second prediction, ..., as many as in
     `lengths` (pairs, 2). Words are below 2**bits. A pair's number in its batch and two words must
-    fit 62 bits, which 2**27 different stems still do.
+    fit 62 bits, which allows 2**27 different stems.
     """
     import numpy as np
 
@@ -161,10 +156,7 @@ def _shared_ngrams(
 def _shared(
     text: NDArray[np.int64], grams: NDArray[np.int64], bits: int, pairs: int
 ) -> NDArray[np.float64]:
-    """Return for each pair how many n-grams its texts share, with repeats.
-
-    `text` is 2 * pair, plus 1 in the reference, for each of the n-grams, which are below 2**bits.
-    """
+    """Return the number of n-grams below 2**bits that both texts share, by pair, with repeats."""
     import numpy as np
 
     keys = (text >> 1 << bits | grams) << 1 | text & 1
@@ -178,10 +170,7 @@ def _shared(
 
 
 def _f_measure(shared: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return 2 * precision * recall / (precision + recall), in `rouge_score`'s order of rounding.
-
-    `lengths` (pairs, 2) are those of prediction and reference.
-    """
+    """Return F-measures with `rouge_score`'s rounding; `lengths` are (pairs, 2)."""
     import numpy as np
 
     precision, recall = (shared[:, None] / np.maximum(lengths, 1)).T
@@ -254,7 +243,7 @@ def main() -> None:
 
 
 Sentence = list[int]
-"""Words as numbers; words with the same stem have the same."""
+"""Words as numbers; words with the same stem have the same number."""
 
 
 def summary_f_measures(
@@ -263,7 +252,7 @@ def summary_f_measures(
     """Return ROUGE-L F-measures (pairs,), 0 to 1, by sentences, of texts with one per line.
 
     Each sentence of the reference is compared with each of the prediction. A word of the reference
-    counts when it is in the longest common subsequence with any of them, at most as often as both
+    counts if it is in the longest common subsequence with any of them, at most as often as both
     texts have it. Of several longest subsequences `rouge_score`'s is taken.
 
     Equal to `rouge_score.rouge_scorer.RougeScorer(["rougeLsum"], use_stemmer=True)`.
@@ -290,15 +279,15 @@ def _sentences(text: str, vocabulary: Vocabulary) -> list[Sentence]:
 def _summary_f_measure(reference: Sequence[Sentence], prediction: Sequence[Sentence]) -> float:
     if not reference or not prediction:
         return 0.0
-    of_reference = Counter(word for sentence in reference for word in sentence)
-    of_prediction = Counter(word for sentence in prediction for word in sentence)
+    reference_counts = Counter(word for sentence in reference for word in sentence)
+    prediction_counts = Counter(word for sentence in prediction for word in sentence)
     hits = 0
     for sentence in reference:
         for word in _covered(sentence, prediction):
-            if of_prediction[word] > 0 and of_reference[word] > 0:
+            if prediction_counts[word] > 0 and reference_counts[word] > 0:
                 hits += 1
-                of_prediction[word] -= 1
-                of_reference[word] -= 1
+                prediction_counts[word] -= 1
+                reference_counts[word] -= 1
     recall = hits / sum(map(len, reference))
     precision = hits / sum(map(len, prediction))
     total = precision + recall
@@ -307,39 +296,35 @@ def _summary_f_measure(reference: Sequence[Sentence], prediction: Sequence[Sente
 
 def _covered(sentence: Sentence, others: Sequence[Sentence]) -> list[int]:
     """Return the words of a sentence that are in a common subsequence with any other, in order."""
-    places = set().union(*(_common(sentence, other) for other in others))
-    return [sentence[place] for place in sorted(places)]
+    positions = set().union(*(_common(sentence, other) for other in others))
+    return [sentence[position] for position in sorted(positions)]
 
 
 def _common(sentence: Sentence, other: Sentence) -> list[int]:
-    """Return where in a sentence the words of a longest common subsequence stand.
-
-    Of several it is the one found from the ends: equal words are taken, else the last word of the
-    sentence is left out if the length allows that, else the last of the other.
-    """
+    """Return positions in a sentence of a longest common subsequence, found from the ends."""
     if not set(sentence) & set(other):
         return []
     lengths = _lengths(sentence, other)
-    row, column, places = len(sentence), len(other), []
+    row, column, positions = len(sentence), len(other), []
     while row and column:
         if sentence[row - 1] == other[column - 1]:
             row, column = row - 1, column - 1
-            places.append(row)
+            positions.append(row)
         elif lengths[row - 1][column] == lengths[row][column]:
             row -= 1
         else:
             column -= 1
-    return places
+    return positions
 
 
 def _lengths(sentence: Sentence, other: Sentence) -> list[list[int]]:
-    """Return for each number of first words of both how long their longest subsequence is."""
+    """Return the lengths of the longest common subsequences of all prefixes of both."""
     above = [0] * (len(other) + 1)
     table = [above]
     for word in sentence:
         left, row = 0, [0]
-        for column, one in enumerate(other):
-            if word == one:
+        for column, other_word in enumerate(other):
+            if word == other_word:
                 left = above[column] + 1
             elif above[column + 1] > left:
                 left = above[column + 1]

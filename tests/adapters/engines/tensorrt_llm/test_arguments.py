@@ -122,4 +122,4 @@ def test_answers_are_greedy_and_end_at_the_models_end_tokens() -> None:
     for said, more in cases:
         assert sampling_arguments(generation(**said)) == greedy | more
     # Tokens of the prompt are counted in where the sampler counts them.
-    assert sampling_arguments(generation(min_new_tokens=3), beside=17)["min_tokens"] == 20
+    assert sampling_arguments(generation(min_new_tokens=3), further=17)["min_tokens"] == 20

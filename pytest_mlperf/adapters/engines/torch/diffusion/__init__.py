@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 ENGINE = "torch-diffusion"
 
 CHECKPOINT_FOLDERS = ("checkpoint_pipe", "checkpoint_scheduler")
-"""Folders of MLPerf's checkpoint: the pipeline, and the Euler scheduler beside it."""
+"""Folders of MLPerf's checkpoint: the pipeline, and its Euler scheduler."""
 
 INDEX = "model_index.json"
 
 
 class DiffusionEngine(_base.TorchBase):
-    """Answers each prompt with its image: uint8, shape (height, width, 3).
+    """Answer each prompt with its image: uint8, shape (height, width, 3).
 
     Defaults are those of MLPerf's reference: 20 steps of the Euler scheduler, guidance 8, its
-    negative prompt, and prompts cut at the tokens that CLIP takes (77). Samples wait in a queue for
-    one thread, which makes images of as many as have gathered, `batch_size` at most.
+    negative prompt, and prompts cut to CLIP's 77 tokens. One thread makes images of the samples
+    that queued up, at most `batch_size` together.
 
     Args:
-        dataset: Its inputs are a dict of "caption", text, and "latents", an array or None; or text
+        dataset: Its inputs are dicts of "caption", text, and "latents", an array or None; or text
             alone.
         model: Folder of the pipeline: model_index.json, unet, vae, text_encoder, text_encoder_2,
             tokenizer, tokenizer_2, scheduler; or MLPerf's, with checkpoint_pipe and
             checkpoint_scheduler. Nothing is downloaded and no code of the folder is run.
-        precision: "fp32", "bf16" or "fp16"; "int8" or "int4": weights of the UNet's linear layers
-            as such (torchao), the rest in the checkpoint's own type, or with int4 on GPUs in
-            bfloat16; "fp8": these weights and their inputs, the rest in bfloat16, on GPUs of
-            compute capability 8.9 and later. What builder torchao-unet made runs as it is, on
-            CPUs as well.
+        precision: "fp32", "bf16" or "fp16"; "int8" or "int4" for weights of the UNet's linear
+            layers (torchao), the rest in the checkpoint's own type, or with int4 on GPUs in
+            bfloat16; "fp8" for these weights and their inputs, the rest in bfloat16, on GPUs of
+            compute capability 8.9 and later. A UNet of builder torchao-unet runs unchanged, on CPUs
+            too.
     """
 
     name = ENGINE
@@ -57,18 +57,18 @@ class DiffusionEngine(_base.TorchBase):
         self._cold = bool(self._options.compile)
 
     def require(self) -> None:
-        """Look for the device and its kernels; calibrated fp8 is multiplied on CPUs, too."""
+        """Check the device and its kernels; calibrated fp8 runs on CPUs, too."""
         quantization = unet_quantization(self._folder)
         _base.check_quantised(self._folder / "unet", quantization, self._precision)
         if quantization:
             who = f"engine {self.name}: {self._folder} has a quantised UNet, which"
             require_module(who, "accelerate", self.extra)
         device = self._options.device
-        as_it_is = bool(quantization) and device == "cpu"
+        is_quantised = bool(quantization) and device == "cpu"
         _base.require_device(
-            self.name, device=device, precision=self._precision, is_quantised=as_it_is
+            self.name, device=device, precision=self._precision, is_quantised=is_quantised
         )
-        if as_it_is and self._precision == "int8":
+        if is_quantised and self._precision == "int8":
             from pytest_mlperf.adapters.engines.torch._devices import require_exact_int8
 
             require_exact_int8(self.name)
@@ -93,7 +93,7 @@ class DiffusionEngine(_base.TorchBase):
 
 
 def unet_quantization(folder: Path) -> Mapping[str, Any]:
-    """Return what the UNet's configuration says of quantised weights; empty for plain ones."""
+    """Return the table of quantised weights in the UNet's configuration; empty for plain ones."""
     file = folder / "unet" / "config.json"
     table = read_json(file).get("quantization_config") if file.is_file() else None
     return table if isinstance(table, dict) else {}

@@ -1,4 +1,4 @@
-"""Convolutions of a UNet in eight bits, as products of matrices: torch has no kernels for them."""
+"""Compute 8-bit convolutions of a UNet as matrix products, since torch has no kernels for them."""
 
 from __future__ import annotations
 
@@ -14,24 +14,20 @@ INT8_MIN, INT8_MAX, FP8_MAX = -128, 127, 448.0
 
 
 class MatrixConvolution(torch.nn.Linear):
-    """Multiplies torchao's weights with what lies below the kernel at each place.
+    """Multiply torchao's weights with the quantised inputs under the kernel at each position."""
 
-    Inputs are rounded first, with the scale that a builder found, so that what is copied has eight
-    bits; channels come last, so that whole runs of them are copied.
-    """
-
-    def __init__(self, replaced: Any) -> None:
-        self._kernel, self._stride = replaced.kernel_size, replaced.stride
-        (self._high, self._wide), (outputs, inputs) = replaced.padding, replaced.weight.shape[:2]
+    def __init__(self, conv: Any) -> None:
+        self._kernel, self._stride = conv.kernel_size, conv.stride
+        (self._high, self._wide), (outputs, inputs) = conv.padding, conv.weight.shape[:2]
         columns = inputs * self._kernel[0] * self._kernel[1]
-        super().__init__(columns, outputs, bias=replaced.bias is not None)
+        super().__init__(columns, outputs, bias=conv.bias is not None)
 
     def forward(self, inputs: Any) -> Any:
         """Return (samples, outputs, height, width) for inputs (samples, inputs, height, width)."""
-        below = self._below(self._rounded(inputs.permute(0, 2, 3, 1)))
-        rows = below.reshape(-1, self.in_features)
+        windows = self._windows(self._rounded(inputs.permute(0, 2, 3, 1)))
+        rows = windows.reshape(-1, self.in_features)
         multiply = self._int8 if self._is_int8 else self._fp8
-        return multiply(rows, inputs.dtype).unflatten(0, below.shape[:3]).permute(0, 3, 1, 2)
+        return multiply(rows, inputs.dtype).unflatten(0, windows.shape[:3]).permute(0, 3, 1, 2)
 
     @property
     def _is_int8(self) -> bool:
@@ -41,7 +37,7 @@ class MatrixConvolution(torch.nn.Linear):
         return float(self.weight.act_quant_kwargs.hp_value_ub) / FP8_MAX
 
     def _rounded(self, inputs: Any) -> Any:
-        """Return inputs in eight bits, seen as int8: a zero is one in both."""
+        """Return inputs in eight bits, viewed as int8: zero is the same in both types."""
         weight = self.weight
         if self._is_int8:
             scaled = inputs / weight.act_quant_scale.flatten()
@@ -49,8 +45,8 @@ class MatrixConvolution(torch.nn.Linear):
         scaled = (inputs / self._fp8_scale()).clamp(-FP8_MAX, FP8_MAX)
         return scaled.to(weight.qdata.dtype).view(torch.int8)
 
-    def _below(self, inputs: Any) -> Any:
-        """Return views of (samples, height, width, of the kernel: height, width, inputs)."""
+    def _windows(self, inputs: Any) -> Any:
+        """Return views (samples, height, width, kernel height, kernel width, inputs)."""
         high, wide = self._high, self._wide
         padded = torch.nn.functional.pad(inputs, (0, 0, wide, wide, high, high))
         for side in (0, 1):
@@ -77,20 +73,18 @@ class MatrixConvolution(torch.nn.Linear):
 
 
 class MatrixUnet(diffusers.UNet2DConditionModel):
-    """A UNet some of whose convolutions are such products, as its configuration says."""
+    """A UNet some of whose convolutions are matrix products, as its configuration lists."""
 
     @classmethod
     def from_config(
         cls, config: Any = None, return_unused_kwargs: bool = False, **more: Any
     ) -> Any:
-        """Return a UNet without weights, as the base class does."""
-        made = super().from_config(config, return_unused_kwargs, **more)
-        unet = made[0] if return_unused_kwargs else made
+        result = super().from_config(config, return_unused_kwargs, **more)
+        unet = result[0] if return_unused_kwargs else result
         for name in config[MATRIX_CONVOLUTIONS]:
             unet.set_submodule(name, MatrixConvolution(unet.get_submodule(name)))
-        return made
+        return result
 
 
 def unet_class(config: Mapping[str, Any]) -> Any:
-    """Return the class for a UNet with this configuration."""
     return MatrixUnet if config.get(MATRIX_CONVOLUTIONS) else diffusers.UNet2DConditionModel

@@ -1,6 +1,6 @@
-"""Stable Diffusion XL from a local folder, and prompts in batches through it.
+"""Load Stable Diffusion XL from a local folder, and make images of prompts in batches.
 
-Each part is checked, complete, and never run as code.
+Each part is checked for completeness; no code of the folder is run.
 
 Reference: text_to_image/backend_pytorch.py of https://github.com/mlcommons/inference.
 """
@@ -42,7 +42,7 @@ MODELS = {
     "unet": diffusers.UNet2DConditionModel,
     "vae": diffusers.AutoencoderKL,
 }
-"""Parts that have weights."""
+"""Parts with weights."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +57,7 @@ class LoadedPipeline:
 def open_pipeline(
     folder: Path, scheduler: Path, options: _base.DiffusionOptions, precision: str
 ) -> LoadedPipeline:
-    """Load the parts of a pipeline one by one; a mode compiles each block of the UNet."""
+    """Load the parts of a pipeline one by one; compile each block of the UNet if asked."""
     device = devices.find_device(options.device, engine=ENGINE)
     check_index(folder)
     quantization = read_json(folder / "unet" / "config.json").get("quantization_config")
@@ -82,7 +82,7 @@ def open_pipeline(
     if options.vae_dtype != "auto":
         pipe.vae.to(devices.TORCH_DTYPES[options.vae_dtype])
     elif dtype == torch.float16 and pipe.vae.config.force_upcast:
-        # What the pipeline does before it decodes, at every call.
+        # The pipeline would do so before it decodes, at every call.
         pipe.vae.to(torch.float32)
     for part in parts.values():
         part.eval().to(device)
@@ -103,7 +103,6 @@ def open_pipeline(
 def facts_of(
     pipe: Any, files: Sequence[Path], tokenizers: str, dtype: Any, device: Any, attention: str
 ) -> dict[str, str]:
-    """Return a pipeline's part of the fingerprint; `tokenizers` is their digest."""
     return {
         "torch": str(torch.__version__),
         "diffusers": str(diffusers.__version__),
@@ -123,14 +122,13 @@ def check_index(
     models: Mapping[str, Any] = MODELS,
     example: str = "Stable Diffusion XL base 1.0",
 ) -> None:
-    """Refuse a pipeline of another class, and one whose parts are of others."""
     file = folder / "model_index.json"
     index = read_json(file)
-    named = index.get("_class_name")
-    if named != pipeline:
+    pipeline_name = index.get("_class_name")
+    if pipeline_name != pipeline:
         raise broken(
             file,
-            f"names the pipeline {named!r}; this engine runs {pipeline}, such as {example}",
+            f"names the pipeline {pipeline_name!r}; this engine runs {pipeline}, such as {example}",
         )
     for part, kind in models.items():
         entry = index.get(part)
@@ -140,32 +138,31 @@ def check_index(
 
 
 def _load(folder: Path, name: str, dtype: Any, variant: str | None, attention: str) -> Any:
-    place, kind = folder / name, MODELS[name]
+    path, kind = folder / name, MODELS[name]
     if name == "unet":
-        kind = unet_class(read_json(place / "config.json"))
+        kind = unet_class(read_json(path / "config.json"))
     if not name.startswith("text_encoder"):
-        return load_part(place, kind, dtype, variant)
+        return load_part(path, kind, dtype, variant)
     return load_text_encoder(
-        place, kind, transformers.CLIPTextConfig, dtype, attention=attention, variant=variant
+        path, kind, transformers.CLIPTextConfig, dtype, attention=attention, variant=variant
     )
 
 
 def load_text_encoder(
-    place: Path, kind: Any, config: Any, dtype: Any, *, attention: str, variant: str | None = None
+    path: Path, kind: Any, config: Any, dtype: Any, *, attention: str, variant: str | None = None
 ) -> Any:
-    """Return a model of transformers, complete."""
-    _require_config(place)
+    _require_config(path)
     placement = {"dtype": dtype, "attention": attention, "device": torch.device("cpu")}
-    with _worded(place, kind):
-        read = config.from_pretrained(place)
-        return checkpoint.load(kind, place, read, **placement, variant=variant)
+    with _named_errors(path, kind):
+        read = config.from_pretrained(path)
+        return checkpoint.load(kind, path, read, **placement, variant=variant)
 
 
-def load_part(place: Path, kind: Any, dtype: Any, variant: str | None = None) -> Any:
-    _require_config(place)
-    with _worded(place, kind):
+def load_part(path: Path, kind: Any, dtype: Any, variant: str | None = None) -> Any:
+    _require_config(path)
+    with _named_errors(path, kind):
         model, info = kind.from_pretrained(
-            place,
+            path,
             dtype=dtype,
             variant=variant,
             local_files_only=True,
@@ -175,47 +172,45 @@ def load_part(place: Path, kind: Any, dtype: Any, variant: str | None = None) ->
             low_cpu_mem_usage=is_accelerate_available(),
         )
     if info["missing_keys"]:
-        raise broken(place, f"the checkpoint lacks {some(sorted(info['missing_keys']))}")
+        raise broken(path, f"the checkpoint lacks {some(sorted(info['missing_keys']))}")
     if info["mismatched_keys"]:
-        names = some(sorted(str(each[0]) for each in info["mismatched_keys"]))
-        raise broken(place, f"weights do not fit config.json: {names}")
+        names = some(sorted(str(key[0]) for key in info["mismatched_keys"]))
+        raise broken(path, f"weights do not fit config.json: {names}")
     return model
 
 
-def _require_config(place: Path) -> None:
-    if not (place / "config.json").is_file():
-        raise broken(place, "has no config.json; copy this part of the pipeline here again")
+def _require_config(path: Path) -> None:
+    if not (path / "config.json").is_file():
+        raise broken(path, "has no config.json; copy this part of the pipeline here again")
 
 
 @contextlib.contextmanager
-def _worded(place: Path, kind: Any) -> Iterator[None]:
+def _named_errors(path: Path, kind: Any) -> Iterator[None]:
     try:
         yield
     except MlperfError:
         raise
-    # What the libraries raise depends on what is wrong; each kind says it well.
+    # The libraries raise many types, all with good texts.
     except Exception as error:
-        raise broken(place, f"{kind.__name__} cannot be loaded: {text_of(error)}") from error
+        raise broken(path, f"{kind.__name__} cannot be loaded: {text_of(error)}") from error
 
 
-def load_scheduler(place: Path, kind: Any) -> Any:
-    if not (place / "scheduler_config.json").is_file():
-        raise broken(place, "has no scheduler_config.json; copy the pipeline's scheduler here")
+def load_scheduler(path: Path, kind: Any) -> Any:
+    if not (path / "scheduler_config.json").is_file():
+        raise broken(path, "has no scheduler_config.json; copy the pipeline's scheduler here")
     try:
-        return kind.from_pretrained(place, local_files_only=True)
+        return kind.from_pretrained(path, local_files_only=True)
     except Exception as error:  # as above
-        raise broken(place, f"the scheduler cannot be made: {text_of(error)}") from error
+        raise broken(path, f"the scheduler cannot be made: {text_of(error)}") from error
 
 
-def weights_of(place: Path, variant: str | None = None) -> list[Path]:
+def weights_of(path: Path, variant: str | None = None) -> list[Path]:
     files = [
-        file
-        for file in place.glob("*.safetensors")
-        if (".fp16" in file.name) is (variant == "fp16")
+        file for file in path.glob("*.safetensors") if (".fp16" in file.name) is (variant == "fp16")
     ]
     if not files:
         raise broken(
-            place,
+            path,
             f"has no {'' if variant is None else f'{variant} '}safetensors files; copy them here, "
             "or convert the pipeline once with its save_pretrained of diffusers",
         )
@@ -232,7 +227,6 @@ def _own_dtype(files: list[Path]) -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep diffusers from advice on how it could load faster."""
     level = diffusers_logging.get_verbosity()
     diffusers_logging.set_verbosity_error()
     try:
@@ -242,18 +236,17 @@ def quiet() -> Iterator[None]:
 
 
 class DeepCache:
-    """Which step a denoising loop is at, and the deep features of the last step that made them."""
+    """Count the steps of a denoising loop, and keep the deep features of the last full step."""
 
     def __init__(self, every: int) -> None:
         """Run the deep blocks at the first step, and at each `every`-th one after it."""
         self._every = every
         self._steps = 0
-        # Kept as a truth: torch.compile would compile anew for each number of a step.
+        # A boolean, since torch.compile would recompile for each step number.
         self.reuses = False
         self.features: Any = None
 
     def start(self) -> None:
-        """Begin a new denoising loop; drop the features of the last one."""
         self._steps = 0
         self.features = None
 
@@ -264,10 +257,7 @@ class DeepCache:
 
 
 class _Deep(torch.nn.Module):
-    """A block that runs only where deep features are made anew; else its input passes through.
-
-    What comes out of deep blocks in between is read by deep blocks alone.
-    """
+    """A block that runs only at full steps; at other steps its input passes through."""
 
     def __init__(self, block: Any, cache: DeepCache) -> None:
         super().__init__()
@@ -290,7 +280,7 @@ class _Deep(torch.nn.Module):
 
 
 class _DeepDown(_Deep):
-    """A down block also returns the outputs of its layers, which up blocks take from the end."""
+    """A down block, which also returns the outputs of its layers for the up blocks."""
 
     def _skipped(self, hidden_states: Any) -> Any:
         layers = len(self.block.resnets) + len(self.block.downsamplers or ())
@@ -307,7 +297,7 @@ class _LastDeepUp(_Deep):
 
 
 def fits(unet: Any) -> bool:
-    """Tell whether a UNet has deep blocks: two levels or more."""
+    """Return whether a UNet has deep blocks: two levels or more."""
     return len(unet.down_blocks) > 1 and len(unet.up_blocks) > 1
 
 
@@ -362,7 +352,7 @@ class _Sample:
 
 
 class Images:
-    """Keeps loaded prompts as tokens, and makes their images; `run` is for one thread."""
+    """Keep loaded prompts as tokens, and make their images; only one thread may call `run`."""
 
     def __init__(
         self,
@@ -397,7 +387,7 @@ class Images:
             self._width // pipe.vae_scale_factor,
         )
         self._samples: dict[int, _Sample] = {}
-        # Data sets give one array to all samples; it is kept once.
+        # Data sets share one array among all samples; it is kept once.
         self._shared: tuple[Any, Any] = (None, None)
         with torch.inference_mode():
             self._negative = self._encode([self._tokenise(options.negative_prompt)])
@@ -419,7 +409,7 @@ class Images:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of a prompt; longer ones are cut, as in the reference."""
+        """Maximum tokens of a prompt; longer ones are cut, as in the reference."""
         return min(
             int(min(tokenizer.model_max_length, encoder.config.max_position_embeddings))
             for tokenizer, encoder in self._texts
@@ -446,7 +436,7 @@ class Images:
         """Generate images in batches of these sizes, for torch.compile."""
         indices = list(self._samples)
         for size in sizes:
-            self._generate([indices[place % len(indices)] for place in range(size)], steps)
+            self._generate([indices[n % len(indices)] for n in range(size)], steps)
 
     def run(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         for start in range(0, len(ids), self._options.batch_size):
@@ -487,11 +477,7 @@ class Images:
         return images
 
     def _encode(self, tokens: Sequence[tuple[Any, ...]]) -> tuple[Any, Any]:
-        """Return the text encoders' output for prompts, each its tokens by encoder, (1, tokens).
-
-        The last hidden states but one side by side, (prompts, tokens, features); and the pooled,
-        projected output of the second encoder, (prompts, features).
-        """
+        """Return hidden states (prompts, tokens, features) and pooled ones (prompts, features)."""
         hidden, pooled = [], None
         for (_, encoder), ids in zip(self._texts, zip(*tokens, strict=True), strict=True):
             encoded = encoder(torch.cat(ids).to(self._device), output_hidden_states=True)
@@ -513,16 +499,15 @@ class Images:
         )
 
     def _convert(self, prompt: str, tokenizer: Any) -> str:
-        """Write out tokens of textual inversion that have several vectors, as the pipeline does."""
+        """Expand tokens of textual inversion that have several vectors, as the pipeline does."""
         added = tokenizer.added_tokens_encoder
         if not any(f"{token}_1" in added for token in added):
             return prompt
         return str(self._pipe.maybe_convert_prompt(prompt, tokenizer))
 
     def _latents(self, index: int, data_set_latents: Any) -> Any:
-        """Return latents of shape (1, channels, height, width), float32."""
         if data_set_latents is None:
-            # Of the sample alone, so that batches do not change where an image starts.
+            # They depend on the sample alone, not on its batch.
             drawing = np.random.default_rng((self._options.seed, index))
             return torch.from_numpy(drawing.standard_normal(self._shape, np.float32))
         if data_set_latents is self._shared[0]:
@@ -539,13 +524,13 @@ class Images:
         return self._shared[1]
 
     def _decode(self, latents: Any, indices: Sequence[int]) -> Any:
-        """Return images of latents, uint8, channels last; one that is not finite would be black."""
+        """Return images of latents, uint8, channels last; raise if not finite (black)."""
         vae = self._pipe.vae
         latents = latents.to(vae.dtype)
         mean, std = (getattr(vae.config, f"latents_{name}", None) for name in ("mean", "std"))
         scaled = latents / vae.config.scaling_factor
         if mean is not None and std is not None:
-            mean, std = (latents.new_tensor(each).view(1, -1, 1, 1) for each in (mean, std))
+            mean, std = (latents.new_tensor(v).view(1, -1, 1, 1) for v in (mean, std))
             scaled = latents * std / vae.config.scaling_factor + mean
         decoded = vae.decode(scaled, return_dict=False)[0]
         finite = decoded.flatten(1).isfinite().all(dim=1).tolist()

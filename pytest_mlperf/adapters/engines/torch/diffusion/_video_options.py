@@ -1,4 +1,4 @@
-"""What a suite may say of videos; light to import."""
+"""Define the options of videos; light to import."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from pytest_mlperf.extension import PLAIN_PRECISIONS, Rule
 
 @dataclass(frozen=True, kw_only=True)
 class VideoOptions(DeviceOptions):
-    """What a suite may say of videos; defaults are MLPerf's.
+    """Options of engine torch-video; the defaults are MLPerf's.
 
     Attributes:
-        batch_size: Videos made together at most.
+        batch_size: Maximum videos made together.
         steps: Denoising steps.
-        guidance_scale: Weight of the prompt against the negative prompt where there is much noise.
-        guidance_scale_2: The same of the second transformer, where there is little.
-        boundary: Share of noise from which on the first transformer works; None is the model's.
-        negative_prompt: What videos should not be like; encoded with every prompt.
-        frames: Of a video, one more than a multiple of the frames of a latent.
-        height: Pixels.
-        width: Pixels.
-        prompt_tokens: Of a prompt; longer ones are cut.
-        seed: Of latents, where the data set gives none; each sample has its own.
-        attention: "sdpa" or "eager", of the text encoder.
+        guidance_scale: Weight of the prompt against the negative prompt while noise is high.
+        guidance_scale_2: The same weight for the second transformer, while noise is low.
+        boundary: Share of noise above which the first transformer runs; None is the model's.
+        negative_prompt: Description of videos to avoid; encoded with every prompt.
+        frames: Frames of a video, one more than a multiple of the frames of a latent.
+        height: Height of a video [pixels].
+        width: Width of a video [pixels].
+        prompt_tokens: Maximum tokens of a prompt; longer ones are cut.
+        seed: Seed of latents, if the data set has none; each sample has its own latents.
+        attention: Attention of the text encoder, "sdpa" or "eager".
     """
 
     engine: ClassVar[str] = "torch-video"

@@ -1,4 +1,4 @@
-"""Wan from a local folder, and prompts in batches through it; no part is run as code.
+"""Load Wan from a local folder, and make videos of prompts in batches; run no code of the folder.
 
 Reference: text_to_video/wan-2.2-t2v-a14b/run_mlperf.py of https://github.com/mlcommons/inference.
 """
@@ -30,13 +30,12 @@ MODELS = {
     "transformer_2": diffusers.WanTransformer3DModel,
     "vae": diffusers.AutoencoderKLWan,
 }
-"""Parts that have weights."""
+"""Parts with weights."""
 
 
 def open_pipeline(
     folder: Path, options: VideoOptions, precision: str
 ) -> tuple[Any, Mapping[str, str]]:
-    """Load the parts of a WanPipeline one by one, and put them on their device."""
     device = devices.find_device(options.device, engine=ENGINE)
     _images.check_index(folder, "WanPipeline", MODELS, "Wan 2.2 T2V A14B")
     files = [file for part in sorted(MODELS) for file in _images.weights_of(folder / part)]
@@ -74,7 +73,7 @@ def open_pipeline(
 
 
 class Videos:
-    """Keeps loaded prompts, and makes their videos; `run` is for one thread."""
+    """Keep loaded prompts, and make their videos; only one thread may call `run`."""
 
     def __init__(self, pipe: Any, dataset: Dataset, options: VideoOptions) -> None:
         self._pipe = pipe
@@ -118,12 +117,12 @@ class Videos:
     def load(self, indices: Sequence[int]) -> None:
         for index in indices:
             if index not in self._samples:
-                taken = self._dataset.input(index)
-                named = taken if isinstance(taken, dict) else {"prompt": taken}
-                prompt = named.get("prompt")
+                value = self._dataset.input(index)
+                fields = value if isinstance(value, dict) else {"prompt": value}
+                prompt = fields.get("prompt")
                 if not isinstance(prompt, str):
                     raise refused_sample(index, 'has no "prompt"; use the data set vbench')
-                self._samples[index] = prompt, self._latents(index, named.get("latents"))
+                self._samples[index] = prompt, self._latents(index, fields.get("latents"))
 
     def unload(self, indices: Sequence[int]) -> None:
         for index in indices:
@@ -139,7 +138,7 @@ class Videos:
     def _generate(self, indices: Sequence[int]) -> Any:
         options = self._options
         prompts, latents = zip(*(self._samples[index] for index in indices), strict=True)
-        two = self._pipe.config.boundary_ratio is not None
+        has_two_stages = self._pipe.config.boundary_ratio is not None
         with (
             devices.enough_memory(options.batch_size, "lower batch_size, frames, height or width"),
             torch.inference_mode(),
@@ -152,7 +151,7 @@ class Videos:
                 num_frames=options.frames,
                 num_inference_steps=options.steps,
                 guidance_scale=float(options.guidance_scale),
-                guidance_scale_2=float(options.guidance_scale_2) if two else None,
+                guidance_scale_2=float(options.guidance_scale_2) if has_two_stages else None,
                 latents=torch.cat(latents).to(self._device),
                 max_sequence_length=options.prompt_tokens,
                 output_type="np",

@@ -17,13 +17,13 @@ INDEX = "model_index.json"
 
 
 class VideoEngine(TorchBase):
-    """Answers each prompt with the frames of its video: uint8, shape (frames, height, width, 3).
+    """Answer each prompt with the frames of its video: uint8, shape (frames, height, width, 3).
 
-    Samples wait in a queue for one thread, which makes videos of as many as have gathered,
-    `batch_size` at most. The reference's log has frames too, which nothing reads.
+    One thread makes videos of the samples that queued up, at most `batch_size` together. The log
+    has frames, as the reference's, but no scorer reads them.
 
     Args:
-        dataset: Its inputs are a dict of "prompt", text, and "latents", an array or None; or text
+        dataset: Its inputs are dicts of "prompt", text, and "latents", an array or None; or text
             alone.
         model: Folder of a WanPipeline as diffusers writes it: model_index.json, transformer,
             transformer_2, vae, text_encoder, tokenizer, scheduler. Nothing is downloaded and no

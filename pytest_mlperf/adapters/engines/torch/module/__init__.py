@@ -1,4 +1,4 @@
-"""Run any torch.nn.Module in batches: one of the built-in models, or a factory of the suite's."""
+"""Run any torch.nn.Module in batches: a built-in model, or one of the suite's own factory."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ BUILT_IN = {
     "rgat": "pytest_mlperf.adapters.engines.torch.module.rgat:rgat",
     "question-answering": "pytest_mlperf.adapters.engines.torch.module.squad:question_answering",
 }
-"""Factories by a name of their own; their models are folders with config.json."""
+"""Built-in factories by name; their models are folders with config.json."""
 
 NEEDED_MODULES = dict.fromkeys(BUILT_IN, "safetensors") | {"question-answering": "transformers"}
 
 
 class TorchModuleEngine(TorchBase):
-    """Answers each sample with its own part of the module's result, little-endian.
+    """Answer each sample with its part of the module's result, little-endian.
 
-    Floats are float32, bytes and truths uint8, other whole numbers int64.
+    Floats become float32, bytes and booleans uint8, other integers int64.
 
     A factory is called as `factory(model=..., **arguments)` in the worker, with weights = "dummy"
-    besides where the suite says so, and returns a torch.nn.Module. That may have attributes:
-    `batching`; `prepare(sample)`, which turns a data set's sample into what it takes, outside of
-    the time that is measured; `bind(dataset)`, called once, for what it reads within that time;
-    `encode(part)`, which makes bytes of a sample's part of the result in place of the form above;
-    `host_inputs`, names of inputs that stay on the CPU; and `facts`,
-    words for the fingerprint by name, such as "weights_sha256", which is else that of its state.
+    if the suite says so, and returns a torch.nn.Module. It may have the attributes `batching`;
+    `prepare(sample)`, which converts a data set's sample before time is measured; `bind(dataset)`,
+    called once, for data that it reads while time is measured; `encode(part)`, which returns the
+    bytes of a sample's part of the result instead of the form above; `host_inputs`, names of inputs
+    that stay on the CPU; and `facts`, texts for the fingerprint by name, such as "weights_sha256",
+    which by default is that of its state.
 
     Args:
-        dataset: Its inputs are arrays, or dicts and lists of them, as the module takes them: dicts
-            by name, lists by position.
-        model: Given to the factory; a folder with config.json for "dlrm-v2", "dlrm-v3", "rgat" and
+        dataset: Its inputs are arrays, or dicts (by name) and lists (by position) of arrays, as the
+            module takes them.
+        model: Passed to the factory; a folder with config.json for "dlrm-v2", "dlrm-v3", "rgat" and
             "question-answering".
-        precision: "fp32", "bf16" or "fp16": parameters, buffers and floating inputs have this type,
-            without autocast. "int8" or "int4": weights of linear layers as such (torchao), the rest
-            in float32, or with int4 on GPUs in bfloat16. "fp8": these weights and their inputs, the
-            rest in bfloat16, on GPUs of compute capability 8.9 and later.
+        precision: "fp32", "bf16" or "fp16" for parameters, buffers and floating inputs, without
+            autocast. "int8" or "int4" for weights of linear layers (torchao), the rest in float32,
+            or with int4 on GPUs in bfloat16. "fp8" for these weights and their inputs, the rest in
+            bfloat16, on GPUs of compute capability 8.9 and later.
     """
 
     name = ENGINE
@@ -57,26 +57,25 @@ class TorchModuleEngine(TorchBase):
     _options: TorchModuleOptions
 
     def _find(self, model: str | None) -> None:
-        self._place = _find_factory(self._options.factory)
+        self._path = _find_factory(self._options.factory)
         _check_arguments(self._options.arguments or {})
         self._model = _find_model(self._options.factory, model)
 
     def require(self) -> None:
-        """Look for the device and for what the options need; import a factory of the suite's."""
         if self._options.factory in BUILT_IN:
             who = f'engine {ENGINE}: factory = "{self._options.factory}"'
             require_module(who, NEEDED_MODULES[self._options.factory], "lm")
         else:
             from pytest_mlperf.adapters.engines.torch.module._runner import find_factory
 
-            find_factory(self._options.factory, self._place)
+            find_factory(self._options.factory, self._path)
         super().require()
 
     def _open(self, undo: ExitStack) -> None:
         from pytest_mlperf.adapters.engines.torch.module._runner import ModuleRunner, open_module
 
         options = self._options
-        loaded = open_module(self._place, options, model=self._model, precision=self._precision)
+        loaded = open_module(self._path, options, model=self._model, precision=self._precision)
         self._samples = runner = ModuleRunner(loaded, self._dataset, options)
         self._facts |= {**loaded.facts, **runner.describe()}
         self._work = runner.run

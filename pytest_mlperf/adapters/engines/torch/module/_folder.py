@@ -1,4 +1,4 @@
-"""Models that are folders: sizes in config.json, tensors in safetensors files."""
+"""Read models from folders: sizes in config.json, tensors in safetensors files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sizes_in(folder: Path, kind: Callable[..., S], model_type: str) -> S:
     config = read_json(file)
     if config.pop("model_type", model_type) != model_type:
         raise broken(file, f'is not of a model_type "{model_type}"')
-    defaults = {each.name: each.default for each in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    defaults = {f.name: f.default for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for name, value in config.items():
         if name not in defaults:
             raise broken(file, f"key {name!r} is unknown; valid are {', '.join(defaults)}")
@@ -37,34 +37,34 @@ def sizes_in(folder: Path, kind: Callable[..., S], model_type: str) -> S:
             form = "a list of whole numbers" if listed else "a whole number"
             raise broken(file, f"{name} = {value!r} is not {form} from 1 on")
     parsed: dict[str, Any] = {
-        name: tuple(each) if isinstance(each, list) else each for name, each in config.items()
+        name: tuple(value) if isinstance(value, list) else value for name, value in config.items()
     }
     return kind(**parsed)
 
 
 def filled(folder: Path, weights: str, make: Callable[[], M]) -> M:
-    """Return a module with the weights of a folder, or "dummy" ones, and say which in its facts."""
+    """Return a module with a folder's weights, or "dummy" ones, and the matching facts."""
     if weights == "dummy":
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(WEIGHTS_SEED)
-            made = make()
-        made.facts = {"weights": "dummy"}
-        return made
-    files, made = weight_files(folder), make()
+            module = make()
+        module.facts = {"weights": "dummy"}
+        return module
+    files, module = weight_files(folder), make()
     checkpoint = Weights(folder, files)
-    for name, tensor in made.state_dict().items():
+    for name, tensor in module.state_dict().items():
         tensor.copy_(checkpoint.take(name, tuple(tensor.shape)))
         if not bool(tensor.isfinite().all()):
             raise broken(folder, f"{name} has a weight that is not a number")
-    made.facts = {"weights_sha256": sha256(files)[:16]}
-    return made
+    module.facts = {"weights_sha256": sha256(files)[:16]}
+    return module
 
 
 class Weights:
-    """Tensors of safetensors files, mapped, by name; a "model." before a name does not count."""
+    """Mapped tensors of safetensors files by name, without the prefix "model."."""
 
     def __init__(self, folder: Path, files: Sequence[Path]) -> None:
-        """List the tensors; files are closed, but stay mapped while a tensor of theirs is left."""
+        """List the tensors; close the files, which stay mapped while a tensor of theirs is used."""
         self._folder = folder
         self._places = {}
         with ExitStack() as opened:
@@ -75,8 +75,8 @@ class Weights:
 
     def take(self, name: str, shape: tuple[int, ...]) -> Any:
         if name not in self._places:
-            there = some(sorted(self._places)) or "nothing"
-            raise broken(self._folder, f"the checkpoint lacks {name}; it has {there}")
+            names = some(sorted(self._places)) or "nothing"
+            raise broken(self._folder, f"the checkpoint lacks {name}; it has {names}")
         path, stored_name = self._places[name]
         with safetensors.safe_open(path, "pt") as file:
             tensor = file.get_tensor(stored_name)

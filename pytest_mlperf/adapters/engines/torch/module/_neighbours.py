@@ -1,4 +1,4 @@
-"""Neighbours in a graph of several kinds of nodes, sampled on the CPU while a query waits."""
+"""Sample neighbours in a graph of several kinds of nodes, on the CPU, for each query."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Relation = tuple[str, str, str]
-"""Kind of the neighbour, name, and kind of the node that it is a neighbour of."""
+"""Kind of the neighbour, name, and kind of the node."""
 
 CITATION_EDGE = ("paper", "cites", "paper")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
-    """Nodes as far from the roots, each as often as it was reached.
+    """Nodes at one distance from the roots, repeated for each path that reaches them.
 
     Attributes:
-        nodes: Their numbers by kind.
-        roots: The root that each was reached from, by kind.
-        parents: By relation, of each neighbour on this level its node's position on the level
-            before; neighbours of a kind are in the order of the relations.
+        nodes: Numbers of the nodes by kind.
+        roots: Root of each node, by kind.
+        parents: Position on the previous level of each neighbour's node, by relation; neighbours of
+            a kind are in the order of the relations.
     """
 
     nodes: Mapping[str, Ints]
@@ -33,16 +33,16 @@ class Level:
 
 
 class Neighbours:
-    """Edges by the node that they lead to; every edge is also there turned round.
+    """The edges by target node, with the reverse of every edge.
 
-    Of a node's neighbours by one relation at most so many are taken: all where it has no more, else
-    as many at equal distances in their list, from a beginning that seed, root, hop and node decide:
-    each is as likely, and none comes twice. So a root's neighbourhood is the same whatever is asked
-    beside it, and the same in every run.
+    At most a given number of a node's neighbours by a relation is taken: all if it has no more,
+    else at equal distances in their list, from a start that seed, root, hop and node determine.
+    Each is equally likely, and none comes twice, so that a root's neighbourhood does not depend on
+    the batch or the run.
     """
 
     def __init__(self, edges: Mapping[Relation, NDArray[Any]], counts: Mapping[str, int]) -> None:
-        """Sort the edges, which takes time and memory; it is not part of a query."""
+        """Sort the edges, which takes time and memory, before any query."""
         self._rows: dict[Relation, tuple[Ints, NDArray[Any]]] = {}
         for (first, name, second), pairs in edges.items():
             ends = pairs[:, 0], pairs[:, 1]
@@ -57,14 +57,14 @@ class Neighbours:
     def around(self, papers: Ints, fan_outs: Sequence[int], seed: int) -> list[Level]:
         """Return roots, their neighbours, their neighbours' neighbours, and so on."""
         levels = [Level(nodes={"paper": papers}, roots={"paper": papers})]
-        for hop, most in enumerate(fan_outs):
-            before, parts, parents = levels[-1], dict[str, list[tuple[Ints, Ints]]](), {}
+        for hop, count in enumerate(fan_outs):
+            previous, parts, parents = levels[-1], dict[str, list[tuple[Ints, Ints]]](), {}
             for relation in self._rows:
                 source, _, target = relation
-                if target in before.nodes:
-                    places, nodes = self._sampled(relation, before, most, (seed, hop))
-                    parents[relation] = places
-                    parts.setdefault(source, []).append((nodes, before.roots[target][places]))
+                if target in previous.nodes:
+                    positions, nodes = self._sampled(relation, previous, count, (seed, hop))
+                    parents[relation] = positions
+                    parts.setdefault(source, []).append((nodes, previous.roots[target][positions]))
             joined = [
                 {kind: np.concatenate([part[n] for part in each]) for kind, each in parts.items()}
                 for n in (0, 1)
@@ -73,24 +73,24 @@ class Neighbours:
         return levels
 
     def _sampled(
-        self, relation: Relation, level: Level, most: int, salt: tuple[int, int]
+        self, relation: Relation, level: Level, limit: int, salt: tuple[int, int]
     ) -> tuple[Ints, Ints]:
-        """Return for each neighbour that is taken its node's position on the level, and itself."""
+        """Return for each sampled neighbour its node's position on the level, and itself."""
         starts, sources = self._rows[relation]
         nodes, roots = level.nodes[relation[2]], level.roots[relation[2]]
         begin = starts[nodes]
         degree = starts[nodes + 1] - begin
-        taken = np.minimum(degree, most)
-        places = np.repeat(np.arange(len(nodes)), taken)
-        turn = np.arange(len(places)) - np.repeat(np.cumsum(taken) - taken, taken)
-        chance = _chance(*salt, len(relation[1]), roots[places], nodes[places])
-        part = (turn + np.where(degree[places] > most, chance, 0.0)) / taken[places]
-        chosen = np.minimum((part * degree[places]).astype(np.int64), degree[places] - 1)
-        return places, sources[begin[places] + chosen].astype(np.int64)
+        counts = np.minimum(degree, limit)
+        positions = np.repeat(np.arange(len(nodes)), counts)
+        turn = np.arange(len(positions)) - np.repeat(np.cumsum(counts) - counts, counts)
+        chance = _chance(*salt, len(relation[1]), roots[positions], nodes[positions])
+        part = (turn + np.where(degree[positions] > limit, chance, 0.0)) / counts[positions]
+        chosen = np.minimum((part * degree[positions]).astype(np.int64), degree[positions] - 1)
+        return positions, sources[begin[positions] + chosen].astype(np.int64)
 
 
 def _sorted(sources: Any, targets: Any, count: int) -> tuple[Ints, NDArray[Any]]:
-    """Return where the neighbours of each node begin, and the neighbours."""
+    """Return the start of each node's neighbours, and the neighbours."""
     order = np.argsort(targets, kind="stable")
     starts = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(targets, minlength=count), out=starts[1:])
@@ -98,7 +98,7 @@ def _sorted(sources: Any, targets: Any, count: int) -> tuple[Ints, NDArray[Any]]
 
 
 def _chance(*parts: Any) -> NDArray[np.float64]:
-    """Return numbers from 0 to 1 that the parts decide, by the mixing of SplitMix64."""
+    """Return numbers from 0 to 1 determined by the parts, by the mixing of SplitMix64."""
     mixed = np.zeros(1, np.uint64)
     with np.errstate(over="ignore"):
         for part in parts:

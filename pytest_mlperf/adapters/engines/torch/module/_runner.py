@@ -1,4 +1,4 @@
-"""Samples through a module, batch by batch, and the bytes that scorers take."""
+"""Run samples through a module in batches, and encode the results for scorers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,12 @@ Tree = Any
 
 
 class Mismatch(Exception):
-    """A sample or a result is not what the way of batching takes; the text ends a sentence."""
+    """A sample or a result does not fit the batching; the text ends a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batching:
-    """A way to make one call of a module of several samples.
-
-    Where it grows, samples may differ in the first dimension, and results then have it too.
-    """
+    """A way to join samples for one call; if it `grows`, first dimensions may differ."""
 
     name: str
     join: Callable[[list[Any]], Any]
@@ -61,8 +58,8 @@ def _pad(parts: list[Any]) -> Any:
 
 
 BATCHINGS = {
-    each.name: each
-    for each in (
+    batching.name: batching
+    for batching in (
         Batching(name="stack", join=torch.stack, grows=False),
         Batching(name="concat", join=torch.cat, grows=True),
         Batching(name="pad", join=_pad, grows=True),
@@ -71,15 +68,15 @@ BATCHINGS = {
 
 
 def tensors(sample: Any) -> Tree:
-    """Return a sample as tensors on the CPU, sharing its memory where that is possible."""
+    """Return a sample as tensors on the CPU, sharing its memory if possible."""
     if isinstance(sample, torch.Tensor):
         return sample
     if isinstance(sample, Mapping):
-        return {name: tensors(each) for name, each in sample.items()}
+        return {name: tensors(part) for name, part in sample.items()}
     if isinstance(sample, list | tuple) and not all(
-        isinstance(each, bool | int | float) for each in sample
+        isinstance(part, bool | int | float) for part in sample
     ):
-        return [tensors(each) for each in sample]
+        return [tensors(part) for part in sample]
     return _tensor(sample)
 
 
@@ -93,7 +90,7 @@ def _tensor(values: Any) -> Any:
     array = np.asarray(values)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    # torch warns of memory that must not be written to, and takes no negative strides.
+    # torch warns of read-only memory, and supports no negative strides.
     if not array.flags.writeable or not array.flags.c_contiguous:
         array = array.copy()
     try:
@@ -112,7 +109,7 @@ def leaves(tree: Tree) -> list[Any]:
 
 
 def length(sample: Tree, batching: Batching) -> int:
-    """Return the first dimension that a sample's tensors share; 1 where it does not matter."""
+    """Return the first dimension that a sample's tensors share; 1 if it does not matter."""
     if not batching.grows:
         return 1
     lengths = {tuple(leaf.shape[:1]) for leaf in leaves(sample)}
@@ -129,14 +126,14 @@ def length(sample: Tree, batching: Batching) -> int:
 
 
 def signature(sample: Tree, batching: Batching) -> str:
-    """Return what samples of one batch must share, as a suite's author reads it."""
+    """Return the types and shapes that samples of one batch must share, as readable text."""
     if isinstance(sample, torch.Tensor):
         kept = sample.shape[1:] if batching.grows else sample.shape
         shape = ", ".join((["any"] if batching.grows else []) + [str(n) for n in kept])
         return f"{str(sample.dtype).removeprefix('torch.')} ({shape})"
     if isinstance(sample, dict):
-        return ", ".join(f"{name!r}: {_inner(each, batching)}" for name, each in sample.items())
-    return f"[{', '.join(_inner(each, batching) for each in sample)}]"
+        return ", ".join(f"{name!r}: {_inner(part, batching)}" for name, part in sample.items())
+    return f"[{', '.join(_inner(part, batching) for part in sample)}]"
 
 
 def _inner(part: Tree, batching: Batching) -> str:
@@ -149,37 +146,36 @@ def join(samples: Sequence[Tree], batching: Batching) -> Tree:
     if isinstance(first, torch.Tensor):
         return batching.join(list(samples))
     if isinstance(first, dict):
-        return {name: join([each[name] for each in samples], batching) for name in first}
+        return {name: join([sample[name] for sample in samples], batching) for name in first}
     return [join(parts, batching) for parts in zip(*samples, strict=True)]
 
 
 def move(tree: Tree, device: Any, dtype: Any) -> Tree:
-    """Return a batch on a device, floats in the module's type."""
     if isinstance(tree, torch.Tensor):
         return tree.to(device, dtype if tree.is_floating_point() else tree.dtype, non_blocking=True)
     if isinstance(tree, dict):
-        return {name: move(each, device, dtype) for name, each in tree.items()}
-    return [move(each, device, dtype) for each in tree]
+        return {name: move(part, device, dtype) for name, part in tree.items()}
+    return [move(part, device, dtype) for part in tree]
 
 
 def pick(result: Any, output: str | int | None) -> Any:
     """Return the tensor of a result at a key, attribute or position; None takes the only one."""
     if isinstance(result, torch.Tensor) and output is None:
         return result
-    named: dict[str | int, Any] = {}
+    parts: dict[str | int, Any] = {}
     if isinstance(result, Mapping):
-        named = dict(result)
+        parts = dict(result)
     elif isinstance(result, list | tuple):
         fields = getattr(result, "_fields", ())
-        named = {**dict(enumerate(result)), **dict(zip(fields, result, strict=False))}
-    if output is None and not getattr(result, "_fields", ()) and len(named) == 1:
-        output = next(iter(named))
-    tensor = named.get(output) if output is not None else None
+        parts = {**dict(enumerate(result)), **dict(zip(fields, result, strict=False))}
+    if output is None and not getattr(result, "_fields", ()) and len(parts) == 1:
+        output = next(iter(parts))
+    tensor = parts.get(output) if output is not None else None
     if isinstance(tensor, torch.Tensor):
         return tensor
-    has = ", ".join(repr(name) for name in named) or type(result).__name__
-    asked = "set output to one of them" if output is None else f"output = {output!r} is no tensor"
-    raise Mismatch(f"has {has}; {asked}")
+    has = ", ".join(repr(name) for name in parts) or type(result).__name__
+    advice = "set output to one of them" if output is None else f"output = {output!r} is no tensor"
+    raise Mismatch(f"has {has}; {advice}")
 
 
 ENGINE = "torch-module"
@@ -187,7 +183,7 @@ ENGINE = "torch-module"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedModule:
-    """A module in eval mode on its device, and the type that floating inputs are turned into."""
+    """A module in eval mode on its device, and the type of its floating inputs."""
 
     module: Any
     device: Any
@@ -196,14 +192,14 @@ class LoadedModule:
 
 
 def open_module(
-    place: str, options: TorchModuleOptions, *, model: str | None, precision: str
+    path: str, options: TorchModuleOptions, *, model: str | None, precision: str
 ) -> LoadedModule:
     factory, dummy = options.factory, options.weights == "dummy"
     device = devices.find_device(options.device, engine=ENGINE)
     devices.require_kernels(precision, device, engine=ENGINE)
     keywords = dict(options.arguments or {}) | ({"weights": "dummy"} if dummy else {})
     with torch.no_grad():
-        module = _call(find_factory(factory, place), factory, {"model": model, **keywords})
+        module = _call(find_factory(factory, path), factory, {"model": model, **keywords})
     module_facts = dict(getattr(module, "facts", {}))
     if not {"weights", "weights_sha256"} & module_facts.keys():
         digest = {"weights": "dummy"} if dummy else {"weights_sha256": state_sha256(module)[:16]}
@@ -226,7 +222,6 @@ def open_module(
 
 
 def state_sha256(module: Any) -> str:
-    """Return the hex SHA-256 over a module's parameters and buffers, by name."""
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         kept = tensor.detach().cpu().contiguous()
@@ -235,21 +230,21 @@ def state_sha256(module: Any) -> str:
     return digest.hexdigest()
 
 
-def find_factory(factory: str, place: str) -> Callable[..., Any]:
-    """Import the factory that an option names; `place` is where it is, as module:name."""
-    name, _, attribute = place.partition(":")
+def find_factory(factory: str, path: str) -> Callable[..., Any]:
+    """Import the factory of the option `factory`; `path` is its module:name."""
+    name, _, attribute = path.partition(":")
     try:
         target = importlib.import_module(name)
         for part in attribute.split("."):
             target = getattr(target, part)
     except (ImportError, AttributeError) as error:
         is_module = isinstance(error, ImportError)
-        if is_module and place != factory:
+        if is_module and path != factory:
             who = f"engine {ENGINE}: factory = {factory!r}"
             raise not_installed(who, str(error.name), "lm", option="factory") from error
         problem = "cannot be imported" if is_module else "is not there"
         raise SuiteError(
-            f"engine {ENGINE}: factory = {factory!r} {problem}: {not_imported(place, error)}",
+            f"engine {ENGINE}: factory = {factory!r} {problem}: {not_imported(path, error)}",
             option="factory",
         ) from error
     if not callable(target):
@@ -264,7 +259,7 @@ def _call(function: Callable[..., Any], factory: str, keywords: Mapping[str, obj
         module = function(**keywords)
     except MlperfError:
         raise
-    # A factory is the suite's own code, which may raise anything.
+    # A factory is the suite's own code, which may raise any error.
     except Exception as error:
         raise engine_error(
             f"factory {factory} broke, called with {', '.join(keywords)}: "
@@ -278,7 +273,7 @@ def _call(function: Callable[..., Any], factory: str, keywords: Mapping[str, obj
 
 
 class ModuleRunner:
-    """Keeps loaded samples on the CPU and answers them; `run` is safe from several threads."""
+    """Keep loaded samples on the CPU and answer them; threads may share `run`."""
 
     def __init__(self, loaded: LoadedModule, dataset: Dataset, options: TorchModuleOptions) -> None:
         module = loaded.module
@@ -325,10 +320,10 @@ class ModuleRunner:
         if first and indices:
             sizes = [1]
             if self._options.compile:
-                # The second size that torch.compile sees makes it compile for any size.
+                # torch.compile compiles for any size at the second size that it sees.
                 sizes = sorted({self._batch_size, max(1, self._batch_size - 1), 1}, reverse=True)
             for size in sizes:
-                self._answer([indices[place % len(indices)] for place in range(size)])
+                self._answer([indices[n % len(indices)] for n in range(size)])
 
     def unload(self, indices: Sequence[int]) -> None:
         for index in indices:
@@ -338,7 +333,7 @@ class ModuleRunner:
     def run(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         order: Sequence[int] = range(len(ids))
         if self._sorts and len(ids) > self._batch_size:
-            # Samples of similar length share a batch, so that little of it is padding.
+            # Samples of similar length share a batch, to reduce padding.
             order = sorted(order, key=lambda row: self._lengths[indices[row]], reverse=True)
         for start in range(0, len(ids), self._batch_size):
             rows = order[start : start + self._batch_size]
@@ -382,11 +377,11 @@ class ModuleRunner:
             return self._module(
                 **{
                     name: move(
-                        each,
+                        part,
                         torch.device("cpu") if name in self._host_inputs else self._device,
                         self._dtype,
                     )
-                    for name, each in batch.items()
+                    for name, part in batch.items()
                 }
             )
         moved = move(batch, self._device, self._dtype)

@@ -1,12 +1,11 @@
-"""DLRM-DCNv2, the recommendation model of MLPerf: embedding bags, a low-rank cross net, two MLPs.
+"""Run DLRM-DCNv2, MLPerf's recommendation model: embedding bags, a low-rank cross net, two MLPs.
 
-The model and its sizes: recommendation/dlrm_v2 of https://github.com/mlcommons/inference; the
-cross net is equation 2 of https://arxiv.org/abs/2008.13535.
+The model and its sizes: recommendation/dlrm_v2 of https://github.com/mlcommons/inference; the cross
+net is equation 2 of https://arxiv.org/abs/2008.13535.
 
-A model is a folder with config.json and safetensors files. Sizes in config.json, each with
-MLPerf's as its default, are named as the reference's: see `LayerSizes`. Tensors have the names of
-TorchRec's DLRM_DCN, also behind a "model." as DLRMTrain writes them, for table, layer or cross
-layer N:
+A model is a folder with config.json and safetensors files. Sizes in config.json, by default
+MLPerf's, have the names of `LayerSizes`, as the reference's. Tensors have the names of TorchRec's
+DLRM_DCN, or with the prefix "model." of DLRMTrain, for table, layer or cross layer N:
 
 - sparse_arch.embedding_bag_collection.embedding_bags.t_cat_N.weight (rows, embedding_dim)
 - dense_arch.model._mlp.N._linear.weight, .bias
@@ -33,7 +32,7 @@ from pytest_mlperf.extension import sha256
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerSizes:
-    """Sizes of all layers; the defaults are those of MLPerf.
+    """Sizes of all layers; the defaults are MLPerf's.
 
     Attributes:
         num_embeddings_per_feature: Rows of each embedding table.
@@ -69,10 +68,10 @@ class LayerSizes:
 
 
 def read_sizes(folder: Path) -> LayerSizes:
-    """Read config.json, whose sizes must fit together; "model_type" may say "dlrm-v2"."""
+    """Read config.json, whose sizes must fit together; its "model_type" may be "dlrm-v2"."""
     file = folder / "config.json"
     sizes = sizes_in(folder, LayerSizes, "dlrm-v2")
-    for wrong, problem in (
+    for is_invalid, problem in (
         (
             len(sizes.hotness) != len(sizes.num_embeddings_per_feature),
             f"hotness has {len(sizes.hotness)} features and num_embeddings_per_feature "
@@ -90,7 +89,7 @@ def read_sizes(folder: Path) -> LayerSizes:
         ),
         (len(sizes.over_arch_layer_sizes) < 2, "over_arch_layer_sizes should have two or more"),
     ):
-        if wrong:
+        if is_invalid:
             raise broken(file, problem)
     return sizes
 
@@ -98,7 +97,7 @@ def read_sizes(folder: Path) -> LayerSizes:
 TABLE_KINDS = ("checkpoint", "fp16", "int8")
 
 BLOCK_ROWS = 1 << 18
-"""Rows that are narrowed or drawn at a time, so that a table is never in memory twice."""
+"""Rows converted or drawn at a time, so that a table is never in memory twice."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,7 +112,7 @@ class EmbeddingTable:
         return EmbeddingTable(rows=self.rows.to(device), scales=scales)
 
     def sums(self, lookups: Any, dtype: Any) -> Any:
-        """Return sums of the rows that pairs look up, (pairs, lookups): shape (pairs, dim)."""
+        """Return the sums of the rows that pairs look up, (pairs, lookups): shape (pairs, dim)."""
         if self.scales is None:
             sums = torch.nn.functional.embedding_bag(lookups.contiguous(), self.rows, mode="sum")
             return sums.to(dtype)
@@ -126,15 +125,12 @@ class EmbeddingTables(torch.nn.Module):
 
     def __init__(self, tables: Sequence[EmbeddingTable], *, on_cpu: bool) -> None:
         super().__init__()
-        # They are no parameters: `to(dtype)` would copy what is mapped from a file.
+        # Not parameters, since `to(dtype)` would copy tables that are mapped from a file.
         self._tables = list(tables)
         self.on_cpu = on_cpu
 
     def forward(self, lookups: Any, hotness: Sequence[int], dtype: Any) -> Any:
-        """Return the sums of all features, shape (pairs, features x dim), of rows (pairs, lookups).
-
-        `hotness` is the number of lookups of each feature.
-        """
+        """Return sums of all features (pairs, features x dim) for rows (pairs, lookups)."""
         parts = lookups.split(list(hotness), dim=1)
         return torch.cat(
             [table.sums(part, dtype) for table, part in zip(self._tables, parts, strict=True)],
@@ -156,10 +152,7 @@ def kept_table(rows: Any, kind: str) -> EmbeddingTable:
 
 
 def drawn_table(count: int, dim: int, kind: str, seed: int) -> EmbeddingTable:
-    """Return a table of random rows within ±1/sqrt(rows), as the reference's; reproducible.
-
-    The kind "checkpoint" is float32.
-    """
+    """Return a reproducible table of random rows within ±1/sqrt(rows), as the reference's."""
     drawing = torch.Generator().manual_seed(seed)
     bound = count**-0.5
 
@@ -179,7 +172,7 @@ def _fill(count: int, dim: int, kind: str, block: Callable[[int, int], Any]) -> 
         if scales is not None:
             largest = values.abs().amax(dim=1, keepdim=True)
             scales[start:stop] = largest / 127
-            # A row of zeros has no scale to divide by.
+            # A row of zeros has the scale 0.
             values = (values * (127 / largest.where(largest > 0, 1))).round()
         rows[start:stop] = values
     return EmbeddingTable(rows=rows, scales=scales)
@@ -189,10 +182,7 @@ TABLE_WEIGHT_NAME = "sparse_arch.embedding_bag_collection.embedding_bags.t_cat_{
 
 
 class Dlrm(torch.nn.Module):
-    """Gives the probability of a click for each user-item pair.
-
-    Samples are runs of pairs; those of a batch are joined along the pairs.
-    """
+    """Compute the probability of a click for each user-item pair."""
 
     batching = "concat"
 
@@ -214,11 +204,7 @@ class Dlrm(torch.nn.Module):
         self.top = _layers((width, *sizes.over_arch_layer_sizes))
 
     def prepare(self, sample: Any) -> dict[str, Any]:
-        """Return a sample of the data set criteo as two arrays.
-
-        "dense" (pairs, 13) is unchanged; "sparse", arrays of (pairs, lookups), becomes one int32
-        array (pairs, all lookups). Raises Mismatch for other samples and for rows beyond a table.
-        """
+        """Return dense features and lookups (pairs, all lookups, int32) of data set criteo."""
         import numpy as np
 
         sizes = self._sizes
@@ -240,9 +226,9 @@ class Dlrm(torch.nn.Module):
             zip(sparse, sizes.num_embeddings_per_feature, strict=True)
         ):
             if lookups.size and (lookups.min() < 0 or lookups.max() >= rows):
-                wrong = lookups.min() if lookups.min() < 0 else lookups.max()
+                row = lookups.min() if lookups.min() < 0 else lookups.max()
                 raise Mismatch(
-                    f"looks up row {wrong} of sparse feature {feature}, but the model's table has "
+                    f"looks up row {row} of sparse feature {feature}, but the model's table has "
                     f"{rows} rows; use the data set that the model is made for"
                 )
         return {"dense": dense, "sparse": np.concatenate(sparse, axis=1).astype(np.int32)}
@@ -254,7 +240,7 @@ class Dlrm(torch.nn.Module):
         first = crossed = torch.cat((bottom, pooled), dim=1)
         for narrow, wide in zip(self.narrow, self.wide, strict=True):
             crossed = first * wide(narrow(crossed)) + crossed
-        # In a narrower type, close probabilities would become ties.
+        # In float32, since close probabilities would become ties in a narrower type.
         return self.top(crossed).squeeze(1).float().sigmoid()
 
 
@@ -269,12 +255,12 @@ def dlrm_v2(
 
     Args:
         model: Folder with config.json and, unless `weights` is "dummy", safetensors files. Tables
-            are mapped from the file, not read, while they stay as they are on the CPU.
-        weights: "checkpoint"; or "dummy": random weights of the sizes of config.json, the same
-            every time.
-        tables: "checkpoint": as in the file, whatever the engine's precision is; "fp16"; or
-            "int8": a scale per row, the largest absolute value over 127.
-        tables_on_cpu: Look up on the CPU, whatever device runs the rest.
+            are mapped from the file, not read, while they are unchanged on the CPU.
+        weights: "checkpoint"; or "dummy" for reproducible random weights of the sizes of
+            config.json.
+        tables: "checkpoint" keeps the file's type at any precision of the engine; "fp16"; or "int8"
+            with a scale per row, the largest absolute value over 127.
+        tables_on_cpu: Look up on the CPU, for any device of the other layers.
     """
     if tables not in TABLE_KINDS or type(tables_on_cpu) is not bool:
         raise SuiteError(
@@ -288,10 +274,12 @@ def dlrm_v2(
     facts = {"tables": tables, "tables_on_cpu": str(tables_on_cpu).lower()}
     if weights == "dummy":
         facts["weights"] = "dummy"
-        drawn = [drawn_table(count, dim, tables, WEIGHTS_SEED + n) for n, count in enumerate(rows)]
+        random_tables = [
+            drawn_table(count, dim, tables, WEIGHTS_SEED + n) for n, count in enumerate(rows)
+        ]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(WEIGHTS_SEED)
-            return Dlrm(sizes, EmbeddingTables(drawn, on_cpu=tables_on_cpu), facts)
+            return Dlrm(sizes, EmbeddingTables(random_tables, on_cpu=tables_on_cpu), facts)
     files = weight_files(folder)
     facts["weights_sha256"] = sha256(files)[:16]
     checkpoint = Weights(folder, files)
@@ -299,13 +287,13 @@ def dlrm_v2(
         kept_table(checkpoint.take(TABLE_WEIGHT_NAME.format(number), (count, dim)), tables)
         for number, count in enumerate(rows)
     ]
-    made = Dlrm(sizes, EmbeddingTables(kept, on_cpu=tables_on_cpu), facts)
-    for name, parameter in _names(made):
+    module = Dlrm(sizes, EmbeddingTables(kept, on_cpu=tables_on_cpu), facts)
+    for name, parameter in _names(module):
         tensor = checkpoint.take(name, _shape(name, parameter)).reshape(parameter.shape)
         parameter.data.copy_(tensor)
         if not bool(parameter.isfinite().all()):
             raise broken(folder, f"{name} has a weight that is not a number")
-    return made
+    return module
 
 
 def _layers(widths: Sequence[int]) -> torch.nn.Sequential:
@@ -316,10 +304,10 @@ def _layers(widths: Sequence[int]) -> torch.nn.Sequential:
 
 
 def _names(module: Dlrm) -> Iterator[tuple[str, Any]]:
-    bottom = [each for each in module.bottom if isinstance(each, torch.nn.Linear)]
-    *top, last = [each for each in module.top if isinstance(each, torch.nn.Linear)]
-    linear = [(f"dense_arch.model._mlp.{n}._linear", each) for n, each in enumerate(bottom)]
-    linear += [(f"over_arch.model.0._mlp.{n}._linear", each) for n, each in enumerate(top)]
+    bottom = [layer for layer in module.bottom if isinstance(layer, torch.nn.Linear)]
+    *top, last = [layer for layer in module.top if isinstance(layer, torch.nn.Linear)]
+    linear = [(f"dense_arch.model._mlp.{n}._linear", layer) for n, layer in enumerate(bottom)]
+    linear += [(f"over_arch.model.0._mlp.{n}._linear", layer) for n, layer in enumerate(top)]
     for name, layer in [*linear, ("over_arch.model.1", last)]:
         yield f"{name}.weight", layer.weight
         yield f"{name}.bias", layer.bias
@@ -330,6 +318,6 @@ def _names(module: Dlrm) -> Iterator[tuple[str, Any]]:
 
 
 def _shape(name: str, parameter: Any) -> tuple[int, ...]:
-    """Return a parameter's shape in the files: TorchRec's cross net keeps its bias as a column."""
+    """Return a parameter's shape in the files; TorchRec's cross net keeps its bias as a column."""
     shape = tuple(parameter.shape)
     return (*shape, 1) if ".crossnet.bias." in name else shape

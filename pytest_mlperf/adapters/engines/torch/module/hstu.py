@@ -1,12 +1,12 @@
-"""The model of MLPerf's DLRM v3: HSTU, an attention over what a user did, ranks candidates.
+"""Run the model of MLPerf's DLRM v3: HSTU, attention over a user's history, ranks candidates.
 
-The layer is that of https://arxiv.org/abs/2402.17152: SiLU in place of softmax, and a gate; a
-candidate sees the user and all of the history, and no other candidate. Positions and times have no
-part: all actions of MLPerf's data have the same time.
+The layer is that of https://arxiv.org/abs/2402.17152: SiLU instead of softmax, and a gate; a
+candidate attends to the user and the history, and to no other candidate. Positions and times are
+not used, since all actions of MLPerf's data have the same time.
 
-A model is a folder with config.json and safetensors files. Sizes in config.json, each with MLPerf's
-as its default, are those of `HstuSizes`; tensors are named as this module's. MLPerf's own
-checkpoint, 1 TB in shards of TorchRec, is not read.
+A model is a folder with config.json and safetensors files. Sizes in config.json, by default
+MLPerf's, are those of `HstuSizes`; tensors have the names of this module's. MLPerf's own
+checkpoint, 1 TB in shards of TorchRec, is not supported.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from pytest_mlperf.adapters.engines.torch.module._folder import filled, sizes_in
 from pytest_mlperf.adapters.engines.torch.module._runner import Mismatch
 
 USER, ACTION, CANDIDATE = 1, 2, 3
-"""Kinds of a sequence's parts; 0 fills up."""
+"""Kinds of a sequence's parts; 0 is padding."""
 
 PART_COLUMNS = ("kind", "item", "rating", "label", "step", "query")
-"""Of a part: its item, or the user; the rest where it has one."""
+"""Columns of a part: its item, or the user; further values if it has them."""
 
 RATINGS = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HstuSizes:
-    """Sizes; the defaults are those of MLPerf.
+    """Sizes; the defaults are MLPerf's.
 
     Attributes:
         num_items, num_users, num_categories: Rows of the embedding tables.
         embedding_dim: Numbers in a row, and width of the layers.
-        num_layers, num_heads: Of the attention.
-        attention_dim: Numbers of a query and key of a head.
-        linear_dim: Numbers of a value of a head.
+        num_layers, num_heads: Layers and heads of the attention.
+        attention_dim: Numbers in a query and a key of a head.
+        linear_dim: Numbers in a value of a head.
         hidden_dim: Width between candidate and prediction.
     """
 
@@ -57,7 +57,7 @@ class HstuSizes:
 
 
 class HstuLayer(torch.nn.Module):
-    """One layer: norm, gate, queries, keys and values of one matrix, attention, residual."""
+    """One layer: norm, gate, attention (one matrix for queries, keys and values), residual."""
 
     def __init__(self, sizes: HstuSizes) -> None:
         super().__init__()
@@ -72,15 +72,15 @@ class HstuLayer(torch.nn.Module):
         """Return (batch, length, width); `sees` are weights, (batch, 1, length, length)."""
         parts = silu(self.inward(layer_norm(hidden, hidden.shape[-1:]))).split(self._parts, dim=-1)
         values, queries, keys = (
-            each.unflatten(-1, (self._heads, -1)).transpose(1, 2) for each in parts[1:]
+            part.unflatten(-1, (self._heads, -1)).transpose(1, 2) for part in parts[1:]
         )
         weights = silu(queries @ keys.transpose(2, 3) * self._scale) * sees
-        seen = (weights @ values).transpose(1, 2).flatten(2)
-        return hidden + self.outward(layer_norm(seen, seen.shape[-1:]) * parts[0])
+        attended = (weights @ values).transpose(1, 2).flatten(2)
+        return hidden + self.outward(layer_norm(attended, attended.shape[-1:]) * parts[0])
 
 
 class Hstu(torch.nn.Module):
-    """Gives the probability that a user likes each candidate of a request."""
+    """Compute the probability that a user likes each candidate of a request."""
 
     batching = "pad"
 
@@ -98,10 +98,7 @@ class Hstu(torch.nn.Module):
         self.head = torch.nn.Linear(sizes.hidden_dim, 1)
 
     def prepare(self, sample: Any) -> Any:
-        """Return a request of the data set streaming as one int64 array (parts, columns).
-
-        The user comes first, then the history, then the candidates.
-        """
+        """Return a request as int64 (parts, columns): user, history, candidates."""
         import numpy as np
 
         needed = {"step", "query", "user", "history", "ratings", "candidates", "labels"}
@@ -111,7 +108,7 @@ class Hstu(torch.nn.Module):
         parts = np.zeros((1 + actions + candidates, len(PART_COLUMNS)), np.int64)
         parts[:, 0] = np.repeat([USER, ACTION, CANDIDATE], [1, actions, candidates])
         parts[:, 1] = np.concatenate([[sample["user"]], sample["history"], sample["candidates"]])
-        # As the reference does, whose ratings are cut to whole numbers.
+        # The reference truncates ratings to whole numbers too.
         parts[1 : 1 + actions, 2] = (sample["ratings"].astype(np.int64) - 1) % RATINGS
         parts[1 + actions :, 3] = sample["labels"]
         parts[:, 4:] = sample["step"], sample["query"]
@@ -129,7 +126,7 @@ class Hstu(torch.nn.Module):
     def forward(self, parts: Any) -> Any:
         """Return kind, prediction, label, step and query of each part: (batch, length, 5)."""
         kind, number, rating = parts[..., 0], parts[..., 1], parts[..., 2]
-        is_user, is_action, is_candidate = (kind == each for each in (USER, ACTION, CANDIDATE))
+        is_user, is_action, is_candidate = kind == USER, kind == ACTION, kind == CANDIDATE
         sizes, hidden = self._sizes, self.kinds(kind)
         item = number.where(~is_user, torch.zeros_like(number))
         category = (item // (sizes.num_items // sizes.num_categories)).clamp(
@@ -144,12 +141,12 @@ class Hstu(torch.nn.Module):
         for layer in self.layers:
             hidden = layer(hidden, sees)
         logits = self.head(silu(self.hidden(layer_norm(hidden, hidden.shape[-1:])))).squeeze(-1)
-        # In a narrower type, close probabilities would become ties.
+        # In float32, since close probabilities would become ties in a narrower type.
         rows = (kind, logits.float().sigmoid(), parts[..., 3], parts[..., 4], parts[..., 5])
         return torch.stack([row.float() for row in rows], dim=-1)
 
     def _sees(self, past: Any, is_candidate: Any) -> Any:
-        """Return attention weights: each part sees the past, and a candidate also itself."""
+        """Return attention weights: each part attends to the past, a candidate also to itself."""
         length = past.shape[1]
         order = torch.ones(length, length, dtype=torch.bool, device=past.device).tril()
         itself = torch.eye(length, dtype=torch.bool, device=past.device)
@@ -171,8 +168,8 @@ def dlrm_v3(*, model: str, weights: str = "checkpoint") -> Hstu:
 
     Args:
         model: Folder with config.json and, unless `weights` is "dummy", safetensors files.
-        weights: "checkpoint"; or "dummy": random weights of the sizes of config.json, the same
-            every time.
+        weights: "checkpoint"; or "dummy" for reproducible random weights of the sizes of
+            config.json.
     """
     folder = Path(model)
     sizes = sizes_in(folder, HstuSizes, "dlrm-v3")

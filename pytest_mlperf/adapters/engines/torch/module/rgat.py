@@ -1,13 +1,13 @@
-"""R-GAT, the graph model of MLPerf: attention over neighbours, one for each relation of a graph.
+"""Run R-GAT, MLPerf's graph model: attention over neighbours, one for each relation of a graph.
 
-Each layer gives a node the sum over relations of what graph attention
-(https://arxiv.org/abs/1710.10903) makes of its neighbours; a paper is a neighbour of its own. As in
-MLPerf's reference a layer is applied to all nodes that later ones see, and neighbours are sampled
-anew for every query. There the nodes of a batch share their neighbourhoods; here each has its own,
-so that answers do not depend on what comes together.
+Each layer gives a node the sum over relations of the graph attention
+(https://arxiv.org/abs/1710.10903) over its neighbours; a paper is its own neighbour. As in MLPerf's
+reference, a layer is applied to all nodes that later ones need, and neighbours are sampled for
+every query. There the nodes of a batch share their neighbourhoods; here each has its own, so that
+answers do not depend on the batch.
 
-A model is a folder with config.json and safetensors files. Sizes in config.json, each with MLPerf's
-as its default, are those of `RgatSizes`; tensors are named as this module's.
+A model is a folder with config.json and safetensors files. Sizes in config.json, by default
+MLPerf's, are those of `RgatSizes`; tensors have the names of this module's.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ RELATIONS: tuple[Relation, ...] = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RgatSizes:
-    """Sizes; the defaults are those of MLPerf.
+    """Sizes; the defaults are MLPerf's.
 
     Attributes:
         features: Numbers of a node.
-        hidden: Numbers of a node between layers, of all heads together.
-        heads: Of the attention.
+        hidden: Numbers of a node between layers, over all heads.
+        heads: Heads of the attention.
         classes: Labels.
-        fan_outs: Neighbours of a node by each relation at most, by hop: the last are those of the
-            papers that are asked. As many layers.
+        fan_outs: Maximum neighbours of a node by each relation, by hop; the last is for the queried
+            papers. There are as many layers.
     """
 
     features: int = 1024
@@ -78,29 +78,26 @@ class Attention(torch.nn.Module):
         self.bias = torch.nn.Parameter(torch.zeros(hidden))
 
     def forward(self, nodes: Any, neighbours: Any, parents: Any) -> Any:
-        """Return each node's aggregate of its neighbours; 0 without any.
-
-        Shapes are (nodes, inputs) and (neighbours, inputs); `parents` are the neighbours' nodes.
-        """
+        """Return each node's aggregate of its neighbours; `parents` are the neighbours' nodes."""
         sources, targets = (
-            self.linear(each).unflatten(-1, self._shape) for each in (neighbours, nodes)
+            self.linear(rows).unflatten(-1, self._shape) for rows in (neighbours, nodes)
         )
         scores = leaky_relu(
             (sources * self.source).sum(-1) + (targets * self.target).sum(-1)[parents], 0.2
         )
-        places = parents.unsqueeze(-1).expand_as(scores)
-        most = scores.new_full((len(nodes), scores.shape[1]), -torch.inf)
-        most = most.scatter_reduce(0, places, scores, "amax")
-        weights = (scores - most[parents]).exp()
-        whole = weights.new_zeros(most.shape).scatter_add(0, places, weights)
-        shares = weights / whole[parents].clamp(min=1e-9)
+        positions = parents.unsqueeze(-1).expand_as(scores)
+        maxima = scores.new_full((len(nodes), scores.shape[1]), -torch.inf)
+        maxima = maxima.scatter_reduce(0, positions, scores, "amax")
+        weights = (scores - maxima[parents]).exp()
+        totals = weights.new_zeros(maxima.shape).scatter_add(0, positions, weights)
+        shares = weights / totals[parents].clamp(min=1e-9)
         sums = sources.new_zeros(len(nodes), *self._shape)
         sums = sums.index_add(0, parents, sources * shares.unsqueeze(-1))
         return sums.flatten(1) + self.bias
 
 
 class Rgat(torch.nn.Module):
-    """Gives the class of each paper."""
+    """Compute the class of each paper."""
 
     host_inputs = frozenset({"paper"})
 
@@ -111,7 +108,7 @@ class Rgat(torch.nn.Module):
         widths = [sizes.features] + [sizes.hidden] * (len(sizes.fan_outs) - 1)
         self.layers = torch.nn.ModuleList(
             torch.nn.ModuleDict(
-                {"__".join(each): Attention(width, sizes.hidden, sizes.heads) for each in RELATIONS}
+                {"__".join(r): Attention(width, sizes.hidden, sizes.heads) for r in RELATIONS}
             )
             for width in widths
         )
@@ -170,18 +167,18 @@ class Rgat(torch.nn.Module):
     ) -> dict[str, Any]:
         sums: dict[str, Any] = {}
         begins = dict.fromkeys(neighbours, 0)
-        for relation, places in level.parents.items():
+        for relation, positions in level.parents.items():
             source, _, target = relation
             begin = begins[source]
-            begins[source] = end = begin + len(places)
+            begins[source] = end = begin + len(positions)
             rows = neighbours[source][begin:end]
-            parents = torch.from_numpy(places).to(rows.device)
+            parents = torch.from_numpy(positions).to(rows.device)
             if relation == CITATION_EDGE:
                 itself = torch.arange(len(nodes[target]), device=rows.device)
                 rows, parents = torch.cat([rows, nodes[target]]), torch.cat([parents, itself])
             part = layer["__".join(relation)](nodes[target], rows, parents)
             sums[target] = sums[target] + part if target in sums else part
-        return {kind: each if last else leaky_relu(each) for kind, each in sums.items()}
+        return {kind: rows if last else leaky_relu(rows) for kind, rows in sums.items()}
 
 
 def rgat(*, model: str, weights: str = "checkpoint", seed: int = 0) -> Rgat:
@@ -189,14 +186,14 @@ def rgat(*, model: str, weights: str = "checkpoint", seed: int = 0) -> Rgat:
 
     Args:
         model: Folder with config.json and, unless `weights` is "dummy", safetensors files.
-        weights: "checkpoint"; or "dummy": random weights of the sizes of config.json, the same
-            every time.
-        seed: Of the neighbours that are sampled.
+        weights: "checkpoint"; or "dummy" for reproducible random weights of the sizes of
+            config.json.
+        seed: Seed of the sampled neighbours.
     """
     folder = Path(model)
     sizes = sizes_in(folder, RgatSizes, "rgat")
     if sizes.hidden % sizes.heads:
         raise broken(folder / "config.json", "hidden is no multiple of heads")
-    made: Rgat = filled(folder, weights, lambda: Rgat(sizes, seed))
-    made.facts |= {"fan_outs": str(list(sizes.fan_outs)), "sampling_seed": str(seed)}
-    return made
+    module: Rgat = filled(folder, weights, lambda: Rgat(sizes, seed))
+    module.facts |= {"fan_outs": str(list(sizes.fan_outs)), "sampling_seed": str(seed)}
+    return module

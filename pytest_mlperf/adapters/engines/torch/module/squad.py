@@ -1,4 +1,4 @@
-"""Extractive question answering through transformers: start and end scores of each word piece."""
+"""Run extractive question answering through transformers: start and end scores of word pieces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 import transformers
 
 from pytest_mlperf.adapters.engines import broken, weight_files
-from pytest_mlperf.adapters.engines.torch import _checkpoint
 from pytest_mlperf.adapters.engines.torch import _checkpoint as checkpoint
 from pytest_mlperf.adapters.engines.torch.module._runner import Mismatch
 from pytest_mlperf.extension import sha256
@@ -19,14 +18,11 @@ INPUTS = {
     "input_mask": "attention_mask",
     "segment_ids": "token_type_ids",
 }
-"""What the data set squad calls an input, and what transformers calls it."""
+"""Names of the inputs in data set squad, and in transformers."""
 
 
 class QuestionAnswering(torch.nn.Module):
-    """A model of transformers that takes features of the data set squad.
-
-    Features of different length are padded to the longest of a batch, and masked there.
-    """
+    """A model of transformers for features of data set squad, padded and masked in a batch."""
 
     batching = "pad"
 
@@ -37,11 +33,11 @@ class QuestionAnswering(torch.nn.Module):
         config = model.config
         self._context = getattr(config, "max_position_embeddings", None)
         self._vocabulary = model.get_input_embeddings().num_embeddings
-        # Models such as DistilBERT do not tell question and passage apart.
+        # Models such as DistilBERT have no segments.
         self._segments = getattr(config, "type_vocab_size", 0) > 1
 
     def prepare(self, sample: Any) -> dict[str, Any]:
-        """Return what `forward` takes of a feature, whose arrays are each (seq,)."""
+        """Return the arguments of `forward` for a feature, whose arrays are each (seq,)."""
         if not isinstance(sample, dict) or not INPUTS.keys() <= sample.keys():
             raise Mismatch(f"lacks one of {', '.join(INPUTS)}; use the data set squad")
         ids = sample["input_ids"]
@@ -62,7 +58,7 @@ class QuestionAnswering(torch.nn.Module):
         }
 
     def forward(self, **batch: Any) -> Any:
-        """Return scores to be the answer's start and end, shape (batch, seq, 2)."""
+        """Return the scores of the answer's start and end, shape (batch, seq, 2)."""
         scores = self.model(**batch)
         return torch.stack((scores.start_logits, scores.end_logits), dim=-1)
 
@@ -81,8 +77,8 @@ def question_answering(
     folder = Path(model)
     placement = {"dtype": torch.float32, "attention": attention, "device": torch.device("cpu")}
     auto = transformers.AutoModelForQuestionAnswering
-    with _checkpoint.quiet_and_offline():
-        config = _checkpoint.read_config(folder, _checkpoint.QUESTION_ANSWERING)
+    with checkpoint.quiet_and_offline():
+        config = checkpoint.read_config(folder, checkpoint.QUESTION_ANSWERING)
         if weights == "dummy":
             loaded = checkpoint.make_dummy(auto, config, **placement)
             facts = {"weights": "dummy"}
@@ -90,7 +86,7 @@ def question_answering(
             files = weight_files(folder)
             loaded = checkpoint.load(auto, folder, config, **placement)
             facts = {"weights_sha256": sha256(files)[:16]}
-    if not all(bool(each.isfinite().all()) for each in loaded.parameters()):
+    if not all(bool(parameter.isfinite().all()) for parameter in loaded.parameters()):
         raise broken(folder, "a weight is not a number; copy the safetensors files here again")
     facts |= {
         "transformers": str(transformers.__version__),
