@@ -1,8 +1,4 @@
-"""Names beyond those of `pytest_mlperf` for engines, data sets, scorers, builders and add-ons.
-
-The adapters of this distribution import these and `pytest_mlperf`'s, and nothing deeper. Each is
-imported when it is first asked for.
-"""
+"""Export further names for engines, data sets, scorers, builders and add-ons, lazily."""
 
 from typing import TYPE_CHECKING
 
@@ -136,7 +132,6 @@ _ORIGINS = {
         "write_results",
     ),
 }
-"""The names, by the module below `pytest_mlperf` that defines them."""
 
 if not TYPE_CHECKING:  # or every name would be one to a type checker
     __all__, __getattr__ = importer(__name__, _ORIGINS)

@@ -1,4 +1,4 @@
-"""Why a verdict came out worse, or better: only what has evidence, with the evidence."""
+"""Explain a changed verdict: list the causes with evidence."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ UNCHANGED_OUTCOMES = frozenset({Outcome.OK, Outcome.IMPROVED})
 
 @dataclass(frozen=True, kw_only=True)
 class Points:
-    """Where else it happened: sentences, each with whether it tells one part from another."""
+    """Summarise other cases: sentences, each with whether it separates engine from machine."""
 
     says: tuple[tuple[str, bool], ...] = ()
     points_to: Literal["engine", "machine", ""] = ""
@@ -54,16 +54,16 @@ class _Judged:
 
 
 class Siblings(tuple[Verdict, ...]):
-    """Verdicts of a session, sorted once however many of them are explained."""
+    """Group the verdicts of a session once, for all explanations."""
 
     @cached_property
     def by_engine(self) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
-        """What was judged, by kind and engine."""
+        """Judged cases by kind and engine."""
         return self._grouped(lambda one: one.engine)
 
     @cached_property
     def by_accelerator(self) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
-        """What was judged, by kind and accelerator."""
+        """Judged cases by kind and accelerator."""
         return self._grouped(lambda one: one.verdict.case.accelerator)
 
     @cached_property
@@ -95,8 +95,6 @@ class Siblings(tuple[Verdict, ...]):
 
 @dataclass(frozen=True, kw_only=True)
 class _Group:
-    """Cases with a verdict, and those among them that went the same way."""
-
     cases: Sequence[_Judged]
     same: Sequence[_Judged]
 
@@ -106,10 +104,9 @@ class _Group:
 
 
 def moved(verdict: Verdict) -> int | None:
-    """Return -1 where something got worse, proven, +1 where it got better, 0 where neither.
+    """Return -1 for a regression, +1 for an improvement, 0 for neither, None if not judged.
 
-    None where nothing was judged: no baseline, an error, undecided. The outcomes of the metrics
-    count, for the test's own may be INVALID because of the machine, or expected.
+    The outcomes of the metrics count, because the test's own may be INVALID or expected.
     """
     if verdict.ratio or verdict.outcome is Outcome.ERROR:
         return None
@@ -128,7 +125,7 @@ def moved(verdict: Verdict) -> int | None:
 
 
 def siblings_of(verdict: Verdict, others: Sequence[Verdict], direction: int) -> Points:
-    """Return what other cases say that were judged on the same question."""
+    """Return how other cases of the session, of the same kind, moved."""
     session = others if isinstance(others, Siblings) else Siblings(others)
     mine, here, case = _engine(verdict), verdict.case.accelerator, verdict.case.id
     of_engine = session.by_engine.get((verdict.kind, mine), ())
@@ -190,7 +187,6 @@ def _engine(verdict: Verdict) -> str:
 
 
 def _by(cases: Sequence[_Judged]) -> str:
-    """Return by how much each case changed at most: "5.1 % to 7.9 %"."""
     shares = sorted(one.share for one in cases if one.share is not None)
     if not shares:
         scores = sorted(one.points for one in cases if one.points is not None)
@@ -211,21 +207,21 @@ def _largest(verdict: Verdict) -> float | None:
 
 
 EXPLAINED = 100
-"""Failed tests that a report explains: each is compared with all others."""
+"""Most failed tests that a report explains, because each is compared with all others."""
 
 MAX_CURVE_POINTS = 3
 SPARED_METRICS = metrics.SERVER_METRICS
-"""Work that a server was spared before, and is not now: its loss explains a drop by itself."""
+"""Work that the server was spared in the baseline and is not now; that alone explains a drop."""
 
 POWER = 0.03
-"""Mean power that differs by less is told as unchanged."""
+"""Relative differences of mean power up to this one count as unchanged."""
 
 OUTPUT = 0.01
-"""A shift of the output's length from this share on is told."""
+"""Relative shift of the output length from which it is reported."""
 
 
 class Strength(IntEnum):
-    """How much a cause explains; the strongest are told first."""
+    """Rank how much a cause explains; the strongest are listed first."""
 
     NONE = 0
     HINT = 1
@@ -236,7 +232,7 @@ class Strength(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """One sentence with its evidence; a HINT explains only with others, NONE: no cause found."""
+    """State one cause with its evidence; a HINT alone explains nothing, NONE: no cause found."""
 
     rule: str
     says: str
@@ -245,7 +241,7 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class _Facts:
-    """The input of the rules; `direction` is -1 if it got worse, +1 if it got better."""
+    """Hold the input of the rules; `direction` is -1 for worse, +1 for better."""
 
     verdict: Verdict
     baseline: Record | None
@@ -256,11 +252,9 @@ class _Facts:
 def causes(
     verdict: Verdict, baseline: Record | None, siblings: Sequence[Verdict]
 ) -> tuple[Cause, ...]:
-    """Return why a verdict came out as it did, the strongest cause first; nothing where it stayed.
+    """Return the causes of a changed verdict, strongest first; nothing if it did not change.
 
-    Where there are no more than hints, the last one says that no cause was found, and what was
-    looked at. Siblings are other verdicts of the session, as `Siblings` where many are explained;
-    the verdict itself may be among them.
+    If there are only hints, the last entry says that no cause was found, and lists the comparisons.
     """
     # A drop that is provisional has causes, though it says nothing about other cases yet.
     direction = (
@@ -302,7 +296,7 @@ CHANGED_PARTS = {
     **dict.fromkeys(("inputs.first", "inputs.first_16"), "inputs"),
     **{name: name for name in (LOADED_FILES, OTHER_FILES)},
 }
-"""Parts of what changed, by the key of its line; others are of the engine, or of the machine."""
+"""Parts that changed, by key of their line; other keys belong to the engine or the machine."""
 
 HEADS = {
     "data": "other data than the baseline's: ",
@@ -310,7 +304,7 @@ HEADS = {
     LOADED_FILES: "files that the run loaded changed: ",
     OTHER_FILES: "files changed, none of which the run is known to load: ",
 }
-"""What is said before the lines of a part."""
+"""Text before the lines of a part."""
 
 
 def _environment(facts: _Facts) -> Iterator[Cause]:
@@ -348,7 +342,7 @@ def _weight(name: str, siblings: Points, *, alone: bool) -> Strength:
 
 
 def shortened(text: str) -> str:
-    """Return a line of "what changed" without the bulk of checksums and of equal options."""
+    """Return a line of "what changed" with checksums shortened and equal options removed."""
     if match := re.fullmatch(r"(options|dataset\.options) (\{.*\}) → (\{.*\})", text):
         try:
             before, now = json.loads(match[2]), json.loads(match[3])
@@ -452,7 +446,6 @@ def _shares_at(facts: _Facts, point: float | None) -> dict[str, float]:
 
 
 def _worst_at(facts: _Facts, point: float | None) -> str:
-    """Return the metric of a point that moved most, with by how much: "p90 TTFT at 64 +40 %"."""
     shares = _shares_at(facts, point)
     if not shares:
         return "the server" if point is None else f"the server at {point:,}"
@@ -462,7 +455,7 @@ def _worst_at(facts: _Facts, point: float | None) -> str:
 
 
 def _stages(facts: _Facts) -> Iterator[Cause]:
-    """Yield which stages took the time; where all of them did, it is none of them in particular."""
+    """Yield the stages that took the time; it is only a hint if all of them moved."""
     for point, stages in islice(_stage_times(facts).items(), MAX_CURVE_POINTS):
         if not (changed := [stage for stage in stages if stage.moved]):
             continue
@@ -506,15 +499,11 @@ _SIGNS = {
     SignKey.PCIE_REPLAYS: Strength.HINT,
     SignKey.NVLINK_ERRORS: Strength.HINT,
 }
-"""How strong signs are as evidence; what else held the clocks back for a while is a hint too."""
+"""Strength of signs as evidence; other clock limits, which have a share of time, are hints."""
 
 
 def _seen(facts: _Facts) -> Iterator[Cause]:
-    """Yield what the sampler saw hold the GPU back, or saw wrong with it.
-
-    Most of it may have been so when the baseline was recorded too: a board under full load may
-    always be at its power limit. So it is a hint, and left out where both sides' shares are known.
-    """
+    """Yield GPU problems that the sampler saw; most are hints, as the baseline may share them."""
     if facts.direction > 0 or facts.verdict.kind == "accuracy":
         return
     runs = facts.verdict.runs
@@ -579,7 +568,7 @@ _RULES: tuple[Callable[[_Facts], Iterable[Cause]], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class _MachineChange:
-    """A quantity beside the baseline's: `differs` than expected, or even `beyond` chance."""
+    """Compare a quantity with the baseline: `differs` than expected, or even `beyond` chance."""
 
     says: str
     share: float
@@ -604,10 +593,7 @@ def _clocks(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineCha
 
 
 def _power(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineChange | None:
-    """Return the mean power of the accelerators in the timed part; None where it is not known.
-
-    Joules are samples / (samples per joule), which baselines keep; watts are joules / seconds.
-    """
+    """Return the mean power in the timed part: samples / (samples per joule) / seconds [W]."""
     now, before = (
         [watts for run in side if (watts := _watts(run)) is not None] for side in (runs, baseline)
     )
@@ -635,11 +621,7 @@ def _watts(run: Run | BaselineRun) -> float | None:
 def _control(
     runs: Sequence[Run], baseline: Sequence[BaselineRun], accelerator: str
 ) -> Iterator[_MachineChange]:
-    """Yield each figure of the micro-benchmark that both sides have.
-
-    It differs where it is off by more than one standard deviation of such a comparison, beyond
-    chance by more than four: `pytest_mlperf.core.control.compared` has the formula.
-    """
+    """Yield each figure of the micro-benchmark that both sides have (`core.control.compared`)."""
     sides = [run.hardware.control for run in runs], [run.hardware.control for run in baseline]
     if not all(any(side) for side in sides):
         return

@@ -1,4 +1,4 @@
-"""Say why a class or function of the user's own cannot be imported, and where it was looked for."""
+"""Explain why a class or function of the user cannot be imported."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ DISTRIBUTIONS = {
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",
 }
-"""Names by which libraries are installed, where those are not the imported ones."""
+"""Distribution names of libraries that are imported by another name."""
 
 
 def normal(name: str) -> str:
-    """Return a distribution's name as the index writes it."""
+    """Return a distribution's name as the package index writes it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def distribution(library: str) -> str:
-    """Return the name by which a library is installed."""
+    """Return the distribution name of a library."""
     return normal(DISTRIBUTIONS.get(library, library))
 
 
 def is_installed(place: str) -> bool:
-    """Whether a file or folder belongs to this Python and not to the tested project."""
+    """Check whether a path belongs to this Python and not to the tested project."""
     path = Path(place)
     folders = {str(path), *map(str, path.parents)}
     of_packages = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)

@@ -1,8 +1,4 @@
-"""What hardware can show: a reading beyond that is unknown, for every reader of sensors.
-
-Drivers show blanks where they know nothing (2^32 - 1; of DCGM 2^47, 2^63 - 14), and garbage where a
-sensor is read at a bad moment.
-"""
+"""Define possible readings of hardware: drivers report blanks (2^32 - 1) and garbage, too."""
 
 from __future__ import annotations
 
@@ -43,9 +39,9 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 
 
 def possible(quantity: str, reading: Any, most: float = math.inf) -> Any:
-    """Return a reading; None where no hardware, or no board that gives `most`, can give it.
+    """Return a reading; None if no hardware, or no board with at most `most`, can give it.
 
-    A mapping keeps what is possible; a list is one reading. What has no bounds stays as it is.
+    A mapping keeps its possible readings; a list is one reading. Quantities without bounds stay.
     """
     if quantity not in BOUNDS:
         return reading

@@ -1,8 +1,7 @@
-"""Where a history of sessions changed its level: rank tests at every split, exact in their tails.
+"""Detect changes of level in a history of sessions, by exact rank tests at every split.
 
-A session is one value, so what sessions differ by is part of the noise and not of the evidence.
-Ranks bear any distribution: one outlier session moves a rank sum by one rank's worth, and heavy
-tails move nothing. `research/drift.py` measures how often this errs, with this very code.
+A session is one value, so between-session variance is part of the noise. Ranks work for any
+distribution and bound the effect of outliers. `research/drift.py` measures the error rates.
 """
 
 from __future__ import annotations
@@ -16,39 +15,39 @@ from operator import sub
 from statistics import NormalDist, median
 
 ALPHA = 5e-6
-"""The p below which a change is proven. Every session looks at the whole history anew, at every
-split: at this p an unchanged case of independent sessions alarms in at most 1 of 100 histories of
-100 further sessions, which is measured, not derived."""
+"""p value below which a change is proven. Every session tests the whole history again, at every
+split: at this p an unchanged case of independent sessions raises an alarm in at most 1 of 100
+histories of 100 further sessions (measured, not derived)."""
 
 MIN_SIDE_SESSIONS = 4
 MIN_WINDOW_SESSIONS = 20
-"""Sessions of the shortest window, counted from the end, that is looked at for itself: what went
-down and came up again long ago does not hide what is down now."""
+"""Sessions of the shortest window, counted from the end: an old dip that recovered does not hide a
+present one."""
 
 MIN_CHANGE_SHARE = 0.005
 MEMORY = 200
-"""Sessions, the newest ones, that are looked at."""
+"""Newest sessions that are tested."""
 
 RARE_DEVIATIONS, EDGE_SHARE = 3.7, 0.16
-"""Standard deviations of a rank sum, and the square of its share of the largest one with a half,
-from which its chance is computed."""
+"""Standard deviations of a rank sum, and squared share of the largest possible one, from which its
+p value is computed."""
 
 NEAR_PEAK_DEVIATIONS = 1.0
-"""Standard deviations by which a rank sum may be less far than the farthest of a window, for its
-chance to be computed: none that is nearer to the middle was ever the rarest."""
+"""Standard deviations below the farthest rank sum of a window within which p values are computed:
+none nearer to the middle ever had the smallest p."""
 
 _Z = NormalDist()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LevelChange:
-    """One change of level.
+    """Hold one change of level.
 
     Attributes:
         index: The first session of the new level.
-        change: Relative change of the level, of medians of pairs.
-        low, high: Its interval of 95 %.
-        p: Chance of so uneven a split where nothing changed, dependence of neighbours considered.
+        change: Relative change of the level, by the median of pairs.
+        low, high: Its 95 % interval.
+        p: p value of the split without a change, adjusted for dependent neighbours.
     """
 
     index: int
@@ -59,11 +58,11 @@ class LevelChange:
 
 
 def level_changes(values: Sequence[float], alpha: float = ALPHA) -> list[LevelChange]:
-    """Return where a history of positive values changed its level, oldest first.
+    """Return the changes of level in a history of positive values, oldest first.
 
-    Windows that end with the history, each half of the one before, are searched for the split with
-    the smallest p; what is before a split that is proven, and after it, is searched likewise. A
-    slow ramp is some steps of it.
+    Windows that end with the history, each half of the previous one, are searched for the split
+    with the smallest p; the parts before and after a proven split are searched in the same way. A
+    slow ramp gives several steps.
 
     Source: binary segmentation (A. J. Scott, M. Knott, Biometrics 30, 1974) with H. B. Mann's and
         D. R. Whitney's test at every split (A. N. Pettitt, Applied Statistics 28, 1979).
@@ -101,7 +100,6 @@ def _splits(logs: Sequence[float], low: int, high: int, alpha: float) -> list[in
 
 
 def _split(xs: Sequence[float], alpha: float) -> int | None:
-    """Return the split of a window with the smallest p, where that is proven."""
     count = len(xs)
     sums = islice(accumulate(_ranks(xs)), MIN_SIDE_SESSIONS - 1, count - MIN_SIDE_SESSIONS)
     far = [
@@ -126,10 +124,7 @@ def _split(xs: Sequence[float], alpha: float) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _rare(count: int) -> tuple[tuple[float, float, float], ...]:
-    """Return, for each split, its rank sum's middle, the square of how far from it is far, and sd.
-
-    Only there a chance is computed: no sum that is rare enough is nearer.
-    """
+    """Return per split the rank sum's mean, its sd, and the least squared distance worth a p."""
     pairs = [at * (count - at) for at in range(MIN_SIDE_SESSIONS, count - MIN_SIDE_SESSIONS + 1)]
     most = RARE_DEVIATIONS**2 * (count + 1) / 12
     return tuple(
@@ -143,7 +138,7 @@ def _sd(m: int, n: int) -> float:
 
 
 def _ranks(xs: Sequence[float]) -> list[float]:
-    """Return the rank of each value, ties the mean of theirs."""
+    """Return the rank of each value; ties get their mean rank."""
     order = sorted(range(len(xs)), key=xs.__getitem__)
     ranks = [0.0] * len(xs)
     for number, place in enumerate(order, start=1):
@@ -166,7 +161,7 @@ def _p_of(before: Sequence[float], after: Sequence[float]) -> float:
 
 
 def _p(u: float, m: int, n: int) -> float:
-    """Return the two-sided p of Mann and Whitney's U, exact; half a rank counts against a change.
+    """Return the exact two-sided p of Mann and Whitney's U, rounding half ranks up.
 
     Source: the number of ways to a U is a coefficient of the Gaussian binomial (m+n over m).
     """
@@ -176,7 +171,7 @@ def _p(u: float, m: int, n: int) -> float:
 
 @lru_cache(maxsize=16_384)
 def _tail(u: int, m: int, n: int) -> float:
-    """Return the chance of a U of so much or less."""
+    """Return the probability of a U of at most `u`."""
     ways = [1.0] + [0.0] * u
     for i in range(1, m + 1):
         step = n + i
@@ -189,7 +184,7 @@ def _tail(u: int, m: int, n: int) -> float:
 
 
 def _adjusted(p: float, before: Sequence[float], after: Sequence[float]) -> float:
-    """Return p as it is where neighbouring sessions are alike beyond the change.
+    """Return p adjusted for correlated neighbouring sessions.
 
     Machines stay in a state for some days: sums of such values scatter by √((1+r)/(1-r)) more, with
     the correlation r of neighbours about their side's median.
@@ -202,7 +197,7 @@ def _adjusted(p: float, before: Sequence[float], after: Sequence[float]) -> floa
 
 
 def _neighbours(before: Sequence[float], after: Sequence[float]) -> float:
-    """Return the correlation of neighbours by signs and sizes of ranks, from 0 to 0.9."""
+    """Return the rank correlation of neighbours, from 0 to 0.9."""
     products = squares = 0.0
     for side in (before, after):
         middle = (len(side) + 1) / 2

@@ -1,8 +1,4 @@
-"""Energy of the host's processors and memory in a window, by their own counters.
-
-It stands beside that of GPUs and is in no metric: without fans, disks and power supplies it is no
-energy of a machine, and with the GPUs' none of the work alone.
-"""
+"""Compute the energy of the host's processors and memory; it is reported, in no metric."""
 
 from __future__ import annotations
 
@@ -15,20 +11,15 @@ from pytest_mlperf.core.energy.readings import Reading, at
 from pytest_mlperf.core.plausible import possible
 
 MAX_COUNTER_GAP_SECONDS = 30.0
-"""Counters go round once a minute at most: after a longer hole nobody knows how often."""
+"""Counters wrap at most once a minute: after a longer gap the number of wraps is unknown."""
 
 MEMORY = "dram"
-"""How the name of a counter of memory ends."""
+"""Suffix of the names of memory counters."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counted:
-    """One counter of a host.
-
-    Attributes:
-        range_j: From where on it begins at 0 again, joules.
-        readings: What it showed, joules, by seconds since the epoch.
-    """
+    """Hold one counter of a host, which wraps to 0 at `range_j`, with its readings [J]."""
 
     range_j: float
     readings: tuple[Reading, ...]
@@ -37,13 +28,10 @@ class Counted:
 def host_energy(
     counted: Mapping[str, Counted], begin_s: float, end_s: float, *, shared: bool = False
 ) -> EnergyReading:
-    """Return the energy of a window, whose ends are seconds since the epoch.
+    """Return the energy of a window, whose ends are in seconds since the epoch.
 
-    A counter only rises, so that what it had at an end of the window lies between the readings
-    around it: the uncertainty is how far these are from the line between them, a bound.
-
-    Args:
-        shared: Others were measured on the host at the same time.
+    The uncertainty is a bound: the counter only rises, so its value at an end of the window lies
+    between the readings before and after. `shared`: other measurements used the host.
     """
     # Some hosts show a counter of memory that never moves.
     memory = {n: one.readings for n, one in counted.items() if n.endswith(MEMORY)}
@@ -67,7 +55,6 @@ def host_energy(
 
 
 def _between(one: Counted, begin_s: float, end_s: float) -> tuple[float, float] | None:
-    """Return the joules of a window and their uncertainty; None if unknown."""
     readings = _unrolled(one)
     if not readings or not readings[0].time_s <= begin_s < end_s <= readings[-1].time_s:
         return None
@@ -84,7 +71,7 @@ def _between(one: Counted, begin_s: float, end_s: float) -> tuple[float, float] 
 
 
 def _unrolled(one: Counted) -> Sequence[Reading]:
-    """Return readings that only rise; none if the counter may have wrapped unseen."""
+    """Return the readings without wraps; empty if the number of wraps is unknown."""
     unrolled: list[Reading] = []
     rounds_j, last = 0.0, None
     for reading in one.readings:

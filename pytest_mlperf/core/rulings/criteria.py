@@ -1,4 +1,4 @@
-"""A verdict in the light of a criterion that an add-on added."""
+"""Apply a criterion of an add-on to a verdict."""
 
 from __future__ import annotations
 
