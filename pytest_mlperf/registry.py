@@ -106,9 +106,9 @@ def current(target: str) -> str:
     """Return "package.module:name" with the present module of a class of this package."""
     name = target.removeprefix(f"{__package__}.")
     if name != target:
-        for former, now in ALIASES.items():
+        for former, present in ALIASES.items():
             if name.startswith(former):
-                return f"{__package__}.{now}{name.removeprefix(former)}"
+                return f"{__package__}.{present}{name.removeprefix(former)}"
     return target
 
 
@@ -157,7 +157,7 @@ def class_attribute(group: Group, use: str, name: str) -> Any:
 def first_suites() -> dict[str, tuple[str, str]]:
     """Return the first suite of each engine that has one, and the parts to edit."""
     suites = {}
-    for name, entry in sorted(registered("engines").items(), key=lambda one: one[0]):
+    for name, entry in sorted(registered("engines").items(), key=lambda item: item[0]):
         try:
             engine = resolve(entry.value)
             if edits := vars(engine).get("first_suite"):  # its own, not that of its base

@@ -263,32 +263,32 @@ ADDED_FACTS = {
 """Names of facts that a side may lack: such a fact is unknown, not changed."""
 
 
-def changed_keys(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+def changed_keys(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     """Return the keys in which two fingerprints differ, without digests that one side lacks."""
     return [
         key
-        for key in sorted({*before, *now})
-        if before.get(key) != now.get(key)
-        and not (key in ADDED_FACTS and (key not in before or key not in now))
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key)
+        and not (key in ADDED_FACTS and (key not in old or key not in new))
     ]
 
 
 def unknown_facts(
-    before: Mapping[str, str], now: Mapping[str, str], whose: str = "the baseline"
+    baseline: Mapping[str, str], current: Mapping[str, str], whose: str = "the baseline"
 ) -> tuple[str, ...]:
     """Return the facts that cannot be compared: "inputs: not recorded in the baseline"."""
     lacking = {
-        name: f"{name}: not recorded in {whose}" if key in now else f"{name}: not known now"
+        name: f"{name}: not recorded in {whose}" if key in current else f"{name}: not known now"
         for key, name in ADDED_FACTS.items()
-        if (key in before) != (key in now)
+        if (key in baseline) != (key in current)
     }
-    if "dataset" in now and "inputs.first" not in now:
+    if "dataset" in current and "inputs.first" not in current:
         lacking["inputs"] = "inputs: not known now, they are of a kind that has no digest"
     if "inputs" in lacking:
         lacking.pop("inputs after the first", None)
-    if "engine.weights" in before or "engine.weights" in now:
+    if "engine.weights" in baseline or "engine.weights" in current:
         lacking.pop("weights", None)
-    elif "engine.weights_sha256" not in now and _is_behind_url(now):
+    elif "engine.weights_sha256" not in current and _is_behind_url(current):
         lacking["weights"] = "weights: not known, the server runs behind a url"
     return tuple(lacking.values())
 
@@ -311,10 +311,10 @@ def append_runs(
     Raises:
         BaselineError: The fingerprints differ: a baseline that follows the code hides slow drift.
     """
-    before = record.fingerprint
+    recorded = record.fingerprint
     changed = [
-        f"{key} ({before.get(key, 'absent')!r} → {fingerprint.get(key, 'absent')!r})"
-        for key in changed_keys(before, fingerprint)
+        f"{key} ({recorded.get(key, 'absent')!r} → {fingerprint.get(key, 'absent')!r})"
+        for key in changed_keys(recorded, fingerprint)
     ]
     if changed:
         raise BaselineError(
@@ -462,18 +462,18 @@ def why_not_comparable(
     baseline: AccuracyBaseline, subject: Subject, scorer: str, samples: int
 ) -> str | None:
     """Return the reason why scores cannot be compared with a baseline's, or None."""
-    before, now = baseline.fingerprint, subject.fingerprint
-    if before.get("dataset") != now.get("dataset") or baseline.samples != samples:
-        old, new = before.get("dataset.options", ""), now.get("dataset.options", "")
+    theirs, ours = baseline.fingerprint, subject.fingerprint
+    if theirs.get("dataset") != ours.get("dataset") or baseline.samples != samples:
+        old, new = theirs.get("dataset.options", ""), ours.get("dataset.options", "")
         change = f"dataset options {old} → {new}"
         if old == new:
-            change = f"content {before.get('dataset', '')[:12]} → {now.get('dataset', '')[:12]}"
+            change = f"content {theirs.get('dataset', '')[:12]} → {ours.get('dataset', '')[:12]}"
         return f"data or prompts differ from the baseline's: {change}"
-    settings = sorted(key for key in {*before, *now} if key.startswith(GENERATION))
+    settings = sorted(key for key in {*theirs, *ours} if key.startswith(GENERATION))
     changed = [
-        f"{key.removeprefix(GENERATION)} {before.get(key, 'absent')} → {now.get(key, 'absent')}"
+        f"{key.removeprefix(GENERATION)} {theirs.get(key, 'absent')} → {ours.get(key, 'absent')}"
         for key in settings
-        if before.get(key) != now.get(key)
+        if theirs.get(key) != ours.get(key)
     ]
     if changed:
         return f"generation settings differ from the baseline's: {', '.join(changed)}"

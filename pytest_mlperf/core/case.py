@@ -126,8 +126,8 @@ def path_part(noun: str, name: str) -> str:
     """
     if NAME_PATTERN.fullmatch(name):
         return name
-    shown = name if len(name) <= 60 else f"{name[:60]}..."
+    short = name if len(name) <= 60 else f"{name[:60]}..."
     raise BaselineError(
-        f"{noun} {shown!r} cannot be part of a file's path: letters, digits, '.', '_', '+' and "
+        f"{noun} {short!r} cannot be part of a file's path: letters, digits, '.', '_', '+' and "
         "single inner '-' only"
     )

@@ -59,12 +59,12 @@ class Siblings(tuple[Verdict, ...]):
     @cached_property
     def by_engine(self) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
         """Judged cases by kind and engine."""
-        return self._grouped(lambda one: one.engine)
+        return self._grouped(lambda judged: judged.engine)
 
     @cached_property
     def by_accelerator(self) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
         """Judged cases by kind and accelerator."""
-        return self._grouped(lambda one: one.verdict.case.accelerator)
+        return self._grouped(lambda judged: judged.verdict.case.accelerator)
 
     @cached_property
     def _judged(self) -> Collection[_Judged]:
@@ -88,8 +88,8 @@ class Siblings(tuple[Verdict, ...]):
         self, key: Callable[[_Judged], str]
     ) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
         groups: dict[tuple[Kind, str], list[_Judged]] = defaultdict(list)
-        for one in self._judged:
-            groups[one.verdict.kind, key(one)].append(one)
+        for judged in self._judged:
+            groups[judged.verdict.kind, key(judged)].append(judged)
         return groups
 
 
@@ -129,9 +129,11 @@ def siblings_of(verdict: Verdict, others: Sequence[Verdict], direction: int) -> 
     session = others if isinstance(others, Siblings) else Siblings(others)
     mine, here, case = _engine(verdict), verdict.case.accelerator, verdict.case.id
     of_engine = session.by_engine.get((verdict.kind, mine), ())
-    beside = session.by_accelerator.get((verdict.kind, here), ())
+    of_accelerator = session.by_accelerator.get((verdict.kind, here), ())
     engine = _group([one for one in of_engine if one.case != case], direction)
-    rest = _group([one for one in beside if one.engine != mine and one.case != case], direction)
+    rest = _group(
+        [one for one in of_accelerator if one.engine != mine and one.case != case], direction
+    )
     way = "worse" if direction < 0 else "better"
     if rest.cases and len(rest.same) * 2 > len(rest.cases):
         return _everywhere(engine, rest, way, verdict)
@@ -328,8 +330,8 @@ def _part_of(text: str, verdict: Verdict) -> str:
     key = text.split(" ", 1)[0]
     if part := CHANGED_PARTS.get(key):
         return part
-    beside = verdict.subject.surroundings if verdict.subject else {}
-    return "machine" if key.startswith("machine.") or key in beside else "engine"
+    surroundings = verdict.subject.surroundings if verdict.subject else {}
+    return "machine" if key.startswith("machine.") or key in surroundings else "engine"
 
 
 def _weight(name: str, siblings: Points, *, alone: bool) -> Strength:
@@ -345,12 +347,12 @@ def shortened(text: str) -> str:
     """Return a line of "what changed" with checksums shortened and equal options removed."""
     if match := re.fullmatch(r"(options|dataset\.options) (\{.*\}) → (\{.*\})", text):
         try:
-            before, now = json.loads(match[2]), json.loads(match[3])
+            old, new = json.loads(match[2]), json.loads(match[3])
         except (ValueError, RecursionError):
             pass
         else:
-            keys = sorted(k for k in {*before, *now} if before.get(k) != now.get(k))
-            options = [f"{k} {before.get(k, 'absent')} → {now.get(k, 'absent')}" for k in keys]
+            keys = sorted(k for k in {*old, *new} if old.get(k) != new.get(k))
+            options = [f"{k} {old.get(k, 'absent')} → {new.get(k, 'absent')}" for k in keys]
             text = f"{match[1]}: {', '.join(options)}" if options else text
     return re.sub(r"\b([0-9a-f]{8})[0-9a-f]{24,}\b", r"\1…", text)
 
@@ -361,15 +363,15 @@ def _siblings(facts: _Facts) -> Iterator[Cause]:
 
 
 def _output(facts: _Facts) -> Iterator[Cause]:
-    for title, before, now in _lengths(facts):
-        share = now / before - 1
+    for title, old, new in _lengths(facts):
+        share = new / old - 1
         if abs(share) < OUTPUT:
             continue
         longer = "longer" if share > 0 else "shorter"
         # Longer answers take longer; of scores either may be a sign.
         fits = facts.verdict.kind == "accuracy" or (share > 0) == (facts.direction < 0)
-        shown = f"{_length(before)} → {_length(now)} {title}"
-        says = f"answers are {change(abs(share))[1:]} {longer}: {shown}"
+        lengths = f"{_length(old)} → {_length(new)} {title}"
+        says = f"answers are {change(abs(share))[1:]} {longer}: {lengths}"
         yield Cause(rule="output", says=says, strength=_either(fits))
 
 
@@ -421,8 +423,8 @@ def _server_changes(facts: _Facts) -> list[ServerChange]:
     if facts.baseline is None:
         return []
     sides = facts.verdict.runs, facts.baseline.runs
-    now, before = ([run.serving.server for run in side if run.serving.server] for side in sides)
-    return server_changes(now, before) if now and before else []
+    ours, theirs = ([run.serving.server for run in side if run.serving.server] for side in sides)
+    return server_changes(ours, theirs) if ours and theirs else []
 
 
 def _shares_at(facts: _Facts, point: float | None) -> dict[str, float]:
@@ -507,8 +509,8 @@ def _seen(facts: _Facts) -> Iterator[Cause]:
     if facts.direction > 0 or facts.verdict.kind == "accuracy":
         return
     runs = facts.verdict.runs
-    before = facts.baseline.runs if facts.baseline else ()
-    compared = all(any(CAP in run.hardware.state for run in side) for side in (runs, before))
+    baseline_runs = facts.baseline.runs if facts.baseline else ()
+    compared = all(any(CAP in run.hardware.state for run in side) for side in (runs, baseline_runs))
     signs: dict[tuple[str, SignKey], list[Sign]] = {}
     for sign in (sign for run in runs for sign in run.signs):
         evidence = sign.key in _SIGNS or sign.share is not None
@@ -524,22 +526,24 @@ def _seen(facts: _Facts) -> Iterator[Cause]:
 
 def _replicas(facts: _Facts) -> Iterator[Cause]:
     if facts.direction < 0 and facts.verdict.kind != "accuracy":
-        for one in stragglers([(run.replicas, run.hardware.gpus) for run in facts.verdict.runs]):
-            yield Cause(rule="replicas", says=one.text, strength=Strength.PLAUSIBLE)
+        for straggler in stragglers(
+            [(run.replicas, run.hardware.gpus) for run in facts.verdict.runs]
+        ):
+            yield Cause(rule="replicas", says=straggler.text, strength=Strength.PLAUSIBLE)
 
 
 def _machine(facts: _Facts) -> Iterator[Cause]:
     if facts.baseline is None:
         return
-    runs, before = facts.verdict.runs, facts.baseline.runs
-    if (clock := _clocks(runs, before)) and clock.differs:
+    runs, baseline_runs = facts.verdict.runs, facts.baseline.runs
+    if (clock := _clocks(runs, baseline_runs)) and clock.differs:
         fits = clock.share * facts.direction > 0
         yield Cause(rule="clocks", says=clock.says, strength=_either(fits))
-    if (watts := _power(runs, before)) and watts.differs:
+    if (watts := _power(runs, baseline_runs)) and watts.differs:
         efficiency = facts.verdict.kind == "efficiency"
         fits = efficiency and (watts.share > 0) == (facts.direction < 0)
         yield Cause(rule="power", says=watts.says, strength=_either(fits))
-    for figure in _control(runs, before, facts.verdict.case.accelerator):
+    for figure in _control(runs, baseline_runs, facts.verdict.case.accelerator):
         if figure.differs and (figure.share < 0) == (facts.direction < 0):
             yield Cause(rule="control", says=figure.says, strength=_either(figure.beyond))
 
@@ -577,14 +581,14 @@ class _MachineChange:
 
 
 def _clocks(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineChange | None:
-    now, before = (
+    ours, theirs = (
         [run.hardware.state for run in side if run.hardware.state.get(CLOCK, 0.0) > 0]
         for side in (runs, baseline)
     )
-    if not now or not before:
+    if not ours or not theirs:
         return None
-    here, there = (median(state[CLOCK] for state in side) for side in (now, before))
-    moved = clocks_moved(now, before)
+    here, there = (median(state[CLOCK] for state in side) for side in (ours, theirs))
+    moved = clocks_moved(ours, theirs)
     return _MachineChange(
         says=moved or f"SM clock {here:.0f} MHz, {there:.0f} MHz in the baseline",
         share=here / there - 1,
@@ -594,13 +598,13 @@ def _clocks(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineCha
 
 def _power(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineChange | None:
     """Return the mean power in the timed part: samples / (samples per joule) / seconds [W]."""
-    now, before = (
+    ours, theirs = (
         [watts for run in side if (watts := _watts(run)) is not None] for side in (runs, baseline)
     )
-    if not now or not before:
+    if not ours or not theirs:
         return None
-    here, there = map(geometric_mean, (now, before))
-    logs = [math.log(watts) for watts in before]
+    here, there = map(geometric_mean, (ours, theirs))
+    logs = [math.log(watts) for watts in theirs]
     spread = math.sqrt(fmean((x - fmean(logs)) ** 2 for x in logs))
     share = here / there - 1
     return _MachineChange(
@@ -625,16 +629,16 @@ def _control(
     sides = [run.hardware.control for run in runs], [run.hardware.control for run in baseline]
     if not all(any(side) for side in sides):
         return
-    for now in compared(*sides, floor=floor_of(accelerator)):
-        within = "beyond" if now.off else "within"
+    for figure in compared(*sides, floor=floor_of(accelerator)):
+        within = "beyond" if figure.off else "within"
         yield _MachineChange(
             says=(
-                f"the machine's own speed: {QUANTITIES[now.quantity][0]} {change(now.share)} of "
-                f"the baseline's, {within} chance, which goes to {percent(now.least)} here"
+                f"the machine's own speed: {QUANTITIES[figure.quantity][0]} {change(figure.share)} "
+                f"of the baseline's, {within} chance, which goes to {percent(figure.least)} here"
             ),
-            share=now.share,
-            differs=now.deviations > 1,
-            beyond=now.off,
+            share=figure.share,
+            differs=figure.deviations > 1,
+            beyond=figure.off,
         )
 
 
@@ -648,19 +652,19 @@ def _unchanged(facts: _Facts) -> Iterator[str]:
     if verdict.baseline.changed:
         yield "what changed is a hint alone"
     yield from verdict.baseline.unknown
-    for title, before, now in _lengths(facts):
-        if abs(now / before - 1) < OUTPUT:
-            yield f"{_length(now)} {title}, {_length(before)} in the baseline"
+    for title, old, new in _lengths(facts):
+        if abs(new / old - 1) < OUTPUT:
+            yield f"{_length(new)} {title}, {_length(old)} in the baseline"
     stages = [stage for at in _stage_times(facts).values() for stage in at]
     if stages and not any(stage.moved for stage in stages):
         yield f"{' and '.join(dict.fromkeys(s.title for s in stages))} take as long as before"
     if facts.baseline is not None:
         sides = verdict.runs, facts.baseline.runs
-        shown = (
+        reported = (
             any(name.partition("@")[0] != HIDDEN_SHARE for run in s for name in run.serving.server)
             for s in sides
         )
-        if all(shown) and not _server_changes(facts):
+        if all(reported) and not _server_changes(facts):
             yield "the server's queue, cache and drafts are as in the baseline"
         looked = (_clocks(*sides), _power(*sides), *_control(*sides, verdict.case.accelerator))
         yield from (figure.says for figure in looked if figure and not figure.differs)

@@ -104,12 +104,12 @@ def same_speed(reference: SpeedScore, test: SpeedScore, *, one_sample: bool = Fa
         ours, theirs = 1e9 / ours, 1e9 / theirs
     slack = _slack(reference, ours)
     if not faults and theirs > ours * (1 + slack):
-        shown = f"{change(theirs / ours - 1)} beside {ours:,.6g}"
-        words = f"the score is {theirs:,.6g}, {shown}: more than {_share(slack)} apart"
+        difference = f"{change(theirs / ours - 1)} beside {ours:,.6g}"
+        words = f"the score is {theirs:,.6g}, {difference}: more than {_share(slack)} apart"
         if one_sample:
             words = (
-                f"one sample again and again gives {theirs:,.6g}/s, {shown}/s with all samples: "
-                f"more than {_share(slack)} faster, as if answers were kept"
+                f"one sample again and again gives {theirs:,.6g}/s, {difference}/s with all samples"
+                f": more than {_share(slack)} faster, as if answers were kept"
             )
         faults.append(words)
     if not faults and not one_sample and theirs < ours * (1 - slack):
@@ -320,8 +320,8 @@ def same_predictions(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAns
         if len(row[2:]) != len(ranked.labels):
             misshapen += 1
             continue
-        before, now = ranked.entropy(ranked.predictions), ranked.entropy(row[2:])
-        differing += abs(now - before) > NE_SLACK * abs(before)
+        old, new = ranked.entropy(ranked.predictions), ranked.entropy(row[2:])
+        differing += abs(new - old) > NE_SLACK * abs(old)
     faults = [
         words
         for wrong, words in (

@@ -178,12 +178,12 @@ def lost_share(seen: Contention, *, on_cpu: bool, memory: float = 0.0) -> float 
     memory_s = min(seen.memory_some_s or 0.0, (seen.faults or 0) * PAGE_FAULT_SECONDS)
     parts = (min(waited_s or 0.0, others_s), seen.stolen_s, seen.throttled_s, memory_s)
     waited = min(1.0, sum(part for part in parts if part) / seen.window_s)
-    beside = 0.0
+    shared = 0.0
     if on_cpu and seen.foreign_s is not None and seen.cores:
         at_work = min(1.0, (seen.own_s or 0.0) / seen.window_s)
         used = min(1.0, seen.foreign_s / (seen.cores * seen.window_s))
-        beside = max(used, memory if used > TOLERATED_SHARE else 0.0) * at_work
-    return 1 - (1 - waited) * (1 - beside)
+        shared = max(used, memory if used > TOLERATED_SHARE else 0.0) * at_work
+    return 1 - (1 - waited) * (1 - shared)
 
 
 def tolerated(limits: Mapping[str, float]) -> float:
@@ -251,8 +251,8 @@ def core_users(seen: Contention | None, client: float) -> str:
 
 def _named(seen: Contention, text: str) -> str:
     names = sorted(seen.others.items(), key=lambda pair: (-pair[1], pair[0]))
-    shown = ", ".join(f"{broken(name)} {cores:.2g}" for name, cores in names)
-    return text.format(shown) if shown else ""
+    users = ", ".join(f"{broken(name)} {cores:.2g}" for name, cores in names)
+    return text.format(users) if users else ""
 
 
 def _short(seconds: float) -> str:

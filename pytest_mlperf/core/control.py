@@ -106,7 +106,7 @@ class ControlComparison:
 
 
 def compared(
-    now: Sequence[Control], baseline: Sequence[Control], *, floor: float
+    current: Sequence[Control], baseline: Sequence[Control], *, floor: float
 ) -> tuple[ControlComparison, ...]:
     """Return the comparison of each figure that both sides have.
 
@@ -125,7 +125,7 @@ def compared(
     """
     comparisons = []
     for quantity in QUANTITIES:
-        mine, theirs = _comparable(quantity, now, baseline)
+        mine, theirs = _comparable(quantity, current, baseline)
         if not mine or len(theirs) < MIN_SPREAD_RUNS:
             continue
         middle = fmean(theirs)
@@ -151,7 +151,7 @@ def floor_of(accelerator: str) -> float:
 
 def furthest(comparisons: Sequence[ControlComparison]) -> ControlComparison | None:
     """Return the figure with the largest difference beyond chance, or None."""
-    worst = max(comparisons, key=lambda each: each.deviations, default=None)
+    worst = max(comparisons, key=lambda figure: figure.deviations, default=None)
     return worst if worst and worst.off else None
 
 
@@ -170,13 +170,13 @@ def seen_in_words(comparisons: Sequence[ControlComparison]) -> str:
     return f"{figures}; it tells a slower machine from {least} on here"
 
 
-def cannot_say(now: Sequence[Control], baseline: Sequence[Control]) -> str | None:
+def cannot_say(current: Sequence[Control], baseline: Sequence[Control]) -> str | None:
     """Return the reason why `compared` leaves out a figure, or None if it compares all."""
-    if not any(now):
+    if not any(current):
         return "no control was measured now"
     if sum(map(bool, baseline)) < MIN_SPREAD_RUNS:
         return f"fewer than {MIN_SPREAD_RUNS} runs of the baseline have a control"
-    if len(_comparable(MATMUL, now, baseline)[1]) < MIN_SPREAD_RUNS:
+    if len(_comparable(MATMUL, current, baseline)[1]) < MIN_SPREAD_RUNS:
         return (
             "the control's matrix product is not compared: another library multiplied when the "
             "baseline was recorded"
@@ -185,9 +185,9 @@ def cannot_say(now: Sequence[Control], baseline: Sequence[Control]) -> str | Non
 
 
 def _comparable(
-    quantity: str, now: Sequence[Control], baseline: Sequence[Control]
+    quantity: str, current: Sequence[Control], baseline: Sequence[Control]
 ) -> tuple[list[float], list[float]]:
-    mine = [control for control in now if quantity in control]
+    mine = [control for control in current if quantity in control]
     theirs = [control for control in baseline if quantity in control]
     if quantity == MATMUL and mine:
         library = mine[-1].get(LIBRARY)
@@ -219,16 +219,16 @@ CAP_OFF = 0.10
 """Reported change of the part of the window spent at the power cap."""
 
 
-def clocks_moved(now: Sequence[State], baseline: Sequence[State]) -> str | None:
+def clocks_moved(current: Sequence[State], baseline: Sequence[State]) -> str | None:
     """Return the changes of clocks and power cap since the baseline as text, or None."""
     moves = []
-    clock = _both(CLOCK, now, baseline)
+    clock = _both(CLOCK, current, baseline)
     if clock and abs(clock[0] / clock[1] - 1) > CLOCK_OFF:
         moves.append(f"SM clock {change(clock[0] / clock[1] - 1)}")
-    cap = _both(CAP, now, baseline)
+    cap = _both(CAP, current, baseline)
     if cap and (moves or abs(cap[0] - cap[1]) > CAP_OFF):
         moves.append(f"power cap share {percent(cap[1])} → {percent(cap[0])}")
-    heat = _both(HEAT, now, baseline)
+    heat = _both(HEAT, current, baseline)
     if moves and heat:
         rise = heat[0] - heat[1]
         moves.append(f"{'+' if rise >= 0 else MINUS}{abs(rise):.0f} °C")
@@ -236,10 +236,10 @@ def clocks_moved(now: Sequence[State], baseline: Sequence[State]) -> str | None:
 
 
 def locked_clock_moved(
-    now: Sequence[State], baseline: Sequence[State], clocks: object
+    current: Sequence[State], baseline: Sequence[State], clocks: object
 ) -> str | None:
     """Return how a locked SM clock (`clocks` is its MHz, not "free") moved, or None."""
-    both = _both(CLOCK, now, baseline)
+    both = _both(CLOCK, current, baseline)
     if clocks in (None, "free") or both is None or abs(both[0] / both[1] - 1) <= CLOCK_OFF:
         return None
     return (
@@ -248,8 +248,10 @@ def locked_clock_moved(
     )
 
 
-def _both(name: str, now: Sequence[State], baseline: Sequence[State]) -> tuple[float, float] | None:
-    mine = [state[name] for state in now if name in state]
+def _both(
+    name: str, current: Sequence[State], baseline: Sequence[State]
+) -> tuple[float, float] | None:
+    mine = [state[name] for state in current if name in state]
     theirs = [state[name] for state in baseline if name in state]
     if not mine or not theirs or (name == CLOCK and not median(theirs) > 0):
         return None

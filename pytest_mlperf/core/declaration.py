@@ -100,18 +100,18 @@ def _has_later_constructor(factory: Any) -> bool:
 def _fields(options: type) -> Iterator[tuple[str, Option]]:
     bases = [base for base in options.__mro__ if dataclasses.is_dataclass(base)]
     texts = {base: parse(base.__doc__, ["Attributes"]).arguments for base in bases}
-    for each in dataclasses.fields(options):
-        home = next(base for base in bases if each.name in inspect.get_annotations(base))
-        made = each.default_factory is not dataclasses.MISSING
+    for entry in dataclasses.fields(options):
+        home = next(base for base in bases if entry.name in inspect.get_annotations(base))
+        made = entry.default_factory is not dataclasses.MISSING
         yield (
-            each.name,
+            entry.name,
             Option(
-                name=each.name,
-                annotation=_resolved(each.type, _module_of(home)),
-                type=str(each.type),
-                required=each.default is dataclasses.MISSING and not made,
-                default=None if each.default is dataclasses.MISSING else each.default,
-                text=texts[home].get(each.name, ""),
+                name=entry.name,
+                annotation=_resolved(entry.type, _module_of(home)),
+                type=str(entry.type),
+                required=entry.default is dataclasses.MISSING and not made,
+                default=None if entry.default is dataclasses.MISSING else entry.default,
+                text=texts[home].get(entry.name, ""),
             ),
         )
 

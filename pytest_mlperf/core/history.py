@@ -104,12 +104,12 @@ class CaseHistory:
     @cached_property
     def accepted(self) -> list[bool]:
         """Whether a baseline was accepted at each point, or between it and the last one."""
-        marks, before, explained = [], None, False
+        marks, baseline, explained = [], None, False
         for point in self.points:
-            is_new = None not in (before, point.baseline) and point.baseline != before
+            is_new = None not in (baseline, point.baseline) and point.baseline != baseline
             marks.append(point.accepted or (is_new and not explained))
             if point.baseline is not None:
-                before, explained = point.baseline, False
+                baseline, explained = point.baseline, False
             # What it recorded is what the next one is judged by.
             explained = explained or point.accepted
         return marks
@@ -132,10 +132,10 @@ def histories_of(sessions: Iterable[Results]) -> list[CaseHistory]:
     once = {results.run: results for results in sessions}
     series: dict[str, CaseSeries] = {}
     points: dict[str, list[SessionPoint]] = {}
-    for results in sorted(once.values(), key=lambda one: (one.started, one.run)):
-        for one, point in points_of_session(results):
-            key = one.key
-            series.setdefault(key, one)
+    for results in sorted(once.values(), key=lambda entry: (entry.started, entry.run)):
+        for entry, point in points_of_session(results):
+            key = entry.key
+            series.setdefault(key, entry)
             points.setdefault(key, []).append(point)
     return [CaseHistory(series=series[key], points=points[key]) for key in series]
 

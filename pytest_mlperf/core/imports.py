@@ -37,9 +37,9 @@ def distribution(library: str) -> str:
     return normal(DISTRIBUTIONS.get(library, library))
 
 
-def is_installed(place: str) -> bool:
+def is_installed(location: str) -> bool:
     """Check whether a path belongs to this Python and not to the tested project."""
-    path = Path(place)
+    path = Path(location)
     folders = {str(path), *map(str, path.parents)}
     of_packages = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
     return of_packages or path.suffix == ".zip" or not _places().isdisjoint(folders)

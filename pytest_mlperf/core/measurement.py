@@ -360,9 +360,9 @@ def digest(output: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(output, digest_size=DIGEST_BYTES).digest(), "big")
 
 
-def others(before: Sequence[int] | None, scored: Scored) -> int | None:
+def others(baseline: Sequence[int] | None, scored: Scored) -> int | None:
     """Return how many outputs differ from the baseline's; None if unknown."""
-    if before is None or scored.outputs is None:
+    if baseline is None or scored.outputs is None:
         return None
     pairs = zip(scored.indices, scored.outputs, strict=True)
-    return sum(before[index] != own for index, own in pairs)
+    return sum(baseline[index] != own for index, own in pairs)

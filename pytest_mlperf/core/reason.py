@@ -182,17 +182,19 @@ def of_gpus(
     alike: dict[str, dict[str, str]] = {}
     for name, text in texts:
         alike.setdefault(_FIGURE.sub("\0", text), {}).setdefault(name, text)
-    each = [(list(of), list(of.values())) for of in alike.values()]
-    heads = [every.format(gpus) if len(names) == gpus else _some(names, gpus) for names, _ in each]
-    return [f"{head}{_ranges(same)}" for head, (_, same) in zip(heads, each, strict=True)]
+    groups = [(list(of), list(of.values())) for of in alike.values()]
+    heads = [
+        every.format(gpus) if len(names) == gpus else _some(names, gpus) for names, _ in groups
+    ]
+    return [f"{head}{_ranges(same)}" for head, (_, same) in zip(heads, groups, strict=True)]
 
 
 def _ranges(texts: Sequence[str]) -> str:
     """Merge texts that differ only in their figures: "34 to 36 readings"."""
     words = _FIGURE.split(texts[0])
-    for place, figures in enumerate(zip(*map(_FIGURE.findall, texts), strict=True)):
+    for index, figures in enumerate(zip(*map(_FIGURE.findall, texts), strict=True)):
         ordered = sorted(figures, key=lambda figure: float(figure.replace(",", "").rstrip("%")))
-        words[place] += " to ".join(dict.fromkeys((ordered[0], ordered[-1])))
+        words[index] += " to ".join(dict.fromkeys((ordered[0], ordered[-1])))
     return "".join(words)
 
 

@@ -161,20 +161,22 @@ def new_record(
     )
 
 
-def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
+def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
     """Return the changes since the baseline's fingerprint: "engine.version 1.2.0 → 1.2.1"."""
     return tuple(
-        f"{key} {before.get(key, 'absent')} → {now.get(key, 'absent')}"
-        for key in changed_keys(before, now)
+        f"{key} {old.get(key, 'absent')} → {new.get(key, 'absent')}"
+        for key in changed_keys(old, new)
     )
 
 
-def first_runs(now: Sequence[Run], before: Sequence[BaselineRun]) -> tuple[str, ...]:
+def first_runs(
+    current_runs: Sequence[Run], baseline_runs: Sequence[BaselineRun]
+) -> tuple[str, ...]:
     """Return how the first run differs from the baseline's first runs, if so; oldest first."""
-    first = {run.session: run.hardware.warmed for run in reversed(before)}
+    first = {run.session: run.hardware.warmed for run in reversed(baseline_runs)}
     ours, theirs = None, set(first.values())
-    if now:  # of a session that is recorded already, the first run that it kept
-        ours = first.get(now[0].session, now[0].hardware.warmed)
+    if current_runs:  # of a session that is recorded already, the first run that it kept
+        ours = first.get(current_runs[0].session, current_runs[0].hardware.warmed)
     if ours is None or None in theirs or ours in theirs or not theirs:
         return ()
     words = {True: "after other work", False: "of a session"}
@@ -213,8 +215,8 @@ def provable(record: Record) -> str:
     shares = record.minimum_detectable_change.items()
     if not shares:
         return "can prove no change: no gated metric has enough queries a run"
-    shown = ", ".join(f"{percent(share)} in {METRICS[name].title}" for name, share in shares)
-    return f"can prove changes of {shown}"
+    listing = ", ".join(f"{percent(share)} in {METRICS[name].title}" for name, share in shares)
+    return f"can prove changes of {listing}"
 
 
 def detectable_notes(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:

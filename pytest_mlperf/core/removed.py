@@ -63,5 +63,5 @@ REMOVED = (
 
 def find_removed(kind: str, owner: str, name: str) -> Removed | None:
     """Return the entry of a removed command, option or key, or None."""
-    asked = kind, owner, name
-    return next((one for one in REMOVED if (one.kind, one.owner, one.name) == asked), None)
+    key = kind, owner, name
+    return next((one for one in REMOVED if (one.kind, one.owner, one.name) == key), None)

@@ -288,10 +288,10 @@ FROM_LATER = "the last session was on {}, later than this one: a clock was set"
 
 
 def remaining(
-    before: Iterable[Suspect], results: Iterable[CaseResult], *, date: str, cleared: bool = False
+    suspects: Iterable[Suspect], results: Iterable[CaseResult], *, date: str, cleared: bool = False
 ) -> tuple[Suspect, ...]:
     """Return the suspects after a session, its own first, and cleared tests if requested."""
-    earlier = newest(before)
+    earlier = newest(suspects)
     tested = [
         _after(result, suspected(earlier, result), date)
         for result in results
@@ -302,35 +302,35 @@ def remaining(
     return tuple(one for one in everything if one.metrics or one.drops or cleared)
 
 
-def _after(result: CaseResult, before: Suspect | None, date: str) -> Suspect:
+def _after(result: CaseResult, earlier: Suspect | None, date: str) -> Suspect:
     outcome = result.verdict.outcome
-    now = before or _suspect(result, (), date)
+    suspect = earlier or _suspect(result, (), date)
     if outcome in DECIDED_OUTCOMES:
-        names = _metrics(result, before)
-        since = before.date if before and {*before.metrics} & {*names} else date
-        now = replace(now, metrics=names, date=since)
+        names = _metrics(result, earlier)
+        since = earlier.date if earlier and {*earlier.metrics} & {*names} else date
+        suspect = replace(suspect, metrics=names, date=since)
     if outcome in DECIDED_OUTCOMES | OPEN:
         drops = {
-            m.metric: _first_date(m.metric, result.verdict, before) or date
+            m.metric: _first_date(m.metric, result.verdict, earlier) or date
             for m in result.verdict.metrics
             if result.verdict.baseline.id and (m.seems_drop or m.outcome in DROP_OUTCOMES.values())
         }
         baseline = result.verdict.baseline.id if drops else ""
-        now = replace(now, drops=drops, baseline=baseline, seen=date)
-        if not now.metrics:
-            now = replace(now, date=min(drops.values(), default=date))
-    return now
+        suspect = replace(suspect, drops=drops, baseline=baseline, seen=date)
+        if not suspect.metrics:
+            suspect = replace(suspect, date=min(drops.values(), default=date))
+    return suspect
 
 
-def _first_date(metric: str, verdict: Verdict, before: Suspect | None) -> str:
+def _first_date(metric: str, verdict: Verdict, earlier: Suspect | None) -> str:
     """Return the date since which a metric is a drop from the same baseline; "" if it is not."""
-    if before is None or not before.baseline or before.baseline != verdict.baseline.id:
+    if earlier is None or not earlier.baseline or earlier.baseline != verdict.baseline.id:
         return ""
-    return before.drops.get(metric, "")
+    return earlier.drops.get(metric, "")
 
 
 def second_day(
-    verdict: Verdict, before: Suspect | None, date: str, *, at_once: bool = False
+    verdict: Verdict, earlier: Suspect | None, date: str, *, at_once: bool = False
 ) -> Verdict:
     """Fail PROVISIONAL drops that the last session of an earlier day saw too.
 
@@ -342,7 +342,7 @@ def second_day(
     today = date[:10]
 
     def marked(metric: MetricVerdict) -> MetricVerdict:
-        since = _first_date(metric.metric, verdict, before)[:10] or today
+        since = _first_date(metric.metric, verdict, earlier)[:10] or today
         if not metric.seems_drop:
             return metric
         if metric.likely and since < today:
@@ -354,7 +354,7 @@ def second_day(
     metrics = tuple(map(marked, verdict.metrics))
     if any(metric.fails for metric in metrics) and metrics != verdict.metrics:
         verdict = with_metrics(verdict, metrics)
-    later = [day for day in before.drops.values() if day > date] if before else []
+    later = [day for day in earlier.drops.values() if day > date] if earlier else []
     if later and verdict.warns:
         note = f"{FROM_LATER.format(max(later)[:10])}; this drop counts as the first"
         verdict = replace(verdict, notes=(*verdict.notes, note))
@@ -370,9 +370,9 @@ def suspected(suspects: Iterable[Suspect], result: CaseResult) -> Suspect | None
 def again(results: Iterable[CaseResult]) -> dict[int, Before]:
     """Return the earlier suspects among these results by index, for `settle`."""
     return {
-        index: Before(one.date[:10], one.metrics)
+        index: Before(suspect.date[:10], suspect.metrics)
         for index, result in enumerate(results)
-        if (one := result.suspected) and _counts(result)
+        if (suspect := result.suspected) and _counts(result)
     }
 
 
@@ -380,10 +380,10 @@ def _counts(result: CaseResult) -> bool:
     return not result.handicap and not result.pretended
 
 
-def _metrics(result: CaseResult, before: Suspect | None) -> tuple[str, ...]:
+def _metrics(result: CaseResult, suspect: Suspect | None) -> tuple[str, ...]:
     if result.verdict.outcome is not Outcome.SUSPECT:
         return ()
-    earlier = before.metrics if before else ()
+    earlier = suspect.metrics if suspect else ()
     return tuple(
         metric.metric
         for metric in result.verdict.metrics
@@ -454,8 +454,8 @@ def merge(
     for part in results:
         deselected.update(part.deselected)
     judged = {case.test for case in cases}
-    before = [suspect for part in results for suspect in part.suspects]
-    before += [case.suspected for case in cases if case.suspected]
+    suspects = [suspect for part in results for suspect in part.suspects]
+    suspects += [case.suspected for case in cases if case.suspected]
     return Results(
         run=run,
         started=started,
@@ -466,7 +466,7 @@ def merge(
         cases=tuple(cases[i] for i in order),
         skipped={t: why for p in results for t, why in p.skipped.items() if t not in judged},
         pairs=total if total > MAX_LONE_PAIRS else 0,
-        suspects=remaining(before, cases, date=started),
+        suspects=remaining(suspects, cases, date=started),
     )
 
 
@@ -493,8 +493,8 @@ def _ended(
 ) -> CaseResult:
     verdict, at_once = settled or case.verdict, "provisional" in fail_on
     if _is_judged(verdict):
-        before = case.suspected if _counts(case) else None
-        verdict = second_day(verdict, before, started, at_once=at_once)
+        suspect = case.suspected if _counts(case) else None
+        verdict = second_day(verdict, suspect, started, at_once=at_once)
     if verdict is not case.verdict:
         verdict = expect(verdict, case.expected_failures, today)
     undecided = verdict.outcome in OPEN | {Outcome.SUSPECT}
@@ -505,9 +505,9 @@ def _ended(
 def _check(parts: Mapping[str, Results]) -> None:
     commits = {part.commit: name for name, part in parts.items() if part.commit}
     if len(commits) > 1:
-        (one, a), (other, b) = list(commits.items())[:2]
+        (commit, a), (other, b) = list(commits.items())[:2]
         raise MlperfError(
-            f"{a} is of commit {one[:COMMIT_DIGITS]}, {b} of {other[:COMMIT_DIGITS]}: parts "
+            f"{a} is of commit {commit[:COMMIT_DIGITS]}, {b} of {other[:COMMIT_DIGITS]}: parts "
             "of one plan measure "
             "one commit"
         )

@@ -146,7 +146,7 @@ def tried(
     folder: str = "",
 ) -> Tried:
     """Evaluate a run at a rate; `late` is LoadGen's own result."""
-    first = max(conditions, key=lambda one: metrics[one.metric] / one.below)
+    first = max(conditions, key=lambda condition: metrics[condition.metric] / condition.below)
     value = metrics[first.metric]
     return Tried(
         rate=rate,
@@ -226,9 +226,9 @@ def bracket(tries: Sequence[Tried]) -> tuple[Tried | None, Tried | None]:
     """Return the highest rate within the limits and the lowest beyond, by their last runs."""
     latest = {one.rate: one for one in tries}.values()
     missed = [one for one in latest if not one.held]
-    high = min(missed, key=lambda one: one.rate, default=None)
+    high = min(missed, key=lambda run: run.rate, default=None)
     held = [one for one in latest if one.held and (high is None or one.rate < high.rate)]
-    return max(held, key=lambda one: one.rate, default=None), high
+    return max(held, key=lambda run: run.rate, default=None), high
 
 
 def result(tries: Sequence[Tried], plan: SearchPlan, at: str) -> SearchOutcome:
@@ -257,8 +257,8 @@ def result(tries: Sequence[Tried], plan: SearchPlan, at: str) -> SearchOutcome:
     )
 
 
-def _measured(one: Tried) -> str:
-    return f"{one.metric} {quantity(one.metric, one.value)}"
+def _measured(run: Tried) -> str:
+    return f"{run.metric} {quantity(run.metric, run.value)}"
 
 
 def _step(end: float, plan: SearchPlan) -> float:
@@ -291,8 +291,8 @@ def _inside(tries: Sequence[Tried], low: Tried, high: Tried, narrow: float) -> f
         return narrow
     if width - meeting <= 0.75 * narrow:
         return width - narrow
-    beside = meeting + math.copysign(narrow / 2, width / 2 - meeting)
-    return min(max(beside, narrow), width - narrow)
+    target = meeting + math.copysign(narrow / 2, width / 2 - meeting)
+    return min(max(target, narrow), width - narrow)
 
 
 def _stalls(tries: Sequence[Tried], width: float) -> bool:
@@ -311,7 +311,7 @@ none."""
 def other_condition(a: Mapping[str, str], b: Mapping[str, str]) -> str:
     """Return how the conditions in two fingerprints differ; "" if they are equal."""
     for key, (words, nothing) in CONDITIONS.items():
-        one, other = a.get(key, nothing), b.get(key, nothing)
-        if one != other:
-            return f"{words}: {one} → {other}"
+        first, other = a.get(key, nothing), b.get(key, nothing)
+        if first != other:
+            return f"{words}: {first} → {other}"
     return ""

@@ -74,10 +74,10 @@ def step(a: TrendPoint, b: TrendPoint, metric: str, rule: RuleR) -> TrendStep:
     """Return the change of a metric from one point to a later one, by all runs of both."""
     if refused := why_no_ratio(a, b, metric):
         return TrendStep(refused=refused)
-    before, now = (values(runs, metric, by_day=False) for runs in (a.runs, b.runs))
-    if not before or not now:
+    old, new = (values(runs, metric, by_day=False) for runs in (a.runs, b.runs))
+    if not old or not new:
         return TrendStep(change=b.means[metric] / a.means[metric] - 1)
-    ratio = pooled(before, now, rule=rule)
+    ratio = pooled(old, new, rule=rule)
     half, d = ratio.reach((1 - CONFIDENCE) / 2), ratio.change
     low, change, high = (raw(x, Direction.HIGHER) for x in (d - half, d, d + half))
     better = None
@@ -119,8 +119,8 @@ def why_no_ratio(a: TrendPoint, b: TrendPoint, metric: str) -> tuple[str, ...]:
         if one != other and not (what == "division" and not (a.fingerprint and b.fingerprint))
     ]
     if apart := [] if _split(a) != _split(b) else differences(a.identity, b.identity):
-        shown = ", ".join(f"{d.name} {d.theirs} → {d.ours}" for d in apart)
-        reasons.append(f"other hardware: {shown}")
+        listing = ", ".join(f"{d.name} {d.theirs} → {d.ours}" for d in apart)
+        reasons.append(f"other hardware: {listing}")
     if a.rate != b.rate:
         reasons.append(f"offered rate differs: {_rate(a)} → {_rate(b)}")
     if a.fingerprint and b.fingerprint:
@@ -172,18 +172,18 @@ def engine_versions(engines: Sequence[tuple[Mapping[str, str], str]]) -> list[st
     )
     recorded = [fingerprint for fingerprint, _ in engines if fingerprint]
     moving = [key for key in keys if len({one.get(key) for one in recorded}) > 1]
-    shown = moving or [next((k for k in keys if k == "engine.version"), next(iter(keys), ""))]
-    return [_version(*one, shown) if one[0] else "not known" for one in engines]
+    selected = moving or [next((k for k in keys if k == "engine.version"), next(iter(keys), ""))]
+    return [_version(*one, selected) if one[0] else "not known" for one in engines]
 
 
 def _version(fingerprint: Mapping[str, str], name: str, keys: Sequence[str]) -> str:
     engine = fingerprint.get("engine", name).rpartition(":")[2]
-    shown = []
+    parts = []
     for key in filter(None, keys):
         part = engine if key == "engine.version" else key.removeprefix("engine.")
         if key in fingerprint:
-            shown.append(f"{part} {fingerprint[key]}")
-    return ", ".join(shown) or engine
+            parts.append(f"{part} {fingerprint[key]}")
+    return ", ".join(parts) or engine
 
 
 def distinct(points: Sequence[TrendPoint]) -> list[TrendPoint]:

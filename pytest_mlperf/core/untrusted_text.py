@@ -105,11 +105,11 @@ def _escaped(text: str) -> str:
 
 def clean(line: str) -> str:
     """Return a line with control characters escaped and no CI workflow command at its start."""
-    shown = visible(line)
-    start = len(shown) - len(shown.lstrip())
-    if shown.startswith(("::", "##["), start):
-        return f"{shown[:start]}\\{shown[start:]}"
-    return shown
+    text = visible(line)
+    start = len(text) - len(text.lstrip())
+    if text.startswith(("::", "##["), start):
+        return f"{text[:start]}\\{text[start:]}"
+    return text
 
 
 def csv_cell(value: object) -> object:

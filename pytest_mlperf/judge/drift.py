@@ -73,11 +73,11 @@ def level_changes(values: Sequence[float], alpha: float = ALPHA) -> list[LevelCh
     ends = [0, *splits, len(logs)]
     changes = []
     for (low, at), (_, high) in pairwise(pairwise(ends)):
-        before, after = logs[low:at], logs[at:high]
-        change = _shift(before, after)
+        left, right = logs[low:at], logs[at:high]
+        change = _shift(left, right)
         if abs(change[1]) >= MIN_CHANGE_SHARE:
             ends_of = [math.expm1(x) for x in change]
-            p = _adjusted(_p_of(before, after), before, after)
+            p = _adjusted(_p_of(left, right), left, right)
             changes.append(
                 LevelChange(
                     index=begin + at, low=ends_of[0], change=ends_of[1], high=ends_of[2], p=p
@@ -141,23 +141,23 @@ def _ranks(xs: Sequence[float]) -> list[float]:
     """Return the rank of each value; ties get their mean rank."""
     order = sorted(range(len(xs)), key=xs.__getitem__)
     ranks = [0.0] * len(xs)
-    for number, place in enumerate(order, start=1):
-        ranks[place] = number
+    for number, index in enumerate(order, start=1):
+        ranks[index] = number
     begin = 0 if len(set(xs)) < len(xs) else len(order)
     while begin < len(order):
         end = begin + 1
         while end < len(order) and xs[order[end]] == xs[order[begin]]:
             end += 1
-        for place in order[begin:end]:
-            ranks[place] = (begin + end + 1) / 2
+        for index in order[begin:end]:
+            ranks[index] = (begin + end + 1) / 2
         begin = end
     return ranks
 
 
-def _p_of(before: Sequence[float], after: Sequence[float]) -> float:
-    ranks = _ranks([*before, *after])
-    m = len(before)
-    return _p(sum(ranks[:m]) - m * (m + 1) / 2, m, len(after))
+def _p_of(left: Sequence[float], right: Sequence[float]) -> float:
+    ranks = _ranks([*left, *right])
+    m = len(left)
+    return _p(sum(ranks[:m]) - m * (m + 1) / 2, m, len(right))
 
 
 def _p(u: float, m: int, n: int) -> float:
@@ -183,7 +183,7 @@ def _tail(u: int, m: int, n: int) -> float:
     return min(1.0, math.exp(math.log(math.fsum(ways)) - log_all))
 
 
-def _adjusted(p: float, before: Sequence[float], after: Sequence[float]) -> float:
+def _adjusted(p: float, left: Sequence[float], right: Sequence[float]) -> float:
     """Return p adjusted for correlated neighbouring sessions.
 
     Machines stay in a state for some days: sums of such values scatter by √((1+r)/(1-r)) more, with
@@ -191,32 +191,32 @@ def _adjusted(p: float, before: Sequence[float], after: Sequence[float]) -> floa
 
     Source: the long-run variance of an autoregressive process of the first order.
     """
-    r = _neighbours(before, after)
+    r = _neighbours(left, right)
     z = -_Z.inv_cdf(max(p, 1e-300) / 2) * math.sqrt((1 - r) / (1 + r))
     return 2 * _Z.cdf(-z)
 
 
-def _neighbours(before: Sequence[float], after: Sequence[float]) -> float:
+def _neighbours(left: Sequence[float], right: Sequence[float]) -> float:
     """Return the rank correlation of neighbours, from 0 to 0.9."""
     products = squares = 0.0
-    for side in (before, after):
+    for side in (left, right):
         middle = (len(side) + 1) / 2
         ranks = [(rank - middle) / len(side) for rank in _ranks(side)]
         squares += sum(x * x for x in ranks)
         products += sum(x * y for x, y in pairwise(ranks))
-    count = len(before) + len(after)
+    count = len(left) + len(right)
     # The estimate is too low by about (1+3r)/n of each side, and scatters by 1/√n.
     return min(0.9, max(0.0, products / squares if squares else 0.0)) if count else 0.0
 
 
-def _shift(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
+def _shift(left: Sequence[float], right: Sequence[float]) -> tuple[float, float, float]:
     """Return lower end, middle and upper end of the difference of levels.
 
     Source: J. L. Hodges, E. L. Lehmann, Annals of Mathematical Statistics 34 (1963); its interval
         by the normal limit of U.
     """
-    apart = sorted(y - x for x in before for y in after)
-    m, n = len(before), len(after)
+    apart = sorted(y - x for x in left for y in right)
+    m, n = len(left), len(right)
     reach = math.floor(m * n / 2 - _Z.inv_cdf(0.975) * _sd(m, n))
-    place = min(max(reach, 0), len(apart) // 2)
-    return apart[place], median(apart), apart[-1 - place]
+    index = min(max(reach, 0), len(apart) // 2)
+    return apart[index], median(apart), apart[-1 - index]

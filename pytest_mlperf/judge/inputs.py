@@ -44,9 +44,9 @@ class SessionNoise:
             raise ValueError(f"df is {self.df!r}; must be above 0, at most {MAX_NOISE:,.0f}")
 
 
-def surer(one: SessionNoise | None, other: SessionNoise | None) -> SessionNoise | None:
+def surer(first: SessionNoise | None, second: SessionNoise | None) -> SessionNoise | None:
     """Return the noise with more degrees of freedom, the first of equals; None without any."""
-    learnt = [noise for noise in (one, other) if noise]
+    learnt = [noise for noise in (first, second) if noise]
     return max(learnt, key=lambda noise: noise.df, default=None)
 
 

@@ -78,7 +78,7 @@ def newcombe(counts: tuple[int, int, int, int], alpha: float, beta: float) -> tu
     """
     both, lost, won, neither = counts
     n = sum(counts)
-    before, now = (both + lost) / n, (both + won) / n
+    old, new = (both + lost) / n, (both + won) / n
     product = (both + lost) * (won + neither) * (both + won) * (lost + neither)
     phi = (both * neither - lost * won) / math.sqrt(product) if product else 0.0
 
@@ -92,8 +92,8 @@ def newcombe(counts: tuple[int, int, int, int], alpha: float, beta: float) -> tu
         return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
 
     z_low, z_high = (NormalDist().inv_cdf(1 - error) for error in (beta, alpha))
-    low = now - before - root(reach(now, z_low)[0], reach(before, z_low)[1])
-    high = now - before + root(reach(now, z_high)[1], reach(before, z_high)[0])
+    low = new - old - root(reach(new, z_low)[0], reach(old, z_low)[1])
+    high = new - old + root(reach(new, z_high)[1], reach(old, z_high)[0])
     return low, high
 
 
@@ -171,26 +171,26 @@ def merged(changes: Mapping[float, int]) -> Mapping[float, int]:
     width = (max(changes) - least) / BINS
     counts, sums = dict[int, int](), dict[int, float]()
     for change, count in changes.items():
-        place = int((change - least) / width)
-        counts[place] = counts.get(place, 0) + count
-        sums[place] = sums.get(place, 0.0) + change * count
-    return {sums[place] / count: count for place, count in counts.items()}
+        index = int((change - least) / width)
+        counts[index] = counts.get(index, 0) + count
+        sums[index] = sums.get(index, 0.0) + change * count
+    return {sums[index] / count: count for index, count in counts.items()}
 
 
 def _tilted(centred: list[tuple[float, int]], tilt: float) -> tuple[float, float]:
     """Return a mean below 0 for a tilt, and the normal deviate of the weighted mean below it."""
-    shares = [(value, each, each / (1 - tilt * value)) for value, each in centred]
+    shares = [(value, number, number / (1 - tilt * value)) for value, number in centred]
     mean = math.fsum(value * share for value, _, share in shares) / math.fsum(
         share for _, _, share in shares
     )
     # The saddle point of the sum of weight x (value - mean), its cumulant there and its curvature.
     point = tilt / (1 - tilt * mean)
     cumulant = curvature = 0.0
-    for value, each in centred:
+    for value, number in centred:
         excess = value - mean
         rest = 1 - point * excess
-        cumulant -= each * math.log(rest)
-        curvature += each * (excess / rest) ** 2
+        cumulant -= number * math.log(rest)
+        curvature += number * (excess / rest) ** 2
     if not cumulant < 0:
         return mean, 0.0
     root = -math.sqrt(-2 * cumulant)
@@ -228,22 +228,22 @@ class ChangeBounds:
 
 
 def bounds_of(
-    before: Sequence[float],
-    now: Sequence[float],
+    baseline: Sequence[float],
+    current: Sequence[float],
     groups: Sequence[int] | None,
     errors: Errors,
     leverage: Leverage | None = None,
 ) -> ChangeBounds:
     """Return the bounds of the mean change of pairs, by the spread of changes."""
-    differences = [new - old for old, new in zip(before, now, strict=True)]
+    differences = [new - old for old, new in zip(baseline, current, strict=True)]
     bounds = by_spread(Counter(differences), errors)
     if leverage is not None and any(differences):
         n = len(differences)
         se, df = error_of(differences, leverage)
         changed = n - differences.count(0.0)
         bounds = _by_t(math.fsum(differences) / n, se, df, errors, changed=changed)
-    elif len({*before, *now}) <= 2:
-        bounds = _by_flips(before, now, bounds, errors)
+    elif len({*baseline, *current}) <= 2:
+        bounds = _by_flips(baseline, current, bounds, errors)
     if groups is None or len(set(groups)) < MIN_GROUPS or not any(differences):
         return bounds
     grouped = _by_groups(differences, groups, errors)
@@ -312,18 +312,18 @@ def _by_t(
 
 
 def _by_flips(
-    before: Sequence[float], now: Sequence[float], spread: ChangeBounds, errors: Errors
+    baseline: Sequence[float], current: Sequence[float], spread: ChangeBounds, errors: Errors
 ) -> ChangeBounds:
-    down = sum(new < old for old, new in zip(before, now, strict=True))
-    up = sum(new > old for old, new in zip(before, now, strict=True))
+    down = sum(new < old for old, new in zip(baseline, current, strict=True))
+    up = sum(new > old for old, new in zip(baseline, current, strict=True))
     if not down + up:
         return spread
     p = mcnemar_mid_p(down, up)
     if down + up >= MIN_NORMAL_FLIPS:
         return replace(spread, p=p)
-    least, most = min(*before, *now), max(*before, *now)
-    both = sum(a == b == most for a, b in zip(before, now, strict=True))
-    counts = (both, down, up, len(before) - both - down - up)
+    least, most = min(*baseline, *current), max(*baseline, *current)
+    both = sum(a == b == most for a, b in zip(baseline, current, strict=True))
+    counts = (both, down, up, len(baseline) - both - down - up)
     low, high = newcombe(counts, errors.alpha, errors.beta)
     return ChangeBounds(low=low * (most - least), high=high * (most - least), p=p)
 

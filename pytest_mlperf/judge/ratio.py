@@ -66,8 +66,8 @@ def judge_ratio(
 
 
 def judge_drop(
-    now: Sequence[Value],
-    before: Sequence[Value],
+    current: Sequence[Value],
+    baseline: Sequence[Value],
     *,
     direction: Direction,
     limit: float,
@@ -79,7 +79,7 @@ def judge_drop(
     is excluded with probability `beta` at most.
     """
     bound = bound_of(direction, limit)
-    return _judge(now, before, direction, passing=bound, failing=0.0, rule=rule)
+    return _judge(current, baseline, direction, passing=bound, failing=0.0, rule=rule)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

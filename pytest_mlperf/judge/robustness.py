@@ -201,19 +201,19 @@ def _parts(sample: Sample) -> _Variances:
     sizes = [len(xs) for xs in sample.baseline]
     n0, k = sum(sizes), len(sample.now)
     mean = fmean(x for xs in sample.baseline for x in xs)
-    before, inside_now = scatter(sample.baseline), squares(sample.now)
-    run_df = sample.prior_df + before.run_df + (k - 1)
-    run = (sample.prior_df * sample.expected + before.inside + inside_now) / run_df
+    spread, inside_now = scatter(sample.baseline), squares(sample.now)
+    run_df = sample.prior_df + spread.run_df + (k - 1)
+    run = (sample.prior_df * sample.expected + spread.inside + inside_now) / run_df
     run = max(run, sample.floor**2)
-    now, now_df = _of_now(sample, before.inside, inside_now, run, run_df)
+    new, new_df = _of_now(sample, spread.inside, inside_now, run, run_df)
     # Of the mean difference: how often the variance of a session is in it.
     of_sessions = 1 + math.fsum(size**2 for size in sizes) / n0**2
-    size = before.size
-    between, between_df = _between(sample, run, before.across, size)
+    size = spread.size
+    between, between_df = _between(sample, run, spread.across, size)
     session = max((between - run) / size, sample.ratio * run)
-    variance = session * of_sessions + run / n0 + now / k
+    variance = session * of_sessions + run / n0 + new / k
     share = of_sessions / size
-    parts = ((share * between, between_df), ((1 / n0 - share) * run, run_df), (now / k, now_df))
+    parts = ((share * between, between_df), ((1 / n0 - share) * run, run_df), (new / k, new_df))
     return _Variances(
         change=fmean(sample.now) - mean,
         variance=variance,
@@ -232,9 +232,9 @@ def _of_now(
     if len(sample.now) == 1:
         return run, run_df
     base_df = run_df - (len(sample.now) - 1)
-    before = (sample.prior_df * sample.expected + inside) / base_df
+    baseline = (sample.prior_df * sample.expected + inside) / base_df
     df = CANDIDATE_DF + len(sample.now) - 1
-    return max((CANDIDATE_DF * before + inside_now) / df, run), df
+    return max((CANDIDATE_DF * baseline + inside_now) / df, run), df
 
 
 def _between(sample: Sample, run: float, across: float, size: float) -> tuple[float, float]:

@@ -184,30 +184,30 @@ def _weigh(pairs: ScorePairs, look: int, errors: Errors, *, all_seen: bool) -> P
     ]
     if not there:
         return Paired()
-    before, now = [old for old, _, _ in there], [new for _, new, _ in there]
+    baseline, current = [old for old, _, _ in there], [new for _, new, _ in there]
     of_groups = None if pairs.groups is None else [group for _, _, group in there]
-    bounds = bounds_of(before, now, of_groups, errors, pairs.leverage)
-    low, values, unseen = bounds.low, {*before, *now}, None
-    changes = Counter(new - old for old, new in zip(before, now, strict=True))
+    bounds = bounds_of(baseline, current, of_groups, errors, pairs.leverage)
+    low, values, unseen = bounds.low, {*baseline, *current}, None
+    changes = Counter(new - old for old, new in zip(baseline, current, strict=True))
     if low > -pairs.margin:  # else it decides nothing
         worst = min(0.0, *values)
-        possible = Counter(old - worst for old in before)
+        possible = Counter(old - worst for old in baseline)
         low = with_rare(low, changes, possible, errors, all_seen=all_seen)
         if all_seen and len(changes) == 1 and 0.0 in changes:
             unseen = -with_rare(low, changes, possible, errors, all_seen=False)
     down = sum(count for change, count in changes.items() if change < 0)
     up = sum(count for change, count in changes.items() if change > 0)
     return Paired(
-        before=fmean(before),
-        now=fmean(now),
-        change=fmean(new - old for old, new in zip(before, now, strict=True)),
+        before=fmean(baseline),
+        now=fmean(current),
+        change=fmean(new - old for old, new in zip(baseline, current, strict=True)),
         interval=(low, bounds.high),
         p=bounds.p,
         samples=len(there),
         changed=down + up,
         down=down,
         up=up,
-        correlation=correlated(before, now),
+        correlation=correlated(baseline, current),
         groups=bounds.groups,
         widened=bounds.widened,
         leverage=pairs.leverage,

@@ -361,22 +361,22 @@ def together(
 
     Source: JCGM 100:2008 (GUM), 5.1.2 and 5.2.2, note 1: inputs of correlation 0 and 1.
     """
-    each = list(energies.values())
-    window_s = each[0].window_s
-    joules = _sum([e.joules for e in each])
+    members = list(energies.values())
+    window_s = members[0].window_s
+    joules = _sum([e.joules for e in members])
     texts = once_each(
         [(names.get(uuid, uuid), (*one.invalid, *one.notes)) for uuid, one in energies.items()]
     )
     return EnergyReading(
         source=Source.NVML,
         joules=joules,
-        uncertainty_j=None if joules is None else _uncertainty(each),
-        peak_w=max((e.peak_w for e in each if e.peak_w is not None), default=None),
+        uncertainty_j=None if joules is None else _uncertainty(members),
+        peak_w=max((e.peak_w for e in members if e.peak_w is not None), default=None),
         window_s=window_s,
         parts={uuid: energy.joules for uuid, energy in energies.items()},
-        idle_w=_sum([energy.idle_w for energy in each]),
-        net_joules=_sum([energy.net_joules for energy in each]),
-        gated=joules is not None and not doubts and all(energy.gated for energy in each),
+        idle_w=_sum([energy.idle_w for energy in members]),
+        net_joules=_sum([energy.net_joules for energy in members]),
+        gated=joules is not None and not doubts and all(energy.gated for energy in members),
         notes=tuple(dict.fromkeys((*doubts, *texts))),
     )
 

@@ -133,8 +133,8 @@ def exported_energy(
     unknown = replace(unknown, devices=models_of(list(gpus.values())))
     if all(gpu.joules is None for gpu in gpus.values()):
         return _by_power(unknown, near, begin_s, end_s)
-    shown = [look.gpus for look in near if begin_s <= look.time_s <= end_s]
-    moving = any(len({page[uuid].joules for page in shown if uuid in page}) > 2 for uuid in gpus)
+    pages = [look.gpus for look in near if begin_s <= look.time_s <= end_s]
+    moving = any(len({page[uuid].joules for page in pages if uuid in page}) > 2 for uuid in gpus)
     counted = {uuid: _counted(near, uuid, begin_s, end_s, moving=moving) for uuid in gpus}
     whole = replace(
         unknown,

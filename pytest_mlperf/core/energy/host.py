@@ -34,11 +34,13 @@ def host_energy(
     between the readings before and after. `shared`: other measurements used the host.
     """
     # Some hosts show a counter of memory that never moves.
-    memory = {n: one.readings for n, one in counted.items() if n.endswith(MEMORY)}
+    memory = {n: counter.readings for n, counter in counted.items() if n.endswith(MEMORY)}
     dead = [n for n, readings in memory.items() if len({r.value for r in readings}) == 1]
-    each = {n: _between(one, begin_s, end_s) for n, one in counted.items() if n not in dead}
-    missing = [name for name, both in each.items() if both is None]
-    sums = [both for both in each.values() if both]
+    energies = {
+        n: _between(counter, begin_s, end_s) for n, counter in counted.items() if n not in dead
+    }
+    missing = [name for name, both in energies.items() if both is None]
+    sums = [both for both in energies.values() if both]
     joules = None if missing or not sums else fsum(j for j, _ in sums)
     reason = "its counter was not read around the window, or did not move"
     notes = [f"{name}: {reason}" for name in missing]
@@ -49,13 +51,13 @@ def host_energy(
         joules=joules,
         uncertainty_j=None if joules is None else fsum(off_j for _, off_j in sums),
         window_s=end_s - begin_s,
-        parts={name: both and both[0] for name, both in each.items()},
+        parts={name: both and both[0] for name, both in energies.items()},
         notes=tuple(notes),
     )
 
 
-def _between(one: Counted, begin_s: float, end_s: float) -> tuple[float, float] | None:
-    readings = _unrolled(one)
+def _between(counter: Counted, begin_s: float, end_s: float) -> tuple[float, float] | None:
+    readings = _unrolled(counter)
     if not readings or not readings[0].time_s <= begin_s < end_s <= readings[-1].time_s:
         return None
     joules = at(readings, end_s) - at(readings, begin_s)
@@ -64,21 +66,21 @@ def _between(one: Counted, begin_s: float, end_s: float) -> tuple[float, float] 
     off_j = 0.0
     for moment_s in (begin_s, end_s):
         value = at(readings, moment_s)
-        before = max(r.value for r in readings if r.time_s <= moment_s)
-        after = min(r.value for r in readings if r.time_s >= moment_s)
-        off_j += max(value - before, after - value)
+        lower = max(r.value for r in readings if r.time_s <= moment_s)
+        upper = min(r.value for r in readings if r.time_s >= moment_s)
+        off_j += max(value - lower, upper - value)
     return joules, off_j
 
 
-def _unrolled(one: Counted) -> Sequence[Reading]:
+def _unrolled(counter: Counted) -> Sequence[Reading]:
     """Return the readings without wraps; empty if the number of wraps is unknown."""
     unrolled: list[Reading] = []
     rounds_j, last = 0.0, None
-    for reading in one.readings:
+    for reading in counter.readings:
         if last is not None:
             rolled = reading.value < last.value
-            rounds_j += one.range_j if rolled else 0.0
-            rise_j = reading.value - last.value + (one.range_j if rolled else 0.0)
+            rounds_j += counter.range_j if rolled else 0.0
+            rise_j = reading.value - last.value + (counter.range_j if rolled else 0.0)
             took_s = reading.time_s - last.time_s
             if (
                 not 0 < took_s <= MAX_COUNTER_GAP_SECONDS

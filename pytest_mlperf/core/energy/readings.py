@@ -74,9 +74,9 @@ def without_misreads(
     lines: list[Any] = []  # of each length, as pairs of a reading and what follows it
     for reading in sorted(readings, key=lambda r: (r.value, r.time_s), reverse=True):
         key = reading.value / most_per_s - reading.time_s
-        place = bisect_right(keys, key)
-        keys[place : place + 1] = [key]
-        lines[place : place + 1] = [(reading, lines[place - 1] if place else None)]
+        position = bisect_right(keys, key)
+        keys[position : position + 1] = [key]
+        lines[position : position + 1] = [(reading, lines[position - 1] if position else None)]
     line, rest = [], lines[-1]
     while rest:
         reading, rest = rest
@@ -449,10 +449,10 @@ def _along(
     earlier, later = around(steps, time_s)
     if not total or earlier.time_s - behind_s < total[0].time_s:
         return at(steps, time_s)
-    first, now, last = (at(total, t - behind_s) for t in (earlier.time_s, time_s, later.time_s))
+    first, middle, last = (at(total, t - behind_s) for t in (earlier.time_s, time_s, later.time_s))
     if last <= first or later.time_s - behind_s > total[-1].time_s:
         return at(steps, time_s)
-    return earlier.value + (later.value - earlier.value) * (now - first) / (last - first)
+    return earlier.value + (later.value - earlier.value) * (middle - first) / (last - first)
 
 
 def _why_not(

@@ -348,14 +348,14 @@ def learn(series: Sequence[Series], default: Noise) -> Learnt:
     The interval of s0 includes the uncertainty of φ. With one session φ stays the default, and s0
     is the runs' own figure divided by √(1 - φ).
     """
-    usable = [(one, found) for one in series if (found := spread(one.runs)) is not None]
+    usable = [(one, variances) for one in series if (variances := spread(one.runs)) is not None]
     if not usable:
         raise ValueError("noise needs two runs of one case in one session")
-    spreads = [found for _, found in usable]
+    spreads = [variances for _, variances in usable]
     cases = len({one.case for one, _ in usable})
     sessions = len({run.session for one, _ in usable for run in one.runs})
     inside = (1 - default.session_share) * default.prior_sd**2
-    units = [Unit(found.run, found.run_df, found.within) for found in spreads]
+    units = [Unit(variances.run, variances.run_df, variances.within) for variances in spreads]
     first = fit(units, default.prior_df, inside, cases)
     shares, session_df = _session_share(usable, first)
     share = shares.mean if shares else default.session_share
@@ -448,13 +448,13 @@ def session_noise(
     Source: one-way random effects, mean squares and n0 for sessions of unequal size (S. R. Searle,
         G. Casella, C. E. McCulloch, Variance Components, 1992, 3.6).
     """
-    mine = [found for runs in ours if (found := _excess(runs, rule))]
-    beside = [(runs, found) for runs in others if (found := _excess(runs, rule))]
-    df = float(sum(found.df for found in mine))
+    mine = [excess for runs in ours if (excess := _excess(runs, rule))]
+    related = [(runs, excess) for runs in others if (excess := _excess(runs, rule))]
+    df = float(sum(excess.df for excess in mine))
     squares = df * _ratio(mine)
-    if beside:
-        further = OTHERS_WEIGHT * max(found.df for _, found in beside)
-        squares += further * _ratio([found for _, found in beside])
+    if related:
+        further = OTHERS_WEIGHT * max(excess.df for _, excess in related)
+        squares += further * _ratio([excess for _, excess in related])
         df += further
     return SessionNoise(ratio=min(max(0.0, squares / df), MAX_NOISE), df=df) if df else None
 

@@ -292,9 +292,9 @@ def drift(series: Sequence[Series], session: str) -> Drift | None:
     """
     weighted = slopes = squares = 0.0
     df = -1
-    for one in {each.case: each for each in reversed(series)}.values():
-        sign = 1 if METRICS[one.metric].direction is Direction.HIGHER else -1
-        logs = [sign * math.log(run.value) for run in one.runs if run.session == session]
+    for entry in {each.case: each for each in reversed(series)}.values():
+        sign = 1 if METRICS[entry.metric].direction is Direction.HIGHER else -1
+        logs = [sign * math.log(run.value) for run in entry.runs if run.session == session]
         if len(logs) < 3:
             continue
         mean, last = fmean(logs), len(logs) - 1

@@ -80,9 +80,9 @@ def samples(
     if isinstance(work, Decode):
         if not seen.output_tokens:
             return []
-        each = seen.output_tokens
+        length = seen.output_tokens
         terms = tokens(work, has, seen, certain=certain, drafts=drafts)
-        return [replace(t, rate=t.rate / each, amount=t.amount * each) for t in terms]
+        return [replace(t, rate=t.rate / length, amount=t.amount * length) for t in terms]
     flop = work.least(seen) if certain else work.estimate(seen)
     return [] if not flop else [_rate("compute", flop, has.flops)]
 

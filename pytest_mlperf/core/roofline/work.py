@@ -194,8 +194,8 @@ class Decode:
 
     def least_token(self, seen: Circumstances) -> float:
         """Return the least FLOP per output token."""
-        before = self.sample_flop * self.share / seen.output_tokens if seen.output_tokens else 0.0
-        return self.beams * self.token_flop + before
+        overhead = self.sample_flop * self.share / seen.output_tokens if seen.output_tokens else 0.0
+        return self.beams * self.token_flop + overhead
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

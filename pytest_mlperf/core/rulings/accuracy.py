@@ -80,10 +80,10 @@ def _cut_reasoning(counts: Mapping[str, int], subject: Subject) -> str:
 
 def risen_flaws(accuracy: Accuracy, subject: Subject) -> str:
     """Return a note if more answers are empty, or cut, by three standard errors, or ""."""
-    counts, before = accuracy.answers, accuracy.baseline_answers
-    n, m = (side.get("answers", 0) for side in (counts, before))
+    counts, baseline = accuracy.answers, accuracy.baseline_answers
+    n, m = (side.get("answers", 0) for side in (counts, baseline))
     for name in ("empty", "cut") if n and m and not accuracy.fixed_lengths else ():
-        more, fewer = (side.get(name, 0) for side in (counts, before))
+        more, fewer = (side.get(name, 0) for side in (counts, baseline))
         share = (more + fewer) / (n + m)
         if more / n - fewer / m > 3 * math.sqrt(share * (1 - share) * (1 / n + 1 / m)):
             by_name = {"empty": _cut_reasoning(counts, subject), "cut": f", at {_limit(subject)}"}
@@ -92,9 +92,9 @@ def risen_flaws(accuracy: Accuracy, subject: Subject) -> str:
     return ""
 
 
-def notes_of_outputs(scored: Scored, rescored: int, beside: PassContext) -> tuple[str, ...]:
+def notes_of_outputs(scored: Scored, rescored: int, context: PassContext) -> tuple[str, ...]:
     """Return a note on outputs that changed, or that did not although scores did."""
-    changed = others(beside.outputs, scored)
+    changed = others(context.outputs, scored)
     if changed is None:
         return ()
     count = f"{changed:,} of {len(scored.indices):,} outputs"
@@ -111,7 +111,7 @@ def notes_of_outputs(scored: Scored, rescored: int, beside: PassContext) -> tupl
 
 
 def _of_metric(
-    verdict: PairedVerdict, judgements: Mapping[str, rule_a.Paired], beside: PassContext
+    verdict: PairedVerdict, judgements: Mapping[str, rule_a.Paired], context: PassContext
 ) -> Iterator[str]:
     paired = judgements[verdict.metric]
     unseen = paired.unseen
@@ -142,7 +142,7 @@ def _of_metric(
             f"(plain paired test p = {verdict.p:.2g})"
         )
     if paired.correlation is not None and verdict.changed:
-        yield from _of_agreement(verdict, paired.correlation, same_build=beside.same_build)
+        yield from _of_agreement(verdict, paired.correlation, same_build=context.same_build)
 
 
 def _of_chance(verdict: PairedVerdict) -> str:
@@ -239,8 +239,8 @@ def rule_on_scores(
     hidden: dict[str, float] = {}
     if beside.drawn:
         at, share = rule_a.looks(len(order), sequential=sequential), len(there) / len(order)
-        shown = {name: rule_a.least_shown(one, share, at, rule) for name, one in pairs.items()}
-        hidden = {name: drop for name, drop in shown.items() if drop > pairs[name].margin}
+        detectable = {name: rule_a.least_shown(one, share, at, rule) for name, one in pairs.items()}
+        hidden = {name: drop for name, drop in detectable.items() if drop > pairs[name].margin}
         pairs |= {name: replace(pairs[name], margin=drop) for name, drop in hidden.items()}
     judgements = _judge(pairs, accuracy.whole, len(there), len(order), rule, sequential=sequential)
     if not judgements:
@@ -285,10 +285,10 @@ def _up(values: Values, *, lower: bool) -> list[float | None]:
 
 
 def _applies_otherwise(
-    before: Values, now: Values, indices: Sequence[int], *, full: bool
+    baseline: Values, current: Values, indices: Sequence[int], *, full: bool
 ) -> str | None:
     """Return the first sample with a score in only one pass, as text; a part may lack scores."""
-    for index, old, new in zip(indices, before, now, strict=True):
+    for index, old, new in zip(indices, baseline, current, strict=True):
         if old is None and new is not None:
             return f"has a score of sample {index}, and had none in the baseline: other data?"
         if full and new is None and old is not None:
@@ -341,8 +341,8 @@ def _verdict(name: str, paired: rule_a.Paired, margin: float, *, lower: bool) ->
     )
 
 
-def _count(name: str, before: Values, now: Values) -> PairedVerdict:
-    pairs = _in_both(before, now) or [(0.0, 0.0)]
+def _count(name: str, baseline: Values, current: Values) -> PairedVerdict:
+    pairs = _in_both(baseline, current) or [(0.0, 0.0)]
     samples = len(pairs)
     old, new = fmean(a for a, _ in pairs), fmean(b for _, b in pairs)
     changes = [b - a for a, b in pairs]
@@ -363,8 +363,10 @@ def _count(name: str, before: Values, now: Values) -> PairedVerdict:
     )
 
 
-def _in_both(before: Values, now: Values) -> list[tuple[float, float]]:
-    return [(a, b) for a, b in zip(before, now, strict=True) if a is not None and b is not None]
+def _in_both(baseline: Values, current: Values) -> list[tuple[float, float]]:
+    return [
+        (a, b) for a, b in zip(baseline, current, strict=True) if a is not None and b is not None
+    ]
 
 
 def _headline(verdict: PairedVerdict, total: int) -> str:
@@ -372,9 +374,9 @@ def _headline(verdict: PairedVerdict, total: int) -> str:
     if verdict.changed == 0 and verdict.outcome is Outcome.OK:
         of = f" of {verdict.samples:,}" if verdict.samples < total else ""
         return f"{verdict.metric} {verdict.now:.3f}, every sample{of} scored as in the baseline"
-    shown = f"{verdict.metric} {points(verdict.change)} points"
+    text = f"{verdict.metric} {points(verdict.change)} points"
     if verdict.low is not None and verdict.high is not None:
-        shown += f" ({points(verdict.low)} to {points(verdict.high)})"
+        text += f" ({points(verdict.low)} to {points(verdict.high)})"
     bound = points(verdict.bound)
     if verdict.outcome is Outcome.OK:
         reason = f"inside {bound}"
@@ -382,7 +384,7 @@ def _headline(verdict: PairedVerdict, total: int) -> str:
         reason = f"{bound} exceeded" if _beyond(verdict, verdict.bound) else f"{bound} not excluded"
     else:
         reason = f"{bound} undecided"
-    return f"{shown}; {reason}"
+    return f"{text}; {reason}"
 
 
 def _beyond(verdict: PairedVerdict, bound: float) -> bool:
@@ -392,13 +394,13 @@ def _beyond(verdict: PairedVerdict, bound: float) -> bool:
 
 
 def apart(
-    baseline: AccuracyBaseline, before: Mapping[str, Values], now: Scored
+    baseline: AccuracyBaseline, accepted: Mapping[str, Values], scored: Scored
 ) -> dict[str, Rerun]:
     """Compare a whole pass of the baseline's own build with the baseline, by metric."""
     reruns = {}
-    for name, values in now.per_sample.items():
-        if name in before and name not in {*COUNTS, OUTPUT_TOKENS}:
-            both = _in_both(before[name], kept(values, baseline.steps[name]))
+    for name, values in scored.per_sample.items():
+        if name in accepted and name not in {*COUNTS, OUTPUT_TOKENS}:
+            both = _in_both(accepted[name], kept(values, baseline.steps[name]))
             if len(both) > 1:
                 reruns[name] = _rerun([a for a, _ in both], [b for _, b in both])
     return reruns
@@ -408,13 +410,13 @@ def pooled(old: Mapping[str, Rerun], new: Mapping[str, Rerun]) -> dict[str, Reru
     """Return the figures with more passes: variances and correlations are averaged."""
     reruns = dict(old)
     for name, added in new.items():
-        before = old.get(name)
-        if before is None:
+        earlier = old.get(name)
+        if earlier is None:
             reruns[name] = added
             continue
-        passes = before.passes + added.passes
-        variance = (before.passes * before.sd**2 + added.passes * added.sd**2) / passes
-        there = [one for one in (before, added) if one.correlation is not None]
+        passes = earlier.passes + added.passes
+        variance = (earlier.passes * earlier.sd**2 + added.passes * added.sd**2) / passes
+        there = [one for one in (earlier, added) if one.correlation is not None]
         weights = sum(one.passes for one in there)
         total = sum(one.passes * (one.correlation or 0.0) for one in there)
         correlation = total / weights if there else None
@@ -422,12 +424,12 @@ def pooled(old: Mapping[str, Rerun], new: Mapping[str, Rerun]) -> dict[str, Reru
     return reruns
 
 
-def _rerun(before: Sequence[float], now: Sequence[float]) -> Rerun:
+def _rerun(first: Sequence[float], second: Sequence[float]) -> Rerun:
     """Return the figures of two passes; sd = sd(d) / sqrt(2 n) is that of a pass's score."""
-    n = len(before)
-    differences = [b - a for a, b in zip(before, now, strict=True)]
+    n = len(first)
+    differences = [b - a for a, b in zip(first, second, strict=True)]
     mean = fmean(differences)
     variance = math.fsum((d - mean) ** 2 for d in differences) / (n - 1)
     return Rerun(
-        sd=math.sqrt(variance / (2 * n)), correlation=rule_a.correlated(before, now), passes=1
+        sd=math.sqrt(variance / (2 * n)), correlation=rule_a.correlated(first, second), passes=1
     )

@@ -54,7 +54,7 @@ def load_in_words(runs: Sequence[Run]) -> str:
     ]
     if not seen:
         return "the client itself was late: the notes of its runs say by how much"
-    busiest = max(seen, key=lambda each: each.share or 0.0)
+    busiest = max(seen, key=lambda load: load.share or 0.0)
     share = percent(busiest.share or 0.0)
     return f"the machine was busy, which explains up to {share}: {in_words(busiest)}"
 
@@ -73,14 +73,14 @@ def load_notes(
     )
     is_told = any(run.load.contention is None or run.load.contention.is_told for run in runs)
     unseen = "" if is_told else f"{NOT_MEASURED}: "
-    before = sum(share_of(run) is None for run in kept)
+    unrecorded = sum(share_of(run) is None for run in kept)
     notes = (
         busy,
         unknown
         and f"load unknown in {unknown} of {len(runs)} runs: {unseen}what others took from the "
         "engine cannot be told",
-        before
-        and f"load not recorded in {before} of {len(kept)} runs of the baseline: they count "
+        unrecorded
+        and f"load not recorded in {unrecorded} of {len(kept)} runs of the baseline: they count "
         "as undisturbed",
     )
     return tuple(note for note in notes if note)

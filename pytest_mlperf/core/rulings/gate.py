@@ -79,8 +79,8 @@ def below(excess: Sequence[float | None], most: float, total: int) -> float:
     capital = largest = 0.0  # logarithms
     seen = mean = 0.0
     spread, count = (most / 2) ** 2, 1
-    for place, value in enumerate(0.0 if one is None else one for one in excess):
-        needed = -seen / (total - place)
+    for index, value in enumerate(0.0 if one is None else one for one in excess):
+        needed = -seen / (total - index)
         room = most - needed
         if room < -ROUNDING:
             return 0.0  # were all others as good as can be, it would not suffice
@@ -90,8 +90,8 @@ def below(excess: Sequence[float | None], most: float, total: int) -> float:
         largest = max(largest, capital)
         seen += value
         count += 1
-        before, mean = mean, mean + (value - mean) / count
-        spread += ((value - before) * (value - mean) - spread) / count
+        old_mean, mean = mean, mean + (value - mean) / count
+        spread += ((value - old_mean) * (value - mean) - spread) / count
     return math.exp(-largest)
 
 
@@ -255,11 +255,11 @@ def _undecided(measured: Pass, state: GateState, unscored: tuple[str, ...] = ())
         total=max(measured.total, accuracy.total, accuracy.samples),
         unscored=unscored,
     )
-    shown = ", ".join(f"{name} {score:.3f}" for name, score in accuracy.scores.items())
+    listing = ", ".join(f"{name} {score:.3f}" for name, score in accuracy.scores.items())
     return Ruling(
         gate=answer,
         outcome=Outcome.OK,
-        headline=f"{shown}; {answer.in_words}",
+        headline=f"{listing}; {answer.in_words}",
         metrics=tuple(
             MetricVerdict(metric=name, outcome=None, now=score)
             for name, score in accuracy.scores.items()

@@ -169,9 +169,9 @@ def settle(
     1. For earlier SUSPECTs see `level_again`.
     """
     verdicts = [*open_, *final]
-    shown = nulls(verdicts, rule)
+    by_machine = nulls(verdicts, rule)
     p_values = {
-        (index, metric.metric): p_among(metric, shown.get(machine_of(verdict), Null()), rule)
+        (index, metric.metric): p_among(metric, by_machine.get(machine_of(verdict), Null()), rule)
         for index, verdict in enumerate(verdicts)
         for metric in verdict.metrics
         if verdict.kind in DROP_OUTCOMES and verdict.outcome not in _UNJUDGED and _counts(metric)
@@ -179,8 +179,8 @@ def settle(
     absent = {(-1, str(n)): 1.0 for n in range(pairs - len(p_values))}
     decisions = among({**p_values, **absent}, rule)
     seen, again = (suspects or {}).items(), level_again(rule, len(decisions))
-    before = {(index, metric): one.date for index, one in seen for metric in one.metrics}
-    for key in before:
+    dates = {(index, metric): one.date for index, one in seen for metric in one.metrics}
+    for key in dates:
         decision = decisions.get(key)
         if decision and decision.outcome is Answer.SUSPECT and decision.p < again:
             decisions[key] = replace(decision, outcome=Answer.FAIL)
@@ -192,10 +192,10 @@ def settle(
             pairs=max(pairs, len(p_values)),
             again=again,
             falls=DROP_OUTCOMES.get(verdict.kind, verdict.outcome),
-            null=shown.get(machine_of(verdict), Null()),
+            null=by_machine.get(machine_of(verdict), Null()),
         )
         metrics = tuple(
-            _settled(m, decisions[key], settling, before.get(key))
+            _settled(m, decisions[key], settling, dates.get(key))
             if is_open(verdict) and _undecided(m) and (key := (index, m.metric)) in decisions
             else m
             for m in verdict.metrics
@@ -205,22 +205,22 @@ def settle(
 
 
 def _settled(
-    metric: MetricVerdict, decision: Decision, settling: _Settling, before: str | None
+    metric: MetricVerdict, decision: Decision, settling: _Settling, since: str | None
 ) -> MetricVerdict:
     chance, pairs = f"p={decision.p:.1g}", settling.pairs
     outcome = outcome_of(decision, settling.falls)
     if outcome is settling.falls:
         if not (metric.robust or settling.null.shows_sessions or not metric.analyses):
-            return _provisional(metric, before)
+            return _provisional(metric, since)
         which = "the only drop" if settling.drops == 1 else f"one of {settling.drops} drops"
         note = f"{which} among {pairs} pairs judged together, {chance}"
-        if before:
-            note = f"SUSPECT since {before} and again now, {chance}"
+        if since:
+            note = f"SUSPECT since {since} and again now, {chance}"
         return replace(metric, outcome=outcome, note=note, direction=None)
     if outcome is Outcome.SUSPECT:
         note = f"alone it would be a drop, among {pairs} pairs judged together it is none, {chance}"
-        if before:
-            note = f"SUSPECT since {before}, a drop where p is below {settling.again:.2g}: {chance}"
+        if since:
+            note = f"SUSPECT since {since}, a drop where p is below {settling.again:.2g}: {chance}"
         return replace(metric, outcome=outcome, note=note, direction=None)
     if metric.outcome is Outcome.INCONCLUSIVE:
         return metric
@@ -229,11 +229,11 @@ def _settled(
     )
 
 
-def _provisional(metric: MetricVerdict, before: str | None) -> MetricVerdict:
+def _provisional(metric: MetricVerdict, since: str | None) -> MetricVerdict:
     """Return a drop whose between-session variance no baseline shows."""
     if metric.outcome is Outcome.PROVISIONAL:
         return metric
-    note = f"{FEW_SESSIONS_NOTE}, SUSPECT since {before}" if before else FEW_SESSIONS_NOTE
+    note = f"{FEW_SESSIONS_NOTE}, SUSPECT since {since}" if since else FEW_SESSIONS_NOTE
     return replace(metric, outcome=Outcome.PROVISIONAL, note=note, direction="drop")
 
 

@@ -96,19 +96,19 @@ def _compared(
 
 
 def other_count(
-    title: str, before: Sequence[float], now: Sequence[float], *, tolerance: float = 0.0
+    title: str, theirs: Sequence[float], ours: Sequence[float], *, tolerance: float = 0.0
 ) -> str | None:
     """Return a note if a counter is outside of the baseline's range, else None.
 
     Counters have no noise. Less is reported before more, because less work looks like speed.
     """
-    if not before or not now:
-        raise ValueError(f"nothing to compare: {len(before)} baseline values and {len(now)} now")
-    if not all(math.isfinite(value) for value in (*before, *now, tolerance)) or tolerance < 0:
-        raise ValueError(f"counters {[*before, *now]}, tolerance {tolerance!r}: must be finite")
-    low = min(value - tolerance * abs(value) for value in before)
-    high = max(value + tolerance * abs(value) for value in before)
-    least, most = min(now), max(now)
+    if not theirs or not ours:
+        raise ValueError(f"nothing to compare: {len(theirs)} baseline values and {len(ours)} now")
+    if not all(math.isfinite(value) for value in (*theirs, *ours, tolerance)) or tolerance < 0:
+        raise ValueError(f"counters {[*theirs, *ours]}, tolerance {tolerance!r}: must be finite")
+    low = min(value - tolerance * abs(value) for value in theirs)
+    high = max(value + tolerance * abs(value) for value in theirs)
+    least, most = min(ours), max(ours)
     if low <= least and most <= high:
         return None
     value, way = (least, "less") if least < low else (most, "more")
@@ -121,13 +121,15 @@ HITS_APART = 0.02
 
 
 def other_cached(
-    now: Sequence[Run], before: Sequence[Run | BaselineRun], whose: str = "with the baseline"
+    current_runs: Sequence[Run],
+    baseline_runs: Sequence[Run | BaselineRun],
+    whose: str = "with the baseline",
 ) -> str | None:
     """Return a note if the share of cached prompt tokens differs, else None."""
-    for name in sorted({name for run in now for name in run.serving.server}):
+    for name in sorted({name for run in current_runs for name in run.serving.server}):
         sides = [
             [run.serving.server[name] for run in side if name in run.serving.server]
-            for side in (now, before)
+            for side in (current_runs, baseline_runs)
         ]
         if name.partition("@")[0] != PREFIX_HIT_SHARE or not all(sides):
             continue
@@ -154,16 +156,24 @@ LENGTH_FALSE = 0.01
 MIN_SHARED_SAMPLES = 10
 
 
-def other_length(now: Sequence[Run], before: Sequence[Run | BaselineRun]) -> str | None:
+def other_length(
+    current_runs: Sequence[Run], baseline_runs: Sequence[Run | BaselineRun]
+) -> str | None:
     """Return a note if answers at a point of a curve have another length, else None.
 
     Samples that both sides answered are compared in pairs; otherwise chance decides which end.
     """
-    points = sorted({point for run in now for name in run.metrics if (point := point_of(name))})
+    points = sorted(
+        {point for run in current_runs for name in run.metrics if (point := point_of(name))}
+    )
     for name in (at_point("tokens_per_sample", point) for point in points):
-        ours, theirs, chance = values(now, name), values(before, name), LENGTH_FALSE / len(points)
+        ours, theirs, chance = (
+            values(current_runs, name),
+            values(baseline_runs, name),
+            LENGTH_FALSE / len(points),
+        )
         if ours and theirs:
-            means, tolerance = _paired(before, now, name, chance) or (
+            means, tolerance = _paired(baseline_runs, current_runs, name, chance) or (
                 (mean_value(theirs), mean_value(ours)),
                 _tolerance(theirs, ours, chance),
             )
@@ -174,7 +184,10 @@ def other_length(now: Sequence[Run], before: Sequence[Run | BaselineRun]) -> str
 
 
 def _paired(
-    before: Sequence[Run | BaselineRun], now: Sequence[Run], name: str, chance: float
+    baseline_runs: Sequence[Run | BaselineRun],
+    current_runs: Sequence[Run],
+    name: str,
+    chance: float,
 ) -> tuple[tuple[float, float], float] | None:
     """Return the means over the samples of both sides, and their tolerated relative difference.
 
@@ -182,7 +195,9 @@ def _paired(
 
     Source: W. G. Cochran, Sampling Techniques, 3rd ed. 1977, 2.11 (the ratio estimate).
     """
-    theirs, ours = (_by_sample(runs, name.partition("@")[2]) for runs in (before, now))
+    theirs, ours = (
+        _by_sample(runs, name.partition("@")[2]) for runs in (baseline_runs, current_runs)
+    )
     pairs = [(fmean(theirs[sample]), fmean(ours[sample])) for sample in theirs.keys() & ours.keys()]
     count, old = len(pairs), fmean(x for x, _ in pairs) if pairs else 0.0
     if count < MIN_SHARED_SAMPLES or not old:
@@ -201,9 +216,9 @@ def _by_sample(runs: Sequence[Run | BaselineRun], point: str) -> dict[str, list[
     return answers
 
 
-def _tolerance(before: Sequence[Value], now: Sequence[Value], chance: float) -> float:
+def _tolerance(baseline: Sequence[Value], current: Sequence[Value], chance: float) -> float:
     """Return the tolerated relative difference of the mean lengths of all answers."""
-    sides = [[run.within_se**2 for run in side if run.within_se] for side in (before, now)]
+    sides = [[run.within_se**2 for run in side if run.within_se] for side in (baseline, current)]
     if not any(sides):
         return LENGTH_UNKNOWN
     se = math.sqrt(sum(fmean(side or other) for side, other in (sides, sides[::-1])))
@@ -277,7 +292,7 @@ def behind_title(outcome: Outcome, metric: MetricVerdict) -> str:
     """Return the rest of a headline after the title of the deciding metric."""
     if metric.change is None or metric.low is None or metric.high is None or not metric.limit:
         return f": {metric.note or 'no record of this machine'}"
-    shown = f" {change(metric.change)} ({interval(metric.low, metric.high)})"
+    figures = f" {change(metric.change)} ({interval(metric.low, metric.high)})"
     bound = limit(metric.metric, metric.limit)
     if outcome in {Outcome.OK, Outcome.IMPROVED}:
         reason = f"inside {bound}"
@@ -288,7 +303,7 @@ def behind_title(outcome: Outcome, metric: MetricVerdict) -> str:
     else:
         beyond = _beyond(metric.metric, metric.limit, metric.low, metric.high)
         reason = metric.note or (f"{bound} exceeded" if beyond else f"{bound} not excluded")
-    return f"{shown}; {reason}"
+    return f"{figures}; {reason}"
 
 
 def rule_on(
@@ -456,27 +471,27 @@ def _gated(
     if few and name not in countable(runs, {name: limit}, record):
         return _reported(name, runs, record, note=few), False
     tolerated = judging.rule.tolerated
-    now = values(runs, name, tolerated)
-    before = values(record.runs, name, tolerated) if record else []
-    if not before:
+    current = values(runs, name, tolerated)
+    baseline = values(record.runs, name, tolerated) if record else []
+    if not baseline:
         return _without_baseline(name, limit, runs, record), False
-    if record and len(now) < len(runs):
+    if record and len(current) < len(runs):
         again = partial(_gated, name, limit, record=record, judging=judging)
         return with_zeros(name, limit, runs, record, again, judging.failing, judging.rule.max_runs)
     judging = judging.knowing(record.noise_of(name) if record else None)
-    verdict, more = _compared_by_rule(name, limit, before, now, judging)
+    verdict, more = _compared_by_rule(name, limit, baseline, current, judging)
     return (of_few(verdict, few, judging.failing) if few and not more else verdict), more
 
 
 def _without_baseline(
     name: str, limit: float, runs: Sequence[Run], record: Record | None
 ) -> MetricVerdict:
-    now = values(runs, name)
+    current = values(runs, name)
     note = "the baseline has no such metric" if record else ""
     return MetricVerdict(
         metric=name,
         outcome=Outcome.NO_BASELINE,
-        now=mean_value(now) if len(now) == len(runs) else 0.0,
+        now=mean_value(current) if len(current) == len(runs) else 0.0,
         limit=limit,
         runs=len(runs),
         note=in_zeros(runs, name) or note,
@@ -484,26 +499,26 @@ def _without_baseline(
 
 
 def _compared_by_rule(
-    name: str, limit: float, before: Sequence[Value], now: Sequence[Value], judging: _Judging
+    name: str, limit: float, baseline: Sequence[Value], current: Sequence[Value], judging: _Judging
 ) -> tuple[MetricVerdict, bool]:
     direction = METRICS[name].direction
-    judged = judge(before, now, direction=direction, limit=limit, rule=judging.among)
+    judged = judge(baseline, current, direction=direction, limit=limit, rule=judging.among)
     if judging.among != judging.rule:
-        judged = _as_alone(judged, before, direction, judging)
+        judged = _as_alone(judged, baseline, direction, judging)
     outcome = outcome_of(judged, judging.failing, advisory=judged.advisory)
-    used = now[: judged.runs_used]
+    used = current[: judged.runs_used]
     # A provisional drop from too few runs of a baseline leans to nothing.
     unsure = judged.outcome is Answer.PROVISIONAL and outcome is not Outcome.PROVISIONAL
     verdict = MetricVerdict(
         metric=name,
         outcome=outcome,
         baseline=MetricBaseline(
-            value=mean_value(before),
+            value=mean_value(baseline),
             detectable=judged.mde,
-            runs=len(before),
+            runs=len(baseline),
             lacks=judged.lacks,
-            days=len({value.session for value in before}),
-            sessions=between_sessions(before, direction=direction, rule=judging.rule),
+            days=len({value.session for value in baseline}),
+            sessions=between_sessions(baseline, direction=direction, rule=judging.rule),
         ),
         now=mean_value(used),
         change=judged.change,
@@ -518,7 +533,7 @@ def _compared_by_rule(
         robust=judged.robust,
         likely=judged.likely,
         outliers=judged.outliers,
-        analyses=looks_at(before, used, direction=direction, rule=judging.rule),
+        analyses=looks_at(baseline, used, direction=direction, rule=judging.rule),
     )
     return verdict, judged.outcome is Answer.MORE
 
@@ -553,48 +568,48 @@ def _note(judged: Judged, outcome: Outcome, judging: _Judging) -> str:
     return of_load(judged.lost, judged.lost_before, "now", "of the baseline") if open_ else ""
 
 
-def of_load(lost: float, lost_before: float, now: str, before: str) -> str:
+def of_load(lost: float, lost_before: float, current_name: str, baseline_name: str) -> str:
     """Return a note on the logarithmic effect of load on both sides; "" without any."""
     if not lost and not lost_before:
         return ""
     shares = [percent(-math.expm1(-each)) for each in (lost, lost_before)]
     return (
-        f"load explains up to {shares[0]} {now} and {shares[1]} {before}: an idle machine or "
-        "interleaving decides"
+        f"load explains up to {shares[0]} {current_name} and {shares[1]} {baseline_name}: an idle "
+        "machine or interleaving decides"
     )
 
 
 def _reported(
     name: str, runs: Sequence[Run], record: Record | None, note: str = ""
 ) -> MetricVerdict:
-    now = values(runs, name)
-    if len(now) < len(runs) and not note:
-        note = f"in {len(now)} of {len(runs)} runs"
-    return reported(name, now, values(record.runs, name) if record else [], note)
+    current = values(runs, name)
+    if len(current) < len(runs) and not note:
+        note = f"in {len(current)} of {len(runs)} runs"
+    return reported(name, current, values(record.runs, name) if record else [], note)
 
 
 def reported(
-    name: str, now: Sequence[Value], before: Sequence[Value], note: str = ""
+    name: str, current: Sequence[Value], baseline: Sequence[Value], note: str = ""
 ) -> MetricVerdict:
     """Return a metric that is only reported, with its baseline if it has one."""
-    mean, old = mean_value(now) if now else None, mean_value(before) if before else None
+    mean, old = mean_value(current) if current else None, mean_value(baseline) if baseline else None
     return MetricVerdict(
         metric=name,
         outcome=None,
-        baseline=MetricBaseline(value=old, runs=len(before)),
+        baseline=MetricBaseline(value=old, runs=len(baseline)),
         now=mean,
         change=mean / old - 1 if mean and old else None,
-        runs=len(now),
+        runs=len(current),
         note=note,
     )
 
 
 def _work(name: str, runs: Sequence[Run], record: Record | None) -> str:
-    before = [v.value for v in values(record.runs, name)] if record else []
-    if name not in COUNTS or not before or any(run.serving.requests for run in runs):
+    theirs = [v.value for v in values(record.runs, name)] if record else []
+    if name not in COUNTS or not theirs or any(run.serving.requests for run in runs):
         return ""
-    now = [v.value for v in values(runs, name)]
-    return other_count(METRICS[name].title, before, now, tolerance=0.02) or ""
+    ours = [v.value for v in values(runs, name)]
+    return other_count(METRICS[name].title, theirs, ours, tolerance=0.02) or ""
 
 
 def mean_value(sample: Sequence[Value]) -> float:

@@ -49,8 +49,8 @@ def places(these: Sequence[int], of: int) -> str:
     if len(these) == of:
         return "every run"
     named = [str(place) for place in these]
-    shown = ", ".join(named[:-1]) + f" and {named[-1]}" if len(named) > 1 else named[0]
-    return f"run{'s' if len(named) > 1 else ''} {shown} of {of}"
+    listing = ", ".join(named[:-1]) + f" and {named[-1]}" if len(named) > 1 else named[0]
+    return f"run{'s' if len(named) > 1 else ''} {listing} of {of}"
 
 
 def missing(runs: Sequence[Run], metric: str) -> str:
@@ -75,8 +75,8 @@ def buffered(runs: Sequence[Run], metric: str) -> bool:
 
 def ungated(runs: Sequence[Run], limits: Collection[str], record: Record | None) -> set[str]:
     """Return metrics not gated because answers were buffered; never all, nor the baseline's."""
-    before = {name for run in (record.runs if record else ()) for name in run.metrics}
-    held = {name for name in limits if name not in before and buffered(runs, name)}
+    recorded = {name for run in (record.runs if record else ()) for name in run.metrics}
+    held = {name for name in limits if name not in recorded and buffered(runs, name)}
     return held if len(held) < len(limits) else set()
 
 
@@ -106,8 +106,8 @@ def too_few(runs: Sequence[Run], metric: str, record: Record | None) -> str:
         return ""
     if record is None or not _stays(runs, metric, record):
         return f"under {needed:,} queries a run, only reported"
-    before = _before(runs, metric, record)
-    behind = "" if before is None else f"; the baseline {before:,}"
+    recorded = _before(runs, metric, record)
+    behind = "" if recorded is None else f"; the baseline {recorded:,}"
     return f"{count:,} queries a run of {needed:,}{behind}"
 
 
@@ -220,17 +220,17 @@ def with_zeros(
     having = sum(metric in run.metrics for run in record.runs)
     more = not dropped and len(runs) < max_runs
     unproven = Outcome.INCONCLUSIVE if more or having < GATING_RUNS else Outcome.INVALID
-    before = geometric_means(record.runs)[metric]
+    baseline = geometric_means(record.runs)[metric]
     per_second = "/s" if METRICS[metric].unit == "1/s" else ""
     verdict = MetricVerdict(
         metric=metric,
         outcome=failing if dropped and having >= GATING_RUNS else unproven,
-        baseline=MetricBaseline(value=before, runs=having),
+        baseline=MetricBaseline(value=baseline, runs=having),
         now=0.0,
         change=-1.0,
         limit=limit,
         runs=len(runs),
-        note=f"{in_zeros(runs, metric)}; the baseline {quantity(metric, before)}{per_second}",
+        note=f"{in_zeros(runs, metric)}; the baseline {quantity(metric, baseline)}{per_second}",
         p=0.0 if dropped else 1.0,
     )
     return verdict, more
@@ -242,8 +242,8 @@ def with_zeros(
 def _stays(runs: Sequence[Run], metric: str, record: Record | None) -> bool:
     if record is None or metric not in record.minimum_detectable_change:
         return False
-    before = _before(runs, metric, record)
-    return before is None or before >= METRICS[metric].min_queries
+    recorded = _before(runs, metric, record)
+    return recorded is None or recorded >= METRICS[metric].min_queries
 
 
 def _before(runs: Sequence[Run], metric: str, record: Record) -> int | None:

@@ -106,7 +106,7 @@ def screened(
     If the first run of a single session is an outlier, its position counts as the cause.
     """
     names, sessions = countable(runs, limits, old), [run.session for run in runs]
-    first, before = {sessions.index(one) for one in sessions}, old.runs if old else ()
+    first, baseline_runs = {sessions.index(one) for one in sessions}, old.runs if old else ()
     p, skips = SCREEN / max(1, len(names)), old is not None and old.skips_first_run
 
     def sample(side: Sequence[Run | BaselineRun], name: str) -> list[Value]:
@@ -116,14 +116,14 @@ def screened(
     def odd(name: str, without: Collection[int]) -> set[int]:
         places = [n for n, run in enumerate(runs) if name in run.metrics and n not in without]
         fresh, scale = [runs[n] for n in places], log_scale(METRICS[name].direction)
-        strays = outliers(sample(fresh, name), sample(before, name), scale, rule, p)
+        strays = outliers(sample(fresh, name), sample(baseline_runs, name), scale, rule, p)
         return {places[index] for index in strays}
 
     def effect(name: str) -> float | None:
         strays, scale = odd(name, ()), log_scale(METRICS[name].direction)
         clean = [run for n, run in enumerate(runs) if n in first or n not in strays]
-        sure = not before and len(first) == 1 and 0 in strays
-        both = [*sample(before, name), *sample(clean, name)]
+        sure = not baseline_runs and len(first) == 1 and 0 in strays
+        both = [*sample(baseline_runs, name), *sample(clean, name)]
         return first_run_effect(both, scale, rule, 1.0 if sure else p)
 
     effects = {} if skips else {name: share for name in names if (share := effect(name))}

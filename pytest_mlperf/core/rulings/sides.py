@@ -116,7 +116,7 @@ class _Side:
         )
 
 
-def pooled(before: Sequence[Value], now: Sequence[Value], *, rule: RuleR) -> Pooled:
+def pooled(baseline: Sequence[Value], current: Sequence[Value], *, rule: RuleR) -> Pooled:
     """Return the difference of two sides by all their runs; sides share no sessions.
 
     A session's mean varies by v_s + v_r/m, with v_s between sessions, v_r between the m runs of
@@ -135,12 +135,12 @@ def pooled(before: Sequence[Value], now: Sequence[Value], *, rule: RuleR) -> Poo
         McCulloch, Variance Components, 1992, 3.6); v_r moderated as in rule R; degrees of freedom
         of two sides' own by F. E. Satterthwaite, Biometrics Bulletin 2 (1946).
     """
-    if not before or not now:
-        raise ValueError(f"nothing to compare: {len(before)} and {len(now)} runs")
+    if not baseline or not current:
+        raise ValueError(f"nothing to compare: {len(baseline)} and {len(current)} runs")
     share = min(rule.session_share, _MAX_DAYS_SHARE)
     expected = share / (1 - share)
-    a, b = (_side(runs, expected) for runs in (before, now))
-    within = fmean(run.within_se**2 for run in (*before, *now))
+    a, b = (_side(runs, expected) for runs in (baseline, current))
+    within = fmean(run.within_se**2 for run in (*baseline, *current))
     run_variance, run_df = rule.inside_sessions(a.squares + b.squares, a.df + b.df, within)
     of_sessions, of_runs = a.of_sessions + b.of_sessions, a.of_runs + b.of_runs
 
@@ -180,9 +180,9 @@ def _by_own_runs(sides: tuple[_Side, _Side], within: float, rule: RuleR) -> Rati
     for side, other in (sides, sides[::-1]):
         v_r, df = rule.inside_sessions(side.squares + other.squares, side.df + other.df, within)
         if side.df:
-            beside, _ = rule.inside_sessions(other.squares, other.df, within)
+            other_variance, _ = rule.inside_sessions(other.squares, other.df, within)
             df = CANDIDATE_DF + side.df
-            v_r = max((CANDIDATE_DF * beside + side.squares) / df, rule.floor_sd**2)
+            v_r = max((CANDIDATE_DF * other_variance + side.squares) / df, rule.floor_sd**2)
         variance += v_r * side.of_runs
         squares += (v_r * side.of_runs) ** 2 / df
     return RatioSpread(se=math.sqrt(variance), df=variance**2 / squares)
@@ -204,7 +204,10 @@ ONE_RUN = "one run alone proves no drop"
 
 
 def judge_sides(
-    before: Sequence[Run], now: Sequence[Run], limits: Mapping[str, float], rule: RuleR
+    baseline_runs: Sequence[Run],
+    current_runs: Sequence[Run],
+    limits: Mapping[str, float],
+    rule: RuleR,
 ) -> tuple[MetricVerdict, ...]:
     """Judge all runs of a case at once: gated metrics first, then reported ones.
 
@@ -212,10 +215,17 @@ def judge_sides(
     ok with probability `beta` at most. Metrics are gated if `before` has enough queries for them: a
     slower build has fewer, which must not loosen the rule.
     """
-    gated = tuple(_gated(name, limit, before, now, rule) for name, limit in limits.items())
-    measured = {name for run in (*before, *now) for name in run.metrics if name in METRICS}
+    gated = tuple(
+        _gated(name, limit, baseline_runs, current_runs, rule) for name, limit in limits.items()
+    )
+    measured = {
+        name for run in (*baseline_runs, *current_runs) for name in run.metrics if name in METRICS
+    }
     others = sorted(measured - limits.keys() - EFFICIENCY, key=in_order)
-    return (*gated, *(found for name in others if (found := _reported(name, before, now))))
+    return (
+        *gated,
+        *(row for name in others if (row := _reported(name, baseline_runs, current_runs))),
+    )
 
 
 def judge_together(
@@ -248,13 +258,17 @@ def judge_together(
 
 
 def _gated(
-    name: str, limit: float, before: Sequence[Run], now: Sequence[Run], rule: RuleR
+    name: str, limit: float, baseline_runs: Sequence[Run], current_runs: Sequence[Run], rule: RuleR
 ) -> MetricVerdict:
-    old, new = (values(runs, name, rule.tolerated, by_day=False) for runs in (before, now))
+    old, new = (
+        values(runs, name, rule.tolerated, by_day=False) for runs in (baseline_runs, current_runs)
+    )
     needed = METRICS[name].min_queries
-    if fewest(before, name) < needed:
+    if fewest(baseline_runs, name) < needed:
         note = f"under {needed:,} queries a run, only reported"
-        return replace(_reported(name, before, now) or unmeasured(name, limit, note), note=note)
+        return replace(
+            _reported(name, baseline_runs, current_runs) or unmeasured(name, limit, note), note=note
+        )
     if new and not old:
         return MetricVerdict(
             metric=name,
@@ -264,7 +278,7 @@ def _gated(
             runs=len(new),
             note="A has no such metric",
         )
-    for side, runs in (("A", before), ("B", now)):
+    for side, runs in (("A", baseline_runs), ("B", current_runs)):
         without = [run for run in runs if name not in run.metrics]
         if without:
             title, count = METRICS[name].title, f"{len(without)} of {len(runs)} runs of {side}"
@@ -341,8 +355,12 @@ def _note(ratio: Pooled, decision: Decision, best: float, rule: RuleR) -> str:
     return f"{heads[decision.direction]}{reason}"
 
 
-def _reported(name: str, before: Sequence[Run], now: Sequence[Run]) -> MetricVerdict | None:
-    if not all(run.may_judge(name) for run in (*before, *now) if name in run.metrics):
+def _reported(
+    name: str, baseline_runs: Sequence[Run], current_runs: Sequence[Run]
+) -> MetricVerdict | None:
+    if not all(
+        run.may_judge(name) for run in (*baseline_runs, *current_runs) if name in run.metrics
+    ):
         return None
-    new = values(now, name)
-    return reported(name, new, values(before, name)) if new else None
+    new = values(current_runs, name)
+    return reported(name, new, values(baseline_runs, name)) if new else None

@@ -74,7 +74,7 @@ def stragglers(
                     differs=_differs(mine[-1], runs[-1][1]),
                 )
             )
-    return tuple(sorted(behind, key=lambda one: -one.behind))
+    return tuple(sorted(behind, key=lambda straggler: -straggler.behind))
 
 
 def _bound(mean: float, values: Sequence[float], alpha: float, *, apart: float = 0.0) -> float:

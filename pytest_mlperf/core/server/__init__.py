@@ -138,10 +138,10 @@ def read_server(page: bytes) -> dict[str, float]:
     values = {}
     for table in (COUNTERS, GAUGES):
         for quantity, names in table.items():
-            shown = [parts for name in names if by_name.keys() >= {*(parts := name.split("+"))}]
-            if shown:
-                each = [value for part in shown[0] for value in by_name[part]]
-                values[quantity] = OF_COPIES.get(quantity, sum)(each)
+            present = [parts for name in names if by_name.keys() >= {*(parts := name.split("+"))}]
+            if present:
+                numbers = [value for part in present[0] for value in by_name[part]]
+                values[quantity] = OF_COPIES.get(quantity, sum)(numbers)
     return values
 
 
@@ -216,5 +216,5 @@ def _counts(inside: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _steps(inside: Sequence[Mapping[str, float]], name: str) -> Iterator[float]:
-    for before, after in pairwise([one[name] for one in inside if name in one]):
-        yield after - before if after >= before else after
+    for earlier, later in pairwise([one[name] for one in inside if name in one]):
+        yield later - earlier if later >= earlier else later

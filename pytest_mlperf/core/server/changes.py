@@ -61,8 +61,8 @@ class ServerChange:
     @property
     def says(self) -> str:
         """The change as text: "waiting queue 0 → 38.2"."""
-        before, now = (server_value(self.quantity, value) for value in (self.before, self.now))
-        return f"{QUANTITIES[self.quantity]} {before} → {now}"
+        old, new = (server_value(self.quantity, value) for value in (self.before, self.now))
+        return f"{QUANTITIES[self.quantity]} {old} → {new}"
 
 
 def server_value(quantity: str, value: float) -> str:
@@ -92,7 +92,7 @@ def server_figures(
 
 def server_in_words(server: Mapping[str, float]) -> str:
     """Return a server's metrics in one line, for a curve at its highest point; "" without any."""
-    point = max(points_of([server]), key=lambda one: one or 0.0, default=None)
+    point = max(points_of([server]), key=lambda point: point or 0.0, default=None)
     figures = [
         f"{title} {value}" + (f" ({most})" if most else "")
         for title, value, most in server_figures(server, point)
@@ -102,14 +102,14 @@ def server_in_words(server: Mapping[str, float]) -> str:
 
 
 def server_changes(
-    now: Sequence[Mapping[str, float]], before: Sequence[Mapping[str, float]]
+    current: Sequence[Mapping[str, float]], baseline: Sequence[Mapping[str, float]]
 ) -> list[ServerChange]:
     """Return the quantities that changed, by points and in the order of `QUANTITIES`."""
     changes = []
-    for point in points_of(now):
+    for point in points_of(current):
         for quantity in QUANTITIES:
             name = quantity if point is None else at_point(quantity, point)
-            sides = [[run[name] for run in side if name in run] for side in (now, before)]
+            sides = [[run[name] for run in side if name in run] for side in (current, baseline)]
             if all(sides) and _moved(quantity, median(sides[0]), sides[1]):
                 changes.append(
                     ServerChange(
@@ -128,6 +128,6 @@ def points_of(servers: Sequence[Mapping[str, float]]) -> list[float | None]:
     return sorted(points, key=lambda point: point or 0.0)
 
 
-def _moved(quantity: str, now: float, before: Sequence[float]) -> bool:
-    slack = _SLACK.get(quantity) or max(_MIN_COUNT, _MIN_SHARE * median(before))
-    return now > max(before) + slack or now < min(before) - slack
+def _moved(quantity: str, value: float, baseline: Sequence[float]) -> bool:
+    slack = _SLACK.get(quantity) or max(_MIN_COUNT, _MIN_SHARE * median(baseline))
+    return value > max(baseline) + slack or value < min(baseline) - slack
