@@ -82,7 +82,7 @@ def importer(
     return sorted(places), get
 
 
-if not TYPE_CHECKING:  # or every name would be one to a type checker
+if not TYPE_CHECKING:  # else a type checker would accept any name
     __getattr__ = importer(__name__, _ORIGINS)[1]
 
 

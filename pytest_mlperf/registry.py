@@ -43,13 +43,13 @@ of other packages hold former names."""
 @cache
 def registered(group: AnyGroup) -> dict[str, EntryPoint]:
     """Return every registered extension of a group, built-in and third party alike."""
-    return {entry.name: entry for entry in all_registered(group)}  # ours wins over a namesake
+    return {entry.name: entry for entry in all_registered(group)}  # our own entry wins
 
 
 @cache
 def all_registered(group: AnyGroup) -> list[EntryPoint]:
     """Return the entry points of a group, those of this package last."""
-    from importlib.metadata import entry_points  # a fifth of a worker's start, which asks for none
+    from importlib.metadata import entry_points  # a fifth of a worker's start
 
     return sorted(entry_points(group=f"pytest_mlperf.{group}"), key=is_own)
 
@@ -160,7 +160,7 @@ def first_suites() -> dict[str, tuple[str, str]]:
     for name, entry in sorted(registered("engines").items(), key=lambda item: item[0]):
         try:
             engine = resolve(entry.value)
-            if edits := vars(engine).get("first_suite"):  # its own, not that of its base
+            if edits := vars(engine).get("first_suite"):  # not that of a base class
                 home = importlib.import_module(engine.__module__).__package__ or ""
                 text = files(home).joinpath("first_suite.toml").read_text("utf-8")
                 suites[name] = text, str(edits)

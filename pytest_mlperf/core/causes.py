@@ -258,7 +258,7 @@ def causes(
 
     If there are only hints, the last entry says that no cause was found, and lists the comparisons.
     """
-    # A drop that is provisional has causes, though it says nothing about other cases yet.
+    # A provisional drop has causes, although it does not count for other cases yet.
     direction = (
         -1 if any(metric.direction == "drop" for metric in verdict.metrics) else moved(verdict)
     )
@@ -266,7 +266,7 @@ def causes(
         return ()
     facts = _Facts(
         verdict=verdict,
-        # A record of performance explains no scores.
+        # A performance record does not explain scores.
         baseline=None if verdict.kind == "accuracy" else baseline,
         siblings=siblings_of(verdict, siblings, direction),
         direction=direction,
@@ -315,13 +315,13 @@ def _environment(facts: _Facts) -> Iterator[Cause]:
         part = _part_of(text, facts.verdict)
         line = text.partition(" ")[2] if part in {LOADED_FILES, OTHER_FILES} else shortened(text)
         groups.setdefault(part, []).append(line)
-    # Of equal strength, a recorded fact says more than that a file changed.
+    # At equal strength a recorded fact ranks above a changed file.
     for name, texts in sorted(groups.items(), key=lambda group: group[0] in HEADS):
         certain = len(groups) == 1 and name != OTHER_FILES and not facts.verdict.baseline.unknown
         only = "; nothing else that is recorded changed" if certain else ""
         head = HEADS.get(name, "")
         since = "" if head else " since the baseline"
-        alone = not groups.keys() - {name, OTHER_FILES, "inputs"}  # which others may have changed
+        alone = not groups.keys() - {name, OTHER_FILES, "inputs"}  # these may explain the others
         strength = _weight(name, facts.siblings, alone=alone)
         yield Cause(rule=name, says=f"{head}{some(texts, 4)}{since}{only}", strength=strength)
 
@@ -368,7 +368,7 @@ def _output(facts: _Facts) -> Iterator[Cause]:
         if abs(share) < OUTPUT:
             continue
         longer = "longer" if share > 0 else "shorter"
-        # Longer answers take longer; of scores either may be a sign.
+        # Longer answers take longer; for scores either may be a sign.
         fits = facts.verdict.kind == "accuracy" or (share > 0) == (facts.direction < 0)
         lengths = f"{_length(old)} → {_length(new)} {title}"
         says = f"answers are {change(abs(share))[1:]} {longer}: {lengths}"
@@ -437,7 +437,7 @@ def _shares_at(facts: _Facts, point: float | None) -> dict[str, float]:
             metrics.Dimension.START,
             metrics.Dimension.MEMORY,
             metrics.Dimension.STAGE,
-        }:  # none of its answers
+        }:  # not measured on answers
             continue
         lower = definition.direction is Direction.LOWER
         if definition.direction is not Direction.NEITHER and (

@@ -226,7 +226,7 @@ def tokens_as_counted(
     """Check TEST06: token counts, at most one end token, and the first token as reported."""
     answers = list(timed)
     checked = scenario != "Offline"
-    # Nothing reported is no contradiction.
+    # As in the reference, an empty report does not contradict.
     firsts = [
         a for a in answers if checked and not a.data.startswith((a.first or b"")[: len(a.data)])
     ]

@@ -173,7 +173,7 @@ def lost_share(seen: Contention, *, on_cpu: bool, memory: float = 0.0) -> float 
     waited_s = seen.pressure_s if seen.waited_s is None else seen.waited_s
     if seen.foreign_s is not None:
         others_s = seen.foreign_s
-    else:  # a core that the run itself did not use may have been somebody else's
+    else:  # other processes may have used any core that the run did not use
         others_s = max(0.0, seen.cores * seen.window_s - (seen.own_s or 0.0))
     memory_s = min(seen.memory_some_s or 0.0, (seen.faults or 0) * PAGE_FAULT_SECONDS)
     parts = (min(waited_s or 0.0, others_s), seen.stolen_s, seen.throttled_s, memory_s)
@@ -243,7 +243,7 @@ def core_users(seen: Contention | None, client: float) -> str:
         f"{name} used {used:.2g}" for name, (used, _) in users.items() if used > MIN_TOLD_SHARE
     ]
     _, advice = max(users.values())
-    full = 0.9  # share of all cores, or of the one that a client can use
+    full = 0.9  # share of all cores, or of the one core that a client can use
     if client < full and sum(used for used, _ in users.values()) < full * seen.cores:
         advice = "cores were idle: the engine takes no more at a time, or answers late"
     return f"{', '.join(figures) or 'nobody used any'} of {seen.cores} cores: {advice}"
@@ -263,7 +263,7 @@ def in_words(seen: Contention) -> str:
     """Return the measured load as text."""
     figures = []
     if seen.foreign_s is not None:
-        # Rounded first: a difference of counters can be 2.8e-14.
+        # Rounded first, because a difference of counters can be 2.8e-14.
         used = f"{round(seen.foreign_s / seen.window_s, 3):.2g} of {seen.cores} cores"
         figures.append(f"others used {used}{_named(seen, ': {}')}")
     if seen.waited_s is not None:

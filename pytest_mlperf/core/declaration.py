@@ -137,7 +137,7 @@ def _module_of(made_by: object) -> Mapping[str, Any]:
 def _resolved(annotation: Any, module: Mapping[str, Any]) -> Any:
     if not isinstance(annotation, str):
         return annotation
-    usual = {**vars(typing), **vars(collections.abc), **module}  # may be imported for types alone
+    usual = {**vars(typing), **vars(collections.abc), **module}  # else unimported
     try:
         return eval(annotation, usual)  # noqa: S307 - its own source
     except Exception:

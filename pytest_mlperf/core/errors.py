@@ -94,5 +94,5 @@ def text_of(error: BaseException) -> str:
     """Return the text of any exception in one line, even if its `__str__` raises."""
     try:
         return " ".join(str(error).split())
-    except BaseException as broken:  # foreign code runs here
+    except BaseException as broken:  # `__str__` of foreign code may raise anything
         return f"(no text: its __str__ raised {type(broken).__name__})"

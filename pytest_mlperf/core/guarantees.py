@@ -84,7 +84,7 @@ class Guarantee:
         if lacking is None or robust_to is None:
             return f"{LIMIT_PROMISE}; {BELOW_LIMIT_PROMISE}"
         while_ = f"while sessions differ by less than {percent(robust_to)}"
-        if provisional:  # what would settle it is said beside it
+        if provisional:  # a note next to it says what would settle it
             return f"{FALSE_ALARM_PROMISE}; provisional: it holds {while_}"
         return f"{LIMIT_PROMISE}, {while_}; {self.cure(lacking)}"
 

@@ -110,7 +110,7 @@ class CaseHistory:
             marks.append(point.accepted or (is_new and not explained))
             if point.baseline is not None:
                 baseline, explained = point.baseline, False
-            # What it recorded is what the next one is judged by.
+            # The next session is judged by the baseline that this one recorded.
             explained = explained or point.accepted
         return marks
 

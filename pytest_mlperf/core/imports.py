@@ -67,7 +67,7 @@ def not_imported(target: str, error: Exception) -> str:
             "or install it"
         )
     if loaded is not None and not hasattr(loaded, attribute):
-        # Neither what every module has, nor what it imports from elsewhere.
+        # Suggest only names that the module itself defines.
         modules = {n: str(getattr(v, "__module__", "")) for n, v in vars(loaded).items()}
         near = nearest(attribute, [n for n, m in modules.items() if m.partition(".")[0] == top])
         return f"{getattr(loaded, '__file__', module)} has no {attribute!r}{near}"

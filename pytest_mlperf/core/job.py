@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_mlperf.core import errors
 
-if TYPE_CHECKING:  # a worker in another Python imports this module, and as little else as possible
+if TYPE_CHECKING:  # a worker in another Python imports this module, which must import little
     from pytest_mlperf.core.case import Case
     from pytest_mlperf.core.roofline.gpu import GpuPrice, GpuSpec
     from pytest_mlperf.core.roofline.work import AnyWork

@@ -324,7 +324,7 @@ def moment_of(started: str) -> dt.datetime | None:
 def day_of(started: str) -> float | None:
     """Return the start of a run in days since 1970 (UTC); None if malformed or implausible."""
     moment = moment_of(started)
-    # MLPerf began in 2018: a clock that was not set says 1970.
+    # MLPerf began in 2018: an unset clock shows 1970.
     return moment.timestamp() / 86_400 if moment and 2018 <= moment.year < 2100 else None
 
 

@@ -165,20 +165,20 @@ METRICS: dict[str, Metric] = _Table(
         _time("tpot_p50", "p50 TPOT", limit=0.05),
         _p90("tpot_p90", "p90 TPOT"),
         _time("tpot_p99", "p99 TPOT", limit=0.10, min_queries=1000),
-        # In place of TTFT where answers came together: the first read holds more than one message.
+        # In place of TTFT if answers came together: the first read holds more than one message.
         _time("first_read_p50", "p50 first read", limit=0.05),
         _p90("first_read_p90", "p90 first read"),
         _time("first_read_p99", "p99 first read", limit=0.10, min_queries=1000),
         _time("itl_p50", "p50 inter-token", limit=0.05),
         _p90("itl_p90", "p90 inter-token"),
         _time("itl_p99", "p99 inter-token", limit=0.10, min_queries=1000),
-        # Of a call, over the rounds of a benchmark: pytest-benchmark's own three.
+        # Time of a call over the rounds of a benchmark: pytest-benchmark's own three.
         _time("time_median", "median time", limit=0.05),
         _time("time_min", "fastest time", limit=0.05),
         _time("time_mean", "mean time", limit=0.05),
         Metric("goodput", "goodput/s", Dimension.SAMPLES_PER_TIME, 0.05, min_queries=100),
         Metric("tokens_per_second_per_user", "tokens/s/user", Dimension.TOKENS_PER_TIME, 0.05),
-        # MLPerf Endpoints' interactivity, endpoints_rules.md of v1.0.
+        # Interactivity of MLPerf Endpoints, endpoints_rules.md of v1.0.
         Metric("tps_per_user", "1/p90 TPOT", Dimension.TOKENS_PER_TIME, 0.05, shown=False),
         Metric(TURNS_TPS, "tokens/s of a turn", Dimension.TOKENS_PER_TIME, 0.05, shown=False),
         Metric(

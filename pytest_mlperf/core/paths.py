@@ -26,7 +26,7 @@ _HOME = re.compile(rf"{_BEFORE}/(?:(?:home|Users)/{_PATH_NAME}|root){_END}")
 
 _PATH = re.compile(
     _BEFORE
-    # Paths of the kernel are the same everywhere, and /v1/completions is one of a server.
+    # Kernel paths are equal everywhere, and /v1/completions is a server's path.
     + rf"(?!/(?:proc|sys|dev|v\d+)/)(?:/{_PATH_NAME}){{2,}}"
 )
 
@@ -65,6 +65,6 @@ def _at(path: str, behind: str) -> re.Pattern[str]:
 
 def _shortened(match: re.Match[str]) -> str:
     names = match[0].split("/")[1:]
-    # Which environment it is stands before the folder of its programs.
+    # The name of an environment is the one before its bin folder.
     kept = KEPT_NAMES + (names[-KEPT_NAMES] == PROGRAMS)
     return "/".join((OUTSIDE_MARK, *names[-kept:]))

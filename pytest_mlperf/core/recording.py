@@ -175,7 +175,7 @@ def first_runs(
     """Return how the first run differs from the baseline's first runs, if so; oldest first."""
     first = {run.session: run.hardware.warmed for run in reversed(baseline_runs)}
     ours, theirs = None, set(first.values())
-    if current_runs:  # of a session that is recorded already, the first run that it kept
+    if current_runs:  # for a session that is already recorded: its first recorded run
         ours = first.get(current_runs[0].session, current_runs[0].hardware.warmed)
     if ours is None or None in theirs or ours in theirs or not theirs:
         return ()

@@ -138,7 +138,7 @@ class Suspect:
 
     def __post_init__(self) -> None:
         for text in filter(None, (self.date, self.seen, *self.drops.values())):
-            dt.datetime.fromisoformat(text)  # what is compared as text must be a date
+            dt.datetime.fromisoformat(text)  # dates are compared as text, so they must be dates
 
     @property
     def age(self) -> tuple[str, str]:

@@ -63,7 +63,7 @@ class Tried:
         size = min(max(abs(math.log(self.value / self.limit)), MIN_EXCESS), CLAMP)
         if self.held:
             return -size
-        # A run may be late as LoadGen counts, though not by this value.
+        # A run may be late by LoadGen's own count, although not by this value.
         return size if self.value > self.limit else MIN_EXCESS
 
 

@@ -57,7 +57,7 @@ def require_bounded(content: bytes | str, max_values: int) -> None:
     for begin in range(0, len(content), PIECE_BYTES):
         part = content[begin : begin + PIECE_BYTES]
         piece = kept + (part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part)
-        # A backslash and what it escapes belong together.
+        # Do not split a backslash from the escaped character.
         odd = (len(piece) - len(piece.rstrip(b"\\"))) % 2
         kept, piece = (b"\\", piece[:-1]) if odd else (b"", piece)
         piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
@@ -118,7 +118,7 @@ def inflate(content: bytes, max_bytes: int) -> bytes:
 
     It is unpacked twice, first to learn its size, so that only accepted data take that memory.
     """
-    form = zlib.MAX_WBITS | 32  # of either format
+    form = zlib.MAX_WBITS | 32  # either format
     try:
         return zlib.decompress(content, form, _inflated_size(content, form, max_bytes) or 1)
     except zlib.error as error:

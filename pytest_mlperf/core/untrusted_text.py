@@ -99,7 +99,7 @@ def _shown(character: str, keep: str) -> str:
 
 def _escaped(text: str) -> str:
     if not _SURROGATE.search(text):
-        return text  # also what is more than a text, such as a word of an enumeration
+        return text  # unchanged, because it may be a subclass such as a StrEnum member
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

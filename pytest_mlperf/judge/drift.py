@@ -205,7 +205,7 @@ def _neighbours(left: Sequence[float], right: Sequence[float]) -> float:
         squares += sum(x * x for x in ranks)
         products += sum(x * y for x, y in pairwise(ranks))
     count = len(left) + len(right)
-    # The estimate is too low by about (1+3r)/n of each side, and scatters by 1/√n.
+    # The estimate is biased downwards by about (1+3r)/n per side, and scatters by 1/√n.
     return min(0.9, max(0.0, products / squares if squares else 0.0)) if count else 0.0
 
 

@@ -130,7 +130,7 @@ def bound_of(direction: Direction, limit: float) -> float:
 
 def raw(x: float, direction: Direction) -> float:
     """Return the relative change of the raw value for a log ratio (below 0 is worse)."""
-    # exp overflows above 709; a bound that far out says nothing but "huge".
+    # exp overflows above 709; such a bound only means "huge".
     return math.expm1(min(x if direction is Direction.HIGHER else -x, 700.0))
 
 

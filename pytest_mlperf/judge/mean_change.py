@@ -59,7 +59,7 @@ def mcnemar_mid_p(down: int, up: int) -> float:
     flips = down + up
     if not flips:
         return 1.0
-    # From the smaller tail, each binomial coefficient from the one before it: whole numbers.
+    # From the smaller tail, each binomial coefficient from the previous one, in whole numbers.
     ways, below = 1, 0
     for k in range(up):
         below += ways
@@ -144,7 +144,7 @@ def low_of_rare(changes: Mapping[float, int], unseen: float, error: float) -> fl
     if not least < -ROUNDING * abs(mean):
         return mean
     quantile = NormalDist().inv_cdf(error)
-    # Regula falsi with the Illinois step: the deviate falls steadily from 0 as the tilt grows.
+    # Regula falsi with the Illinois step: the deviate falls from 0 as the tilt grows.
     near, far = (0.0, -quantile), (1.0, -math.inf)
     lowest = mean + least
     for _ in range(MAX_SEARCH_STEPS):
@@ -183,7 +183,7 @@ def _tilted(centred: list[tuple[float, int]], tilt: float) -> tuple[float, float
     mean = math.fsum(value * share for value, _, share in shares) / math.fsum(
         share for _, _, share in shares
     )
-    # The saddle point of the sum of weight x (value - mean), its cumulant there and its curvature.
+    # Saddle point of the sum of weight x (value - mean), with its cumulant and curvature.
     point = tilt / (1 - tilt * mean)
     cumulant = curvature = 0.0
     for value, number in centred:

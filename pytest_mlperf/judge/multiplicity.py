@@ -195,7 +195,7 @@ def estimate(
     unit = median(se for _, se, _ in firsts)
     common = {name: looks for name, looks in sessions.items() if len(looks) > MAX_LONE_PAIRS}
     spread, allowed = _spread([median(c for c, _, _ in s) for s in common.values()], unit, rule)
-    # A shift that the machine does not explain is a drop: what lies above 0 is the better half.
+    # A shift that the machine does not explain is a drop: the better half is above 0.
     middle = shift if shift > -allowed else max(shift, 0.0)
     first = _scale([(c - middle, se, df) for c, se, df in firsts], two_sided=False)
     apart = []
@@ -203,7 +203,7 @@ def estimate(
         middle = median(change for change, _, _ in looks)
         apart += [(change - middle, se, df) for change, se, df in looks]
     null = Null(pairs=len(firsts), shift=shift, spread=spread, allowed=allowed)
-    if not apart:  # one session tells nothing of what others do: all that exceeds is theirs
+    if not apart:  # without other sessions all excess is attributed to them
         return replace(null, excess=first**2 - 1)
     between = _scale(apart, two_sided=True)
     excess = (between**2 - 1) * (median(se for _, se, _ in apart) / unit) ** 2
@@ -224,7 +224,7 @@ def _spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple[float, 
     """Return the standard deviation of the common session effect, and the shift it allows."""
     count = len(medians)
     df = max(count, 1)
-    # A session beside the mean of the others varies by count / (count - 1) of its own variance.
+    # A session against the mean of the others has count / (count - 1) times its own variance.
     squares = math.fsum(x**2 for x in medians) * ((count - 1) / count) ** 2 if count else 0.0
     spread = math.sqrt((rule.session_share * unit**2 + squares) / df)
     return spread, t_isf(COMMON_SHIFT_RISK, df) * spread * math.sqrt(1 + 1 / df)

@@ -150,7 +150,7 @@ def _spread(
     squares: float, k: int, within: float, prior_df: float, times: float, rule: RuleR
 ) -> tuple[float, float]:
     """Return the moderated standard deviation of a pair's log ratio, and its df."""
-    # Of two runs of one session; the share that they have in common is not in their ratio.
+    # For two runs of one session, whose common part cancels in their ratio.
     expected = 2 * ((1 - rule.session_share) * (times * rule.prior_sd) ** 2 + within)
     df = max(prior_df + k - 1, 1.0)
     sd = math.sqrt((prior_df * expected + squares) / (prior_df + k - 1))

@@ -115,12 +115,12 @@ def robustness(sample: Sample, *, bound: float, alpha: float, beta: float) -> Ro
     df = max(len(sample.baseline) - 1.0, sample.noise.df if sample.noise else 0.0)
 
     def word(distance: float, error: float, needed_df: float) -> FinalWord:
-        # Age is told first: further sessions of that time would not help.
+        # Age is reported first, because further old sessions would not help.
         old: Why | None = "old" if sample.old and df >= DAYS - 1 else None
         lacks = old or ("few sessions" if df < needed_df else None)
         robust_to = parts.holds(distance, error)
         bears = lacks is None or robust_to >= MAX_SPREAD_RATIO * math.sqrt(parts.run)
-        # One session shows nothing of what sessions differ by.
+        # One session shows no between-session variance.
         seen = df < 1 or parts.proves(distance, error)
         young = old is None or robust_to >= BEARS_AGE * math.sqrt(parts.run)
         likely = len(sample.baseline) >= DAYS and young and parts.is_likely(distance)
@@ -206,7 +206,7 @@ def _parts(sample: Sample) -> _Variances:
     run = (sample.prior_df * sample.expected + spread.inside + inside_now) / run_df
     run = max(run, sample.floor**2)
     new, new_df = _of_now(sample, spread.inside, inside_now, run, run_df)
-    # Of the mean difference: how often the variance of a session is in it.
+    # Factor of the session variance in the variance of the mean difference.
     of_sessions = 1 + math.fsum(size**2 for size in sizes) / n0**2
     size = spread.size
     between, between_df = _between(sample, run, spread.across, size)
@@ -252,6 +252,6 @@ def final(plain: Answer, robust: Robustness, *, last: bool) -> Answer:
         return Answer.PASS if robust.passing.robust else Answer.PROVISIONAL
     if plain is not Answer.FAIL or robust.failing.robust:
         return plain
-    # More runs make a drop surer only where the baseline shows what sessions differ by.
+    # More runs help only if the baseline shows the between-session variance.
     more = robust.failing.lacks is None and not last
     return Answer.MORE if more else Answer.PROVISIONAL

@@ -123,7 +123,7 @@ def judge_pairs(
             for name, pairs in metrics.items()
             if name not in decided or decided[name].outcome is not Answer.PASS
         }
-        # A metric that passed stays in the family: to leave it would hand its alpha to the others.
+        # A metric that passed stays in the family: otherwise the others would get its alpha.
         p_values = {name: open_[name].p if name in open_ else 1.0 for name in metrics}
         failed = holm(p_values, errors.alpha)
         for name, paired in open_.items():
@@ -189,7 +189,7 @@ def _weigh(pairs: ScorePairs, look: int, errors: Errors, *, all_seen: bool) -> P
     bounds = bounds_of(baseline, current, of_groups, errors, pairs.leverage)
     low, values, unseen = bounds.low, {*baseline, *current}, None
     changes = Counter(new - old for old, new in zip(baseline, current, strict=True))
-    if low > -pairs.margin:  # else it decides nothing
+    if low > -pairs.margin:  # else the metric cannot pass anyway
         worst = min(0.0, *values)
         possible = Counter(old - worst for old in baseline)
         low = with_rare(low, changes, possible, errors, all_seen=all_seen)

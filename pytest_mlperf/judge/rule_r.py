@@ -226,7 +226,7 @@ def walk(
         plain = _decide(look, bound, rule)
         outliers = _outliers(baseline, runs[:k], scale, rule)
         if outliers and plain is Answer.PASS and k < rule.max_runs:
-            plain = Answer.MORE  # it may be one of several, and some processes slower
+            plain = Answer.MORE  # there may be more of them, with a drop in some processes
         robust = _robustness(baseline, runs[:k], scale, bound, rule)
         decision = final(plain, robust, last=k == rule.max_runs)
         if decision is not Answer.MORE:
@@ -251,7 +251,7 @@ def walk(
         advisory=len(baseline) < GATING_RUNS,
         p=1.0 if passing else p_value,
         direction=("ok" if passing else "drop")
-        if decision is Answer.PROVISIONAL or hidden  # by load: without it this were a drop
+        if decision is Answer.PROVISIONAL or hidden  # by load: without it this would be a drop
         else None,
         robust=robust.failing.robust,
         likely=robust.failing.likely,
@@ -356,7 +356,7 @@ def _detectable(baseline: Sequence[Value], scale: Scale, rule: RuleR) -> float:
     last = df + rule.max_runs - 1
     quantiles = t_isf(rule.alpha / (rule.max_runs - 1), last) + t_isf(rule.beta, last)
     provable = quantiles * sd * _se_factor(baseline, rule.max_runs, rule)
-    return provable + fmean(run.lost for run in baseline)  # a drop hides in what load took before
+    return provable + fmean(run.lost for run in baseline)  # the baseline's load may hide a drop
 
 
 def moderated_sd(runs: Sequence[Value], squares: float, df: float, rule: RuleR) -> float:

@@ -172,7 +172,7 @@ def _by_average(
     inside = [
         r
         for r in average
-        if r.value > 0  # no board draws nothing
+        if r.value > 0  # a power of 0 is a reading error
         and begin_s + AVERAGED_S <= r.time_s <= end_s
         and steps[0].time_s <= r.time_s + lag_s - AVERAGED_S
         and r.time_s + lag_s <= steps[-1].time_s

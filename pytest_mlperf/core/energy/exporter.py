@@ -73,7 +73,7 @@ def _with(gpu: ExportedGpu, sample: PageSample) -> ExportedGpu:
         gpu = replace(gpu, parts=True)
     if sample.name == POWER_METRIC:
         return replace(gpu, watts=possible("power_w", sample.value) or gpu.watts)
-    # Of two samples of one GPU the one that fell behind is no longer written.
+    # The lower one of two samples of a GPU is stale.
     joules = max(possible("energy_j", sample.value / 1000) or 0.0, gpu.joules or 0.0)
     return replace(gpu, joules=joules or None)
 
@@ -200,7 +200,7 @@ def _counted(
         if (gpu := look.gpus.get(uuid)) and gpu.joules is not None
     ]
     series, misread = without_misreads(read, begin_s, end_s, MAX_RISE_WATTS)
-    changes = [  # between two looks each; the first shows none
+    changes = [  # the time is between two looks, so the first look has no change
         Reading(time_s=(before.time_s + after.time_s) / 2, value=after.value)
         for before, after in pairwise(series)
         if after.value != before.value

@@ -33,7 +33,7 @@ def host_energy(
     The uncertainty is a bound: the counter only rises, so its value at an end of the window lies
     between the readings before and after. `shared`: other measurements used the host.
     """
-    # Some hosts show a counter of memory that never moves.
+    # Some hosts have a memory counter that never moves.
     memory = {n: counter.readings for n, counter in counted.items() if n.endswith(MEMORY)}
     dead = [n for n, readings in memory.items() if len({r.value for r in readings}) == 1]
     energies = {
@@ -61,7 +61,7 @@ def _between(counter: Counted, begin_s: float, end_s: float) -> tuple[float, flo
     if not readings or not readings[0].time_s <= begin_s < end_s <= readings[-1].time_s:
         return None
     joules = at(readings, end_s) - at(readings, begin_s)
-    if not joules:  # whatever draws nothing is not counted
+    if not joules:  # a counter without a rise does not work
         return None
     off_j = 0.0
     for moment_s in (begin_s, end_s):

@@ -68,7 +68,7 @@ def _is_spl(line: str) -> bool:
 
 def _spl(lines: Sequence[str], name: str, local_offset_s: float) -> Iterator[MeterReading]:
     for number, line in enumerate(lines, start=1):
-        if not line.startswith("Time"):  # MLPerf's checker passes over others too
+        if not line.startswith("Time"):  # as MLPerf's checker
             continue
         fields = line.split(",")
         if not _is_spl(line) or not (match := _SPL.fullmatch(fields[1])):

@@ -69,9 +69,9 @@ def without_misreads(
     rises = ((b.value - a.value, b.time_s - a.time_s) for a, b in pairwise(readings))
     if all(rise >= 0 and rise / most_per_s <= took_s for rise, took_s in rises):
         return readings, 0
-    # The longest line, by patience sorting: as values fall, so do times less what the rise takes.
+    # The longest chain, by patience sorting: as values fall, times fall by the least rise time.
     keys: list[float] = []
-    lines: list[Any] = []  # of each length, as pairs of a reading and what follows it
+    lines: list[Any] = []  # by length, as pairs of a reading and the rest of its chain
     for reading in sorted(readings, key=lambda r: (r.value, r.time_s), reverse=True):
         key = reading.value / most_per_s - reading.time_s
         position = bisect_right(keys, key)
@@ -256,7 +256,7 @@ def count(
     if reason := _why_not(counter, steps, ends):
         return CounterEnergy(why_not=reason)
     behind_s = lag_of(steps, trace)
-    # A board renews its power and its counter together, as far as is known.
+    # As far as is known, a board refreshes its power and its counter together.
     delay = delay_s(
         trace, covers=covers, usual_s=min(period_s or beat_s(steps), UNWATCHED_STEP_SECONDS)
     )
@@ -265,9 +265,9 @@ def count(
     unsure_s += max(_gap_at(counter, end) for end in ends) - beat_s(counter)
     lag_s = None if behind_s is None else behind_s + delay
     shift_s = lag_s or 0.0
-    # One that trails by more than others may count a mean.
+    # A counter with a larger lag than others may count a mean.
     unsure_s += max(0.0, shift_s - 2 * LAG_S)
-    # A counter that was not read for long enough after the window is read where it was.
+    # A counter that was not read for long enough after the window cannot be shifted.
     unread = not steps[0].time_s - begin_s <= shift_s <= steps[-1].time_s - end_s
     unsure_s += max(LAG_S, shift_s) if lag_s is None or unread else 0.0
     shift_s = 0.0 if unread else shift_s
@@ -286,7 +286,7 @@ def count(
     then = [Reading(time_s=end + shift_s, value=shown_j(end)) for end in ends]
     hidden = [_hidden_j(steps, trace, each, behind_s or 0.0, blur_s) for each in then]
     late_j = max(abs(used_j(unsure_s * part / 4) - used_j()) for part in range(-4, 5))
-    if lag_s is None:  # the counter does not follow the power that is seen
+    if lag_s is None:  # the counter does not follow the trace
         near = [r.value for r in trace if min(abs(r.time_s - end) for end in ends) <= NEAR_SECONDS]
         late_j = max(late_j, LAG_S * (max(near) - min(near)) if near else 0.0)
     return CounterEnergy(
@@ -399,10 +399,10 @@ def _numbers(moments: Sequence[float]) -> list[int]:
     for moment in moments[1:]:
         number = round((moment - shift_s) / beat)
         if number <= numbers[-1]:
-            # The one before was seen late, if there is a beat left for it.
+            # The previous step was read late, if there is a free beat before it.
             numbers[-1] -= numbers[-1] - 1 not in numbers[-2:]
             number = numbers[-1] + 1
-        # The beat is known from this alone, so that a long row of steps drifts: it is followed.
+        # The beat is only estimated, so that a long series drifts: follow it.
         shift_s += OFFBEAT_SHARE * (moment - number * beat - shift_s)
         numbers.append(number)
     return numbers

@@ -471,7 +471,7 @@ def _excess(runs: Sequence[Value], rule: RuleR) -> _Excess | None:
     groups = scatter(sessions)
     within = fmean(run.within_se**2 for run in runs)
     variance, df = rule.inside_sessions(groups.inside, groups.run_df, within)
-    # By its own scatter 1/variance is too large on average, by this to the first order.
+    # First-order correction: 1/variance is biased upwards by its own scatter.
     fair = 1 / (1 + 2 * groups.run_df / df**2)
     return _Excess(
         excess=groups.across / variance * fair - groups.between_df,

@@ -126,7 +126,7 @@ class NoiseSettings:
     session_share_high: float | None = None
 
     def __post_init__(self) -> None:
-        _ = self.rule(self.max_runs)  # a file that rule R refuses is defective
+        _ = self.rule(self.max_runs)  # raises ValueError for settings that rule R does not accept
 
     @property
     def noise(self) -> Noise:

@@ -276,7 +276,7 @@ def _term(
     if work is None or (time and change.varies):
         return None
     if time:
-        # A sample is worked on by one copy of the model; of how many GPUs nobody may have said.
+        # One copy of the model works on a sample; the number of its GPUs may be unknown.
         seen = replace(seen, gpus=seen.replica_gpus or seen.gpus)
     has = bounds.hardware(gpu, seen, best=best, sparse=change.sparse)
     if time:
@@ -397,7 +397,19 @@ def lights(
         if n in METRICS
     ]
     with_limit = [limit for limit in limits if limit.certain is not None]
-    return tuple(_light(limit) for limit in with_limit or limits[:1])
+    return tuple(
+        Light(
+            metric=limit.metric,
+            says=in_words(limit),
+            share=limit.share,
+            certain=limit.certain,
+            ceiling=limit.ceiling,
+            estimated=limit.estimated,
+            binds=limit.binds,
+            impossible=limit.impossible,
+        )
+        for limit in with_limit or limits[:1]
+    )
 
 
 def about(scenario: str, metrics: Mapping[str, float]) -> str:
@@ -405,16 +417,3 @@ def about(scenario: str, metrics: Mapping[str, float]) -> str:
     if scenario in {"SingleStream", "MultiStream"}:
         return gated_metrics(scenario)[0]
     return "tokens_per_second" if "tokens_per_second" in metrics else "throughput"
-
-
-def _light(limit: Limit) -> Light:
-    return Light(
-        metric=limit.metric,
-        says=in_words(limit),
-        share=limit.share,
-        certain=limit.certain,
-        ceiling=limit.ceiling,
-        estimated=limit.estimated,
-        binds=limit.binds,
-        impossible=limit.impossible,
-    )

@@ -68,7 +68,7 @@ def hardware(
         weight=bytes_each,
         kv=KV_BYTES[seen.kv] if seen.kv else min(KV_BYTES.values()),
         cache=gpu.cache * copy if best else 0.0,
-        # A datasheet's "141 GB" are GiB, as NVML shows.
+        # A datasheet's "141 GB" are GiB, as NVML reports.
         memory=None if gpu.memory is None else gpu.memory * GIB_PER_GB * copy,
     )
 
@@ -162,9 +162,9 @@ def shortest(
         return _first(work, has, seen, certain=certain)
     if kind == "itl" and drafts != 1.0:
         return []  # a step gives several tokens at once, with no time between them
-    # Every token is computed, also one that was drafted; the weights are read once for a step.
+    # Every token is computed, also a drafted one; the weights are read once per step.
     terms = [_time("compute", work.beams * work.token_flop, has.flops)]
-    # Drafts are accepted on average: a request of easy tokens may have many more.
+    # The acceptance is a mean: a request of easy tokens may have much more.
     if drafts is None or (certain and drafts != 1.0):
         return terms
     return terms + _reading(work, has, seen, 1 / drafts, certain=certain)

@@ -134,7 +134,7 @@ def _either(a: GpuSpec, b: GpuSpec) -> GpuSpec:
         bandwidth=bandwidth,
         memory=memory,
         cache=max(a.cache, b.cache),
-        # Only the ratio of the two counts: how far the fastest kind is above the highest peak.
+        # Only the ratio of the two counts: the fastest kind's clock over the highest peak.
         stated_clock=1.0,
         highest_clock=headroom,
         source="; ".join(dict.fromkeys((a.source, b.source))),

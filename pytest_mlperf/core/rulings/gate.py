@@ -83,7 +83,7 @@ def below(excess: Sequence[float | None], most: float, total: int) -> float:
         needed = -seen / (total - index)
         room = most - needed
         if room < -ROUNDING:
-            return 0.0  # were all others as good as can be, it would not suffice
+            return 0.0  # even the best possible scores of the rest would not suffice
         gap = max(0.0, needed - mean)
         bet = min(gap / (spread + gap * gap), MAX_BET_SHARE / room) if room > ROUNDING else 0.0
         capital += math.log1p(bet * (needed - value))
@@ -173,7 +173,7 @@ def _series(measured: Pass, name: str) -> _Series | None:
     accuracy, scored = measured.accuracy, measured.scored
     printed, values = accuracy.scores.get(name), scored.per_sample.get(name, ())
     there = [value for value in values if value is not None]
-    # A distance of distributions, as FID, grows when it is estimated from fewer samples.
+    # A distance between distributions, as FID, is larger for fewer samples.
     if printed is None or not there or name in {*accuracy.whole} & {*accuracy.lower}:
         return None
     mean, summed = fmean(there), sum(there)
@@ -312,7 +312,7 @@ def _metric(name: str, score: float, window: GateWindow, whose: str) -> tuple[st
     upper = bound == window.high
     signs = {(True, False): "≥", (True, True): "≤", (False, False): "<", (False, True): ">"}
     digits = 3
-    if missed is not None:  # so many as show that it is missed
+    if missed is not None:  # enough digits to show the miss
         digits = next((d for d in range(3, 12) if f"{score:.{d}f}" != f"{bound:.{d}f}"), 12)
     share = bound / window.reference
     return (

@@ -338,7 +338,7 @@ def rule_on(
         for name in believed
         if name not in limits
     ]
-    # What too few queries do not decide is left out where there is something else to judge by.
+    # Undecided metrics with too few queries are left out if other metrics were judged.
     few = {
         m.metric
         for m, _ in gated
@@ -355,12 +355,12 @@ def ruling_of(
     metrics: Sequence[MetricVerdict], reported: Sequence[MetricVerdict] = (), *, more: bool = False
 ) -> Ruling:
     """Combine the verdicts on all metrics of a case."""
-    # Of several metrics one that fails the test decides, also beside one that is SUSPECT; a drop
-    # also beside one that could not be judged.
+    # A failing metric decides before a SUSPECT one, and a drop before a metric that could not be
+    # judged.
     failing = [metric for metric in metrics if metric.fails]
     failing = [metric for metric in failing if metric.outcome is not Outcome.INVALID] or failing
     outcomes = [m.outcome for m in failing or metrics if m.outcome is not None]
-    # Metrics with too few queries are only reported; a case with no other was not judged.
+    # Metrics with too few queries are only reported; without others the case is not judged.
     outcome = worst(outcomes) if outcomes else Outcome.INCONCLUSIVE
     if outcome is Outcome.OK and Outcome.IMPROVED in outcomes:
         outcome = Outcome.IMPROVED
@@ -507,7 +507,7 @@ def _compared_by_rule(
         judged = _as_alone(judged, baseline, direction, judging)
     outcome = outcome_of(judged, judging.failing, advisory=judged.advisory)
     used = current[: judged.runs_used]
-    # A provisional drop from too few runs of a baseline leans to nothing.
+    # A provisional drop from too few baseline runs has no direction.
     unsure = judged.outcome is Answer.PROVISIONAL and outcome is not Outcome.PROVISIONAL
     verdict = MetricVerdict(
         metric=name,

@@ -164,7 +164,7 @@ def remedies(
             'what is known, as limits = { latency_p50 = { max_rise = "5%" } }'
         )
     for name in limits:
-        if buffered(runs, name):  # said above, or no gate
+        if buffered(runs, name):  # reported above, or not gated
             continue
         title = METRICS[name].title
         if lacking := absent(runs, name):

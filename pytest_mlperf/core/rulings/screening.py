@@ -110,7 +110,7 @@ def screened(
     p, skips = SCREEN / max(1, len(names)), old is not None and old.skips_first_run
 
     def sample(side: Sequence[Run | BaselineRun], name: str) -> list[Value]:
-        # Without the margin, as a baseline keeps a run's load without it.
+        # Without the margin, as in a baseline's runs.
         return values(side, name, rule.tolerated, margin=False, by_day=False)
 
     def odd(name: str, without: Collection[int]) -> set[int]:

@@ -194,7 +194,7 @@ def _by_sessions(sides: Sequence[_Side], df: int, run_variance: float, rule: Rul
     )
     mean_square = max(squares / sessions, rule.floor_sd**2)
     of_sessions = math.fsum(side.of_sessions for side in sides)
-    # Sessions of fewer runs vary by more than those that tell the mean square.
+    # Sessions with fewer runs vary by more than those behind the mean square.
     beyond = math.fsum(side.of_runs for side in sides) - of_sessions * runs / sessions
     variance = mean_square * of_sessions + max(beyond, 0.0) * run_variance
     return RatioSpread(se=math.sqrt(variance), df=df)
