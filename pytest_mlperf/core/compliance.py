@@ -62,7 +62,7 @@ class SpeedScore:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Hold one check of a compliance test: a result file, reasons of a failure, remarks."""
+    """Hold one check of a compliance test: its file and text, reasons of a failure, remarks."""
 
     file: str
     text: str
@@ -97,7 +97,7 @@ def load_explains(test: str, scores: tuple[SpeedScore, SpeedScore], lost: Sequen
 
 
 def same_speed(reference: SpeedScore, test: SpeedScore, *, one_sample: bool = False) -> Finding:
-    """Compare speeds: TEST01 within the slack either way, TEST04 (one sample) not faster."""
+    """Compare a run with its reference: TEST01 is as fast, TEST04 (one sample) not faster."""
     faults = _comparable(reference, test)
     ours, theirs = reference.value, test.value
     if one_sample and reference.is_latency and ours and theirs:

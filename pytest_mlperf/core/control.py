@@ -117,7 +117,7 @@ def compared(
 
     By simulation (tests/core/test_control.py) with 8 baseline values of 4 sessions and 1 to 5
     values now, sessions sharing 25 or 60 % of the variance, of noise 0.5 % at FLOOR_GPU and of 5 %
-    at FLOOR_CPU: an unchanged machine is off in none of 80,000 sessions with normal noise, and in
+    at FLOOR_CPU: an unchanged machine is off in 0 of 80,000 sessions with normal noise, and in
     0.11 to 0.22 % with Student's t of 3 degrees of freedom. A machine that is slower in both
     figures is detected in 95 % of the sessions from 3.7 % (CPU: 30 %) on.
 

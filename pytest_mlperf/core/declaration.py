@@ -51,7 +51,7 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """Describe an extension's docstring by blocks, its options, and the `SUPPLIED` it takes."""
+    """Describe an extension: blocks of its docstring, options, and the `SUPPLIED` it takes."""
 
     about: tuple[str, ...] = ()
     options: Mapping[str, Option] = field(default_factory=dict)

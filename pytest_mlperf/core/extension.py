@@ -43,8 +43,7 @@ class Sink(Protocol):
     """Whether `done` must be given outputs, as in accuracy runs; otherwise they are ignored."""
 
     times_tokens: bool
-    """Whether `first_tokens` must come before `done`, with `n_tokens`; `next_tokens` is
-    optional."""
+    """Whether tokens are timed: `first_tokens` must precede `done`, which needs `n_tokens`."""
 
     needs_first_tokens: bool
     """Whether LoadGen requires both; in Offline they are optional and stored elsewhere."""

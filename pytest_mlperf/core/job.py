@@ -266,7 +266,7 @@ class Job:
 
     Attributes:
         engine, dataset: Factories with variables expanded and absolute paths.
-        model: Absolute path of the model, or its name if it is no file.
+        model: Absolute path of the model, or its name if it is not a file.
         elsewhere: The other Python in which its engine runs; None for this one.
         seconds_per_run: Planned length of the timed part of one run [s].
         find: Its search of a rate; None if the rate is set.

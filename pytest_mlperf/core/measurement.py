@@ -75,7 +75,7 @@ class Load:
 
     Attributes:
         client: Delay by the client itself [s]: "issue_p99" until a request began, "loop_p99" until
-            an answer was handled; empty if the engine is no client.
+            an answer was handled; empty if the engine is not a client.
         contention: Processor time of other processes in its window; None if it was not read.
         waited_s: Waiting time for other processes before it began; None if unknown.
     """

@@ -29,7 +29,7 @@ class TrendPoint:
     Attributes:
         commit: Commit that holds it, "not committed", or "" if git no longer has it.
         fingerprint: Engine, versions, weights, options, data; empty if unknown.
-        rate: Offered rate, per second; None if it is no condition of the measurement.
+        rate: Offered rate, per second; None if it is not a condition of the runs.
         means: Geometric means by metric, SI units.
     """
 

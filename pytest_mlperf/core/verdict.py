@@ -495,7 +495,7 @@ class Verdict:
 
     @property
     def fails(self) -> bool:
-        """Whether it fails its test under any options."""
+        """Whether it fails its test regardless of options."""
         provisional = self.outcome is Outcome.PROVISIONAL
         return self.outcome.fails or (provisional and any(m.fails for m in self.metrics))
 

@@ -122,7 +122,7 @@ def measure(
 
     Args:
         counter: Readings [J], oldest first, from before the window to after it; may be empty.
-        trace: Readings [W], likewise.
+        trace: Readings [W], oldest first.
         rate_hz: Planned rate of the trace, which is not used if it has too few samples.
         covers: Whether the trace's sensor covers all of the time; an A100's or H100's covers 25 %.
         average: Readings of the driver's mean power of the last AVERAGED_S [W]; may be empty.

@@ -142,7 +142,7 @@ DEFAULT_CASES = 10
 """Weight of the default ν0 in cases: a few cases do not show how cases differ."""
 
 DEFAULT_FACTOR = 2.0
-"""Standard deviation of the default s0 as a guess, as a factor."""
+"""Uncertainty of the default s0: one standard deviation is this factor."""
 
 FLOOR_SD = RuleR().floor_sd
 MIN_DF, MAX_DF = 1.0, 30.0

@@ -1,7 +1,7 @@
 """Compute the roofline share of a result, and whether it exceeds the physical limit.
 
-A technique that skips work raises the limit, by a figure of the run. Without that figure the
-certain limit assumes the largest possible saving; if that is unbounded, there is no limit.
+A technique that skips work raises the limit by a figure that the run states. Without that figure
+the certain limit assumes the largest possible saving; if that is unbounded, there is no limit.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class Decode:
         return (self.layers * (attention + router) + self.width * self.vocabulary) * self.share
 
     def weights(self, sequences: float | None = None) -> float:
-        """Return the weights read by a step for so many tokens: E (1 - (1 - k/E)^B) experts.
+        """Return the weights read by a step for this many tokens: E (1 - (1 - k/E)^B) experts.
 
         Without `sequences` all tokens choose the same experts, the lower bound. The input embedding
         is a look-up.

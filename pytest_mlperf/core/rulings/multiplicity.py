@@ -99,7 +99,7 @@ def interrupted(verdict: Verdict) -> Verdict:
 def reopened(verdict: Verdict, pairs: int) -> Verdict:
     """Undo the outcomes of a verdict that depend on other pairs, to judge it among more.
 
-    Kept are drops proven by interleaved runs, and in older results for any result of the others.
+    Drops that interleaved runs proved stay, and in older results those with p < share / `pairs`.
     """
     depends = {*DROP_OUTCOMES.values(), Outcome.SUSPECT}
 

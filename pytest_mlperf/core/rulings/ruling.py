@@ -161,7 +161,7 @@ def other_length(
 ) -> str | None:
     """Return a note if answers at a point of a curve have another length, else None.
 
-    Samples that both sides answered are compared in pairs; otherwise chance decides which end.
+    Samples that both sides answered are compared in pairs, because which ones end is chance.
     """
     points = sorted(
         {point for run in current_runs for name in run.metrics if (point := point_of(name))}

@@ -34,7 +34,7 @@ class RatioSpread:
     df: float
 
     def reach(self, error: float) -> float:
-        """Return the distance of a one-sided bound with this error."""
+        """Return the distance of a one-sided bound with this error from the estimate."""
         return t_isf(error, self.df) * self.se
 
     def p(self, change: float) -> float:
@@ -73,7 +73,7 @@ class Pooled:
         return max(one.reach(error) for one in (self.spread, self.least, self.separate))
 
     def p(self, sign: int, lost: float = 0.0) -> float:
-        """Return the p value of equal sides for a change this way, less the effect of load."""
+        """Return the p value of equal sides for a change up (1) or down (-1), beyond load."""
         away = sign * self.change - lost
         return max(one.p(away) for one in (self.spread, self.least, self.separate))
 
