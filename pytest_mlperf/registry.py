@@ -230,7 +230,7 @@ def harness(use: str) -> str:
 
 
 def is_timed(use: str) -> bool:
-    """Check whether an engine's speed is measured, because its answers are not recorded ones."""
+    """Check whether an engine's speed is measured; recorded answers have none."""
     return class_attribute("engines", use, "timed") is not False
 
 

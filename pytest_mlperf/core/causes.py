@@ -125,7 +125,7 @@ def moved(verdict: Verdict) -> int | None:
 
 
 def siblings_of(verdict: Verdict, others: Sequence[Verdict], direction: int) -> Points:
-    """Return how other cases of the session, of the same kind, moved."""
+    """Return how the session's other cases moved, for the same kind of test."""
     session = others if isinstance(others, Siblings) else Siblings(others)
     mine, here, case = _engine(verdict), verdict.case.accelerator, verdict.case.id
     of_engine = session.by_engine.get((verdict.kind, mine), ())
@@ -219,7 +219,7 @@ POWER = 0.03
 """Relative differences of mean power up to this one count as unchanged."""
 
 OUTPUT = 0.01
-"""Relative shift of the output length from which it is reported."""
+"""Relative change of the output length from which it is reported."""
 
 
 class Strength(IntEnum):

@@ -223,7 +223,7 @@ def busiest(seen: Sequence[Contention | None]) -> str | None:
 
 
 def core_users(seen: Contention | None, client: float) -> str:
-    """Return who used the cores of a run (`client` for this process), and advice."""
+    """Return who used the cores of a run, `client` of them this process, and advice."""
     if seen is None or seen.own_s is None or not seen.window_s:
         return "the engine takes no more at a time, or the client could not keep up"
     whose = "server" if seen.serves else "engine"

@@ -43,7 +43,7 @@ DEVIATIONS = 4.0
 """Standard deviations beyond which a difference is not chance."""
 
 PRIOR_DF = 4.0
-"""Degrees of freedom of the floor against the baseline's own values."""
+"""Weight of the floor in the variance, in degrees of freedom."""
 
 MIN_SPREAD_RUNS = 2
 
@@ -216,7 +216,7 @@ CLOCK_OFF = 0.015
 """Relative change of the SM clock that is reported, and excluded for locked clocks."""
 
 CAP_OFF = 0.10
-"""Reported change of the part of the window spent at the power cap."""
+"""Change of `power_cap_share` from which it is reported."""
 
 
 def clocks_moved(current: Sequence[State], baseline: Sequence[State]) -> str | None:

@@ -166,8 +166,7 @@ BASELINE_STEP_BOUNDS = (0.02, 0.25)
 """Bounds of the first step from a baseline's rate, which is twice the limit of throughput."""
 
 HELD_AFTER = 3
-"""Later successes, all below it, after which a miss is measured again: it may be a disturbed
-run."""
+"""Later successes at lower rates after which a miss is measured again, as it may be chance."""
 
 _ROUNDING = 1e-9
 
@@ -197,7 +196,7 @@ class SearchPlan:
 
 
 def narrow_step(limit: float) -> float:
-    """Return the first step from a known rate: twice the limit of throughput."""
+    """Return the first log step from a known rate: twice the limit of throughput."""
     least, most = BASELINE_STEP_BOUNDS
     return math.log1p(min(max(2 * limit, least), most))
 

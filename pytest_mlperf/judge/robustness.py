@@ -139,7 +139,8 @@ def final_until(runs: Iterable[tuple[float | None, float]]) -> float | None:
     `KEEPS_DAYS` or for the span, whichever is longer. With a linear trend they are valid for twice
     the mean time between their days. Sessions of one day are never final. None if no day is known.
 
-    Source: least squares and Student's t for the trend, by simulation.
+    Source: least squares and Student's t for the trend; without it a random walk of 0.5 % a day
+        passes a drop of the limit as final in 12 to 16 % after 14 days (simulated).
     """
     by_day: dict[int, list[float]] = {}
     for day, value in runs:

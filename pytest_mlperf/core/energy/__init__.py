@@ -42,7 +42,7 @@ DIFFERENCE_FACTOR = 1.1
 
 COMMON_LAG_SHARE = 0.3
 UNSURE = 0.10
-"""Uncertainty from which an energy is not gated, as a share."""
+"""Relative uncertainty above which an energy is not gated."""
 
 STEADY = 0.2
 """Variation of an idle GPU's power, as a share of its mean; more means work."""

@@ -32,7 +32,7 @@ MAX_REFRESH_SECONDS = 0.25
 
 MIN_CHANGES = 8
 REFRESH_PERCENTILE = 0.1
-"""Percentile of the times between changes that is the refresh: a flat load hides most."""
+"""Quantile of the times between changes that is the refresh: a flat load hides changes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,7 +190,7 @@ END_ERROR_FACTOR = 1.32
 """It covers 99 % of the windows of each simulated board, also with other seeds and shapes."""
 
 NEAR_SECONDS = 0.5
-"""Powers within this time of a moment bound the power in that moment."""
+"""The powers within this time of a moment are taken as bounds of its power."""
 
 UNWATCHED_STEP_SECONDS = 0.1
 """Longest step period of a counter whose period was not measured."""

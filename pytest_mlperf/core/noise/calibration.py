@@ -144,7 +144,7 @@ class NoiseSettings:
 
     @property
     def in_words(self) -> str:
-        """The note of a verdict."""
+        """A note on the calibration, for a verdict."""
         cases, days = plural(self.cases, "case"), plural(self.sessions, "day")
         runs = plural(self.runs, "run")
         return f"noise as calibrated {self.date}: {cases}, {runs} on {days}"
@@ -262,7 +262,8 @@ def best_length(
 
     k runs of L seconds take k·(c0 + L) and have the variance (b² + a/L)/k, where a/L is the
     variance inside a run: the time is least at L* = √(a·c0)/b. a is the runs' within_se² times
-    their length, c0 the overhead of a run, b is moderated with the noise. None if a is unknown.
+    their length, c0 the overhead of a run, b is moderated with the noise.
+    It is between `MIN_RUN_SECONDS` and `MAX_RUN_SECONDS`; None if a is unknown.
     """
     varies = spread(runs)
     if varies is None or not varies.within:

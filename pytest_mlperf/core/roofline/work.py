@@ -226,7 +226,7 @@ class Encoder:
         return self.flop(1.0)
 
     def least(self, seen: Circumstances) -> float:
-        """Return the FLOP at the run's mean length, at most `least_tokens`; 1 if unknown."""
+        """Return the FLOP at the run's mean length, at most `least_tokens`; of one if unknown."""
         if seen.tokens is None:
             return self.smallest
         return self.flop(min(self.least_tokens, seen.tokens))
@@ -281,7 +281,7 @@ class Parts:
         return self.part_flop * self.share
 
     def least(self, seen: Circumstances) -> float:
-        """Return the FLOP of the run's mean parts, at most `least_parts`; of one part without."""
+        """Return the FLOP of the run's mean parts, at most `least_parts`; of one if unknown."""
         if seen.parts is None:
             return self.smallest
         return min(self.least_parts, seen.parts) * self.smallest

@@ -265,7 +265,7 @@ def _queries(run: Run | BaselineRun, metric: str) -> int | None:
 
 
 def fewest(runs: Sequence[Run], metric: str) -> int:
-    """Return the fewest queries of a run for a metric, at its point of a curve."""
+    """Return the fewest queries of a run for a metric, or for its point of a curve."""
     return min((_queries(run, metric) or 0 for run in runs), default=0)
 
 

@@ -325,7 +325,7 @@ def _judged(
 def _decision(
     ratio: Pooled, change: tuple[float, float], bound: float, fewest: int, rule: RuleR
 ) -> Decision:
-    """Return the decision for a log change from worst to best and the fewer runs of a side."""
+    """Return the decision for the worst and the best log change that load leaves possible."""
     worst, best = change
     if worst - ratio.reach(rule.beta) > bound:
         return Decision(outcome=Answer.PASS, improved=worst > ratio.reach(rule.alpha))
